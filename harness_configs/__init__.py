@@ -1,0 +1,1 @@
+"""Sweep and training configurations, YAML only."""

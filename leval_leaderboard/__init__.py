@@ -1,0 +1,1 @@
+"""What came out: sweep, results, statistics, tables, figures, page, command line."""

@@ -1,0 +1,36 @@
+"""From an exception to a message and an exit code."""
+
+import os
+import traceback
+
+import click
+
+
+def exit_code_for(error: BaseException) -> int:
+    """Print `error` as a user should see it and return the exit code.
+
+    Args:
+        error: whatever ended the command.
+
+    Returns:
+        0, 1 (failed), 2 (wrong usage) or 130 (interrupted); a `SystemExit` keeps its own code.
+    """
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        click.echo(f"Error: {error.code}", err=True)
+        return 1
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        click.echo("Interrupted.", err=True)
+        return 130
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if os.environ.get("LEVAL_HARNESS_DEBUG") or not isinstance(
+        error, ValueError | OSError | ImportError | NotImplementedError
+    ):
+        traceback.print_exception(error)
+    click.echo(f"Error: {error}", err=True)
+    return 1

@@ -1,0 +1,1 @@
+"""L-Eval closed-ended tasks: prompts, document budget, official scoring."""

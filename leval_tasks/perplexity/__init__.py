@@ -1,0 +1,1 @@
+"""Sliding-window perplexity tasks."""

@@ -1,0 +1,1 @@
+"""PosGen: sequences and tasks that test a model past its training length."""

@@ -1,0 +1,1 @@
+"""How models are adapted: PosGen training and LLM fine-tuning."""

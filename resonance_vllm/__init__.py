@@ -1,0 +1,1 @@
+"""How positions are encoded: RoPE scaling and Resonance, in transformers and vLLM."""

@@ -1,0 +1,1 @@
+"""RoPE maths: one pure function a method, Resonance as a modifier, feature gap."""
