@@ -13,7 +13,7 @@ from torch import Tensor
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.resonance import round_wavelengths
-from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.spec import RopeSpec, dynamic_factor
 
 Frequencies = Callable[[RopeSpec, int, int | None], Tensor]
 
@@ -51,11 +51,6 @@ def ntk_base(base: float, factor: float, dim: int) -> float:
     if dim < 4:
         raise RopeConfigError(f"dim: {dim} is not allowed with NTK scaling; allowed: at least 4")
     return float(base * factor ** (dim / (dim - 2)))
-
-
-def dynamic_factor(factor: float, length: int, original: int) -> float:
-    """NTK factor of a sequence of `length` tokens: `s*length/L - (s-1)`, 1 up to `L` tokens."""
-    return factor * max(length, original) / original - (factor - 1)
 
 
 def dynamic(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:

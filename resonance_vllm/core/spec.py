@@ -218,6 +218,11 @@ class RopeSpec:
         return result
 
 
+def dynamic_factor(factor: float, length: int, original: int) -> float:
+    """NTK factor of a sequence of `length` tokens: `s*length/L - (s-1)`, 1 up to `L` tokens."""
+    return factor * max(length, original) / original - (factor - 1)
+
+
 def _allowed(names: Sequence[str] | Mapping[str, Any]) -> str:
     return "allowed: " + ", ".join(names)
 
