@@ -127,9 +127,9 @@ def _bakery(who: str, rng: random.Random) -> Problem:
     return Problem(
         f"{who} runs a bakery by the old bridge. This morning {trays} trays with {loaves} loaves "
         "on each came out of the oven. By noon three quarters of all the loaves had been sold, and "
-        f"a quarter was still on the shelf. In the afternoon every one of these was sold for "
-        f"{price} dollars, and sweet rolls brought in another {rolls} dollars. How many dollars did the "
-        "bakery take in the afternoon?",
+        "a quarter was still on the shelf. In the afternoon every one of these was sold for "
+        f"{price} dollars, and sweet rolls brought in another {rolls} dollars. How many dollars "
+        "did the bakery take in the afternoon?",
         (
             f"The oven gave {trays} * {loaves} = {total} loaves this morning.",
             f"A quarter of them was left at noon, which is {total} / 4 = {left} loaves.",
