@@ -1,0 +1,248 @@
+"""From a requested cell to the record that its process reads, and the id that names its folder."""
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leval_leaderboard import own_tasks
+from leval_leaderboard.cell_files import SCHEMA_VERSION
+from leval_leaderboard.config import ROPE_BACKENDS, CellRequest, ModelConfig, SweepConfig, expand
+from leval_leaderboard.data_identity import data_identity
+from leval_leaderboard.errors import ConfigError, ModelNotFoundError
+from leval_leaderboard.identity import (
+    MODEL_SUFFIXES,
+    cell_id,
+    folder_hashes,
+    folder_identity,
+    hub_commit,
+    package_versions,
+)
+from resonance_vllm import settings
+
+# Arguments that may name a further folder of weights or tokenizer files.
+FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell, ready to run.
+
+    Attributes:
+        id: hash of what decides its numbers; name of its folder.
+        record: content of `cell.json`, except for what only the running process knows.
+        timeout: seconds after which it counts as hanging; None for no limit.
+        resources: what it needs of a Ray cluster.
+        tokens_per_second: prompt speed to reckon with before anything was measured.
+    """
+
+    id: str
+    record: Mapping[str, Any]
+    timeout: float | None
+    resources: Mapping[str, float]
+    tokens_per_second: float | None
+
+    @property
+    def title(self) -> str:
+        """How people are told about it."""
+        length = self.record["context_length"]
+        at = f" @ {length}" if length else ""
+        names = ", ".join(self.record["tasks"])
+        return f"{self.record['model']['name']} | {self.record['method']['name']}{at} | {names}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFiles:
+    """A model that was found: where it is, its config.json, and what tells it from others."""
+
+    path: str
+    config: Mapping[str, Any] | None
+    identity: Mapping[str, Any]
+
+
+def find_model(model: ModelConfig) -> ModelFiles:
+    """Where a model's files are, and what identifies them.
+
+    Raises:
+        ModelNotFoundError: neither a checkpoint folder nor known to the hub.
+    """
+    if model.backend not in ROPE_BACKENDS and not Path(model.path).expanduser().is_dir():
+        served = {"served": model.path, "base_url": model.args.get("base_url")}
+        return ModelFiles(path=model.path, config=None, identity=served)
+    if model.path == "smollm2":
+        from leval_leaderboard import smollm2
+
+        folder = smollm2.prepare()
+    else:
+        folder = Path(model.path).expanduser()
+    if folder.is_dir():
+        folder = folder.resolve()
+        identity: dict[str, Any] = {"files": folder_identity(folder)}
+        return ModelFiles(
+            path=str(folder), config=settings.read_config(str(folder)), identity=identity
+        )
+    if model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
+        raise ModelNotFoundError(f"models.{model.name}.path: there is no folder {model.path}")
+    commit, snapshot = hub_commit(model.path, model.revision)
+    path = str(snapshot) if snapshot else model.path
+    return ModelFiles(
+        path=path,
+        config=settings.read_config(path),
+        identity={"hub": model.path, "commit": commit},
+    )
+
+
+def _argument_identity(model: ModelConfig) -> dict[str, Any]:
+    """The user's arguments with every folder of files replaced by the hashes of its files."""
+    found = dict(model.args)
+    for key in FOLDER_ARGS:
+        value = found.get(key)
+        if isinstance(value, str) and (folder := Path(value).expanduser()).is_dir():
+            found[key] = folder_hashes(folder, MODEL_SUFFIXES)
+    return found
+
+
+def _model_args(request: CellRequest, files: ModelFiles, precision: str) -> dict[str, Any]:
+    """lm-eval's `model_args` of a cell: the user's, and what RoPE and length need."""
+    model = request.model
+    args: dict[str, Any] = dict(model.args)
+    if model.backend in ROPE_BACKENDS:
+        args |= settings.model_args(
+            request.rope,
+            backend=model.backend,
+            model_path=files.path,
+            context_length=request.context_length,
+            rope_precision=precision,
+        )
+        args["dtype"] = model.dtype
+        if model.revision and files.path == model.path:
+            args["revision"] = model.revision
+        return args
+    key = "model" if "completions" in model.backend else "pretrained"
+    args[key] = files.path
+    if request.context_length:
+        args["max_length"] = request.context_length
+    return args
+
+
+def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cell:
+    """A cell with its id, from a request and the files of its model.
+
+    Raises:
+        ConfigError: RoPE settings, length and model do not go together.
+    """
+    model, task = request.model, request.task
+    try:
+        model_args = _model_args(request, files, config.rope_precision)
+    except ValueError as error:
+        length = f" @ {request.context_length}" if request.context_length else ""
+        where = f"model '{model.name}', method '{request.method}'{length}"
+        raise ConfigError(f"{where}: {error}") from error
+    rope = None
+    if request.rope is not None and files.config is not None:
+        rope = settings.complete(request.rope, files.config)
+    precision = config.rope_precision
+    if model.backend in ROPE_BACKENDS:
+        precision = settings.effective_rope_precision(model.backend, precision)
+    context_length = model_args.get("max_length") or model_args.get("max_model_len")
+    asked = {
+        "tasks": list(task.tasks),
+        "metadata": dict(task.metadata),
+        "gen_kwargs": dict(task.gen_kwargs),
+        "task_gen_kwargs": {name: dict(each) for name, each in task.task_gen_kwargs.items()},
+        "limit": task.limit,
+        "num_fewshot": task.num_fewshot,
+        "seed": config.seed,
+        "apply_chat_template": model.apply_chat_template,
+        "batch_size": model.batch_size,
+        "device": model.device,
+        "context_length": context_length,
+        "use_cache": config.use_cache,
+    }
+    versions = package_versions(model.backend)
+    data = data_identity(task.tasks, task.metadata)
+    identity = {
+        "schema_version": SCHEMA_VERSION,
+        "model": {
+            **files.identity,
+            "backend": model.backend,
+            "dtype": model.dtype,
+            "args": _argument_identity(model),
+        },
+        "rope_parameters": rope,
+        "rope_precision": precision,
+        **{key: value for key, value in asked.items() if key != "metadata"},
+        "metadata": {k: v for k, v in task.metadata.items() if k != "data_dir"},
+        "task_versions": own_tasks.versions(task.tasks),
+        "data": data,
+        "packages": versions,
+    }
+    ident = cell_id(identity)
+    record = {
+        "schema_version": SCHEMA_VERSION,
+        "cell_id": ident,
+        "sweep": config.name,
+        "model": {
+            "name": model.name,
+            "path": files.path,
+            "revision": model.revision or files.identity.get("commit"),
+            "backend": model.backend,
+            "dtype": model.dtype,
+            "args": dict(model.args),
+        },
+        "method": {
+            "name": request.method,
+            "rope_parameters": rope,
+            "rope_precision": precision,
+        },
+        **asked,
+        "confirm_run_unsafe_code": config.confirm_run_unsafe_code,
+        "baseline": config.baseline,
+        "model_args": model_args,
+        "versions": {"python": platform.python_version(), **versions},
+        "data": data,
+        "identity": identity,
+    }
+    return Cell(
+        id=ident,
+        record=record,
+        timeout=config.timeout,
+        resources=model.resources,
+        tokens_per_second=model.tokens_per_second,
+    )
+
+
+def plan(config: SweepConfig) -> list[Cell]:
+    """Every cell of a sweep in the order in which they run.
+
+    Raises:
+        ConfigError: an unknown task, a model that cannot be found, settings that do not go
+            together, or two cells that would compute the same.
+    """
+    own_tasks.check_names(name for task in config.tasks for name in task.tasks)
+    found: dict[tuple[str, str | None, str], ModelFiles] = {}
+    cells: dict[str, Cell] = {}
+    for request in expand(config):
+        key = (request.model.path, request.model.revision, request.model.backend)
+        if key not in found:
+            found[key] = find_model(request.model)
+        cell = resolve(request, config, found[key])
+        if cell.id in cells:
+            raise ConfigError(
+                f"two cells compute the same: '{cells[cell.id].title}' and '{cell.title}'; "
+                "leave one out"
+            )
+        cells[cell.id] = cell
+    return list(cells.values())
+
+
+def host() -> dict[str, Any]:
+    """The machine that computes a cell, for the record."""
+    return {
+        "name": platform.node(),
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+    }

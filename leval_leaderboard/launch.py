@@ -1,0 +1,210 @@
+"""Start one cell's process, watch it, and say how it ended. Used by every executor."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from leval_leaderboard.cell_files import (
+    CELL,
+    DONE,
+    FAILED,
+    LOG,
+    SCHEMA_VERSION,
+    clear_attempt,
+    log_tail,
+    read_json,
+    why_not_done,
+    write_json,
+)
+from leval_leaderboard.cell_main import EXIT_CODES, REASON_MARK
+from leval_leaderboard.cells import host
+
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 10.0
+OOM_COUNTERS = (
+    Path("/sys/fs/cgroup/memory.events"),
+    Path("/sys/fs/cgroup/memory/memory.oom_control"),
+    Path("/proc/vmstat"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a cell's process ended.
+
+    `kind` is `done`, or why not: `oom`, `disk`, `timeout`, `killed`, `error`.
+    """
+
+    cell_id: str
+    kind: str
+    reason: str = ""
+    seconds: float = 0.0
+    log_tail: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell's results are there."""
+        return self.kind == "done"
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory, as far as it tells us."""
+    total = 0
+    for path in OOM_COUNTERS:
+        with contextlib.suppress(OSError, ValueError):
+            for line in path.read_text().splitlines():
+                name, _, value = line.partition(" ")
+                if name == "oom_kill":
+                    total += int(value)
+    return total
+
+
+def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
+    """End a cell and every process it started: politely, then not."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not _signal_group(process.pid, number):
+            break
+        until = time.monotonic() + grace
+        while time.monotonic() < until:
+            process.poll()
+            if not _signal_group(process.pid, 0):
+                break
+            time.sleep(0.02)
+    process.poll()
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; False if nobody is in it any more."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def run_cell(
+    record: Mapping[str, Any],
+    folder: Path,
+    timeout: float | None,
+    command: str,
+    tick: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """Compute one cell in a process of its own and judge the result by the files it left.
+
+    Args:
+        record: content of `cell.json`; host and time of this attempt are added.
+        folder: the cell's folder; made if it is not there.
+        timeout: seconds after which the cell is ended as hanging.
+        command: what the user typed, for the record.
+        tick: called several times a second while the cell runs.
+
+    Returns:
+        How it ended. A failure is written to `failed.json` as well, if the disk takes it.
+
+    Raises:
+        KeyboardInterrupt: after the cell's processes were ended.
+    """
+    started = time.monotonic()
+    cell_id = str(record["cell_id"])
+    try:
+        process = _start(record, folder, command)
+    except OSError as error:
+        return Outcome(cell_id=cell_id, kind=_os_kind(error), reason=f"cannot start: {error}")
+    kills = oom_kills()
+    timed_out = False
+    try:
+        while process.poll() is None:
+            tick()
+            if timeout is not None and time.monotonic() - started > timeout:
+                timed_out = True
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+    finally:
+        code = process.poll()
+        end_group(process, GRACE_SECONDS if code is None else 1.0)
+    seconds = round(time.monotonic() - started, 3)
+    wrong = why_not_done(folder, cell_id)
+    if wrong is None:  # an engine that aborts while it shuts down has still delivered
+        return Outcome(cell_id=cell_id, kind="done", seconds=seconds)
+    tail = log_tail(folder)
+    kind, reason = _judge(code, timed_out, timeout, oom_kills() > kills, tail, wrong)
+    outcome = Outcome(cell_id=cell_id, kind=kind, reason=reason, seconds=seconds, log_tail=tail)
+    record_failure(folder, outcome)
+    return outcome
+
+
+def _start(record: Mapping[str, Any], folder: Path, command: str) -> "subprocess.Popen[bytes]":
+    """Write the request and start the process with its output going to the log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DONE).unlink(missing_ok=True)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    write_json(folder / CELL, {**record, "host": host(), "command": command, "created": now})
+    log = folder / LOG
+    log.unlink(missing_ok=True)  # a new file, which no dying process of before can write to
+    arguments = [sys.executable, "-u", "-m", "leval_leaderboard.cell_main", str(folder)]
+    with log.open("wb") as handle:
+        return subprocess.Popen(
+            [*arguments, "--parent", str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _os_kind(error: OSError) -> str:
+    from leval_leaderboard.cell_main import kind_of
+
+    return kind_of(error)
+
+
+def _judge(
+    code: int | None,
+    timed_out: bool,
+    timeout: float | None,
+    oom_killed: bool,
+    tail: list[str],
+    wrong: str,
+) -> tuple[str, str]:
+    """Kind and reason of a failure from exit code, kernel counters and the log's last lines."""
+    told = [line for line in tail if line.startswith(REASON_MARK)]
+    said = told[-1].removeprefix(REASON_MARK) if told else (tail[-1] if tail else "no output")
+    if timed_out:
+        return "timeout", f"not done after {timeout:g} s, so it was ended; last output: {said}"
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        if oom_killed and -code == signal.SIGKILL:
+            return "oom", "killed by the kernel: the machine ran out of memory"
+        return "killed", f"its process was ended by {name}; last output: {said}"
+    kinds = {number: kind for kind, number in EXIT_CODES.items()}
+    if code == 0:
+        return "error", f"it ended as if all were well, but {wrong}"
+    return kinds.get(code or 1, "error"), said
+
+
+def record_failure(folder: Path, outcome: Outcome) -> None:
+    """Write `failed.json` and remove half-written results; a full disk only loses the note."""
+    with contextlib.suppress(OSError):
+        clear_attempt(folder)
+        before = read_json(folder / FAILED) or {}
+        attempts = before.get("attempts", 0)
+        write_json(
+            folder / FAILED,
+            {
+                "schema_version": SCHEMA_VERSION,
+                "reason": outcome.reason,
+                "kind": outcome.kind,
+                "log_tail": outcome.log_tail,
+                "attempts": (attempts if isinstance(attempts, int) else 0) + 1,
+                "seconds": outcome.seconds,
+            },
+        )

@@ -1,0 +1,140 @@
+"""Which tasks this project brings, read from their YAML without lm-eval's index of 13,000 names.
+
+Building that index takes seconds in every cell; ours alone takes milliseconds.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leval_leaderboard.errors import ConfigError, near_matches
+from leval_leaderboard.identity import file_sha256
+
+FAMILIES = ("closed", "perplexity", "posgen")
+
+
+class _TagLoader(yaml.SafeLoader):
+    """A safe loader that reads lm-eval's `!function name` as its text instead of refusing it."""
+
+
+_TagLoader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {node.value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnTask:
+    """A task or group of ours: its name, version, and the tasks in it (itself for a task)."""
+
+    name: str
+    version: str
+    members: tuple[str, ...]
+
+
+def task_folders() -> list[Path]:
+    """Folders of our task YAML, as lm-eval's `include_path` wants them."""
+    root = Path(str(files("leval_tasks")))
+    return [root / family / "tasks" for family in FAMILIES]
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """A task file with what it includes below it."""
+    content = yaml.load(path.read_text(encoding="utf-8"), Loader=_TagLoader)
+    if not isinstance(content, dict):
+        return {}
+    includes = content.pop("include", [])
+    merged: dict[str, Any] = {}
+    for name in [includes] if isinstance(includes, str) else includes:
+        merged |= _load(path.parent / name)
+    return merged | content
+
+
+@cache
+def own_tasks() -> dict[str, OwnTask]:
+    """Name -> task or group, from every YAML file below `task_folders`."""
+    found: dict[str, OwnTask] = {}
+    for folder in task_folders():
+        for path in sorted(folder.rglob("*.yaml")):
+            content = _load(path)
+            version = str((content.get("metadata") or {}).get("version", "none"))
+            task = content.get("task")
+            if isinstance(content.get("group"), str) and isinstance(task, list):
+                names = tuple(each["task"] if isinstance(each, dict) else each for each in task)
+                name = content["group"]
+                found[name] = OwnTask(name=name, version=version, members=names)
+            elif isinstance(task, str):
+                found[task] = OwnTask(name=task, version=version, members=(task,))
+    return found
+
+
+def is_file(name: str) -> bool:
+    """Whether a task is given as a YAML file instead of by name."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def members(names: Iterable[str]) -> list[str]:
+    """The single tasks behind names of tasks and groups; unknown names stand for themselves."""
+    known = own_tasks()
+    flat: list[str] = []
+    for name in names:
+        inside = known[name].members if name in known else (name,)
+        flat += [name] if inside == (name,) else members(inside)
+    return list(dict.fromkeys(flat))
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """What tells a task from its earlier and later forms.
+
+    Ours: the version in the YAML. A task given as a file: the hash of the YAML and Python files
+    beside it. Tasks of lm-eval go by its version, recorded with the packages.
+    """
+    known = own_tasks()
+    found = {}
+    for name in [*names, *members(names)]:
+        if name in known:
+            found[name] = known[name].version
+        elif is_file(name):
+            hashed = hashlib.sha256()
+            folder = Path(name).parent
+            for path in sorted(folder.iterdir()):
+                if path.is_file() and (
+                    path.suffix in (".yaml", ".yml", ".py") or "yaml" in path.name
+                ):
+                    hashed.update(f"{path.name} {file_sha256(path)}\n".encode())
+            found[name] = hashed.hexdigest()
+        else:
+            found[name] = "lm_eval"
+    return found
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a task that nobody knows, before a model is loaded for it.
+
+    Raises:
+        ConfigError: unknown name (near matches are given) or a missing file.
+    """
+    known = own_tasks()
+    foreign = []
+    for name in names:
+        if is_file(name):
+            if not Path(name).is_file():
+                raise ConfigError(f"tasks: there is no file {name}")
+        elif name not in known:
+            foreign.append(name)
+    if not foreign:
+        return
+    for name in foreign:
+        if name.startswith(("leval_", "ppl_", "posgen")):
+            raise ConfigError(f"tasks: unknown task '{name}'{near_matches(name, known)}")
+    from lm_eval.tasks import TaskManager
+
+    all_names = TaskManager().all_tasks
+    for name in foreign:
+        if name not in all_names:
+            near = near_matches(name, [*known, *all_names])
+            near = near if near.startswith("; did") else "; `lm_eval ls tasks` lists what there is"
+            raise ConfigError(f"tasks: unknown task '{name}'{near}")
