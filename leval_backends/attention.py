@@ -1,0 +1,189 @@
+"""Attention over a text that all rows of a batch share, without copying it for each row.
+
+The softmax over shared and own keys is split into two partial attentions, each with the logarithm
+of its normaliser, and joined exactly (Juravsky et al. 2024, "Hydragen"; the joining rule is that
+of online softmax, Milakov and Gimelshein 2018). All rows' queries meet the shared keys in one
+matrix product, so that decoding twenty questions about one document reads the document's cache
+once a step, not twenty times. The same split makes chunked prefill free of attention masks.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from leval_backends.cache import PrefixCache
+
+NAME = "leval_shared_prefix"
+# Options of other attention functions that change what is computed; a model that uses one of
+# them keeps its own attention.
+_FOREIGN = ("sliding_window", "softcap", "s_aux", "position_bias", "head_mask", "sinks")
+_SCORES_AT_ONCE = 1 << 26
+
+_active: ContextVar["PrefixCache | None"] = ContextVar("leval_prefix_cache", default=None)
+
+
+class UnsupportedAttentionError(ValueError):
+    """The model asks its attention function for something that the split cannot express."""
+
+
+@contextmanager
+def attending(cache: "PrefixCache") -> Iterator[None]:
+    """Let the attention function find the shared part of the cache during a forward pass."""
+    token = _active.set(cache)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def register() -> None:
+    """Make the function known to transformers; any number of times."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, shared_prefix_attention)
+
+
+def shared_prefix_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention function in transformers' interface.
+
+    Args:
+        module: The attention layer; its `layer_idx` finds the cache layer.
+        query: `[batch, heads, n, head_dim]`, rotated.
+        key: `[batch, kv_heads, m, head_dim]`, the rows' own keys, the last `n` of them new.
+        value: Like `key`.
+        attention_mask: Not used: padding is known to the cache.
+        scaling: Factor of the scores; `head_dim ** -0.5` if None.
+        dropout: Must be 0; the backend never trains.
+        kwargs: Options of other attention functions; those that change the result must be None.
+
+    Returns:
+        `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.
+
+    Raises:
+        UnsupportedAttentionError: Sliding window, soft cap, sinks or a position bias is asked for.
+    """
+    cache = _active.get()
+    foreign = [name for name in _FOREIGN if kwargs.get(name) is not None]
+    if cache is None or foreign or dropout:
+        raise UnsupportedAttentionError(
+            f"{type(module).__name__} needs {', '.join(foreign) or 'its own attention function'}"
+        )
+    layer = cache.layers[module.layer_idx]
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    out, norm = _own(query, key, value, scale, cache.own_mask(query.shape[2], key.shape[2]))
+    if layer.shared_length:
+        shared, shared_norm = _shared(query, layer.shared_keys, layer.shared_values, scale)
+        # The shared part's weight in the joint softmax is exp(a) / (exp(a) + exp(b)).
+        weight = torch.sigmoid(shared_norm - norm).unsqueeze(-1)
+        out = torch.lerp(out.float(), shared.float(), weight)
+    return out.to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+def _own(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Causal attention of each row to its own keys; the queries are the last positions."""
+    batch, heads, n, _ = query.shape
+    groups = heads // key.shape[1]
+    if n == 1:  # every own key is in the past: fold the query heads of one key head into rows
+        folded = query.reshape(batch, key.shape[1], groups, query.shape[-1])
+        out, norm = partial_attention(folded, key, value, scale, mask=mask)
+        return out.reshape(query.shape[:3] + out.shape[-1:]), norm.reshape(batch, heads, 1)
+    key = key.repeat_interleave(groups, dim=1)
+    value = value.repeat_interleave(groups, dim=1)
+    return partial_attention(query, key, value, scale, mask=mask, causal=mask is None)
+
+
+def _shared(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of all rows to the shared keys `[1, kv_heads, length, head_dim]`, all past."""
+    batch, heads, n, dim = query.shape
+    kv_heads = key.shape[1]
+    folded = query.view(batch, kv_heads, -1, n, dim).permute(1, 2, 0, 3, 4)
+    groups = folded.shape[1]
+    out, norm = partial_attention(
+        folded.reshape(1, kv_heads, groups * batch * n, dim), key, value, scale
+    )
+    out = out.view(kv_heads, groups, batch, n, -1).permute(2, 0, 1, 3, 4)
+    norm = norm.view(kv_heads, groups, batch, n).permute(2, 0, 1, 3)
+    return out.reshape(batch, heads, n, -1), norm.reshape(batch, heads, n)
+
+
+def partial_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    *,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention and the logarithm of its normaliser.
+
+    Args:
+        query: `[batch, heads, n, head_dim]`.
+        key: `[batch, heads, m, head_dim]`.
+        value: Like `key`.
+        scale: Factor of the scores.
+        mask: Additive, broadcast to `[batch, heads, n, m]`; no row may be masked throughout.
+        causal: Query `i` sees keys up to `i`; needs `n == m` and no mask.
+
+    Returns:
+        Output `[batch, heads, n, head_dim]` and `log(sum(exp(scores)))` `[batch, heads, n]` in
+        float32.
+    """
+    kind = query.device.type
+    if kind == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+        )
+    if kind == "cuda" and mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, 0.0, causal, scale=scale
+        )[:2]
+    return plain_attention(query, key, value, scale, mask=mask, causal=causal)
+
+
+def plain_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    *,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`partial_attention` in plain float32 tensor operations, a block of queries at a time."""
+    n, m = query.shape[2], key.shape[2]
+    block = max(1, _SCORES_AT_ONCE // (query.shape[0] * query.shape[1] * m))
+    outs, norms = [], []
+    for first in range(0, n, block):
+        part = query[:, :, first : first + block].float()
+        scores = part @ key.float().transpose(-1, -2) * scale
+        if mask is not None:
+            scores = scores + (mask if mask.shape[2] == 1 else mask[:, :, first : first + block])
+        if causal:
+            rows = torch.arange(first, first + part.shape[2], device=query.device)
+            future = torch.arange(m, device=query.device) > rows[:, None]
+            scores = scores.masked_fill(future, float("-inf"))
+        norms.append(scores.logsumexp(-1))
+        outs.append((scores - norms[-1].unsqueeze(-1)).exp() @ value.float())
+    return torch.cat(outs, 2).to(query.dtype), torch.cat(norms, 2)

@@ -1,0 +1,207 @@
+"""In which order prompts are read so that every shared text is read once.
+
+Pure: token lists in, an order out; no model. Sorting the prompts puts those with a common prefix
+side by side, and the longest common prefixes of neighbours are the inner nodes of the prompts'
+trie (Kasai et al. 2001 for suffix arrays; the same interval argument holds for any sorted list).
+Walking that trie depth first needs the key/value cache of one path only, so the cache is bounded
+by the longest prompt and no node is ever evicted before its last use.
+"""
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Step:
+    """One point of the walk: bring the cache to a prefix, then ask everything that hangs there.
+
+    Attributes:
+        source: Index of a prompt that begins with the prefix.
+        start: Length of the part of the prefix that the cache holds already.
+        length: Length of the prefix in tokens; `start <= length`.
+        rows: Indices of the prompts whose remaining tokens `[length:]` are asked here, in batches.
+        members: Indices of all prompts that begin with this prefix, here or further down.
+    """
+
+    source: int
+    start: int
+    length: int
+    rows: tuple[int, ...]
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole walk, with what it costs in tokens.
+
+    Attributes:
+        steps: In the order of execution.
+        prompt_tokens: Sum of the prompts' lengths, what asking one by one computes.
+        unique_tokens: Nodes of the trie of all prompts, the least that any order can compute.
+        computed_tokens: What this walk computes.
+    """
+
+    steps: tuple[Step, ...]
+    prompt_tokens: int
+    unique_tokens: int
+    computed_tokens: int
+
+    @property
+    def ratio(self) -> float:
+        """Tokens computed per unique token, 1.0 at best."""
+        return self.computed_tokens / self.unique_tokens if self.unique_tokens else 1.0
+
+
+@dataclass
+class _Node:
+    depth: int
+    members: list[int]
+    parent: "_Node | None" = None
+    children: list["_Node"] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def saving(self) -> int:
+        """Tokens saved by reading this node's own segment once for all that hang below it."""
+        above = self.parent.depth if self.parent else 0
+        return (self.depth - above) * (len(self.children) + len(self.rows) - 1)
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Number of leading tokens two sequences share (binary search over slice comparisons)."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def make_plan(
+    prompts: Sequence[Sequence[int]],
+    *,
+    reserve: int = 1,
+    max_suffix: int = 1024,
+    slack: float = 0.01,
+) -> Plan:
+    """Order prompts so that each shared prefix is computed once.
+
+    Args:
+        prompts: Token ids of each prompt; none may be empty.
+        reserve: Tokens at the end of every prompt that stay out of the shared part: 1 for
+            generation, which needs the logits after the last token of each row; 0 for scoring.
+        max_suffix: A prompt whose own part is longer gets a step of its own, so that it is read
+            in chunks instead of inside a batch.
+        slack: Share of the unique tokens that may be computed twice to keep batches together
+            (questions of one document often share their first words).
+
+    Raises:
+        ValueError: A prompt without tokens.
+    """
+    lists = [list(prompt) for prompt in prompts]
+    for index, prompt in enumerate(lists):
+        if not prompt:
+            raise ValueError(f"prompt {index} has no tokens; a request needs at least one")
+    keys = [prompt[: len(prompt) - reserve] for prompt in lists]
+    order = sorted(range(len(lists)), key=lambda index: lists[index])
+    root = _build(order, keys)
+    total = sum(map(len, lists))
+    unique = _unique(lists, order)
+    _flatten(root, budget=int(slack * unique))
+    steps = _walk(root, lists, reserve, max_suffix)
+    return Plan(tuple(steps), total, unique, computed_tokens(steps, lists))
+
+
+def computed_tokens(steps: Sequence[Step], prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens that executing the steps passes through the model, padding aside."""
+    return sum(
+        step.length - step.start + sum(len(prompts[row]) - step.length for row in step.rows)
+        for step in steps
+    )
+
+
+def _unique(prompts: list[list[int]], order: list[int]) -> int:
+    total = len(prompts[order[0]]) if order else 0
+    for before, after in itertools.pairwise(order):
+        total += len(prompts[after]) - common_prefix(prompts[before], prompts[after])
+    return total
+
+
+def _build(order: list[int], keys: list[list[int]]) -> _Node:
+    """The trie's branching nodes, found with a stack over neighbours' common prefixes."""
+    root = _Node(0, list(order))
+    stack = [root]
+    for place, index in enumerate(order):
+        following = order[place + 1] if place + 1 < len(order) else None
+        shared = 0 if following is None else common_prefix(keys[index], keys[following])
+        if shared > stack[-1].depth:
+            stack.append(_Node(shared, [], parent=stack[-1]))
+            stack[-2].children.append(stack[-1])
+        stack[-1].rows.append(index)
+        while shared < stack[-1].depth:
+            closed = stack.pop()
+            if shared > stack[-1].depth:
+                between = _Node(shared, [], parent=stack[-1], children=[closed])
+                stack[-1].children[-1] = between
+                closed.parent = between
+                stack.append(between)
+    _collect(root)
+    return root
+
+
+def _collect(root: _Node) -> None:
+    """Fill `members` from the leaves up, without recursion: nested prompts make deep tries."""
+    order = [root]
+    for node in order:
+        order += node.children
+    for node in reversed(order):
+        node.members = node.rows + [row for child in node.children for row in child.members]
+
+
+def _flatten(root: _Node, budget: int) -> None:
+    """Dissolve the nodes that save least, as long as the tokens computed twice fit the budget."""
+    heap: list[tuple[int, int, int, _Node]] = []
+    pending = list(root.children)
+    while pending:
+        node = pending.pop()
+        pending += node.children
+        heap.append((node.saving(), -node.depth, len(heap), node))
+    heapq.heapify(heap)
+    while heap:
+        cost, depth, tie, node = heapq.heappop(heap)
+        if node.saving() != cost:  # its children have changed since it was queued
+            heapq.heappush(heap, (node.saving(), depth, tie, node))
+            continue
+        if cost > budget:
+            return
+        budget -= cost
+        parent = node.parent
+        assert parent is not None
+        parent.rows += node.rows
+        parent.children.remove(node)
+        for child in node.children:
+            child.parent = parent
+            parent.children.append(child)
+
+
+def _walk(root: _Node, prompts: list[list[int]], reserve: int, max_suffix: int) -> list[Step]:
+    """Steps of the trie, depth first, a node's own rows before what lies below it."""
+    steps: list[Step] = []
+    stack = [(root, 0)]
+    while stack:
+        node, above = stack.pop()
+        short = tuple(row for row in node.rows if len(prompts[row]) - node.depth <= max_suffix)
+        if short or node.depth > above:
+            steps.append(Step(node.members[0], above, node.depth, short, tuple(node.members)))
+        steps += [
+            Step(row, node.depth, len(prompts[row]) - reserve, (row,), (row,))
+            for row in node.rows
+            if len(prompts[row]) - node.depth > max_suffix
+        ]
+        stack += [(child, node.depth) for child in reversed(node.children)]
+    return steps

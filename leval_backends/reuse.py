@@ -1,0 +1,233 @@
+"""Whether a model's prefix cache may be reused, decided by its config and then by trying it.
+
+A key/value cache of a prefix is right for every continuation only if nothing about the prefix
+depends on what follows. Dynamic RoPE types rotate all positions by a base that depends on the
+whole length; layers with a sliding window or a recurrent state do not keep the prefix.
+"""
+
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from leval_backends import attention, cache
+
+logger = logging.getLogger(__name__)
+
+_PROBE_LENGTH = 24
+_PROBE_SPLIT = 10
+# Log-probabilities of two right computations differ by rounding only; a wrong position, mask or
+# missing prefix differs by about 1 (mean over the vocabulary).
+_PROBE_TOLERANCE = {torch.float32: 2e-3, torch.float64: 2e-3}
+_PROBE_TOLERANCE_HALF = 0.3
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """How prefixes are shared on one model.
+
+    Attributes:
+        mode: `split` (one copy for all rows), `copied` (the model's own attention, one copy of
+            the prefix a row) or `none`.
+        reason: Why it is not the mode before in that list; empty for `split`.
+        max_length: Longest sequence for which reuse is right, None for any.
+        bytes_per_position: Of the key/value cache, a row and position, all layers.
+    """
+
+    mode: str
+    reason: str = ""
+    max_length: int | None = None
+    bytes_per_position: int = 0
+
+
+def rope_limit(config: Any) -> tuple[int | None, str]:
+    """Longest sequence up to which cached keys do not depend on the final length.
+
+    Returns:
+        (None, "") if they never do; else the length and the reason.
+    """
+    text = config.get_text_config(decoder=True)
+    parameters = getattr(text, "rope_parameters", None) or {}
+    # Models with several kinds of layers have one dictionary a kind.
+    nested = [value for value in parameters.values() if isinstance(value, Mapping)]
+    limits = [
+        (limit, kind)
+        for entry in (nested or [parameters])
+        for limit, kind in [_switch(entry, text)]
+        if limit is not None
+    ]
+    if not limits:
+        return None, ""
+    limit, kind = min(limits)
+    return limit, f"rope type {kind!r} rotates anew beyond {limit} tokens"
+
+
+def _switch(parameters: Mapping[str, Any], config: Any) -> tuple[int | None, str]:
+    kind = str(parameters.get("rope_type", "default"))
+    original = parameters.get("original_max_position_embeddings")
+    if "dynamic" in kind:
+        known = [config.max_position_embeddings, original]
+        return min(int(value) for value in known if value), kind
+    if "longrope" in kind and parameters.get("short_factor") != parameters.get("long_factor"):
+        return int(original or config.max_position_embeddings), kind
+    return None, kind
+
+
+def obstacle(model: Any) -> str:
+    """Why the model's cache cannot be cut at a prefix, from its config; empty if it can."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False):
+        return "encoder-decoder model"
+    peft = getattr(model, "peft_config", None) or {}
+    if isinstance(peft, Mapping) and any(
+        getattr(entry, "is_prompt_learning", False) for entry in peft.values()
+    ):
+        return "prompt-learning adapter adds virtual tokens"
+    layers = DynamicCache(config=config).layers
+    other = sorted({type(layer).__name__ for layer in layers if type(layer) is not DynamicLayer})
+    if other:
+        return f"cache layers of type {', '.join(other)} do not keep the prefix"
+    return ""
+
+
+def examine(model: Any, *, share_attention: bool = True) -> Reuse:
+    """Find the best way to share prefixes that gives the model's own answers.
+
+    Args:
+        model: A loaded causal language model of transformers, in evaluation mode.
+        share_attention: False keeps the model's own attention function, whatever it costs.
+    """
+    limit, why = rope_limit(model.config)
+    if reason := obstacle(model):
+        return Reuse("none", reason)
+    if limit is not None:
+        logger.warning("prefixes are shared only among prompts up to %d tokens: %s", limit, why)
+    failed = "" if share_attention else "shared attention is switched off"
+    for mode in ("split", "copied") if share_attention else ("copied",):
+        try:
+            difference, size = _probe(model, split=mode == "split")
+        # Whatever a foreign model raises here only means that this mode is not for it.
+        except Exception as error:  # noqa: BLE001
+            failed = f"{mode}: {type(error).__name__}: {error}"
+            continue
+        tolerance = _PROBE_TOLERANCE.get(model.dtype, _PROBE_TOLERANCE_HALF)
+        if difference <= tolerance:
+            if failed:
+                logger.warning("each row gets its own copy of the shared prefix (%s)", failed)
+            return Reuse(mode, failed, limit, size)
+        failed = f"{mode}: log-probabilities differ by {difference:.2g} from a plain forward pass"
+    return Reuse("none", failed)
+
+
+@torch.no_grad()
+def _probe(model: Any, *, split: bool) -> tuple[float, int]:
+    """Mean difference to a plain forward pass on a short text, and bytes per position.
+
+    Two rows of unequal length after a shared prefix, then one decoding step: every way in which
+    the cache is used later.
+    """
+    config = model.config.get_text_config(decoder=True)
+    step = max(1, (config.vocab_size - 8) // (_PROBE_LENGTH + 1))
+    tokens = [4 + step * i for i in range(1, _PROBE_LENGTH + 1)]
+    rows = [tokens, tokens[:_PROBE_SPLIT] + tokens[_PROBE_SPLIT + 3 :]]
+    device = model.get_input_embeddings().weight.device
+    plain = [
+        model(torch.tensor([row], device=device), use_cache=False).logits[0, -2:].float()
+        for row in rows
+    ]
+    with implementation(model, split=split):
+        path = cache.path_cache(_PROBE_SPLIT, split=split)
+        half = _PROBE_SPLIT // 2
+        forward(model, [tokens[:half]], path, split=split)
+        forward(model, [tokens[half:_PROBE_SPLIT]], path, split=split)
+        own = [row[_PROBE_SPLIT:-1] for row in rows]
+        pads = torch.tensor([max(map(len, own)) - len(row) for row in own], device=device)
+        batch = cache.rows_cache(path, _PROBE_SPLIT, max(map(len, own)) + 1, split=split, pads=pads)
+        first = forward(model, own, batch, split=split).logits[:, -1].float()
+        second = forward(model, [[row[-1]] for row in rows], batch, split=split, pads=pads)
+    difference = 0.0
+    for index, expected in enumerate(plain):
+        got = torch.stack([first[index], second.logits[index, -1].float()])
+        gap = (got.log_softmax(-1) - expected.log_softmax(-1)).abs().mean().item()
+        difference = max(difference, gap if gap == gap else float("inf"))
+    return difference, cache.bytes_per_position(path)
+
+
+def forward(
+    model: Any,
+    rows: list[list[int]],
+    past: cache.PrefixCache,
+    *,
+    split: bool,
+    pads: torch.Tensor | None = None,
+    run: Any = None,
+    **options: Any,
+) -> Any:
+    """One forward pass of rows after a cache, padded at the left to the longest.
+
+    Args:
+        model: The model.
+        rows: New tokens of each row.
+        past: Cache whose positions come before.
+        split: Whether the cache keeps the shared part apart.
+        pads: Earlier padding of each row, where the cache holds own positions already.
+        run: The part of the model to call, the whole of it by default.
+        options: Passed to the model.
+    """
+    device = model.get_input_embeddings().weight.device
+    before = past.get_seq_length()
+    width = max(map(len, rows))
+    fresh = torch.tensor([width - len(row) for row in rows], device=device)
+    earlier = torch.zeros_like(fresh) if pads is None else pads
+    tokens = torch.zeros(len(rows), width, dtype=torch.long, device=device)
+    for index, row in enumerate(rows):
+        tokens[index, width - len(row) :] = torch.tensor(row, device=device)
+    columns = torch.arange(width, device=device)[None]
+    positions = (before + columns - (fresh + earlier)[:, None]).clamp(min=0)
+    if not split and bool((fresh + earlier).any()):
+        mask = torch.ones(len(rows), before + width, dtype=torch.long, device=device)
+        shared = past.layers[0].shared_length
+        holes = torch.arange(before + width, device=device)[None] - shared
+        mask[(holes >= 0) & (holes < (fresh + earlier)[:, None])] = 0
+        options["attention_mask"] = mask
+    with attention.attending(past):
+        return (run or model)(
+            input_ids=tokens,
+            position_ids=positions,
+            past_key_values=past,
+            use_cache=True,
+            **options,
+        )
+
+
+def keeps_logits(model: Any) -> bool:
+    """Whether the model can be told which positions' logits to compute."""
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
+
+class implementation:  # noqa: N801 - reads as a statement: `with implementation(model): …`
+    """Run a model with the shared-prefix attention, and give it its own back afterwards."""
+
+    def __init__(self, model: Any, *, split: bool) -> None:
+        self.model = model
+        self.split = split
+        self.before = model.config._attn_implementation
+
+    def __enter__(self) -> None:
+        if self.split:
+            attention.register()
+            self.model.set_attn_implementation(attention.NAME)
+            if self.model.config._attn_implementation != attention.NAME:
+                raise attention.UnsupportedAttentionError(
+                    f"{type(self.model).__name__} does not let its attention function be chosen"
+                )
+
+    def __exit__(self, *error: object) -> None:
+        if self.split:
+            self.model.set_attn_implementation(self.before)
