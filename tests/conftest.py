@@ -24,3 +24,11 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the real documents are not at hand ({folder}); set LEVAL_TEST_DATA")
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Checkpoint folder of the small real model, made on first use and kept in the cache."""
+    from leval_leaderboard.smollm2 import prepare
+
+    return prepare()

@@ -1,0 +1,103 @@
+"""`leval-harness lm-eval`: lm-eval's own command line, with our things in it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from leval_leaderboard.cli.lm_eval import _take_options, _with_rope
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    config = {
+        "model_type": "llama",
+        "max_position_embeddings": 8192,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from leval_leaderboard.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def merged(arguments: list[str]) -> dict[str, Any]:
+    rest, ours = _take_options(arguments)
+    result = _with_rope(rest, **ours)
+    assert result.count("--model_args") == 1
+    loaded: dict[str, Any] = json.loads(result[result.index("--model_args") + 1])
+    return loaded
+
+
+def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order() -> None:
+    arguments = ["run", "--rope", "yarn:factor=2", "--tasks", "a", "--context-length=99", "-L", "1"]
+    rest, ours = _take_options(arguments)
+    assert rest == ["run", "--tasks", "a", "-L", "1"]
+    assert ours == {"rope": "yarn:factor=2", "context_length": "99"}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda path: ["--model_args", f"pretrained={path},dtype=float32"],
+        lambda path: ["--model_args", f"pretrained={path}", "dtype=float32"],
+        lambda path: [f"--model_args=pretrained={path},dtype=float32"],
+        lambda path: ["-a", json.dumps({"pretrained": str(path), "dtype": "float32"})],
+    ],
+)
+@pytest.mark.parametrize("backend", ["hf", "vllm"])
+def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str) -> None:
+    args = merged(
+        ["run", "--model", backend, *form(model), "--rope", "resonance_yarn:factor=2", "-L", "1"]
+    )
+    assert args["dtype"] == "float32"
+    rope = (args["hf_overrides"] if backend == "vllm" else args)["rope_parameters"]
+    assert rope["rope_type"] == "resonance_yarn"
+    assert rope["rope_theta"] == 100000.0
+    assert rope["original_max_position_embeddings"] == 8192
+    assert args["max_model_len" if backend == "vllm" else "max_length"] == 16384
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--rope"], "--rope needs a value"),
+        (["--rope-precision", "model"], "go with --rope"),
+        (["--rope", "yarn:factor=2"], "pretrained"),
+        (["--rope", "yarn:factor=2", "--rope-precision", "half"], "half"),
+        (["--rope", "yarn:factor=2", "--context-length", "long"], "long"),
+        (["--rope", "yarn:factor=2", "--model_args", "pretrained=M,max_length=9"], "max_length"),
+    ],
+)
+def test_wrong_usage_is_named(model: Path, arguments: list[str], says: str) -> None:
+    arguments = [a.replace("pretrained=M", f"pretrained={model}") for a in arguments]
+    with pytest.raises(click.UsageError, match=says):
+        merged(arguments)
+
+
+def test_wrong_settings_end_without_traceback(model: Path) -> None:
+    arguments = ["run", "--model_args", f"pretrained={model}", "--tasks", "leval_closed"]
+    result = run("lm-eval", *arguments, "--rope", "yarn:factor=0.5")
+    assert result.returncode == 1
+    assert "Error: factor: 0.5 is not allowed" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_is_lm_evals_with_ours_on_top() -> None:
+    result = run("lm-eval", "run", "--help")
+    assert result.returncode == 0, result.stderr
+    assert "--rope TYPE:key=value" in result.stdout
+    assert "--num_fewshot" in result.stdout

