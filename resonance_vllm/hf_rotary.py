@@ -1,0 +1,349 @@
+"""Rotary modules of transformers with the exact phase, and rotation in float32.
+
+A rope function of transformers can only return frequencies, and `position * frequency` in float32
+loses the phase at long range. So the rotary module of a built model is given a subclass of its
+own class: same buffers, same update of dynamic types, another `forward`.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resonance_vllm.core import frequencies, phase
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, split_rope_type
+from resonance_vllm.settings import check_family
+
+# Families whose attention rotates through a module-level apply_rotary_pos_emb(q, k, cos, sin) and
+# whose results were compared with a float32 rotation worked out by hand.
+FLOAT32_FAMILIES = (
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+)
+_OURS = "_resonance_rope"
+_MARK = "_resonance_float32"
+
+
+def is_own_type(rope_type: object) -> bool:
+    """Whether a type name is one that we add to transformers."""
+    return rope_type in OWN_TYPES
+
+
+def spec_of(config: Any, layer_type: str | None = None) -> RopeSpec:
+    """The settings of a transformers config; the trained length may stand in the config itself.
+
+    Raises:
+        RopeConfigError: the dictionary is incomplete or the family cannot work.
+    """
+    params = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
+    params = {key: value for key, value in params.items() if value is not None}
+    names = ("model_type", "kv_lora_rank", "qk_rope_head_dim")
+    known = {name: getattr(config, name, None) for name in names}
+    check_family({**known, "rope_parameters": params})
+    if split_rope_type(params.get("rope_type"))[0] != "default":
+        params.setdefault("original_max_position_embeddings", config.max_position_embeddings)
+    spec = RopeSpec.from_dict(params)
+    if spec.method == "longrope" and spec.factor is None and spec.attention_factor is None:
+        original = params["original_max_position_embeddings"]
+        params["factor"] = max(config.max_position_embeddings / original, 1.0)
+        spec = RopeSpec.from_dict(params)
+    return spec
+
+
+def rotary_dim(config: Any, spec: RopeSpec) -> int:
+    """Rotated dimensions of a head of a transformers config."""
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(head_dim * spec.partial_rotary_factor)
+
+
+def rope_function(
+    config: Any,
+    device: torch.device | str | None = None,
+    seq_len: int | Tensor | None = None,
+    layer_type: str | None = None,
+) -> tuple[Tensor, float]:
+    """The entry of every type of ours in transformers' `ROPE_INIT_FUNCTIONS`.
+
+    Args:
+        config: a transformers config.
+        device: of the result; None is the current default device.
+        seq_len: current length; transformers passes a tensor when a dynamic type grows.
+        layer_type: key of a `rope_parameters` that is nested by layer type.
+
+    Returns:
+        `inv_freq`, float32 `[dim/2]`, and the attention factor.
+    """
+    spec = spec_of(config, layer_type)
+    length = None if seq_len is None else int(seq_len)
+    inv_freq = frequencies.inv_freq(spec, rotary_dim(config, spec), length)
+    target = torch.get_default_device() if device is None else device
+    return inv_freq.to(dtype=torch.float32, device=target), frequencies.attention_factor(spec)
+
+
+def adapt(model: nn.Module) -> None:
+    """Give every rotary module of a built model what its settings ask for.
+
+    Raises:
+        RopeConfigError: the settings name a type of ours and no module of this family would use
+            it, or the family cannot rotate in float32 as asked.
+    """
+    config = getattr(model, "config", None)
+    precision = getattr(config, "rope_precision", None) or "model"
+    rotary = [module for module in model.modules() if _reads_registry(module)]
+    types = {name for module in rotary for name in _types(module)}
+    for asked in _asked_types(config):
+        if is_own_type(asked) and asked not in types:
+            raise RopeConfigError(
+                f"rope_type: {asked!r} would be ignored: {type(model).__name__} (model_type "
+                f"{getattr(config, 'model_type', None)!r}) has no rotary module that reads it; "
+                "allowed: families built on transformers' rope registry"
+            )
+    for module in rotary:
+        _adapt_module(module, precision)
+
+
+def set_precision(model: nn.Module, precision: str) -> None:
+    """Change the rotation's precision of a built model, see `hf.set_rope_precision`."""
+    rotary = [module for module in model.modules() if _reads_registry(module)]
+    if not rotary and precision == "float32":
+        raise _no_float32(model, "it has no rotary module that reads transformers' registry")
+    for module in rotary:
+        _adapt_module(module, precision)
+
+
+def _reads_registry(module: nn.Module) -> bool:
+    return hasattr(module, "rope_type") and "RotaryEmbedding" in type(module).__name__
+
+
+def _types(module: nn.Module) -> list[str]:
+    kinds: Any = module.rope_type
+    return list(kinds.values()) if isinstance(kinds, Mapping) else [str(kinds)]
+
+
+def _asked_types(config: Any) -> list[Any]:
+    params = getattr(config, "rope_parameters", None)
+    if not isinstance(params, Mapping):
+        return []
+    if "rope_type" in params:
+        return [params["rope_type"]]
+    present = getattr(config, "layer_types", None) or params
+    nested = [value for key, value in params.items() if key in present]
+    return [value.get("rope_type") for value in nested if isinstance(value, Mapping)]
+
+
+def _adapt_module(module: nn.Module, precision: str) -> None:
+    kinds = _types(module)
+    config: Any = module.config
+    _refuse_foreign_keys(config)
+    exact = any(is_own_type(kind) and split_rope_type(kind)[1] for kind in kinds)
+    grows = any(is_own_type(kind) and split_rope_type(kind)[0] == "dynamic" for kind in kinds)
+    state: Any = module
+    if precision == "float32":
+        patch_apply(module)
+    if grows and not isinstance(state.rope_type, Mapping):
+        # transformers takes max_position_embeddings for the trained length; ours is written.
+        trained = spec_of(config).original_max_position_embeddings
+        state.original_max_seq_len = state.max_seq_len_cached = trained
+    if exact or precision == "float32" or hasattr(type(module), _OURS):
+        state._rope_precision = precision
+        family: Any = type(module)
+        module.__class__ = adapted_class(family)
+
+
+def _refuse_foreign_keys(config: Any) -> None:
+    """A stock type with an option of ours would silently run without it."""
+    params = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in params.values() if isinstance(value, Mapping)]
+    for settings in nested or [params]:
+        rope_type = settings.get("rope_type")
+        for key in ("ramp", "base_scaling"):
+            if not is_own_type(rope_type) and settings.get(key) not in (None, "dimension"):
+                raise RopeConfigError(
+                    f"{key}: {settings[key]!r} would be ignored: transformers runs rope_type "
+                    f"{rope_type!r} itself; allowed: yarn_wavelength for ramp: wavelength, "
+                    "ntk_aware for base_scaling"
+                )
+
+
+@functools.cache
+def adapted_class(base: Any) -> type[nn.Module]:
+    """Subclass of a family's rotary class; the same one for every module of that class."""
+    if hasattr(base, _OURS):
+        return base
+    namespace = {
+        "forward": _forward,
+        _OURS: base,
+        "__module__": __name__,
+        "__doc__": f"{base.__name__} with the exact phase for integer wavelengths.",
+        "__reduce_ex__": _reduce,
+    }
+    made: type[nn.Module] = type(f"Resonance{base.__name__}", (base,), namespace)
+    return made
+
+
+def _reduce(self: nn.Module, protocol: Any) -> Any:
+    """Pickle by the family's own class: this one is made when it is needed."""
+    return _restore, (getattr(type(self), _OURS),), self.__dict__
+
+
+def _restore(base: Any) -> nn.Module:
+    cls: Any = adapted_class(base)
+    restored: nn.Module = cls.__new__(cls)
+    return restored
+
+
+@torch.no_grad()
+def _forward(
+    self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Cos and sin `[batch, length, dim]` in the dtype of `x`, or float32 if that was asked."""
+    like = x
+    if self._rope_precision == "float32" and x.dtype != torch.float32:
+        like = x.new_empty((), dtype=torch.float32)
+    base = getattr(type(self), _OURS)
+    kind = self.rope_type if layer_type is None else self.rope_type[layer_type]
+    if not (is_own_type(kind) and split_rope_type(kind)[1]):
+        keywords = {} if layer_type is None else {"layer_type": layer_type}
+        result: tuple[Tensor, Tensor] = base.forward(self, like, position_ids, **keywords)
+        return result
+    lengths, scale = _current(self, x, position_ids, layer_type)
+    dtype = torch.float32 if x.device.type == "mps" else torch.float64
+    angles = phase.exact_angles(position_ids, lengths, dtype)
+    arrange = LAYOUTS[layout(base)]
+    return (
+        arrange(angles.cos() * scale).to(like.dtype),
+        arrange(angles.sin() * scale).to(like.dtype),
+    )
+
+
+def _current(
+    self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None
+) -> tuple[Tensor, float]:
+    """Integer wavelengths for the present length, on the device of `x`, and the factor."""
+    prefix = "" if layer_type is None else f"{layer_type}_"
+    spec = spec_of(self.config, layer_type)
+    length = None
+    if spec.is_dynamic:
+        keywords = {} if layer_type is None else {"layer_type": layer_type}
+        _dynamic_update()(self, x, position_ids, **keywords)
+        length = int(getattr(self, f"{prefix}max_seq_len_cached", self.max_seq_len_cached))
+    elif spec.method == "longrope":
+        length = int(position_ids.max()) + 1
+        original = spec.original_max_position_embeddings or 0
+        length = original + 1 if length > original else None
+    known = self.__dict__.setdefault("_wavelengths", {})
+    key = (layer_type, length)
+    if key not in known or known[key].device != x.device:
+        if spec.is_dynamic:
+            known.clear()  # a growing sequence brings a new length with every token
+        dim = rotary_dim(self.config, spec)
+        known[key] = frequencies.integer_wavelengths(spec, dim, length).to(x.device)
+        if spec.method == "longrope":
+            inv_freq = frequencies.inv_freq(spec, dim, length).to(x.device, torch.float32)
+            self.register_buffer(f"{prefix}inv_freq", inv_freq, persistent=False)
+    return known[key], frequencies.attention_factor(spec)
+
+
+@functools.cache
+def _dynamic_update() -> Callable[..., Any]:
+    """Transformers' own update of dynamic types, around nothing."""
+    from transformers.modeling_rope_utils import dynamic_rope_update
+
+    def nothing(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> None:
+        return None
+
+    updated: Callable[..., Any] = dynamic_rope_update(nothing)
+    return updated
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "halves": lambda values: torch.cat((values, values), dim=-1),
+    "pairs": lambda values: values.repeat_interleave(2, dim=-1),
+    "once": lambda values: values,
+}
+
+
+@functools.cache
+def layout(base: Any) -> str:
+    """How a family lays out its features in cos and sin, found by asking its own forward.
+
+    Raises:
+        RopeConfigError: in none of the ways known here (several axes, complex numbers).
+    """
+    inv_freq = torch.tensor([1.0, 0.25], device="cpu")
+    layered = "layer_type" in inspect.signature(base.forward).parameters
+    kind: Any = {"probe": "default"} if layered else "default"
+    stand_in: Any = SimpleNamespace(
+        rope_type=kind,
+        inv_freq=inv_freq,
+        attention_scaling=1.0,
+        probe_inv_freq=inv_freq,
+        probe_attention_scaling=1.0,
+    )
+    positions = torch.arange(3, device="cpu")[None]
+    keywords = {"layer_type": "probe"} if layered else {}
+    expected = phase.naive_angles(positions, inv_freq).cos()
+    try:
+        answer = base.forward(stand_in, torch.zeros(1, device="cpu"), positions, **keywords)
+        cos = answer[0] if isinstance(answer, tuple) else answer
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise _unknown_layout(base) from error
+    for name, arrange in LAYOUTS.items():
+        wanted = arrange(expected)
+        if cos.shape == wanted.shape and not cos.is_complex() and torch.allclose(cos, wanted):
+            return name
+    raise _unknown_layout(base)
+
+
+def _unknown_layout(base: type) -> RopeConfigError:
+    return RopeConfigError(
+        f"rope_type: Resonance is not available with {base.__name__}: its rotation is not one "
+        "angle a token and feature (several axes or complex numbers); allowed: families with one "
+        "position a token"
+    )
+
+
+def patch_apply(module: nn.Module) -> None:
+    """Let a family's rotation take float32 cos and sin and give back q and k in their own dtype.
+
+    The family's function is replaced in its module by one that does the same where dtypes agree.
+    """
+    config: Any = module.config
+    family = getattr(config, "model_type", None)
+    if family not in FLOAT32_FAMILIES:
+        raise _no_float32(module, f"model_type {family!r} has not been checked")
+    base = getattr(type(module), _OURS, type(module))
+    source: ModuleType = sys.modules[base.__module__]
+    original = getattr(source, "apply_rotary_pos_emb", None)
+    if original is None:
+        raise _no_float32(module, f"{base.__module__} has no apply_rotary_pos_emb")
+    if hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if cos.dtype == q.dtype:
+            return original(q, k, cos, sin, *args, **kwargs)
+        turned_q, turned_k = original(q.to(cos.dtype), k.to(cos.dtype), cos, sin, *args, **kwargs)
+        return turned_q.to(q.dtype), turned_k.to(k.dtype)
+
+    setattr(rotate, _MARK, True)
+    source.apply_rotary_pos_emb = rotate  # type: ignore[attr-defined]
+
+
+def _no_float32(model: nn.Module, reason: str) -> RopeConfigError:
+    return RopeConfigError(
+        f"rope_precision: 'float32' is not available with {type(model).__name__}: {reason}; "
+        f"allowed: 'model', or one of the families {', '.join(FLOAT32_FAMILIES)}"
+    )
