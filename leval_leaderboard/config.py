@@ -9,13 +9,12 @@ from typing import Any
 from leval_leaderboard import config_checks as checks
 from leval_leaderboard.config_files import apply_overrides, find_config, load_with_includes
 from leval_leaderboard.errors import ConfigError, near_matches
-from resonance_vllm.settings import BACKENDS, complete
+from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS, split_rope_type
+from resonance_vllm.settings import BACKENDS, long_name
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # Backends whose RoPE we can set; every other one runs the model as its server or file has it.
 ROPE_BACKENDS = BACKENDS
-# Stands for the model while only the spelling of a method is checked.
-_ANY_LLAMA = {"model_type": "llama", "rope_theta": 10000.0, "max_position_embeddings": 4096}
 # Arguments that a sweep sets itself; written by hand they would contradict the cell's record.
 RESERVED_ARGS = {
     "pretrained": "models.<name>.path",
@@ -128,7 +127,9 @@ def _backend(value: Any, where: str) -> str:
 
 
 def _args(value: Any, where: str) -> dict[str, Any]:
-    checked = checks.plain_mapping(value, where)
+    """Further model arguments; `null` takes back one that an included file gave."""
+    given = checks.plain_mapping(value, where)
+    checked = {key: item for key, item in given.items() if item is not None}
     for key, place in RESERVED_ARGS.items():
         if key in checked:
             raise ConfigError(f"{where}.{key}: write it as {place} of the sweep instead")
@@ -152,9 +153,13 @@ def _rope(value: Any, where: str) -> dict[str, Any] | None:
             "or null for the checkpoint as it is"
         )
     try:
-        complete(rope, _ANY_LLAMA)
+        method, _, _ = split_rope_type(long_name(rope["rope_type"]))
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+    allowed = {*COMMON_KEYS, *METHOD_KEYS[method][0], *METHOD_KEYS[method][1]}
+    for key in rope:
+        if key not in allowed:
+            raise ConfigError(f"{where}: {method} has no '{key}'{near_matches(key, allowed)}")
     return rope
 
 

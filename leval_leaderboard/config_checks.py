@@ -9,7 +9,7 @@ from leval_leaderboard.errors import ConfigError, near_matches
 
 Check = Callable[[Any, str], Any]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+()= @-]{0,79}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
@@ -43,10 +43,10 @@ def text(value: Any, where: str) -> str:
 
 
 def label(value: Any, where: str) -> str:
-    """A name that stands in tables: letters, digits and `._+()= @-`, up to 80."""
+    """A name that stands in tables: letters, digits and `._+()=, @-`, up to 80."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ConfigError(
-            f"{where}: {value!r} must be a name of up to 80 letters, digits, blanks and ._+()=@-, "
+            f"{where}: {value!r} must be a name of up to 80 letters, digits, blanks and ._+()=,@- "
             "beginning with a letter or digit"
         )
     return value

@@ -1,6 +1,7 @@
 """Which documents a cell will read, as hashes: another document is another cell."""
 
 import hashlib
+import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from leval_leaderboard.errors import ConfigError
 from leval_leaderboard.identity import cached_sha256
 
 PERPLEXITY_PREFIX = "ppl_"
+# Stands for the language reference that every Python brings along; it is no file of a folder.
+PYTHON_FILE = "pydocs.jsonl"
 
 
 def task_file(task: str) -> str | None:
@@ -47,6 +50,8 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
     wanted = [name for name in names if name is not None]
     if not wanted:
         return {}
+    if wanted == [PYTHON_FILE]:
+        return {"source": "python", "version": platform.python_version()}
     try:
         source = resolve_source(metadata)
         files: dict[str, str] = {}

@@ -1,0 +1,100 @@
+"""A real model of a few kilobytes, a task on four lines of data, and sweeps over them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SWEEP = """
+models:
+  tiny: {{path: {root}/model, backend: hf, dtype: float32, device: cpu}}
+methods:
+  rope: {{rope_type: default}}
+  yarn: {{rope_type: yarn, factor: 2}}
+context_lengths: [128]
+tasks:
+  - {root}/tiny_gen.yaml
+baseline: rope
+"""
+
+TASK = """
+task: tiny_gen
+dataset_path: json
+dataset_kwargs:
+  data_files: {{test: {root}/docs.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{q}}}} Answer:"
+doc_to_target: "{{{{a}}}}"
+generation_kwargs: {{until: [], max_gen_toks: 4}}
+metric_list:
+  - {{metric: exact_match, aggregation: mean, higher_is_better: true}}
+metadata: {{version: 1}}
+"""
+
+
+def make_model(folder: Path) -> None:
+    """A one-layer Llama with random weights and a byte-level tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(["What is the answer?"], trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
+    fast.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(fast),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with `model/`, `tiny_gen.yaml` and `sweep.yaml`."""
+    root = tmp_path_factory.mktemp("tiny")
+    make_model(root / "model")
+    rows = [{"q": f"What is {i} + {i}?", "a": str(2 * i)} for i in range(4)]
+    (root / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "tiny_gen.yaml").write_text(TASK.format(root=root))
+    (root / "sweep.yaml").write_text(SWEEP.format(root=root))
+    return root
+
+
+def sweep_command(config: Path, out: Path, *options: str) -> list[str]:
+    """The command line of a sweep, as a process of its own."""
+    start = "from leval_leaderboard.cli import main; main()"
+    return [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options]
+
+
+def run_sweep(
+    config: Path, out: Path, *options: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a sweep to its end, however that is."""
+    return subprocess.run(
+        sweep_command(config, out, *options),
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )

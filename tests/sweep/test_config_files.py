@@ -1,0 +1,150 @@
+"""Reading, including and overriding YAML: what is written is what is meant, or an error says why."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leval_leaderboard.config_files import (
+    apply_overrides,
+    find_config,
+    load_with_includes,
+    merge,
+    read_yaml,
+)
+from leval_leaderboard.errors import ConfigError
+
+VALUES = st.recursive(
+    st.integers() | st.text(max_size=5) | st.none() | st.booleans(),
+    lambda inner: st.dictionaries(st.text("abc", min_size=1, max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+CONFIGS = st.dictionaries(st.text("abc", min_size=1, max_size=2), VALUES, max_size=4)
+
+
+@given(CONFIGS, CONFIGS)
+def test_merge_keeps_every_leaf_of_the_upper_layer(base: dict, over: dict) -> None:
+    def leaves(node: object, path: tuple = ()) -> dict:
+        if isinstance(node, dict) and node:
+            found: dict = {}
+            for key, item in node.items():
+                found |= leaves(item, (*path, key))
+            return found
+        return {path: node}
+
+    def at(node: object, path: tuple) -> object:
+        for key in path:
+            node = node[key]  # type: ignore[index]
+        return node
+
+    merged = merge(base, over)
+    for path, value in leaves(over).items():
+        if value != {}:
+            assert at(merged, path) == value
+    assert set(merged) == set(base) | set(over)
+
+
+def test_another_rope_type_leaves_nothing_of_the_old_method_behind() -> None:
+    base = {"methods": {"m": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}}}
+    over = {"methods": {"m": {"rope_type": "linear", "factor": 4.0}}}
+    assert merge(base, over)["methods"]["m"] == {"rope_type": "linear", "factor": 4.0}
+    same = merge(base, {"methods": {"m": {"factor": 8.0}}})["methods"]["m"]
+    assert same == {"rope_type": "yarn", "factor": 8.0, "beta_fast": 16}
+
+
+def test_later_includes_win_and_the_file_itself_wins_over_them(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("a: 1\nb: {x: 1, y: 1}\nlist: [1, 2]\n")
+    (tmp_path / "two.yaml").write_text("b: {y: 2}\nlist: [3]\n")
+    (tmp_path / "top.yaml").write_text("include: [one.yaml, two.yaml]\nb: {z: 3}\n")
+    expected = {"a": 1, "b": {"x": 1, "y": 2, "z": 3}, "list": [3]}
+    assert load_with_includes(tmp_path / "top.yaml") == expected
+
+
+def test_a_circle_of_includes_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("include: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("include: a.yaml\n")
+    with pytest.raises(ConfigError, match=r"a\.yaml -> .*b\.yaml -> .*a\.yaml is a circle"):
+        load_with_includes(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: !!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("a: 1\na: 2\n", "the key 'a' is written twice"),
+        ("? [1, 2]\n: 3\n", "key must be plain text"),
+        ("- 1\n", "must be a mapping"),
+        ("a: [1\n", "not valid YAML"),
+        ("a: 2020-13-45\n", "not valid YAML"),
+        ("include: 3\n", "include must be a path"),
+        ("include: nowhere.yaml\n", "there is no file"),
+    ],
+)
+def test_files_that_cannot_be_meant(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_with_includes(path)
+
+
+def test_a_file_that_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"a: \xff\xfe\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_yaml(path)
+
+
+def test_names_near_a_shipped_sweep_are_suggested() -> None:
+    assert find_config("quickstart").name == "quickstart.yaml"
+    with pytest.raises(ConfigError, match="did you mean 'quickstart'"):
+        find_config("quikstart")
+    with pytest.raises(ConfigError, match="there is no file nowhere/x.yaml"):
+        find_config("nowhere/x.yaml")
+
+
+def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
+    config = {"models": {"llama-3.1": {"dtype": "auto"}}, "tasks": ["a", {"tasks": "b"}]}
+    changed = apply_overrides(
+        config,
+        ['models."llama-3.1".dtype=float32', "tasks.1.limit=3", "tasks.0=c", "new.key=[1, 2]"],
+    )
+    assert changed == {
+        "models": {"llama-3.1": {"dtype": "float32"}},
+        "tasks": ["c", {"tasks": "b", "limit": 3}],
+        "new": {"key": [1, 2]},
+    }
+    assert config["models"]["llama-3.1"]["dtype"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "key=value"),
+        ("tasks.7=x", "number of one of 1 items"),
+        ("tasks.one=x", "number of one of 1 items"),
+        ("seed.deeper=1", "has no keys"),
+        ("a..b=1", "key.key=value"),
+        ("a.=1", "key.key=value"),
+        ("=1", "key=value"),
+        ("a=[1", "while parsing"),
+    ],
+)
+def test_overrides_that_cannot_be_meant(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        apply_overrides({"tasks": ["a"], "seed": 1}, [override])
+
+
+@given(st.text('ab."=[]0', max_size=12))
+def test_no_override_text_ends_in_anything_but_a_config_error(text: str) -> None:
+    try:
+        apply_overrides({"a": {"b": 1}, "tasks": [1]}, [text])
+    except ConfigError:
+        pass
+
+
+def test_the_loader_is_a_safe_one() -> None:
+    from leval_leaderboard.config_files import _StrictLoader
+
+    assert issubclass(_StrictLoader, yaml.SafeLoader)

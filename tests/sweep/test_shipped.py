@@ -1,0 +1,100 @@
+"""Every config that is shipped: valid, expandable, and within what its models can do."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from leval_leaderboard import own_tasks
+from leval_leaderboard.config import ROPE_BACKENDS, expand, load_config, task_names
+from leval_leaderboard.config_files import shipped_folder, shipped_sweeps
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.settings import complete, context_limit
+
+SWEEPS = shipped_sweeps()
+
+# What the models' config.json say, as far as RoPE is concerned.
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+CONFIGS = {
+    "smollm2": ("smollm2", 1e5, 8192, None),
+    "llama2": ("Llama-2|llama2", 1e4, 4096, None),
+    "llama3": ("Llama-3.1", 5e5, 131072, LLAMA3_ROPE),
+    "qwen": ("Qwen2.5", 1e6, 32768, None),
+    "mistral": ("Mistral-7B", 1e6, 32768, None),
+}
+
+
+def model_config(path: str) -> dict[str, object]:
+    for names, theta, length, scaling in CONFIGS.values():
+        if any(name in path for name in names.split("|")):
+            config = {"rope_theta": theta, "max_position_embeddings": length, "model_type": "llama"}
+            return {**config, "rope_scaling": scaling} if scaling else config
+    raise AssertionError(f"say in this test what the config.json of {path} holds")
+
+
+def test_the_promised_sweeps_are_there() -> None:
+    promised = {"quickstart", "all_methods", "llama2_7b", "llama2_13b", "llama2_7b_vllm"}
+    promised |= {"llama2_13b_vllm", "llama3", "qwen", "mistral", "perplexity_curve"}
+    assert promised | {"ruler", "longbench"} <= set(SWEEPS)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_shipped_sweep_is_valid_and_its_lengths_are_within_its_methods(name: str) -> None:
+    requests = list(expand(load_config(name)))
+    assert requests
+    rows = set()
+    for request in requests:
+        config = model_config(request.model.path)
+        if request.rope is not None:
+            RopeSpec.from_dict(complete(request.rope, config))
+        if request.context_length and request.model.backend in ROPE_BACKENDS:
+            limit = context_limit(request.rope, config, request.context_length)
+            assert request.context_length <= limit, (request.method, limit)
+        row = (request.model.name, request.method, request.context_length, request.task.tasks)
+        assert row not in rows, "two rows of the table would have the same name"
+        rows.add(row)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_file_below_is_used_by_a_sweep(name: str) -> None:
+    text = SWEEPS[name].read_text()
+    assert text.startswith("# "), "say in the first line what it compares"
+
+
+def test_no_config_is_left_over() -> None:
+    included = "".join(path.read_text() for path in shipped_folder().rglob("*.yaml"))
+    for folder in ("models", "methods"):
+        for path in (shipped_folder() / folder).glob("*.yaml"):
+            assert f"{folder}/{path.name}" in included, f"nothing includes {path.name}"
+
+
+def test_every_task_of_every_shipped_sweep_exists() -> None:
+    own_tasks.check_names(
+        dict.fromkeys(task for name in SWEEPS for task in task_names(load_config(name)))
+    )
+
+
+def test_paper_sweeps_compare_the_papers_rows() -> None:
+    methods = [request.method for request in expand(load_config("llama2_7b"))]
+    assert methods == [
+        "Dynamic NTK-Aware (no FT)",
+        "NTK-Aware (s=8, no FT)",
+        "YaRN (s=8, FT@32K, 50)",
+        "Resonance YaRN (s=8, FT@32K, 50)",
+        "YaRN (s=8, FT@4K, 400)",
+        "Resonance YaRN (s=8, FT@4K, 400)",
+    ]
+
+
+def test_quickstart_needs_no_download() -> None:
+    config = load_config("quickstart")
+    assert {model.path for model in config.models} == {"smollm2"}
+    closed = [task for task in config.tasks if "leval_closed" in task.tasks]
+    assert all(task.metadata["data_dir"] == "sample" for task in closed)
+    assert not any(isinstance(m.path, Path) or os.path.isabs(m.path) for m in config.models)
