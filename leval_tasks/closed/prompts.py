@@ -1,0 +1,217 @@
+"""The prompts of L-Eval's closed-ended tasks.
+
+The texts are the official ones (OpenLMLab/LEval cd34b050), misspellings included, because scores
+are comparable only with them. Without a chat template the frame is the one of the official
+Llama-2 script; with one, the same content goes through the model's own template.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MARK = "@@LEVAL-DOCUMENT@@"  # stands for the document while a template is rendered
+LEAD_IN = "Answer:"
+Message = dict[str, str]
+# what lm-eval hands to a task: messages in, the rendered prompt (or messages again) out
+ChatTemplate = Callable[[Sequence[Message]], Any]
+
+SYSTEM_GSM = (
+    "Given several question answer pairs, you need to follow a similar format to answer the last "
+    "question. Make sure the response is end with The answer is _ . "
+)
+SYSTEM_TOPIC = (
+    "Below is a record of our previous conversation on many different topics. You are the "
+    "ASSISTANT, and I am the USER. At the beginning of each topic, the USER will say 'I would "
+    "like to discuss the topic of <TOPIC>'. Memorize each <TOPIC>. At the end of the record, I "
+    "will ask you to retrieve the first/second/third topic names. Now the record start. "
+)
+SYSTEM_COURSERA = (
+    "Now you are given a very long document. Please follow the instruction based on this "
+    "document. For multi-choice questions, there could be a sinlge correct option or multiple "
+    "correct options. Please only provide the letter corresponding to the answer (like A or AB) "
+    "when answering. "
+)
+SYSTEM_CODEU = (
+    "Now you are given a code base consisting of a large amount of functions and the "
+    "corresponding comments. In the end, I will call some functions defined in the code base. "
+    "Please carefully read these codes and comments and answer the question."
+)
+SYSTEM_SFICTION = (
+    "Now you are given a scientific fiction. I will ask you some questions and the answer should "
+    'be "True" or "False". Notice that you should answer the question based on the evidence in '
+    "the document instead of your background knowledge."
+)
+SYSTEM_CHOICE = (
+    "Now you are given a very long document. Please follow the instruction based on this "
+    "document. For multi-choice questions, there is only a sinlge correct option. Please only "
+    "provide the letter corresponding to the answer (like A or B) when answering. For other "
+    "questions, please directly give the concise and accurate answer. "
+)
+DIRECTLY = ".  Please directly give the answer without any additional output or explanation "
+LOYALTY_PHRASE = "based on the world described in the document."
+FACT_PHRASE = "based on the real-world knowledge and facts up until your last training"
+FACT_DIRECTLY = "Please directly answer without any additional output or explanation. "
+
+
+@dataclass(frozen=True)
+class Frame:
+    """How a task asks.
+
+    Attributes:
+        system: system prompt.
+        framed: `Document is as follows. …` around the document and `Answer:` at the end; otherwise
+            document and instruction stand alone.
+        closed: whether the Llama-2 turn is closed with `[/INST]`; where it is not, the model goes
+            on with the reasoning that the instruction has begun.
+    """
+
+    system: str
+    framed: bool
+    closed: bool
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt around a document.
+
+    Attributes:
+        before: text before the document.
+        after: text after the document.
+        messages: for chat servers, the messages with `MARK` in place of the document; `before` and
+            `after` are then what the server is expected to render, used for counting only.
+        system_role: `system`, or `user` where the template has no system role; None without a
+            chat template.
+        lead_in: where `Answer:` stands: `assistant`, `user`, or `none` for tasks without it.
+        has_document: False for SFiction's question about the real world.
+    """
+
+    before: str
+    after: str
+    messages: tuple[tuple[str, str], ...] = ()
+    system_role: str | None = None
+    lead_in: str = "none"
+    has_document: bool = True
+
+    def text(self, document: str) -> str:
+        """The prompt with a document in it."""
+        return self.before + (document if self.has_document else "") + self.after
+
+    def fill(self, document: str) -> list[Message]:
+        """The messages with a document in them."""
+        return [{"role": r, "content": c.replace(MARK, document)} for r, c in self.messages]
+
+
+def user_parts(frame: Frame, instruction: str) -> tuple[str, str]:
+    """The user's text before and after the document, without `Answer:`."""
+    if not frame.framed:
+        return "", f"\n\n{instruction}"
+    return "Document is as follows. ", f" \nQuestion: {instruction}{DIRECTLY}"
+
+
+def fact_instruction(instruction: str) -> str:
+    """SFiction's instruction turned to the real world; kept where it lacks the usual sentence."""
+    return instruction.replace(LOYALTY_PHRASE, FACT_PHRASE)
+
+
+def plain(frame: Frame, instruction: str, extra_system: str = "") -> Prompt:
+    """Prompt in the Llama-2 frame; the tokenizer adds its beginning-of-sequence token."""
+    before, after = user_parts(frame, instruction)
+    opening = f"[INST]<<SYS>>\n{extra_system}{frame.system}\n<</SYS>>\n\n"
+    ending = "[/INST]" if frame.closed else ""
+    if frame.framed:
+        ending += f"\n{LEAD_IN}"
+    return Prompt(opening + before, after + ending, lead_in="user" if frame.framed else "none")
+
+
+def plain_fact(instruction: str) -> Prompt:
+    """SFiction's second question: the instruction alone, no document, no chat markers."""
+    text = f"{fact_instruction(instruction)}{FACT_DIRECTLY}\n{LEAD_IN}"
+    return Prompt(text, "", lead_in="user", has_document=False)
+
+
+@dataclass(frozen=True)
+class ChatFrame:
+    """The model's own chat template and what is known about it.
+
+    Attributes:
+        template: renders messages to text; for chat servers, the local tokenizer's rendering.
+        server: messages are sent as they are (chat servers).
+        system_role: whether the template has a system role.
+        lead_in: where `Answer:` goes, `assistant` or `user`.
+    """
+
+    template: Callable[[Sequence[Message]], str]
+    server: bool
+    system_role: bool
+    lead_in: str
+
+    def prompt(self, frame: Frame, instruction: str, extra_system: str = "") -> Prompt:
+        """Prompt about the document."""
+        before, after = user_parts(frame, instruction)
+        return self._render(extra_system + frame.system, before + MARK + after, frame.framed)
+
+    def fact_prompt(self, instruction: str) -> Prompt:
+        """SFiction's second question, without document and system prompt."""
+        return self._render("", fact_instruction(instruction) + FACT_DIRECTLY, framed=True)
+
+    def _render(self, system: str, user: str, framed: bool) -> Prompt:
+        lead_in = self.lead_in if framed else "none"
+        if lead_in == "user":
+            user = f"{user}\n{LEAD_IN}"
+        if system and not self.system_role:
+            user = f"{system}\n\n{user}"
+        messages = [{"role": "user", "content": user}]
+        if system and self.system_role:
+            messages.insert(0, {"role": "system", "content": system})
+        rendered = self.template(messages)
+        if lead_in == "assistant":
+            rendered += LEAD_IN
+        before, mark, after = rendered.partition(MARK)
+        sent = tuple((m["role"], m["content"]) for m in messages) if self.server else ()
+        role = "system" if self.system_role else "user"
+        return Prompt(before, after, sent, role, lead_in, has_document=bool(mark))
+
+
+def chat_frame(template: ChatTemplate, tokenizer: Any, lead_in: str = "assistant") -> ChatFrame:
+    """Find out what a chat template does.
+
+    Args:
+        template: what lm-eval gives the task (the backend's `apply_chat_template`).
+        tokenizer: the run's tokenizer, whose template stands in for a chat server's.
+        lead_in: where `Answer:` is wanted. On a chat server, and where the template has already
+            opened the model's thinking, it goes to the end of the user message in any case.
+    """
+    probe_user = [{"role": "user", "content": "USER-PROBE"}]
+    server = not isinstance(template(probe_user), str)
+
+    def local(messages: Sequence[Message]) -> str:
+        if not server:
+            return str(template(messages))
+        if not getattr(tokenizer, "chat_template", None):
+            return "\n".join(m["content"] for m in messages)
+        return str(
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        )
+
+    opening = local(probe_user).rpartition("USER-PROBE")[2]
+    thinks = opening.rfind("<think>") > opening.rfind("</think>")
+    return ChatFrame(
+        template=local,
+        server=server,
+        system_role=_has_system_role(local),
+        lead_in="user" if server or thinks else lead_in,
+    )
+
+
+def _has_system_role(render: Callable[[Sequence[Message]], str]) -> bool:
+    """Whether a system message survives the template (lm-eval drops it where that fails)."""
+    from jinja2.exceptions import TemplateError
+
+    messages = [
+        {"role": "system", "content": "SYSTEM-PROBE"},
+        {"role": "user", "content": "USER-PROBE"},
+    ]
+    try:
+        return "SYSTEM-PROBE" in render(messages)
+    except (TemplateError, ValueError):
+        return False

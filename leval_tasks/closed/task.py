@@ -1,0 +1,378 @@
+"""The lm-eval task class of L-Eval's closed-ended tasks.
+
+A sample is one question about one document. The document is fitted to the context when requests
+are built, once for all its questions, and never stored in the sample's `doc`.
+"""
+
+import copy
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lm_eval.api.filter import Filter, FilterEnsemble
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import Task, TaskConfig
+
+from leval_tasks import data, tokens
+from leval_tasks.closed import budget, extract, prompts, scoring
+from leval_tasks.closed.catalog import ClosedTask, chance_level, closed_task
+from leval_tasks.closed.settings import ClosedSettings, generation_tokens
+from leval_tasks.closed.stderr import clustered_stderr
+from leval_tasks.errors import ContextLengthError
+
+logger = logging.getLogger(__name__)
+VERSION = 1
+GENERATION = {"until": [], "do_sample": False, "temperature": 0.0, "max_gen_toks": 512}
+
+
+class Answer(str):
+    """An extracted answer that still knows the response it was taken from."""
+
+    response: str
+
+    def __new__(cls, answer: str, response: str) -> "Answer":
+        """An answer as text, with its response beside it."""
+        made = super().__new__(cls, answer)
+        made.response = response
+        return made
+
+
+class LEvalClosedTask(Task):
+    """One of L-Eval's closed-ended tasks.
+
+    Args:
+        config: lm-eval's task configuration; `task` names the task, `metadata` holds the run's
+            settings.
+
+    Raises:
+        TaskError: a setting, the data or the tokenizer is not usable.
+    """
+
+    VERSION = VERSION
+    OUTPUT_TYPE = "generate_until"
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        config = dict(config or {})
+        self.closed: ClosedTask = closed_task(str(config.get("task")))
+        metadata = dict(config.get("metadata") or {})
+        self.settings = ClosedSettings.read(self.closed, metadata)
+        self.run = metadata
+        self.file = data.load(data.resolve_source(metadata), self.closed.file)
+        self._documents: dict[str, str] = {}
+        self._docs = self._read_docs()
+        kwargs = {**GENERATION, **(config.get("generation_kwargs") or {})}
+        self._config = TaskConfig(
+            task=self.closed.name,
+            task_alias=self.closed.title,
+            output_type="generate_until",
+            generation_kwargs={**kwargs, "until": list(kwargs["until"])},
+            num_fewshot=0,
+            metadata={**metadata, "version": VERSION, **self._described()},
+        )
+        self._training_docs = self._fewshot_docs = None
+        self._instances: list[Instance] | None = None
+        self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.judge_part)])]
+        self.fewshot_rnd = None
+        self._kept_text: dict[str, str] = {}
+        self._prompts: dict[tuple[str, int], list[prompts.Prompt]] = {}
+
+    # ------------------------------------------------------------------ data
+
+    def _read_docs(self) -> list[dict[str, Any]]:
+        """One entry a question, in document order, of as many documents as are asked for."""
+        docs: list[dict[str, Any]] = []
+        wanted, enough = self.settings.num_docs, self.settings.min_questions or 0
+        for count, record in enumerate(self.file.records):
+            if wanted and count >= wanted and len(docs) >= enough:
+                break
+            self._documents[record.document_id] = record.document
+            for number, (question, gold) in enumerate(
+                zip(record.instructions, record.outputs, strict=True)
+            ):
+                cluster = record.document_id
+                if self.closed.own_clusters:
+                    cluster = f"{record.document_id}-{number}"
+                docs.append(
+                    {
+                        "document_id": record.document_id,
+                        "question_id": number,
+                        "question": question,
+                        "gold": gold,
+                        "cluster": cluster,
+                        "source": self.file.source.kind,
+                        "prompt": {},
+                    }
+                )
+        return docs
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            "data": data.describe(self.file),
+            "settings": asdict(self.settings),
+            "documents": len(self._documents),
+            "documents_in_file": len(self.file.records),
+            "partial": len(self._documents) < len(self.file.records),
+            "chance": chance_level(self.closed, [doc["gold"] for doc in self._docs]),
+        }
+
+    def has_training_docs(self) -> bool:
+        """Whether there are training documents: no."""
+        return False
+
+    def has_validation_docs(self) -> bool:
+        """Whether there are validation documents: no."""
+        return False
+
+    def has_test_docs(self) -> bool:
+        """Whether there are test documents: yes, all of them."""
+        return True
+
+    def test_docs(self) -> list[dict[str, Any]]:
+        """The questions, in document order."""
+        return self._docs
+
+    def doc_to_text(self, doc: Mapping[str, Any]) -> str:
+        """The question alone; the prompt around it is made when requests are built."""
+        return str(doc["question"])
+
+    def doc_to_target(self, doc: Mapping[str, Any]) -> str:
+        """The reference answer."""
+        return str(doc["gold"])
+
+    # -------------------------------------------------------------- requests
+
+    def build_all_requests(self, **kwargs: Any) -> None:
+        """Fit the documents to the context, then build the requests as lm-eval does.
+
+        lm-eval's request cache does not know the context length or the tokenizer, so it is not
+        used.
+        """
+        if kwargs.pop("cache_requests", False):
+            logger.warning("%s: --cache_requests is ignored.", self.closed.name)
+        kwargs.pop("rewrite_requests_cache", None)
+        template = kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
+        self._prepare(template, str(kwargs.get("system_instruction") or ""))
+        super().build_all_requests(**kwargs)
+
+    def _prepare(self, template: prompts.ChatTemplate | None, system_instruction: str) -> None:
+        self.tokenizer = tokens.load_tokenizer(self.run)
+        self.context = tokens.resolve_context(self.run)
+        self.generated = generation_tokens(self.config.generation_kwargs)
+        chat = None
+        if template is not None:
+            chat = prompts.chat_frame(template, self.tokenizer, self.settings.answer_prefix)
+        self._prompts = {
+            (doc["document_id"], doc["question_id"]): self._prompts_of(
+                doc["question"], chat, f"{system_instruction}\n\n" if system_instruction else ""
+            )
+            for doc in self._docs
+        }
+        self._fit_documents()
+        example = next(iter(self._prompts.values()))[0]
+        self.config.metadata["prompt"] = {
+            "context_length": self.context.length,
+            "context_length_from": self.context.origin,
+            "generated_tokens": self.generated,
+            "tokenizer": tokens.tokenizer_name(self.run),
+            "frame": "llama-2" if chat is None else "chat template",
+            "system_role": example.system_role,
+            "answer_prefix": example.lead_in,
+        }
+
+    def _prompts_of(
+        self, question: str, chat: prompts.ChatFrame | None, extra: str
+    ) -> list[prompts.Prompt]:
+        frame, fact = self.closed.frame, self.closed.rule == "sfiction"
+        if chat is None:
+            made = [prompts.plain(frame, question, extra)]
+            return [*made, prompts.plain_fact(question)] if fact else made
+        made = [chat.prompt(frame, question, extra)]
+        return [*made, chat.fact_prompt(question)] if fact else made
+
+    def _fit_documents(self) -> None:
+        """One cut for all questions about a text; with `skip`, over-long documents leave."""
+        by_text: dict[str, list[dict[str, Any]]] = {}
+        for doc in self._docs:
+            by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
+        skipped: set[str] = set()
+        for text, docs in by_text.items():
+            asked = [self._prompts[doc["document_id"], doc["question_id"]][0] for doc in docs]
+            document = budget.Document(text, self.tokenizer)
+            fitted = budget.fit(
+                document,
+                asked,
+                self.context.length - self.generated,
+                side=self.settings.truncation,
+                unit=self.settings.truncation_unit,
+                add_bos=self._add_bos(),
+                official_budget=self.context.length - self.generated,
+            )
+            ids = {doc["document_id"] for doc in docs}
+            if fitted.cut is None:
+                skipped |= ids
+                continue
+            self._kept_text |= dict.fromkeys(ids, document.kept(fitted.cut))
+            for doc, length in zip(docs, fitted.prompt_tokens, strict=True):
+                doc["prompt"] = {
+                    "prompt_tokens": length,
+                    "document_tokens": len(document),
+                    "kept_head": fitted.cut.head,
+                    "kept_tail": fitted.cut.tail,
+                    "truncated": fitted.cut.truncated,
+                }
+        if skipped:
+            self._docs = [doc for doc in self._docs if doc["document_id"] not in skipped]
+            logger.warning(
+                "%s: %d documents are longer than the context and are left out (truncation: skip).",
+                self.closed.name,
+                len(skipped),
+            )
+        if not self._docs:
+            raise ContextLengthError(
+                f"{self.closed.name}: every document is longer than the context of "
+                f"{self.context.length} tokens and truncation is 'skip'. Give a larger "
+                "context_length, or truncation: middle, right or left."
+            )
+        self.config.metadata["skipped_documents"] = len(skipped)
+
+    def _add_bos(self) -> bool | None:
+        if tokens.is_chat_server(self.run):
+            return False
+        given = self.run.get("add_bos_token")
+        if tokens.is_tokenized_api(self.run):
+            return str(given).lower() == "true"
+        return None if given is None else str(given).lower() == "true"
+
+    def fewshot_context(self, doc: Mapping[str, Any], *_args: Any, **_kwargs: Any) -> str:
+        """Nothing: the prompt is built in `construct_requests`."""
+        return ""
+
+    def prompt_arguments(
+        self, doc: Mapping[str, Any], template: prompts.ChatTemplate | None
+    ) -> list[Any]:
+        """What the backend is given for a question, one item a generation."""
+        key = (doc["document_id"], doc["question_id"])
+        kept = self._kept_text[doc["document_id"]]
+        made: list[Any] = []
+        for prompt in self._prompts[key]:
+            if prompt.messages and template is not None:
+                made.append(template(prompt.fill(kept)))
+            else:
+                made.append(prompt.text(kept))
+        return made
+
+    def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
+        """One request a question; SFiction has a second one about the real world."""
+        template = kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
+        return [
+            Instance(
+                request_type="generate_until",
+                doc=doc,
+                arguments=(argument, copy.deepcopy(dict(self.config.generation_kwargs))),
+                idx=index,
+                metadata=kwargs["metadata"],
+            )
+            for index, argument in enumerate(self.prompt_arguments(doc, template))
+        ]
+
+    # --------------------------------------------------------------- scoring
+
+    def _answer_text(self, response: str) -> tuple[str, bool]:
+        return extract.remove_thinking(response, self.settings.end_of_thinking)
+
+    def judge_part(self, response: str, doc: Mapping[str, Any]) -> str:
+        """The extracted answer of one generation, for the record."""
+        text, _ = self._answer_text(response)
+        if self.closed.rule == "sfiction":
+            return extract.truth(text).answer
+        return scoring.judge(self.closed.rule, text, str(doc["gold"])).answer
+
+    def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
+        """Metrics of one question.
+
+        Args:
+            doc: the question.
+            results: responses, or answers that carry their responses.
+        """
+        responses = [getattr(result, "response", result) for result in results]
+        texts = [self._answer_text(response) for response in responses]
+        stored = texts[0][0]
+        if self.closed.rule == "sfiction":
+            stored = extract.join_sfiction(texts[0][0], texts[1][0])
+        judged = scoring.judge(self.closed.rule, stored, str(doc["gold"]))
+        metrics: dict[str, Any] = {
+            "exact_match": judged.score,
+            # after exact_match: its aggregate replaces lm-eval's own field of this name
+            "exact_match_stderr": (doc["cluster"], judged.score),
+            "exact_match_strict": judged.strict,
+            "right": float(judged.right),
+            "wrong": float(judged.parsed and not judged.right),
+            "unparsed": float(not judged.parsed),
+            "thinking_removed": float(any(removed for _, removed in texts)),
+        }
+        metrics.update(judged.parts)
+        if self.closed.rule == "topic_retrieval":
+            position = int(doc["question_id"]) % 3
+            for index, name in enumerate(scoring.TOPIC_POSITIONS):
+                metrics[name] = judged.score if index == position else None
+        prompt = doc.get("prompt") or {}
+        metrics["truncated"] = float(prompt.get("truncated", False))
+        metrics["prompt_tokens"] = prompt.get("prompt_tokens", 0)
+        metrics["document_tokens"] = prompt.get("document_tokens", 0)
+        metrics["kept_tokens"] = prompt.get("kept_head", 0) + prompt.get("kept_tail", 0)
+        return metrics
+
+    def aggregation(self) -> dict[str, Any]:
+        """How each metric becomes the task's figure."""
+        return {
+            **dict.fromkeys(self.higher_is_better(), mean_of_known),
+            "exact_match_stderr": stderr_field,
+        }
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Direction of each metric."""
+        better = {
+            "exact_match": True,
+            "exact_match_stderr": False,
+            "exact_match_strict": True,
+            "right": True,
+            "wrong": False,
+            "unparsed": False,
+            "thinking_removed": False,
+            "truncated": False,
+            "prompt_tokens": False,
+            "document_tokens": False,
+            "kept_tokens": True,
+        }
+        if self.closed.rule == "sfiction":
+            better |= {"loyalty": True, "factuality": True}
+        if self.closed.rule == "topic_retrieval":
+            better |= dict.fromkeys(scoring.TOPIC_POSITIONS, True)
+        return better
+
+
+class AnswerFilter(Filter):
+    """Puts the extracted answer into the sample's `filtered_resps`."""
+
+    def __init__(self, judge_part: Any) -> None:
+        self.judge_part = judge_part
+
+    def apply(self, resps: Iterable[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[Answer]:
+        """Extract from the first response of each request."""
+        return [
+            Answer(self.judge_part(responses[0], doc), responses[0])
+            for responses, doc in zip(resps, docs, strict=True)
+        ]
+
+
+def mean_of_known(values: Sequence[float | None]) -> float:
+    """Mean of the values that a metric has; topic retrieval's positions have one in three."""
+    known = [value for value in values if value is not None]
+    return scoring.mean(known) if known else 0.0
+
+
+def stderr_field(items: Sequence[tuple[str, float]]) -> float | str:
+    """Clustered standard error in lm-eval's form: `N/A` where it cannot be told."""
+    value = clustered_stderr(items)
+    return "N/A" if value is None else value
