@@ -1,0 +1,187 @@
+"""lm-eval tasks `posgen_*`: teacher-forced accuracy past the training length.
+
+The model reads each true sequence once, and its most likely token at every position is compared
+with the true next one. That needs a result for each position, which lm-eval's own request types do
+not give, so the tasks send `teacher_forced` requests, which the backend `hf-long` answers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import mean
+from lm_eval.api.model import LM
+from lm_eval.api.task import Task
+
+from leval_tasks.posgen.sequences import PosGenError, Settings, splits
+from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
+
+REQUEST = "teacher_forced"
+BANDS = 3
+
+
+class TokenRequest(Instance):
+    """An instance whose logged argument is readable text and whose model input is token ids."""
+
+    def __init__(self, token_ids: list[int], text: str, **kwargs: Any) -> None:
+        super().__init__(request_type=REQUEST, arguments=(text,), **kwargs)
+        self.token_ids = token_ids
+
+    @property
+    def args(self) -> tuple[list[int]]:
+        """What the backend reads."""
+        return (self.token_ids,)
+
+
+def _unsupported(self: LM, requests: object, **_: object) -> None:
+    raise PosGenError(
+        f"model: the backend {type(self).__name__} gives no result for each position, which PosGen "
+        "needs; use --model hf-long (with `leval-harness lm-eval`)"
+    )
+
+
+# A backend without per-position results must stop with a message that says which one has them;
+# without this the user would see an AttributeError.
+if not hasattr(LM, REQUEST):
+    setattr(LM, REQUEST, _unsupported)
+
+
+def bands(settings: Settings) -> list[tuple[int, int]]:
+    """Positions past the training length in three bands `[start, end)` of nearly equal width."""
+    width = settings.length - settings.train_length
+    edges = [settings.train_length + width * i // BANDS for i in range(BANDS + 1)]
+    return [(a, b) for a, b in itertools.pairwise(edges) if b > a]
+
+
+def accuracies(correct: list[bool], settings: Settings) -> dict[str, float]:
+    """Metrics of one sequence.
+
+    Args:
+        correct: for numbers 1..length-1 (or 0..length-1), whether each was predicted; the last
+            item belongs to the last number.
+        settings: the data set.
+
+    Returns:
+        `ood_accuracy` over numbers train_length..length-1, `id_accuracy` over those from the end
+        of the seed to train_length-1, and `accuracy@a-b` for each band (b included), fractions.
+    """
+    offset = settings.length - len(correct)
+    ranges = {
+        "ood_accuracy": (settings.train_length, settings.length),
+        "id_accuracy": (settings.seed_tokens, settings.train_length),
+        **{f"accuracy@{a}-{b - 1}": (a, b) for a, b in bands(settings)},
+    }
+    return {
+        name: sum(correct[start - offset : end - offset]) / (end - start)
+        for name, (start, end) in ranges.items()
+        if end > start
+    }
+
+
+class PosGenTask(Task):
+    """One PosGen sub-task on the test split.
+
+    Settings come from the task's metadata (`--metadata`, `model_args`), else from the checkpoint's
+    config.json (`posgen`, written by training), else they are the paper's.
+    """
+
+    VERSION = 1
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        metadata = dict(config.get("metadata") or {})
+        subtask = str(config["task"]).removeprefix("posgen_")
+        tokenizer = metadata.get("tokenizer") or metadata.get("pretrained")
+        if tokenizer is None:
+            raise PosGenError("tokenizer: the task knows no model; give pretrained=CHECKPOINT")
+        self.vocabulary: Vocabulary = _vocabulary(str(tokenizer))
+        self.settings = read_settings(subtask, metadata, self.vocabulary)
+        super().__init__(config={k: v for k, v in config.items() if k != "class"})
+        self.config.metadata = {
+            "version": self.VERSION,
+            "data": {"source": "generated", "sample": False, "settings": vars(self.settings)},
+        }
+
+    def download(self, *args: object, **kwargs: object) -> None:
+        """The sequences are computed."""
+        self.dataset = {"test": splits(self.settings).test}
+
+    def has_training_docs(self) -> bool:  # noqa: D102
+        return False
+
+    def has_validation_docs(self) -> bool:  # noqa: D102
+        return False
+
+    def has_test_docs(self) -> bool:  # noqa: D102
+        return True
+
+    def test_docs(self) -> list[dict[str, Any]]:
+        """One document a sequence: its number, and the numbers as text."""
+        return [
+            {"document_id": f"test-{i}", "sequence": " ".join(map(str, row))}
+            for i, row in enumerate(self.dataset["test"].tolist())
+        ]
+
+    def doc_to_text(self, doc: Mapping[str, Any]) -> str:
+        """The sequence as text."""
+        return str(doc["sequence"])
+
+    def doc_to_target(self, doc: Mapping[str, Any]) -> str:
+        """Nothing follows the sequence: its own tokens are the targets."""
+        return ""
+
+    def fewshot_context(self, doc: Mapping[str, Any], *args: Any, **kwargs: Any) -> str:
+        """The sequence: there is no frame, no example and no chat template."""
+        return self.doc_to_text(doc)
+
+    def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> TokenRequest:
+        """One forward pass over the sequence."""
+        import numpy as np
+
+        row = np.array([[int(n) for n in ctx.split()]])
+        (ids,) = self.vocabulary.encode(row)
+        return TokenRequest(ids, ctx, doc=doc, idx=0, metadata=kwargs["metadata"])
+
+    def process_results(
+        self, doc: Mapping[str, Any], results: list[tuple[list[bool], list[float]]]
+    ) -> dict[str, float]:
+        """Accuracies of one sequence."""
+        correct, _ = results[0]
+        if not correct:
+            raise PosGenError(f"{doc['document_id']}: the backend gave no result (out of memory)")
+        return accuracies(correct, self.settings)
+
+    def aggregation(self) -> dict[str, Callable[[Iterable[float]], float]]:
+        """Sequences are equally long, so the mean over them is the mean over tokens."""
+        return dict.fromkeys(self._metrics(), mean)
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Accuracies."""
+        return dict.fromkeys(self._metrics(), True)
+
+    def _metrics(self) -> list[str]:
+        return list(accuracies([True] * self.settings.length, self.settings))
+
+
+def _vocabulary(tokenizer: str) -> Vocabulary:
+    from transformers import AutoTokenizer
+
+    return from_tokenizer(AutoTokenizer.from_pretrained(tokenizer))
+
+
+def read_settings(subtask: str, metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Settings:
+    """Settings of a task: what was asked for, else what the checkpoint was trained on."""
+    config = Path(str(metadata.get("pretrained", ""))) / "config.json"
+    trained: dict[str, Any] = {}
+    if config.is_file():
+        trained = json.loads(config.read_text(encoding="utf-8")).get("posgen", {})
+    trained = trained or {"modulus": vocabulary.modulus}
+    names = {field.name for field in fields(Settings)}
+    given = {**trained, **{k: v for k, v in metadata.items() if k in names and v is not None}}
+    given = {key: value for key, value in given.items() if key in names}
+    return Settings(**{**given, "subtask": subtask})

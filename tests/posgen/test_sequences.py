@@ -1,0 +1,139 @@
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leval_tasks.posgen.sequences import (
+    SUBTASKS,
+    PosGenError,
+    Settings,
+    cycled_seeds,
+    extend,
+    overlap,
+    random_seeds,
+    splits,
+)
+
+# The paper's Figure 2 (modulus 7), and two seeds worked out by hand from the rules (modulus 17).
+VECTORS = [
+    (7, "recursive", "2 0 3 1 6 3 6 2 3 0 4 2"),
+    (7, "cot", "2 0 3 1 6 5 0 6 6 0 0 1"),
+    (7, "semi_recursive", "2 0 3 1 6 5 5 2 1 4 1 0"),
+    (17, "recursive", "0 1 2 3 6 12 6 10 0 11 10 14 1 2 10 10 6 11 3 13"),
+    (17, "cot", "0 1 2 3 6 11 3 3 0 6 9 15 13 3 14 13 13 6 15 0"),
+    (17, "semi_recursive", "0 1 2 3 6 11 4 5 5 16 12 2 2 5 3 4 16 10 1 15"),
+    (17, "recursive", "13 14 15 16 7 1 5 12 8 9 0 12 12 16 6 12 12 12 8 10"),
+    (17, "cot", "13 14 15 16 7 0 2 5 3 6 10 15 10 14 1 4 15 16 14 7"),
+    (17, "semi_recursive", "13 14 15 16 7 0 3 7 8 16 13 2 4 9 15 11 4 16 4 14"),
+]
+
+
+@pytest.mark.parametrize(("modulus", "subtask", "text"), VECTORS)
+def test_published_vectors(modulus, subtask, text):
+    expected = [int(n) for n in text.split()]
+    got = extend(np.array([expected[:4]]), subtask, len(expected), modulus, 1, 3)
+    assert got[0].tolist() == expected
+
+
+def _by_the_rule(seed, subtask, length, modulus, j, k):
+    """The definition, one token at a time on a plain list."""
+    x = list(seed)
+    while len(x) < length:
+        n = len(x)
+        if subtask == "recursive":
+            far = x[n - j - k : n - k]
+        elif subtask == "cot":
+            far = x[:j]
+        else:
+            pointer = (n - (j + k)) // 2
+            far = [x[pointer + i] for i in range(j)]
+        x.append((sum(far) + sum(x[-k:])) % modulus)
+    return x
+
+
+@given(
+    subtask=st.sampled_from(SUBTASKS),
+    modulus=st.integers(2, 30),
+    j=st.integers(1, 4),
+    k=st.integers(1, 4),
+    extra=st.integers(0, 40),
+    data=st.data(),
+)
+def test_any_setting_follows_the_definition(subtask, modulus, j, k, extra, data):
+    number = st.integers(0, modulus - 1)
+    row = st.lists(number, min_size=j + k, max_size=j + k)
+    seeds = data.draw(st.lists(row, min_size=1, max_size=4))
+    got = extend(np.array(seeds), subtask, j + k + extra, modulus, j, k)
+    assert got.tolist() == [_by_the_rule(s, subtask, j + k + extra, modulus, j, k) for s in seeds]
+
+
+def test_paper_splits_have_their_sizes_and_no_common_seed():
+    data = splits(Settings(subtask="cot"))
+    assert data.train.shape == (10_000, 64)
+    assert data.validation.shape == data.test.shape == (1_000, 256)
+    assert overlap(data, 4) == 0
+    everything = np.concatenate([data.train[:, :4], data.validation[:, :4], data.test[:, :4]])
+    assert len(np.unique(everything, axis=0)) == 12_000
+    assert everything.min() == 0
+    assert everything.max() == 16
+
+
+def test_code_splits_cycle_the_sorted_tuples():
+    data = splits(Settings(subtask="recursive", seed_policy="cycled"))
+    tuples = list(itertools.combinations(range(17), 4))
+    assert len(tuples) == 2_380
+    assert [tuple(row) for row in data.train[:, :4].tolist()] == [
+        tuples[i % 2_380] for i in range(10_000)
+    ]
+    assert [tuple(row) for row in data.test[:, :4].tolist()] == tuples[1_000:2_000]
+    assert (data.train[:1_000] == data.validation[:, :64]).all()
+    assert overlap(data, 4) == 2_000
+
+
+def test_draws_are_uniform_distinct_and_follow_the_seed():
+    every = random_seeds(17**2, 2, 17, seed=3)
+    assert len({tuple(row) for row in every.tolist()}) == 17**2
+    assert (random_seeds(50, 4, 17, seed=1) == random_seeds(90, 4, 17, seed=1)[:50]).all()
+    assert not (random_seeds(50, 4, 17, seed=1) == random_seeds(50, 4, 17, seed=2)).all()
+    counts = np.bincount(random_seeds(20_000, 4, 17, seed=5).ravel(), minlength=17)
+    assert abs(counts / counts.sum() - 1 / 17).max() < 0.003
+
+
+def test_the_same_numbers_in_another_process():
+    code = (
+        "from leval_tasks.posgen.sequences import *;"
+        "print(splits(Settings(subtask='semi_recursive', train=5)).test[7].tolist())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    here = splits(Settings(subtask="semi_recursive", train=5)).test[7].tolist()
+    assert out.stdout.strip() == str(here)
+    assert here[:12] == [2, 15, 6, 9, 15, 15, 3, 14, 4, 10, 3, 9]  # pinned
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"subtask": "recursiv"}, "did you mean recursive"),
+        ({"subtask": "cot", "seed_policy": "cycle"}, "did you mean cycled"),
+        ({"subtask": "cot", "train_length": 4}, "train_length: 4"),
+        ({"subtask": "cot", "length": 32}, "train_length: 64"),
+        ({"subtask": "cot", "modulus": 1}, "modulus: 1"),
+        ({"subtask": "cot", "near": 0}, "near: 0"),
+    ],
+)
+def test_wrong_settings_are_named(change, message):
+    with pytest.raises(PosGenError, match=message):
+        Settings(**change)
+
+
+def test_too_few_tuples_and_wrong_shapes():
+    with pytest.raises(PosGenError, match="give only 2401"):
+        splits(Settings(subtask="cot", modulus=7))
+    with pytest.raises(PosGenError, match=r"seeds: shape \(1, 3\)"):
+        extend(np.zeros((1, 3), dtype=np.int64), "cot", 9, 17, 1, 3)
+    with pytest.raises(PosGenError, match="modulus: 3 is too small"):
+        cycled_seeds(4, 4, 3)
