@@ -1,0 +1,313 @@
+"""vLLM general plugin: our rope types in every process of the engine.
+
+vLLM has no extension point for rope types. It calls `register` in each of its processes before any
+model file is imported; there `get_rope` is wrapped, so that a type that is ours is built by us and
+everything else goes to vLLM untouched. Without the plugin our types are unknown to vLLM and it
+refuses them.
+"""
+
+import copy
+import functools
+import importlib
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.spec import OWN_TYPES, PREFIX, YARN_WAVELENGTH, RopeSpec
+from resonance_vllm.settings import check_family
+
+TESTED_VERSIONS = ("0.32.0",)
+
+ROPE_MODULE = "vllm.model_executor.layers.rotary_embedding"
+CONFIG_MODULE = "vllm.config.model"
+_MARK = "__resonance_vllm__"
+
+# What we call or replace, with the parameters that we rely on.
+_FUNCTIONS = {
+    (ROPE_MODULE, "get_rope"): ("head_size", "max_position", "is_neox_style", "rope_parameters"),
+    (CONFIG_MODULE, "_get_and_verify_max_len"): ("hf_config", "model_arch_config", "max_model_len"),
+}
+_COMMON = ("head_size", "rotary_dim", "max_position_embeddings", "base", "is_neox_style", "dtype")
+_CLASSES = {
+    "RotaryEmbedding": _COMMON,
+    "LinearScalingRotaryEmbedding": (*_COMMON, "scaling_factors"),
+    "Llama3RotaryEmbedding": (*_COMMON, "scaling_factor", "low_freq_factor", "orig_max_position"),
+    "YaRNScalingRotaryEmbedding": (*_COMMON, "scaling_factor", "beta_fast", "attention_factor"),
+}
+
+# Named like methods of ours or of transformers, but computed otherwise by vLLM.
+_VLLM_MEANING = {
+    "ntk": "base*factor divided by factor^(2/d), not NTK-aware scaling: write ntk_aware for that",
+    "dynamic": "fixed at start-up and, without max_trained_positions, not scaled at all; "
+    "ntk_aware with the factor of the served length is what transformers' dynamic does there",
+}
+
+# Named after the package, below vLLM's own logger: that one has a handler in every process.
+logger = logging.getLogger("vllm.resonance_vllm")
+
+
+class VLLMInterfaceError(RuntimeError, ValueError):
+    """The installed vLLM lacks something that the plugin builds on."""
+
+
+def is_ours(rope_type: object) -> bool:
+    """Whether a `rope_type` is one that we answer for, misspelt ones of our family included."""
+    return isinstance(rope_type, str) and (
+        rope_type in OWN_TYPES or rope_type.startswith(PREFIX.rstrip("_"))
+    )
+
+
+def register() -> None:
+    """Make our rope types known to vLLM in this process; calling it again changes nothing.
+
+    Raises:
+        VLLMInterfaceError: a function or class that we build on is missing or differs.
+    """
+    rope = importlib.import_module(ROPE_MODULE)
+    if getattr(rope.get_rope, _MARK, False):
+        return
+    check_interface()
+    _check_version()
+    # For configs that transformers reads, and for models that vLLM runs through its modules.
+    importlib.import_module("resonance_vllm.hf").register()
+    _replace(ROPE_MODULE, "get_rope", _wrap_get_rope(rope.get_rope))
+    config = importlib.import_module(CONFIG_MODULE)
+    _replace(
+        CONFIG_MODULE, "_get_and_verify_max_len", _wrap_max_len(config._get_and_verify_max_len)
+    )
+
+
+def check_interface() -> None:
+    """Raise VLLMInterfaceError, with every difference named, unless vLLM is as we need it."""
+    problems: list[str] = []
+    for (module, name), parameters in _FUNCTIONS.items():
+        problems += _missing(module, name, parameters)
+    for name, parameters in _CLASSES.items():
+        problems += _missing(ROPE_MODULE, name, parameters)
+    rope = importlib.import_module(ROPE_MODULE)
+    if not isinstance(getattr(rope, "_ROPE_DICT", None), dict):
+        problems.append(f"{ROPE_MODULE}._ROPE_DICT is no dictionary")
+    base = getattr(rope, "RotaryEmbedding", None)
+    if base is not None and not hasattr(base, "_compute_cos_sin_cache"):
+        problems.append(f"{ROPE_MODULE}.RotaryEmbedding has no method _compute_cos_sin_cache")
+    if problems:
+        raise VLLMInterfaceError(
+            f"vLLM {_version()} differs from what the resonance_rope plugin needs: "
+            f"{'; '.join(problems)}. Tested with vLLM {', '.join(TESTED_VERSIONS)}; to run this "
+            "vLLM without the plugin set VLLM_PLUGINS to the plugins you want, without "
+            "resonance_rope"
+        )
+
+
+def _missing(module: str, name: str, parameters: tuple[str, ...]) -> list[str]:
+    """What `module.name` lacks, as sentences."""
+    found = getattr(importlib.import_module(module), name, None)
+    if found is None:
+        return [f"{module}.{name} does not exist"]
+    known = inspect.signature(found).parameters
+    return [f"{module}.{name} has no parameter {p}" for p in parameters if p not in known]
+
+
+def _version() -> str:
+    return str(getattr(importlib.import_module("vllm"), "__version__", "of unknown version"))
+
+
+def _check_version() -> None:
+    version = _version()
+    if version.split("+")[0] not in TESTED_VERSIONS:
+        logger.warning(
+            "resonance_rope: vLLM %s is not in the list of tested versions (%s); its interface "
+            "looks right",
+            version,
+            ", ".join(TESTED_VERSIONS),
+        )
+
+
+def _replace(module: str, name: str, wrapper: Callable[..., Any]) -> None:
+    """Put `wrapper` wherever vLLM's function is referenced already, its own module included."""
+    original = wrapper.__wrapped__  # type: ignore[attr-defined]
+    setattr(wrapper, _MARK, True)
+    for loaded_name, loaded in list(sys.modules.items()):
+        if loaded_name.startswith("vllm") and vars(loaded).get(name) is original:
+            setattr(loaded, name, wrapper)
+    setattr(sys.modules[module], name, wrapper)
+
+
+def _wrap_get_rope(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def get_rope(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        call.apply_defaults()
+        rope_parameters = call.arguments["rope_parameters"] or {}
+        if not is_ours(rope_parameters.get("rope_type")):
+            return original(*args, **kwargs)
+        return _own_rope(call.arguments)
+
+    return get_rope
+
+
+def _own_rope(arguments: Mapping[str, Any]) -> Any:
+    """Build (or find) the embedding for a call of `get_rope` with one of our types."""
+    import torch
+
+    rope_parameters = dict(arguments["rope_parameters"])
+    if arguments.get("dual_chunk_attention_config") is not None:
+        raise RopeConfigError(
+            "dual_chunk_attention_config: cannot be combined with rope_type "
+            f"{rope_parameters['rope_type']!r}; allowed: models with one RoPE over all positions"
+        )
+    # vLLM writes an explicit size of the rotated part here for some models.
+    rope_dim = rope_parameters.pop("rope_dim", None)
+    spec = RopeSpec.from_dict(rope_parameters)
+    head_size = arguments["head_size"]
+    request = {
+        "head_size": head_size,
+        "rotary_dim": rope_dim or int(head_size * spec.partial_rotary_factor),
+        "max_position": arguments["max_position"],
+        "is_neox_style": arguments["is_neox_style"],
+        "dtype": arguments.get("dtype") or torch.get_default_dtype(),
+        "served_length": _served_length(),
+    }
+    cache = importlib.import_module(ROPE_MODULE)._ROPE_DICT
+    key = ("resonance_vllm", spec, *request.values())
+    if key not in cache:
+        from resonance_vllm.vllm_rotary import build
+
+        cache[key] = build(spec, **request)
+        logger.info(
+            "rope_type %s: %d positions in the cos/sin cache", spec.rope_type, cache[key].rows
+        )
+    return cache[key]
+
+
+def _served_length() -> int | None:
+    """`max_model_len` of the engine that is being built, None outside one."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    if config is None or config.model_config is None:
+        return None
+    return int(config.model_config.max_model_len)
+
+
+def _wrap_max_len(original: Callable[..., int]) -> Callable[..., int]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def get_and_verify_max_len(*args: Any, **kwargs: Any) -> int:
+        call = signature.bind(*args, **kwargs)
+        config = call.arguments["hf_config"]
+        own = [rope for rope in _rope_dictionaries(config) if is_ours(rope.get("rope_type"))]
+        if not own:
+            _check_stock(config)
+            return original(*args, **kwargs)
+        check_model(config)
+        limit = length_limit(own, config, call.arguments.get("max_model_len"))
+        # vLLM multiplies unknown types by their factor, whether max_position_embeddings has it
+        # already or not. It gets the finished limit and a type that it leaves alone.
+        plain = copy.copy(config)
+        plain.rope_parameters = {"rope_type": "default", "rope_theta": own[0]["rope_theta"]}
+        arch = copy.copy(call.arguments["model_arch_config"])
+        name = "original_max_position_embeddings * factor"
+        object.__setattr__(arch, "derived_max_model_len_and_key", (limit, name))
+        call.arguments.update(hf_config=plain, model_arch_config=arch)
+        return original(*call.args, **call.kwargs)
+
+    return get_and_verify_max_len
+
+
+def _rope_dictionaries(config: Any) -> list[dict[str, Any]]:
+    """A config's rope settings: one dictionary, or one for each layer type."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        return []
+    nested = [value for value in rope.values() if isinstance(value, dict) and "rope_type" in value]
+    return nested or [rope]
+
+
+def check_model(config: Any) -> None:
+    """Refuse what cannot run with one of our types, before a worker is started.
+
+    Args:
+        config: the model's transformers config, overrides applied.
+
+    Raises:
+        RopeConfigError: the model has no RoPE, or MLA or multi-axis RoPE, or the settings are
+            wrong.
+    """
+    check_family(config.to_dict())
+    for rope in _rope_dictionaries(config):
+        if is_ours(rope.get("rope_type")):
+            RopeSpec.from_dict({k: v for k, v in rope.items() if k != "rope_dim"})
+    try:
+        fresh: Any = type(config)()
+    except Exception:  # noqa: BLE001 - a config class that cannot be made bare tells nothing
+        return
+    if getattr(config, "alibi", False) or not any(
+        hasattr(fresh, name) for name in ("rope_parameters", "rope_theta", "rope_scaling")
+    ):
+        raise RopeConfigError(
+            f"model_type: {config.model_type!r} has no RoPE, so rope_parameters would change "
+            "nothing; allowed: models with rotary position embeddings"
+        )
+
+
+def length_limit(own: list[dict[str, Any]], config: Any, requested: int | None) -> int:
+    """Longest sequence that may be served, in tokens.
+
+    `original_max_position_embeddings * factor`, whether `max_position_embeddings` is written scaled
+    or not; without a factor `max_position_embeddings`. `dynamic` follows what is asked for.
+
+    Args:
+        own: the dictionaries with one of our types.
+        config: the model's transformers config.
+        requested: `max_model_len` as the user gave it.
+    """
+    limits = []
+    for rope in own:
+        spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k != "rope_dim"})
+        positions = int(config.max_position_embeddings)
+        limit = positions
+        if spec.factor is not None:
+            limit = int((spec.original_max_position_embeddings or positions) * spec.factor)
+        if spec.is_dynamic:
+            limit = max(limit, requested or 0)
+            logger.warning(
+                "rope_type %s: vLLM fixes frequencies at start-up; the base is that of %d tokens",
+                spec.rope_type,
+                requested or limit,
+            )
+        limits.append(limit)
+    return min(limits)
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
+
+
+def _check_stock(config: Any) -> None:
+    """Point out settings that vLLM will run as something else than they say.
+
+    Raises:
+        RopeConfigError: `yarn` with the paper's ramp, which vLLM does not know and would leave out.
+    """
+    for rope in _rope_dictionaries(config):
+        rope_type = rope.get("rope_type")
+        if rope_type in _VLLM_MEANING:
+            _warn_once(f"rope_type {rope_type} is vLLM's own: {_VLLM_MEANING[rope_type]}")
+        if rope_type == "yarn" and rope.get("ramp", "dimension") != "dimension":
+            raise RopeConfigError(
+                f"ramp: {rope['ramp']!r} is not known to vLLM's yarn; allowed: rope_type "
+                f"{YARN_WAVELENGTH}, or leave ramp out"
+            )
+        if rope_type not in (None, "default") and rope.get("rope_theta") is None:
+            _warn_once(
+                f"rope_parameters of type {rope_type} without rope_theta: vLLM's model code falls "
+                "back to a base of its own (10000 for most)"
+            )
