@@ -82,9 +82,9 @@ def _draw_angles(
         ax.axvline(original - 0.5, color="black", lw=0.8, ls=":")
         length = wavelengths(spec, head_dim, seq_len)[feature]
         ax.set_title(f"{_name(spec)}, feature {feature}: wavelength {length:g}")
-        ax.set(xlabel="position", ylabel="rotation angle", ylim=(-0.2, 2 * math.pi + 0.2))
+        ax.set(xlabel="position", ylabel="rotation angle", ylim=(-0.2, 2 * math.pi + 1.1))
         ax.set_yticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
-        ax.legend(loc="upper right", framealpha=0.9)
+        ax.legend(loc="upper right", ncols=2)
 
 
 def _draw_wavelengths(
