@@ -1,0 +1,176 @@
+"""Frequencies against transformers' own functions and against closed forms."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resonance_vllm.core import frequencies
+from resonance_vllm.core.spec import RopeSpec
+
+BASES = st.floats(100.0, 1e7)
+DIMS = st.integers(2, 64).map(lambda half: 2 * half)
+FACTORS = st.floats(1.0, 64.0)
+LENGTHS = st.integers(64, 32768)
+
+
+def closed(base, dim):
+    return [base ** (-2 * j / dim) for j in range(dim // 2)]
+
+
+def spec(method, *, base=10000.0, factor=8.0, original=4096, resonance=False, **extra):
+    given_keys = {
+        "default": {},
+        "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    }.get(method, {})
+    if method != "default":
+        given_keys |= {"factor": factor, "original_max_position_embeddings": original}
+    return RopeSpec(method=method, rope_theta=base, resonance=resonance, **given_keys | extra)
+
+
+def stock(settings, seq_len=None, head_dim=128, original=4096, extended=None):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = LlamaConfig(
+        hidden_size=2 * head_dim,
+        num_attention_heads=2,
+        head_dim=head_dim,
+        max_position_embeddings=extended or original,
+        rope_parameters=settings,
+    )
+    return ROPE_INIT_FUNCTIONS[settings["rope_type"]](config, "cpu", seq_len=seq_len)
+
+
+@pytest.mark.parametrize(
+    ("settings", "seq_len"),
+    [
+        ({"rope_type": "linear", "factor": 8.0}, None),
+        ({"rope_type": "dynamic", "factor": 1.0}, None),
+        ({"rope_type": "dynamic", "factor": 1.0}, 10000),
+        ({"rope_type": "dynamic", "factor": 2.0}, 10000),
+        ({"rope_type": "yarn", "factor": 8.0}, None),
+        ({"rope_type": "yarn", "factor": 8.0, "truncate": False}, None),
+        ({"rope_type": "yarn", "factor": 8.0, "beta_fast": 16, "beta_slow": 2}, None),
+        ({"rope_type": "yarn", "factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.2}, None),
+        ({"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.5}, None),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+            },
+            None,
+        ),
+        ({"rope_type": "longrope", "factor": 8.0}, None),
+        ({"rope_type": "longrope", "factor": 8.0}, 5000),
+        ({"rope_type": "longrope", "attention_factor": 1.3}, None),
+    ],
+)
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
+def test_frequencies_and_attention_factor_are_those_of_transformers(settings, seq_len, base):
+    settings = {**settings, "rope_theta": base}
+    if settings["rope_type"] == "longrope":
+        settings["short_factor"] = [1.0 + j / 100 for j in range(64)]
+        settings["long_factor"] = [1.0 + j / 10 for j in range(64)]
+    if settings["rope_type"] in ("yarn", "llama3", "longrope"):
+        settings["original_max_position_embeddings"] = 4096
+    expected, factor = stock(dict(settings), seq_len)
+    ours = RopeSpec.from_dict({**settings, "original_max_position_embeddings": 4096})
+    found = frequencies.inv_freq(ours, 128, seq_len)
+    assert found.dtype == torch.float64
+    # 1e-5: transformers works in float32, where a power of 5e5 is that far from its value
+    torch.testing.assert_close(found.to(torch.float32), expected, rtol=1e-5, atol=0)
+    assert frequencies.attention_factor(ours) == pytest.approx(factor, rel=1e-12)
+
+
+@given(BASES, DIMS.filter(lambda d: d >= 4), FACTORS)
+def test_ntk_aware_in_closed_form(base, dim, factor):
+    exact = frequencies.inv_freq(spec("ntk_aware", base=base, factor=factor), dim)
+    assert exact[0] == 1.0
+    slowest = closed(base, dim)[-1] / factor
+    assert float(exact[-1]) == pytest.approx(slowest, rel=1e-9)
+    paper = spec("ntk_aware", base=base, factor=factor, base_scaling="paper")
+    expected = closed(base * factor, dim)
+    assert frequencies.inv_freq(paper, dim).tolist() == pytest.approx(expected, rel=1e-9)
+
+
+@given(BASES, DIMS.filter(lambda d: d >= 4), st.floats(1.0, 8.0), st.integers(1, 200000))
+def test_dynamic_is_ntk_aware_at_the_current_length(base, dim, factor, length):
+    scale = max(factor * length / 4096 - (factor - 1), 1.0)
+    dynamic = frequencies.inv_freq(spec("dynamic", base=base, factor=factor), dim, length)
+    static = frequencies.inv_freq(spec("ntk_aware", base=base, factor=scale), dim)
+    torch.testing.assert_close(dynamic, static, rtol=1e-9, atol=0)
+
+
+def test_yarn_over_wavelengths_is_the_papers_formula():
+    ours = spec("yarn", ramp="wavelength")
+    found = frequencies.wavelengths(ours, 128)
+    for j in range(64):
+        plain = 2 * math.pi * 10000 ** (2 * j / 128)
+        gamma = min(1.0, max(0.0, (4096 / plain - 1) / (32 - 1)))
+        expected = (1 - gamma) * 8 * plain + gamma * plain
+        assert float(found[j]) == pytest.approx(expected, rel=1e-12)
+    by_dimension = frequencies.wavelengths(spec("yarn"), 128)
+    assert not torch.allclose(found, by_dimension, rtol=1e-2)
+
+
+IDENTITIES = [
+    ("linear", {}),
+    ("ntk_aware", {}),
+    ("ntk_aware", {"base_scaling": "paper"}),
+    ("yarn", {}),
+    ("yarn", {"ramp": "wavelength"}),
+    ("llama3", {}),
+]
+
+
+@pytest.mark.parametrize(("method", "extra"), IDENTITIES)
+@given(BASES, DIMS.filter(lambda d: d >= 4), LENGTHS)
+def test_factor_1_is_the_identity(method, extra, base, dim, original):
+    one = spec(method, base=base, factor=1.0, original=original, **extra)
+    expected = torch.tensor(closed(base, dim), dtype=torch.float64)
+    torch.testing.assert_close(frequencies.inv_freq(one, dim), expected, rtol=1e-12, atol=0)
+    assert frequencies.attention_factor(one) == 1.0
+
+
+@pytest.mark.parametrize(("method", "extra"), IDENTITIES)
+def test_resonance_at_factor_1_is_plain_resonance(method, extra):
+    one = spec(method, factor=1.0, resonance=True, **extra)
+    plain = spec("default", resonance=True)
+    assert frequencies.inv_freq(one, 128).equal(frequencies.inv_freq(plain, 128))
+
+
+@given(BASES, DIMS.filter(lambda d: d >= 4), st.floats(1.0, 8.0), st.integers(1, 4096))
+def test_dynamic_is_the_identity_up_to_the_trained_length(base, dim, factor, length):
+    found = frequencies.inv_freq(spec("dynamic", base=base, factor=factor), dim, length)
+    expected = torch.tensor(closed(base, dim), dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("method", ["default", "linear", "ntk_aware", "yarn", "llama3"])
+@pytest.mark.parametrize("resonance", [False, True])
+def test_fastest_and_slowest_feature(method, resonance):
+    found = frequencies.inv_freq(spec(method, resonance=resonance), 128)
+    factor = {"default": (1, 1), "linear": (8, 8)}.get(method, (1, 8))
+    plain = closed(10000.0, 128)
+    expected = [plain[0] / factor[0], plain[-1] / factor[1]]
+    if resonance:
+        expected = [2 * math.pi / round(2 * math.pi / e) for e in expected]
+    assert [float(found[0]), float(found[-1])] == pytest.approx(expected, rel=1e-12)
+    assert bool((found[1:] <= found[:-1]).all())
+
+
+def test_critical_dimension_of_the_papers_example():
+    lengths = frequencies.wavelengths(spec("default"), 64)
+    assert frequencies.critical_dimension(lengths, 64) == 9
+    assert frequencies.critical_dimension(lengths, 10**9) == 32
+
+
+def test_longrope_refuses_a_list_of_the_wrong_length():
+    ours = spec("longrope", short_factor=(1.0,) * 3, long_factor=(1.0,) * 3)
+    with pytest.raises(ValueError, match="3 numbers given; allowed: 64"):
+        frequencies.inv_freq(ours, 128)

@@ -1,0 +1,137 @@
+"""Resonance: integer wavelengths, exact phase, and the feature gap that Theorem 1 promises."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from resonance_vllm.core import frequencies
+from resonance_vllm.core.feature_gap import cache_gap, feature_gap, gap_of_angles
+from resonance_vllm.core.phase import cos_sin, cos_sin_cache, naive_angles
+from resonance_vllm.core.resonance import round_wavelengths
+from resonance_vllm.core.spec import RopeSpec
+
+BASES = st.floats(50.0, 1e7)
+DIMS = st.integers(2, 64).map(lambda half: 2 * half)
+FACTORS = st.floats(1.0, 64.0)
+
+
+def resonance_yarn(base=10000.0, factor=8.0, original=4096, *, resonance=True):
+    return RopeSpec(
+        method="yarn",
+        rope_theta=base,
+        factor=factor,
+        original_max_position_embeddings=original,
+        resonance=resonance,
+    )
+
+
+@given(BASES, DIMS, FACTORS)
+def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, factor):
+    spec = resonance_yarn(base, factor)
+    lengths = frequencies.wavelengths(spec, dim)
+    assert lengths.equal(lengths.round())
+    frequency = frequencies.inv_freq(spec, dim)
+    assert round_wavelengths(frequency).to(torch.float64).equal(lengths)
+    plain = frequencies.wavelengths(resonance_yarn(base, factor, resonance=False), dim)
+    assert bool(((lengths - plain).abs() <= 0.5 + 1e-9 * plain).all())
+
+
+def test_rounding_refuses_float32():
+    with pytest.raises(TypeError, match="float64"):
+        round_wavelengths(torch.ones(2))
+
+
+@given(BASES, DIMS, FACTORS, st.sampled_from([torch.float32, torch.bfloat16]), st.data())
+@settings(max_examples=25, deadline=None)
+def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype, data):
+    original = data.draw(st.integers(16, 512))
+    spec = resonance_yarn(base, factor, original)
+    critical = frequencies.critical_dimension(frequencies.wavelengths(spec, dim), original)
+    cache = cos_sin_cache(spec, dim, 4 * original, dtype)
+    assert cache_gap(cache, original)[:critical].tolist() == [0.0] * critical
+
+
+@given(BASES, DIMS, FACTORS, st.sampled_from([torch.float32, torch.bfloat16]))
+@settings(max_examples=4, deadline=None)
+def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, dtype):
+    rows = 2**20
+    spec = resonance_yarn(base, factor)
+    lengths = frequencies.integer_wavelengths(spec, dim)
+    features = sorted({0, dim // 4, dim // 2 - 1})
+    cache = cos_sin_cache(spec, dim, rows, dtype)
+    positions = torch.arange(rows)
+    for feature in features:
+        first = positions % lengths[feature]
+        for column in (cache[:, feature], cache[:, dim // 2 + feature]):
+            assert column.equal(column[first])
+
+
+def test_the_module_way_is_as_exact_as_the_table():
+    spec = resonance_yarn()
+    positions = torch.randint(0, 2**20, (200,), generator=torch.Generator().manual_seed(0))
+    cos, sin = cos_sin(spec, 128, positions, torch.float32)
+    cache = cos_sin_cache(spec, 128, 2**20)
+    torch.testing.assert_close(torch.cat((cos, sin), -1), cache[positions], rtol=0, atol=1e-7)
+    lengths = frequencies.integer_wavelengths(spec, 128)
+    for position, row in zip(positions.tolist(), cos.tolist(), strict=True):
+        for feature in (0, 20, 40):
+            length = int(lengths[feature])
+            exact = math.cos(2 * math.pi * (position % length) / length)
+            assert row[feature] == pytest.approx(
+                exact * frequencies.attention_factor(spec), abs=1e-7
+            )
+
+
+def test_without_the_exact_phase_the_gap_is_not_zero():
+    spec = resonance_yarn()
+    inv_freq = frequencies.inv_freq(spec, 128).to(torch.float32)
+    angles = naive_angles(torch.arange(131072), inv_freq)
+    gaps = cache_gap(torch.cat((angles.cos(), angles.sin()), -1)[:, [0, 1, 64, 65]], 4096)
+    assert float(gaps.max()) > 1e-4
+
+
+def test_without_resonance_the_gap_is_not_zero():
+    assert float(feature_gap(resonance_yarn(resonance=False), 128, 512, 4)[:20].min()) > 0
+
+
+@pytest.mark.parametrize("resonance", [False, True])
+def test_gap_is_the_definition_worked_out_by_hand(resonance):
+    spec = resonance_yarn(100.0, 2.0, 16, resonance=resonance)
+    theta = frequencies.inv_freq(spec, 8).tolist()
+    expected = [
+        max(min(2 * abs(math.sin((m - n) * t / 2)) for m in range(16)) for n in range(16, 48))
+        for t in theta
+    ]
+    found = feature_gap(spec, 8, 16, 3).tolist()
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.floats(0, 6.28), min_size=1), st.lists(st.floats(0, 6.28), min_size=1))
+def test_gap_of_angles_is_circular(trained, tested):
+    expected = max(min(2 * abs(math.sin((a - b) / 2)) for a in trained) for b in tested)
+    as_tensor = [torch.tensor(values, dtype=torch.float64) for values in (trained, tested)]
+    assert float(gap_of_angles(*as_tensor)) == pytest.approx(expected, abs=1e-9)
+
+
+@given(BASES, DIMS, FACTORS, st.integers(0, 10**6), st.integers(0, 1000), st.booleans())
+@settings(deadline=None)
+def test_rotation_scales_norms_and_sees_relative_positions(
+    base, dim, factor, start, distance, resonance
+):
+    spec = resonance_yarn(base, factor, resonance=resonance)
+    scale = frequencies.attention_factor(spec)
+    generator = torch.Generator().manual_seed(dim)
+    q, k = torch.randn(2, dim, dtype=torch.float64, generator=generator)
+
+    def turned(vector, position):
+        cos, sin = cos_sin(spec, dim, torch.tensor(position))
+        a, b = vector.chunk(2)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin))
+
+    assert float(turned(q, start).norm()) == pytest.approx(scale * float(q.norm()), rel=1e-9)
+    near = turned(q, distance) @ turned(k, 0)
+    far = turned(q, start + distance) @ turned(k, start)
+    assert float(far) == pytest.approx(float(near), abs=1e-6)
