@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leval_tasks.errors import DataError
+from leval_tasks.errors import DataError, HubUnreachableError
 
 HUB_REPOSITORY = "L4NLP/LEval"
 HUB_FOLDER = "LEval/Exam"
@@ -218,17 +218,22 @@ def hub_file(name: str) -> Path:
     """Fetch one file through the hub client, which caches it (`HF_ENDPOINT`, `HF_HOME` apply).
 
     Raises:
-        DataError: the hub cannot be reached or does not have the file.
+        DataError: the hub's data set does not have the file.
+        HubUnreachableError: the hub cannot be reached, or `HF_HUB_OFFLINE` is set.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
     filename = f"{HUB_FOLDER}/{name}"
     try:
         return Path(hf_hub_download(HUB_REPOSITORY, filename, repo_type="dataset"))
-    except (EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except RemoteEntryNotFoundError as error:
         raise DataError(
+            f"The hub's data set {HUB_REPOSITORY} has no {filename}. {HOW_TO_GET}"
+        ) from error
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HubUnreachableError(
             f"{filename} of the hub's data set {HUB_REPOSITORY} cannot be had ({reason}). "
             f"{HOW_TO_GET}"
         ) from error

@@ -20,6 +20,10 @@ class DataError(TaskError):
     """Documents are missing, unreadable, altered or not in L-Eval's layout."""
 
 
+class HubUnreachableError(DataError):
+    """The hub cannot be asked at all, so no other file can be had either."""
+
+
 class PredictionError(DataError):
     """A prediction file is not in L-Eval's published format."""
 

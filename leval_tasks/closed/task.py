@@ -74,7 +74,7 @@ class LEvalClosedTask(Task):
         self._instances: list[Instance] | None = None
         self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.judge_part)])]
         self.fewshot_rnd = None
-        self._kept_text: dict[str, str] = {}
+        self._kept: dict[str, tuple[str, ...]] = {}
         self._prompts: dict[tuple[str, int], list[prompts.Prompt]] = {}
 
     # ------------------------------------------------------------------ data
@@ -152,10 +152,19 @@ class LEvalClosedTask(Task):
             logger.warning("%s: --cache_requests is ignored.", self.closed.name)
         kwargs.pop("rewrite_requests_cache", None)
         template = kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
-        self._prepare(template, str(kwargs.get("system_instruction") or ""))
+        self.prepare(template, str(kwargs.get("system_instruction") or ""))
         super().build_all_requests(**kwargs)
 
-    def _prepare(self, template: prompts.ChatTemplate | None, system_instruction: str) -> None:
+    def prepare(self, template: prompts.ChatTemplate | None, system_instruction: str) -> None:
+        """Make the prompts and fit the documents.
+
+        Args:
+            template: the backend's chat template; None for the Llama-2 frame.
+            system_instruction: text to go before the task's own system prompt.
+
+        Raises:
+            TaskError: no tokenizer or context length is known, or the prompts do not fit.
+        """
         self.tokenizer = tokens.load_tokenizer(self.run)
         self.context = tokens.resolve_context(self.run)
         self.generated = generation_tokens(self.config.generation_kwargs)
@@ -163,7 +172,7 @@ class LEvalClosedTask(Task):
         if template is not None:
             chat = prompts.chat_frame(template, self.tokenizer, self.settings.answer_prefix)
         self._prompts = {
-            (doc["document_id"], doc["question_id"]): self._prompts_of(
+            (doc["document_id"], doc["question_id"]): self._make_prompts(
                 doc["question"], chat, f"{system_instruction}\n\n" if system_instruction else ""
             )
             for doc in self._docs
@@ -180,7 +189,7 @@ class LEvalClosedTask(Task):
             "answer_prefix": example.lead_in,
         }
 
-    def _prompts_of(
+    def _make_prompts(
         self, question: str, chat: prompts.ChatFrame | None, extra: str
     ) -> list[prompts.Prompt]:
         frame, fact = self.closed.frame, self.closed.rule == "sfiction"
@@ -212,7 +221,8 @@ class LEvalClosedTask(Task):
             if fitted.cut is None:
                 skipped |= ids
                 continue
-            self._kept_text |= dict.fromkeys(ids, document.kept(fitted.cut))
+            pieces = tuple(text[start:end] for start, end in fitted.cut.spans)
+            self._kept |= dict.fromkeys(ids, pieces)
             for doc, length in zip(docs, fitted.prompt_tokens, strict=True):
                 doc["prompt"] = {
                     "prompt_tokens": length,
@@ -248,14 +258,21 @@ class LEvalClosedTask(Task):
         """Nothing: the prompt is built in `construct_requests`."""
         return ""
 
+    def prompts_of(self, doc: Mapping[str, Any]) -> list[prompts.Prompt]:
+        """A question's prompts, without the document in them."""
+        return self._prompts[doc["document_id"], doc["question_id"]]
+
+    def kept_pieces(self, doc: Mapping[str, Any]) -> tuple[str, ...]:
+        """What is left of a question's document: one piece, two where its middle is cut."""
+        return self._kept[doc["document_id"]]
+
     def prompt_arguments(
         self, doc: Mapping[str, Any], template: prompts.ChatTemplate | None
     ) -> list[Any]:
         """What the backend is given for a question, one item a generation."""
-        key = (doc["document_id"], doc["question_id"])
-        kept = self._kept_text[doc["document_id"]]
+        kept = "".join(self.kept_pieces(doc))
         made: list[Any] = []
-        for prompt in self._prompts[key]:
+        for prompt in self.prompts_of(doc):
             if prompt.messages and template is not None:
                 made.append(template(prompt.fill(kept)))
             else:

@@ -1,0 +1,156 @@
+"""`leval-harness data`: which documents are there, from where, intact or not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.group()
+def command() -> None:
+    r"""List, verify or fetch the documents of the closed-ended tasks.
+
+    \b
+    Example:
+      leval-harness data fetch --out DATA
+      leval-harness data verify --data-dir DATA
+    """
+
+
+data_dir_option = click.option(
+    "--data-dir",
+    help="Folder with L-Eval's files, or the word sample; default LEVAL_DATA_DIR, else the hub.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout.")
+
+
+@command.command("list")
+@data_dir_option
+@json_option
+def list_files(data_dir: str | None, as_json: bool) -> None:
+    r"""List the files, the tasks that read them, and whether the source has them.
+
+    \b
+    Example:
+      leval-harness data list --data-dir DATA
+    """
+    from leval_tasks import data
+
+    source = data.resolve_source({"data_dir": data_dir})
+    present = data.available(source)
+    rows = [
+        {
+            "file": name,
+            "task": known.task,
+            "present": name in present,
+            "published_documents": known.documents,
+            "published_questions": known.questions,
+        }
+        for name, known in data.KNOWN_FILES.items()
+    ]
+    if as_json:
+        click.echo(json.dumps({"source": source.kind, "path": source.path, "files": rows}))
+        return
+    click.echo(f"Source: {source.kind} ({source.path})")
+    for row in rows:
+        state = "there" if row["present"] else "missing"
+        if source.kind == "hub":
+            state = "to be fetched"
+        click.echo(
+            f"  {row['file']:32s} {row['task']:24s} {state:14s} published: "
+            f"{row['published_documents']} documents, {row['published_questions']} questions"
+        )
+
+
+@command.command()
+@data_dir_option
+@json_option
+def verify(data_dir: str | None, as_json: bool) -> None:
+    r"""Read every file that is there and compare it with the published one.
+
+    Exit code 1 where a file is truncated, altered or unreadable.
+
+    \b
+    Example:
+      leval-harness data verify --data-dir DATA
+    """
+    from leval_tasks import data
+
+    source = data.resolve_source({"data_dir": data_dir})
+    names = data.available(source)
+    if not names:
+        raise data.missing_file(source, next(iter(data.KNOWN_FILES)))
+    rows = [check(source, name) for name in names]
+    report(rows, as_json)
+
+
+@command.command()
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder to write the files to."
+)
+@json_option
+def fetch(out: Path, as_json: bool) -> None:
+    r"""Fetch all files from the hub data set L4NLP/LEval and check them.
+
+    Files that were fetched stay when another one fails. Exit code 1 where one failed or the hub
+    cannot be reached.
+
+    \b
+    Example:
+      leval-harness data fetch --out DATA
+    """
+    from leval_tasks import data
+
+    source = data.Source("hub", data.HUB_REPOSITORY)
+    out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name in data.KNOWN_FILES:
+        row = check(source, name)
+        if row["ok"]:
+            target = out / name
+            partial = target.with_suffix(".part")
+            partial.write_bytes(data.hub_file(name).read_bytes())
+            partial.replace(target)
+            row["path"] = str(target)
+        rows.append(row)
+    report(rows, as_json)
+
+
+def check(source: Any, name: str) -> dict[str, Any]:
+    """Read one file; what was found, or why it could not be used."""
+    from leval_tasks import data
+    from leval_tasks.errors import DataError, HubUnreachableError
+
+    try:
+        file = data.load(source, name)
+    except HubUnreachableError:
+        raise
+    except DataError as error:
+        return {"file": name, "ok": False, "problem": str(error)}
+    return {
+        "file": name,
+        "ok": True,
+        "verified": file.verified,
+        "documents": len(file.records),
+        "questions": sum(len(record.instructions) for record in file.records),
+        "sha256": file.sha256,
+    }
+
+
+def report(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Print the rows; exit code 1 where one is not fine."""
+    if as_json:
+        click.echo(json.dumps(rows))
+    else:
+        for row in rows:
+            if row["ok"]:
+                state = "as published" if row["verified"] else "not the published bytes"
+                click.echo(
+                    f"  {row['file']:32s} {state}: {row['documents']} documents, "
+                    f"{row['questions']} questions, SHA-256 {row['sha256'][:16]}"
+                )
+            else:
+                click.echo(f"  {row['file']:32s} FAILED: {row['problem']}")
+    if not all(row["ok"] for row in rows):
+        raise click.exceptions.Exit(1)
