@@ -1,0 +1,215 @@
+"""The worked examples of the official scorer, every one run through the unmodified original."""
+
+import pytest
+
+from leval_tasks.closed import extract, scoring
+
+MULTIPLE_CHOICE = [
+    ("coursera", "AC", "ABC", "AC", 0.25),
+    ("coursera", "BAC", "ABC", "ABC", 1),
+    ("coursera", "ABCD", "ABC", "ABCD", 0),
+    ("coursera", "A, C", "AC", "A", 0.25),
+    ("coursera", "A,B,C", "ABC", "A", 0.25),
+    ("coursera", "A B C", "ABC", "AB", 0.25),
+    ("coursera", "A and C", "AC", "A", 0.25),
+    ("coursera", "A. Analyze data\nC. Foo", "AC", "AC", 1),
+    ("coursera", "A) and C)", "AC", "AC", 1),
+    ("coursera", "I think A and B are right.", "AB", "AB", 1),
+    ("coursera", "The correct options are A, B and D.", "ABD", "BD", 0.25),
+    ("coursera", "Answer: AC", "AC", "A", 0.25),
+    ("coursera", "answer:AC", "AC", "AC", 1),
+    ("coursera", "The answer is B", "B", "B", 1),
+    ("coursera", "Based on it, C", "C", "B", 0),
+    ("coursera", "A\n\nExplanation: B. is wrong", "A", "AB", 0),
+    ("coursera", "the options CAB", "ABC", "CAB", 0.25),
+    ("coursera", "ans: AA", "A", "AA", 0.25),
+    ("coursera", "AC. Question 2. B.", "AC", "AC", 1),
+    ("coursera", "A.Question 2. B.", "A", "A", 1),
+    ("coursera", "none", "A", "A", 1),
+    ("coursera", "none", "ABC", "A", 0.25),
+    ("coursera", "", "A", "None", 0),
+    ("coursera", " \n", "ABC", "None", 0),
+    ("coursera", "the DNA.", "A", "A", 1),
+    ("toefl", "(C)", "C", "C", 1),
+    ("toefl", "Based on, C", "C", "B", 0),
+    ("toefl", "AC", "A", "A", 1),
+    ("toefl", "AB", "A", "AB", 0),
+    ("toefl", "c", "C", "A", 0),
+    ("toefl", "", "C", "None", 0),
+    ("quality", "[ANSWER] C", "C", "A", 0),
+    ("quality", "I do not know.", "A", "A", 1),
+    ("quality", "B", "(B) Their subconscious knew", "B", 1),
+]
+
+
+@pytest.mark.parametrize(("rule", "response", "gold", "prediction", "score"), MULTIPLE_CHOICE)
+def test_multiple_choice(rule, response, gold, prediction, score):
+    judged = scoring.judge(rule, response, gold)
+    assert (judged.answer, judged.score) == (prediction, score)
+
+
+@pytest.mark.parametrize(
+    ("rule", "response", "gold"),
+    [
+        ("coursera", "none", "A"),
+        ("quality", "I do not know.", "A"),
+        ("toefl", "", "A"),
+        ("gsm", "The answer is approximately 18", "18"),
+        ("codeu", " \n", "3"),
+        ("topic_retrieval", "", "The role of art in society"),
+        ("sfiction", "True [fact: No]", "True [fact: False]"),
+    ],
+)
+def test_nothing_guessed_counts(rule, response, gold):
+    judged = scoring.judge(rule, response, gold)
+    assert not judged.parsed
+    assert not judged.right
+    assert judged.strict == (0.5 if rule == "sfiction" else 0.0)
+
+
+def test_partial_credit_stays_in_the_strict_score():
+    assert scoring.judge("coursera", "A", "ABC").strict == 0.25
+    assert not scoring.judge("coursera", "A", "ABC").right
+
+
+@pytest.mark.parametrize(
+    ("response", "prediction"),
+    [
+        ("The answer is $18.", "18"),
+        ("The answer is 1,000.", "1000"),
+        ("The answer is 18.50", "18"),
+        ("The answer is .5", ""),
+        ("The answer is -5", "5"),
+        ("The answer is 1/2", "12"),
+        ("The answer is approximately 18", ""),
+        ("The answer is: 18", "18"),
+        ("the answer is 18 and more 20.", "20"),
+        ("x 3\n\nThe answer is 5", "5"),
+        ("first 7 apples.\n\nthe final answer: 5", "7"),
+        ("the result is 3\n4", "34"),
+        ("The answer is\n5", "5"),
+        ("The answer is  6", "6"),
+        ("no number at all", ""),
+        ("018", "018"),
+    ],
+)
+def test_gsm(response, prediction):
+    assert extract.gsm(response).answer == prediction
+
+
+def test_gsm_compares_numbers():
+    assert scoring.judge("gsm", "018", "18").score == 1
+    assert scoring.judge("gsm", "", "18").score == 0
+    assert scoring.judge("gsm", "The answer is 180", "18").score == 0
+
+
+CODEU = [
+    ("So the final output of the code is `[6, 15]`.", "[6 15]", "`[6 15]`.", 1),
+    ("the final output is 13.", "3", "13.", 0),
+    ("The output is 13.", "3", "The output 13.", 1),
+    ("b = 3", "3", "b = 3", 1),
+    (
+        "The output is [6, 15]. This is because of the axis argument that we gave to it",
+        "[6 15]",
+        "that we gave to it",
+        0,
+    ),
+    (
+        "the final output is the array that you get, namely [1 2 3]",
+        "[1 2 3]",
+        "the array that you get",
+        0,
+    ),
+    ("the final output is\n```\n[1 2 3]\n```", "[1 2 3]", "``` [1 2 3] ```", 1),
+    ("so it is true.", "True", "so it true.", 1),
+    ("the output is 2", "-2", "the output 2", 0),
+    ("the final output is -2", "2", "-2", 0),
+]
+
+
+@pytest.mark.parametrize(("response", "gold", "window", "score"), CODEU)
+def test_codeu(response, gold, window, score):
+    judged = scoring.judge("codeu", response, gold)
+    assert (judged.answer.strip(), judged.score) == (window, score)
+
+
+def test_codeu_leading_blank_takes_a_place_of_the_window():
+    # after "the final output" the text begins with a blank: n + 3 = 4 places, one of them empty
+    assert extract.codeu("the final output a b c d e", "x").answer == " a b c"
+    assert extract.codeu("a b c d e ", "x").answer == "c d e "
+
+
+def test_codeu_punctuation_gold_is_a_letter_comparison():
+    assert scoring.judge("codeu", "...", ".. -..").score == 1
+    assert scoring.judge("codeu", "it prints .. -..", ".. -..").score == 0
+
+
+def test_codeu_gold_with_is_cannot_be_right():
+    assert scoring.judge("codeu", "this", "this").score == 0
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "answers", "scores"),
+    [
+        ("True [fact: False]", "True [fact: False]", "true, false", (1, 1)),
+        ("The statement is untrue. [fact: True]", "True [fact: False]", "true, true", (1, 0)),
+        ("Yes [fact: No]", "True [fact: False]", "<error>, <error>", (0, 0)),
+        ("True [fact: false", "True [fact: False]", "true, <error>", (1, 0)),
+        ("false [fact: true [fact: x]]", "False [fact: True]", "false, true", (1, 1)),
+    ],
+)
+def test_sfiction(response, gold, answers, scores):
+    judged = scoring.judge("sfiction", response, gold)
+    assert judged.answer == answers
+    assert tuple(score for _, score in judged.parts) == scores
+    assert judged.score == sum(scores) / 2
+
+
+def test_sfiction_without_fact_mark_scores_nothing():
+    judged = scoring.judge("sfiction", "True", "True [fact: False]")
+    assert judged.score == 0
+    assert not judged.parsed
+
+
+def test_topic_retrieval_ignores_case_and_spaces():
+    gold = "The role of art in society"
+    assert scoring.judge("topic_retrieval", f"The topic is {gold}.", gold).score == 1
+    assert scoring.judge("topic_retrieval", "the ROLE of artin society", gold).score == 1
+    assert scoring.judge("topic_retrieval", "The role of art", gold).score == 0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "score"),
+    [
+        ("1e3", "1000", 1),
+        (" 7 ", "7.0", 1),
+        ("inf", "7", 0),
+        ("nan", "nan", 0),
+        ("it is 7", "7", 1),
+        ("B the", "B", 1),
+        ("a cat", "cat a", 0),
+        ("D", "the", 0),
+        ("", "the", 1),
+    ],
+)
+def test_comparison(prediction, reference, score):
+    assert scoring.compare(prediction, reference) == score
+
+
+@pytest.mark.parametrize(
+    ("response", "kept", "removed"),
+    [
+        ("<think>B? no.</think>\n\nC", "C", True),
+        ("B? no.</think> C", "C", True),
+        ("a</think>b</think>C", "C", True),
+        ("<think>never ends: A", "", True),
+        ("C", "C", False),
+    ],
+)
+def test_thinking_is_not_scored(response, kept, removed):
+    assert extract.remove_thinking(response, "</think>") == (kept, removed)
+
+
+def test_thinking_mark_is_a_setting():
+    assert extract.remove_thinking("B</think>C", "") == ("B</think>C", False)
+    assert extract.remove_thinking("B[/T]C", "[/T]") == ("C", True)

@@ -1,0 +1,119 @@
+"""Published predictions get the published scores; broken files get a clear error."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from leval_leaderboard.cli import score as cli
+from leval_tasks.closed import predictions, scoring
+from leval_tasks.errors import PredictionError
+
+# the official scorer at HEAD: records, score, scored 1, scored 0.25
+OFFICIAL = {
+    "coursera": ("coursera", 172, 63.5174, 99, 41),
+    "gsm": ("gsm100", 100, 84.0, 84, 0),
+    "quality": ("quality", 202, 61.3861, 124, 0),
+    "toefl": ("tpo", 269, 78.4387, 211, 0),
+    "codeu": ("codeU", 90, 12.2222, 11, 0),
+    "topic_retrieval": ("topic_retrieval_longchat", 150, 79.3333, 119, 0),
+}
+
+
+def published(real_data: Path, rule: str) -> Path:
+    folder = real_data / "leval" / "predictions" / "turbo-16k-0613"
+    return folder / f"{OFFICIAL[rule][0]}.pred.jsonl"
+
+
+@pytest.mark.parametrize("rule", OFFICIAL)
+def test_published_scores(real_data, rule):
+    _, n, score, ones, quarters = OFFICIAL[rule]
+    path = published(real_data, rule)
+    read = predictions.read(path)
+    judged = [scoring.judge(rule, response, gold) for response, gold in read.pairs]
+    assert sum(j.score == 1 for j in judged) == ones
+    assert sum(j.score == 0.25 for j in judged) == quarters
+    result = CliRunner().invoke(cli.command, ["--task", f"leval_{rule}", str(path), "--json"])
+    row = json.loads(result.stdout)
+    assert (row["task"], row["n"], row["exact_match"]) == (rule, n, score)
+    if rule == "topic_retrieval":
+        assert (row["first"], row["second"], row["third"]) == (96.0, 98.0, 44.0)
+
+
+def test_gold_answers_score_full_marks(real_data):
+    for rule in OFFICIAL:
+        golds = [gold for _, gold in predictions.read(published(real_data, rule)).pairs]
+        summary = scoring.summarise(rule, [scoring.judge(rule, gold, gold) for gold in golds])
+        expected = 88 / 90 if rule == "codeu" else 1.0
+        assert summary.exact_match == pytest.approx(expected), rule
+    lines = (real_data / "leval/closed/sci_fi.jsonl").read_text("utf-8").split("\n")
+    golds = [gold for line in lines if line for gold in json.loads(line)["outputs"]]
+    judged = [scoring.judge("sfiction", gold, gold) for gold in golds]
+    summary = scoring.summarise("sfiction", judged)
+    assert (summary.n, summary.parts) == (64, {"loyalty": 1.0, "factuality": 1.0})
+
+
+def write(path: Path, *lines: object) -> Path:
+    text = "".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_lines_that_are_not_json_are_dropped_and_counted(tmp_path):
+    path = write(
+        tmp_path / "p.jsonl", {"gt": "A", "m_pred": "A"}, "{broken", {"gt": "B", "m_pred": "C"}
+    )
+    result = CliRunner().invoke(cli.command, ["--task", "toefl", str(path), "--json"])
+    row = json.loads(result.stdout)
+    assert (row["n"], row["dropped_lines"], row["exact_match"]) == (2, 1, 50.0)
+
+
+def test_sfiction_and_unparsed_shares(tmp_path):
+    path = write(
+        tmp_path / "p.jsonl",
+        {"gt": "True [fact: False]", "x_pred": "True [fact: False]"},
+        {"gt": "True [fact: False]", "x_pred": "True [fact: maybe]"},
+        {"gt": "False [fact: False]", "x_pred": "True [fact: True]"},
+    )
+    row = json.loads(
+        CliRunner().invoke(cli.command, ["--task", "sfiction", str(path), "--json"]).stdout
+    )
+    assert row == {
+        "task": "sfiction",
+        "n": 3,
+        "exact_match": 50.0,
+        "exact_match_strict": 50.0,
+        "unparsed": 33.3333,
+        "loyalty": 66.6667,
+        "factuality": 33.3333,
+        "dropped_lines": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((), "is empty"),
+        (("not json",), "is empty.*1 lines are not JSON"),
+        (({"gt": "A", "prediction": "A"},), "line 1: no key contains '_pred'.*gt, prediction"),
+        (({"gt": "A", "m_pred": "A"}, {"gt": "A"}), "line 2: the field 'm_pred' is missing"),
+        (({"m_pred": "A"},), "line 1: the field 'gt' is missing"),
+        (({"gt": "A", "m_pred": None},), "line 1: the field 'm_pred' is NoneType, not text"),
+        (("[1]",), "line 1: a JSON object is needed, not list"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, lines, message):
+    with pytest.raises(PredictionError, match=message):
+        predictions.read(write(tmp_path / "p.jsonl", *lines))
+
+
+def test_unknown_task_has_near_match(tmp_path):
+    result = CliRunner().invoke(cli.command, ["--task", "leval_coursea", str(tmp_path / "x")])
+    assert result.exit_code == 2
+    assert "Did you mean 'coursera'?" in result.output
+
+
+def test_missing_file():
+    with pytest.raises(PredictionError, match=r"nowhere\.jsonl cannot be read: No such file"):
+        predictions.read(Path("nowhere.jsonl"))
