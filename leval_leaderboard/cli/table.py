@@ -1,0 +1,107 @@
+"""`leval-harness table`: comparison tables from results on disk."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command(
+    name="table",
+    epilog="Example: leval-harness table results/all-methods --baseline yarn --format tex",
+)
+@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--format", "output", type=click.Choice(["md", "csv", "tex", "html"]), default="md",
+    show_default=True, help="csv writes every number, the others the tables people read.",
+)  # fmt: skip
+@click.option("--baseline", help="Method to compare with; default: the one the sweep names.")
+@click.option(
+    "--columns", default="", metavar="NAMES",
+    help="Extra columns, comma-separated: seconds, tokens_per_second, peak_memory.",
+)  # fmt: skip
+@click.option(
+    "--published/--no-published", default=None,
+    help="Show the paper's tables; default: where they match what was run.",
+)  # fmt: skip
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Every number as JSON instead of a table.")
+@click.option(
+    "--verify", is_flag=True, help="Recompute every aggregate from the samples; report differences."
+)
+def command(
+    results: tuple[Path, ...],
+    output: str,
+    baseline: str | None,
+    columns: str,
+    published: bool | None,
+    out: Path | None,
+    as_json: bool,
+    verify: bool,
+) -> None:
+    """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
+    from leval_leaderboard.report import write_text
+    from leval_leaderboard.results import load_results
+    from leval_leaderboard.tables import analyse, build_tables, details_table, render
+    from leval_leaderboard.tables.escape import plain
+
+    read = load_results(*results)
+    for warning in read.warnings:
+        click.echo(f"Note: {plain(warning)}", err=True)
+    if verify:
+        _verify(read, as_json)
+        return
+    analysis = analyse(read, baseline)
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    if as_json:
+        text = _json(details_table(analysis, bool(published)))
+    elif output == "csv":
+        text = render([details_table(analysis, bool(published))], "csv")
+    else:
+        text = render(build_tables(analysis, names, published), output)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        click.echo(f"Written: {out}", err=True)
+
+
+def _json(table: object) -> str:
+    """The long table as a JSON list of objects; a missing number is null."""
+    import json
+
+    from leval_leaderboard.tables import Table
+
+    assert isinstance(table, Table)
+    records = [
+        {
+            column.label: (cell.value if column.numeric else cell.text)
+            for column, cell in zip(table.columns, row.cells, strict=True)
+        }
+        for block in table.blocks
+        for row in block.rows
+    ]
+    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _verify(read: object, as_json: bool) -> None:
+    """Print what does not agree and end with exit code 1 if anything does not."""
+    import json
+
+    from leval_leaderboard.results import Results
+    from leval_leaderboard.results.verify import verify
+    from leval_leaderboard.tables.escape import plain
+
+    assert isinstance(read, Results)
+    outcome = verify(read)
+    if as_json:
+        click.echo(json.dumps(outcome.as_dict(), indent=1, ensure_ascii=False))
+    else:
+        for problem in outcome.differences:
+            click.echo(plain(problem))
+        click.echo(
+            f"{outcome.checked} numbers recomputed from the samples, {outcome.rescored} answers "
+            f"scored again, {len(outcome.differences)} differences, {outcome.unchecked} numbers "
+            "without samples"
+        )
+    if outcome.differences:
+        raise SystemExit(1)

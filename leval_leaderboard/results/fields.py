@@ -1,0 +1,111 @@
+"""Reading single fields of untrusted JSON: the right type, a finite number, a plain file name."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+LONGEST_NAME = 300
+LARGEST_NUMBER = 1e15
+
+
+class ResultsError(ValueError):
+    """A results folder or one of its files that cannot be read; the message names the file."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Parse a JSON file whose top level is an object.
+
+    Raises:
+        ResultsError: not readable, not JSON, nested too deep, or not an object.
+    """
+    try:
+        parsed = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ResultsError(f"{path}: not readable as JSON ({error})") from error
+    if not isinstance(parsed, dict):
+        raise ResultsError(f"{path}: expected an object, found {type(parsed).__name__}")
+    return parsed
+
+
+def finite(value: object) -> float | None:
+    """`value` as a float if it is a finite number of sensible size, else None.
+
+    Booleans are not numbers here, and an integer of a thousand digits is not a score.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) and abs(number) <= LARGEST_NUMBER else None
+
+
+def pair(value: object) -> tuple[float, float] | None:
+    """`[numerator, denominator]` with a positive denominator, else None."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return None
+    top, bottom = finite(value[0]), finite(value[1])
+    return None if top is None or bottom is None or bottom <= 0 else (top, bottom)
+
+
+def text(source: Mapping[str, Any], key: str, where: Path, default: str | None = None) -> str:
+    """A string field, shortened to 300 characters.
+
+    Raises:
+        ResultsError: missing without a default, or of another type.
+    """
+    value = source.get(key)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str) or not value:
+        raise ResultsError(f"{where}: field '{key}' is {shown(value)}; expected a non-empty string")
+    return value[:LONGEST_NAME]
+
+
+def whole(source: Mapping[str, Any], key: str, where: Path) -> int | None:
+    """A non-negative whole number or null.
+
+    Raises:
+        ResultsError: another type, negative, or absurdly large.
+    """
+    value = source.get(key)
+    if value is None:
+        return None
+    number = finite(value)
+    if number is None or number < 0 or number != int(number):
+        raise ResultsError(f"{where}: field '{key}' is {shown(value)}; expected a whole number")
+    return int(number)
+
+
+def mapping(source: Mapping[str, Any], key: str, where: Path) -> dict[str, Any]:
+    """An object field; missing or null is empty.
+
+    Raises:
+        ResultsError: another type.
+    """
+    value = source.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ResultsError(f"{where}: field '{key}' is {shown(value)}; expected an object")
+    return value
+
+
+def plain_name(name: object) -> bool:
+    """Whether `name` is a file name without any folder part, so that joining it stays inside."""
+    return (
+        isinstance(name, str)
+        and 0 < len(name) < LONGEST_NAME
+        and name not in {".", ".."}
+        and not set(name) & set("/\\\0")
+    )
+
+
+def shown(value: object) -> str:
+    """A short quotation of a value for an error message."""
+    try:
+        return repr(value)[:80]
+    except ValueError:  # an integer of more digits than Python prints
+        return "a number too large to print"

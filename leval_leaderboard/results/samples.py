@@ -1,0 +1,134 @@
+"""Logged samples: the numbers of every question, and its text only when somebody looks.
+
+A samples file repeats whole prompts, so it is read line by line and only numbers are kept.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from leval_leaderboard.results.fields import ResultsError, finite, pair
+
+FLAGS = ("unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens")
+NOT_SCORES = {*FLAGS, "right", "wrong"}
+
+
+@dataclass
+class Samples:
+    """Numbers of one task of one run, a position a question.
+
+    `metrics[name]` has `(numerator, denominator)` a question; a score's denominator is 1. A
+    question without a usable number for a metric has None there.
+    """
+
+    questions: list[str] = field(default_factory=list)
+    clusters: list[str] = field(default_factory=list)
+    documents: list[str] = field(default_factory=list)
+    golds: list[str] = field(default_factory=list)
+    metrics: dict[str, list[tuple[float, float] | None]] = field(default_factory=dict)
+    flags: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FLAGS})
+    bad: int = 0
+    sha256: str = ""
+
+
+def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """The objects of a JSONL file, None for a line that is none.
+
+    Raises:
+        ResultsError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                yield parse_line(line)
+    except OSError as error:
+        raise ResultsError(f"{path}: not readable ({error})") from error
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """One JSONL line as an object, or None."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def question_key(row: dict[str, Any]) -> tuple[str, str, str]:
+    """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
+    doc = row.get("doc")
+    doc = doc if isinstance(doc, dict) else {}
+    own = f"{row.get('doc_id')}"[:300]
+    document = doc.get("document_id")
+    if not isinstance(document, str | int) or isinstance(document, bool):
+        return own, own, own
+    cluster = doc.get("cluster", document)
+    question = doc.get("question_id")
+    key = f"{document}" if question is None else f"{document}#{question}"
+    return key[:300], f"{document}"[:300], f"{cluster}"[:300]
+
+
+def _measured(value: object) -> tuple[float, float] | None:
+    number = finite(value)
+    return pair(value) if number is None else (number, 1.0)
+
+
+def read_samples(path: Path) -> Samples:
+    """Read the numbers of a samples file.
+
+    Where several filters were logged, the first one's rows count.
+
+    Raises:
+        ResultsError: the file cannot be read, or a question occurs twice.
+    """
+    samples = Samples()
+    digest = hashlib.sha256()
+    chosen: object = None
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                digest.update(line)
+                row = parse_line(line) if line.strip() else {}
+                if row is None:
+                    samples.bad += 1
+                    continue
+                if not row:
+                    continue
+                chosen = row.get("filter") if chosen is None else chosen
+                if row.get("filter") == chosen:
+                    _append(samples, row)
+    except OSError as error:
+        raise ResultsError(f"{path}: not readable ({error})") from error
+    if len(set(samples.questions)) != len(samples.questions):
+        raise ResultsError(f"{path}: the same question occurs twice")
+    samples.sha256 = digest.hexdigest()
+    return samples
+
+
+def _append(samples: Samples, row: dict[str, Any]) -> None:
+    """Add one sample's numbers."""
+    question, document, cluster = question_key(row)
+    seen = len(samples.questions)
+    samples.questions.append(question)
+    samples.documents.append(document)
+    samples.clusters.append(cluster)
+    doc = row.get("doc")
+    gold = doc.get("gold") if isinstance(doc, dict) else None
+    samples.golds.append(gold[:300] if isinstance(gold, str) else "")
+    named = row.get("metrics")
+    names = named if isinstance(named, list) else []
+    for name in names:
+        if not isinstance(name, str) or name in NOT_SCORES or name.endswith("_stderr"):
+            continue
+        column = samples.metrics.setdefault(name[:100], [None] * seen)
+        if len(column) == seen:
+            column.append(_measured(row.get(name)))
+    for column in samples.metrics.values():
+        if len(column) == seen:
+            column.append(None)
+    for name in FLAGS:
+        number = finite(row.get(name))
+        samples.flags[name].append(float("nan") if number is None else number)

@@ -1,0 +1,181 @@
+"""Two methods on the same questions: is the difference more than luck of the documents?
+
+The test flips the sign of each document's difference (Fisher's randomisation test): exact below 20
+documents, otherwise 9,999 random flips from a fixed seed. Where every question is a document of its
+own and scores are 0 or 1 it becomes McNemar's exact test.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from leval_leaderboard.statistics.clustered import Floats, linearised_ratio
+from leval_leaderboard.statistics.exact import mcnemar_exact
+
+EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
+FLIPS = 9_999
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One method against the baseline on the questions both answered.
+
+    `difference`, `stderr`, `low`, `high` and `detectable` are fractions for scores; for perplexity
+    they are nats a token (negative is better). `p` is not corrected; `smallest_p` is the smallest p
+    that so many documents could give at all.
+    """
+
+    difference: float
+    stderr: float
+    low: float
+    high: float
+    p: float
+    smallest_p: float
+    test: str
+    n: int
+    clusters: int
+    wins: int
+    ties: int
+    losses: int
+    detectable: float
+
+
+@functools.lru_cache(maxsize=EXACT_BELOW)
+def _all_signs(clusters: int) -> Floats:
+    """Half of the sign patterns `[2**(G-1), G]`; the other half is their negative."""
+    codes = np.arange(2 ** (clusters - 1))[:, None]
+    signs: Floats = 1.0 - 2.0 * ((codes >> np.arange(clusters)) & 1)
+    return signs
+
+
+@functools.lru_cache(maxsize=8)
+def _random_signs(clusters: int, seed: int) -> Floats:
+    signs: Floats = np.random.default_rng(seed).choice((-1.0, 1.0), size=(FLIPS, clusters))
+    return signs
+
+
+def sign_flip_p(differences: npt.ArrayLike, seed: int = 0) -> Floats:
+    """Two-sided p of the sign-flip test on cluster totals.
+
+    Args:
+        differences: `[..., G]`, for each cluster the sum of (method - baseline) over its questions.
+        seed: of the random flips at 20 clusters or more.
+
+    Returns:
+        `[...]`; at G < 20 the exact share of sign patterns whose sum is at least as far from 0 as
+        the one seen, else `(1 + hits)/(1 + 9,999)`, which never gives 0.
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    flat = d.reshape(-1, d.shape[-1])
+    clusters = flat.shape[-1]
+    if clusters == 0:
+        return np.ones(d.shape[:-1])
+    exact = clusters < EXACT_BELOW
+    signs = _all_signs(clusters) if exact else _random_signs(clusters, seed)
+    observed = np.abs(flat.sum(axis=-1))
+    tolerance = 1e-9 * np.abs(flat).sum(axis=-1)  # equal sums differ in their last bits
+    p = np.empty(len(flat))
+    step = max(1, 8_000_000 // len(signs))  # at most 64 MB of sums at once
+    for start in range(0, len(flat), step):
+        part = slice(start, start + step)
+        sums = np.abs(flat[part] @ signs.T)
+        hits = (sums >= (observed[part] - tolerance[part])[:, None]).sum(axis=-1)
+        p[part] = hits / len(signs) if exact else (1 + hits) / (1 + FLIPS)
+    return p.reshape(d.shape[:-1])
+
+
+def smallest_p(clusters: int) -> float:
+    """Smallest two-sided p that a test over so many documents can give: `2 / 2**G`.
+
+    From 20 documents on the random flips limit it to 1/10,000, which is far below any threshold.
+    """
+    if clusters < EXACT_BELOW:
+        return min(1.0, 2.0 ** (1 - clusters))
+    return 1.0 / (1 + FLIPS)
+
+
+def detectable_difference(stderr: float, df: float, level: float = 0.05) -> float:
+    """Smallest true difference that is found with 80% power, given the standard error.
+
+    `(t(1 - level/2) + t(0.8)) * stderr` with `df` degrees of freedom: an approximation that uses
+    the spread seen between the documents at hand. NaN where no difference varied at all.
+    """
+    if not (stderr > 0 and df > 0):
+        return math.nan
+    return float((stats.t.ppf(1 - level / 2, df) + stats.t.ppf(POWER, df)) * stderr)
+
+
+def compare_scores(
+    method: Floats, baseline: Floats, clusters: npt.NDArray[np.int64], level: float = 0.05
+) -> Comparison:
+    """Compare scores in 0..1 on the same questions, in the same order.
+
+    Args:
+        method: `[n]` scores of the method.
+        baseline: `[n]` scores of the baseline.
+        clusters: `[n]` integer document labels.
+        level: of the interval (two-sided) and of the detectable difference; divide it by the number
+            of methods for a Holm-corrected family.
+
+    Raises:
+        ValueError: lengths differ or there is no common question.
+    """
+    if not method.size == baseline.size == clusters.size or method.size == 0:
+        raise ValueError(
+            f"method, baseline, clusters: lengths {method.size}, {baseline.size}, {clusters.size}; "
+            "they must be equal and positive"
+        )
+    _, index = np.unique(clusters, return_inverse=True)
+    groups = int(index.max()) + 1
+    difference = method - baseline
+    totals: Floats = np.bincount(index, weights=difference, minlength=groups).astype(float)
+    sizes = np.bincount(index, minlength=groups).astype(float)
+    mean, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
+    half = float(stats.t.ppf(1 - level / 2, df)) * stderr if groups > 1 else math.nan
+    wins, losses = int((difference > 0).sum()), int((difference < 0).sum())
+    binary = np.isin(method, (0.0, 1.0)).all() and np.isin(baseline, (0.0, 1.0)).all()
+    if groups == method.size and binary:
+        test, p = "mcnemar", float(mcnemar_exact(wins, losses))
+        least = float(2.0 ** (1 - min(groups, 1000)))
+    else:
+        test, p, least = "sign-flip", float(sign_flip_p(totals)), smallest_p(groups)
+    return Comparison(
+        mean, stderr, mean - half, mean + half, p, least, test, method.size, groups,
+        wins, method.size - wins - losses, losses, detectable_difference(stderr, df, level),
+    )  # fmt: skip
+
+
+def compare_perplexities(
+    method: Floats, baseline: Floats, sizes: Floats, level: float = 0.05
+) -> Comparison:
+    """Compare negative log-likelihoods of the same documents; negative differences are better.
+
+    Args:
+        method: `[G]` summed negative log-likelihood of each document, nats.
+        baseline: `[G]` the same of the baseline.
+        sizes: `[G]` tokens of each document, the same for both (same text, same tokenizer).
+        level: of the two-sided interval, which is not given below three documents.
+
+    Raises:
+        ValueError: lengths differ or there is no document.
+    """
+    if not method.size == baseline.size == sizes.size or method.size == 0:
+        raise ValueError(
+            f"method, baseline, sizes: lengths {method.size}, {baseline.size}, {sizes.size}; "
+            "they must be equal and positive"
+        )
+    totals = method - baseline
+    groups = totals.size
+    mean, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
+    half = float(stats.t.ppf(1 - level / 2, df)) * stderr if groups >= 3 else math.nan
+    wins, losses = int((totals < 0).sum()), int((totals > 0).sum())
+    return Comparison(
+        mean, stderr, mean - half, mean + half, float(sign_flip_p(totals)), smallest_p(groups),
+        "sign-flip", groups, groups, wins, groups - wins - losses, losses,
+        detectable_difference(stderr, df, level),
+    )  # fmt: skip

@@ -1,0 +1,38 @@
+"""Names of tasks as the paper prints them, and which belong together."""
+
+CLOSED = {
+    "leval_coursera": "Coursera",
+    "leval_gsm": "GSM",
+    "leval_quality": "QuALITY",
+    "leval_toefl": "TOEFL",
+    "leval_codeu": "CodeU",
+    "leval_sfiction": "SFiction",
+}
+"""The six tasks of the paper's Table 2, in its order; only all six have an average."""
+
+POSGEN = {
+    "posgen_recursive": "Recursive",
+    "posgen_cot": "CoT",
+    "posgen_semi_recursive": "Semi-recursive",
+}
+
+OTHERS = {
+    "leval_topic_retrieval": "TopicRet",
+    "ppl_govreport": "GovReport",
+    "ppl_proofpile": "Proof-pile",
+    "ppl_pg19": "PG19",
+    "ppl_pydocs": "Python docs",
+}
+
+
+def task_label(task: str) -> str:
+    """Short name of a task for a column head."""
+    return (CLOSED | POSGEN | OTHERS).get(task, task)
+
+
+def length_label(length: float | None) -> str:
+    """Context length as papers write it: 8192 -> `8K`, 10000 -> `10,000`."""
+    if length is None or length != length:
+        return "–"
+    whole = int(length)
+    return f"{whole // 1024}K" if whole % 1024 == 0 else f"{whole:,}"

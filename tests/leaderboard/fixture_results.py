@@ -1,0 +1,235 @@
+"""Results folders as a sweep writes them, made from a seed."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# documents, questions of each document
+SHAPES = {
+    "leval_coursera": (15, 172),
+    "leval_gsm": (100, 100),
+    "leval_quality": (15, 202),
+    "leval_toefl": (15, 269),
+    "leval_codeu": (90, 90),
+    "leval_sfiction": (7, 64),
+}
+SKILL = {"none": 0.30, "linear": 0.33, "yarn": 0.45, "resonance_yarn": 0.48}
+
+
+def split(total: int, parts: int) -> list[int]:
+    """`total` questions over `parts` documents, as evenly as it goes."""
+    return [total // parts + (at < total % parts) for at in range(parts)]
+
+
+def closed_samples(
+    task: str, skill: float, seed: int, limit: int | None = None, evil: str = ""
+) -> list[dict[str, Any]]:
+    """Logged samples of one closed-ended task with correlated questions."""
+    documents, questions = SHAPES[task]
+    rng = np.random.default_rng([seed, len(task)])
+    rows: list[dict[str, Any]] = []
+    for document, count in enumerate(split(questions, documents)):
+        share = float(np.clip(skill + rng.normal(0, 0.1), 0.02, 0.98))
+        for question in range(count):
+            right = bool(rng.random() < share)
+            unparsed = bool(rng.random() < 0.03)
+            gold = "ABCD"[int(rng.integers(4))]
+            answer = gold if right else "ABCD"[("ABCD".index(gold) + 1) % 4]
+            score = float(right)
+            values = {
+                "exact_match": score,
+                "exact_match_strict": 0.0 if unparsed else score,
+                "right": score,
+                "wrong": 1.0 - score,
+                "unparsed": float(unparsed),
+                "truncated": float(document % 3 == 0),
+                "prompt_tokens": 2000.0 + document,
+                "document_tokens": 1900.0,
+                "kept_tokens": 1500.0 if document % 3 == 0 else 1900.0,
+            }
+            single = task in {"leval_gsm", "leval_codeu"}
+            name = f"{task}-{document}"
+            rows.append(
+                {
+                    "doc_id": len(rows),
+                    "doc": {
+                        "document_id": name,
+                        "question_id": question,
+                        "question": f"Question {question} of {name}? {evil}",
+                        "gold": gold,
+                        "cluster": f"{name}#{question}" if single else name,
+                        "source": "data_dir",
+                        "prompt": {
+                            "prompt_tokens": 2000 + document,
+                            "document_tokens": 1900,
+                            "kept_head": 750 if document % 3 == 0 else 1900,
+                            "kept_tail": 750 if document % 3 == 0 else 0,
+                            "truncated": document % 3 == 0,
+                        },
+                    },
+                    "target": gold,
+                    "arguments": {"gen_args_0": {"arg_0": "prompt", "arg_1": {}}},
+                    "resps": [[f"Answer: {answer}. {evil}"]],
+                    "filtered_resps": [answer],
+                    "filter": "extract",
+                    "metrics": list(values),
+                    **values,
+                }
+            )
+    return rows[:limit]
+
+
+def perplexity_samples(
+    lengths: Sequence[int], gain: float, seed: int, documents: int = 8
+) -> list[dict[str, Any]]:
+    """Logged samples of one perplexity task: `[nats, tokens]` at each context length."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for document in range(documents):
+        base = 2.6 + rng.normal(0, 0.15)
+        values = {
+            f"token_perplexity@{length}": [
+                float((base + gain * math.log2(length / 1024)) * 4000),
+                4000 + 10 * document,
+            ]
+            for length in lengths
+        }
+        rows.append(
+            {
+                "doc_id": document,
+                "doc": {"document_id": f"d{document}", "cluster": f"d{document}", "source": "hub"},
+                "target": "",
+                "resps": [],
+                "filtered_resps": [],
+                "filter": "none",
+                "metrics": list(values),
+                **values,
+            }
+        )
+    return rows
+
+
+def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What lm-eval writes under `results.<task>`."""
+    name = rows[0]["filter"]
+    out: dict[str, Any] = {"alias": "x", "sample_len": len(rows)}
+    for metric in rows[0]["metrics"]:
+        values = [row[metric] for row in rows]
+        if isinstance(values[0], list):
+            out[f"{metric},{name}"] = math.exp(
+                sum(v[0] for v in values) / sum(v[1] for v in values)
+            )
+        else:
+            out[f"{metric},{name}"] = sum(values) / len(values)
+        out[f"{metric}_stderr,{name}"] = "N/A"
+    return out
+
+
+def write_lm_eval(
+    folder: Path, tasks: dict[str, list[dict[str, Any]]], stamp: str, **top: Any
+) -> dict[str, str]:
+    """lm-eval's own files for some tasks; the SHA-256 of each by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sample = top.pop("sample", False)
+    original = top.pop("original", {})
+    data = {"source": "sample" if sample else "data_dir", "path": "x", "sample": sample,
+            "files": {"x.jsonl": "00"}}  # fmt: skip
+    results = {
+        "results": {task: aggregate(rows) for task, rows in tasks.items()},
+        "groups": {},
+        "group_subtasks": {},
+        "configs": {task: {"task": task, "metadata": {"data": data}} for task in tasks},
+        "n-samples": {
+            task: {"original": original.get(task, len(rows)), "effective": len(rows)}
+            for task, rows in tasks.items()
+        },
+        "higher_is_better": {task: {m: "@" not in m for m in rows[0]["metrics"]}
+                             for task, rows in tasks.items()},
+        "config": {"model": "hf", "model_args": {"pretrained": "m"}, "limit": None},
+        "lm_eval_version": "0.4.13",
+        "total_evaluation_time_seconds": "12.5",
+        **top,
+    }  # fmt: skip
+    files = {f"results_{stamp}.json": json.dumps(results)}
+    for task, rows in tasks.items():
+        files[f"samples_{task}_{stamp}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    return {name: hashlib.sha256(content.encode()).hexdigest() for name, content in files.items()}
+
+
+def write_cell(
+    root: Path,
+    cell_id: str,
+    tasks: dict[str, list[dict[str, Any]]],
+    *,
+    model: str = "SmolLM2-135M",
+    method: str = "yarn",
+    context_length: int | None = 8192,
+    sample: bool = False,
+    original: dict[str, int] | None = None,
+    **cell: Any,
+) -> Path:
+    """One finished cell's folder."""
+    folder = root / cell_id
+    hashes = write_lm_eval(
+        folder, tasks, "2026-01-02T03-04-05.000000", sample=sample, original=original or {}
+    )
+    request = {
+        "schema_version": 1,
+        "cell_id": cell_id,
+        "sweep": "test",
+        "model": {"name": model, "path": "m", "revision": None, "backend": "hf-long",
+                  "dtype": "float32", "args": {}},
+        "method": {"name": method, "rope_parameters": {"rope_type": method},
+                   "rope_precision": "float32"},
+        "context_length": context_length,
+        "tasks": list(tasks),
+        "metadata": {},
+        "gen_kwargs": {},
+        "limit": None,
+        "seed": 0,
+        "apply_chat_template": False,
+        "baseline": "none",
+        "versions": {"leval-harness": "0.1.0", "torch": "2.13.0"},
+        "host": {"machine": "x86_64"},
+        "command": f"leval-harness sweep test.yaml --only {cell_id}",
+        "created": "2026-01-02T03:04:05+00:00",
+        **cell,
+    }  # fmt: skip
+    (folder / "cell.json").write_text(json.dumps(request), encoding="utf-8")
+    (folder / "log.txt").write_text("log\n", encoding="utf-8")
+    done = {
+        "schema_version": 1,
+        "cell_id": cell_id,
+        "seconds": 60.0,
+        "telemetry": {"tokens_prefilled": 100000, "tokens_generated": 2000, "seconds": 50.0,
+                      "peak_memory_bytes": 3 * 2**30},
+        "files": hashes,
+    }  # fmt: skip
+    (folder / "done.json").write_text(json.dumps(done), encoding="utf-8")
+    return folder
+
+
+def write_sweep(root: Path, methods: Sequence[str] = tuple(SKILL), evil: str = "") -> Path:
+    """A whole sweep: closed tasks at two lengths, perplexity at three, one failed cell."""
+    sweep = root / "test"
+    for at, method in enumerate(methods):
+        for length in (4096, 8192):
+            skill = SKILL[method] + (0.02 if length == 8192 else 0)
+            tasks = {task: closed_samples(task, skill, at * 100, evil=evil) for task in SHAPES}
+            write_cell(sweep, f"{at}{length}", tasks, method=method, context_length=length)
+        rows = perplexity_samples((1024, 2048, 4096), -0.02 * at, 7)
+        write_cell(sweep, f"{at}ppl", {"ppl_govreport": rows}, method=method, context_length=4096)
+    failed = write_cell(sweep, "f00", {"leval_gsm": closed_samples("leval_gsm", 0.3, 1)},
+                        method="dynamic")  # fmt: skip
+    (failed / "done.json").unlink()
+    (failed / "failed.json").write_text(
+        json.dumps({"reason": "out of memory", "kind": "oom", "log_tail": ["x"], "attempts": 2})
+    )
+    return sweep
