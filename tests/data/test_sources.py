@@ -1,0 +1,168 @@
+"""One source for a whole run; missing, broken and altered files are named."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from leval_leaderboard.cli import data as cli
+from leval_tasks import data
+from leval_tasks.errors import DataError
+
+ROW = {"instructions": ["Q?"], "outputs": ["A"], "input": "A text.", "evaluation": "exam"}
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    monkeypatch.delenv("LEVAL_DATA_DIR", raising=False)
+
+
+def write(folder: Path, name: str, *lines: object) -> data.Source:
+    text = "".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines)
+    (folder / name).write_text(text, encoding="utf-8")
+    return data.Source("data_dir", str(folder), own=True)
+
+
+def test_order_of_sources(tmp_path, monkeypatch):
+    assert data.resolve_source({}) == data.Source("hub", "L4NLP/LEval")
+    monkeypatch.setenv("LEVAL_DATA_DIR", str(tmp_path))
+    assert data.resolve_source({}).path == str(tmp_path)
+    assert data.resolve_source({"data_dir": "sample"}).kind == "sample"
+
+
+def test_sample_is_never_chosen_by_itself(tmp_path):
+    source = data.resolve_source({"data_dir": str(tmp_path)})
+    with pytest.raises(DataError, match=r"has no tpo\.jsonl"):
+        data.load(source, "tpo.jsonl")
+
+
+def test_folder_that_does_not_exist():
+    with pytest.raises(DataError, match=r"data_dir '/nowhere' does not exist.*data fetch"):
+        data.resolve_source({"data_dir": "/nowhere"})
+
+
+def test_folder_that_is_a_file(tmp_path):
+    (tmp_path / "f").write_text("")
+    with pytest.raises(DataError, match="is a file, not a folder"):
+        data.resolve_source({"data_dir": str(tmp_path / "f")})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_folder_without_permission(tmp_path):
+    tmp_path.chmod(0)
+    with pytest.raises(DataError, match="cannot be read"):
+        data.resolve_source({"data_dir": str(tmp_path)})
+
+
+def test_unreadable_file(tmp_path):
+    (tmp_path / "tpo.jsonl").mkdir()
+    with pytest.raises(DataError, match=r"has no tpo\.jsonl"):
+        data.load(data.Source("data_dir", str(tmp_path)), "tpo.jsonl")
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        data.read_bytes(tmp_path / "tpo.jsonl")
+
+
+def test_missing_file_names_the_tasks_that_can_run(tmp_path):
+    write(tmp_path, "tpo.jsonl", ROW)
+    write(tmp_path, "gsm100.jsonl", ROW)
+    with pytest.raises(DataError) as error:
+        data.load(data.Source("data_dir", str(tmp_path)), "codeU.jsonl")
+    assert "has no codeU.jsonl, which leval_codeu reads" in str(error.value)
+    assert "can run on this data: leval_gsm, leval_toefl." in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{'instructions': 1}", "line 2: not JSON"),
+        ("[]", "line 2: a JSON object is needed, not list"),
+        *(
+            (
+                {k: v for k, v in ROW.items() if k != field},
+                f"line 2: the field '{field}' is missing",
+            )
+            for field in ROW
+        ),
+        ({**ROW, "instructions": "Q?"}, "line 2: 'instructions' must be a list of strings"),
+        ({**ROW, "outputs": [1]}, "line 2: 'outputs' must be a list of strings"),
+        ({**ROW, "outputs": ["A", "B"]}, "line 2: 1 instructions and 2 outputs"),
+        ({**ROW, "instructions": [], "outputs": []}, "line 2: 0 instructions and 0 outputs"),
+        ({**ROW, "input": " \n"}, "line 2: the document .*is empty"),
+        ({**ROW, "input": None}, "line 2: the document .*is empty"),
+    ],
+)
+def test_bad_line(tmp_path, line, message):
+    source = write(tmp_path, "tpo.jsonl", ROW, line)
+    with pytest.raises(DataError, match=rf"tpo\.jsonl, {message}"):
+        data.load(source, "tpo.jsonl")
+
+
+def test_empty_file_and_other_encoding(tmp_path):
+    source = write(tmp_path, "tpo.jsonl")
+    with pytest.raises(DataError, match=r"tpo\.jsonl is empty"):
+        data.load(source, "tpo.jsonl")
+    (tmp_path / "tpo.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n\xff\n")
+    with pytest.raises(DataError, match=r"tpo\.jsonl, line 2: not UTF-8"):
+        data.load(source, "tpo.jsonl")
+
+
+def test_line_separators_inside_strings_do_not_end_a_record(tmp_path):
+    text = json.dumps({**ROW, "input": "one\u2028two\x85three"}, ensure_ascii=False)
+    file = data.load(write(tmp_path, "tpo.jsonl", text), "tpo.jsonl")
+    assert [record.document for record in file.records] == ["one\u2028two\x85three"]
+
+
+@pytest.mark.parametrize("name", [n for n in data.KNOWN_FILES if n != "codeU.jsonl"])
+def test_published_files_are_verified(real_data, name):
+    source = data.resolve_source({"data_dir": str(real_data / "leval" / "closed")})
+    file = data.load(source, name)
+    known = data.KNOWN_FILES[name]
+    assert file.verified
+    assert len(file.records) == known.documents
+    assert sum(len(record.instructions) for record in file.records) == known.questions
+
+
+def test_git_blob_identifies_the_file_without_a_sha256(monkeypatch):
+    # `printf 'hello\n' | git hash-object --stdin`
+    known = data.KnownFile("t", 1, 1, git_blob="ce013625030ba8dba906f756967f9e9ca394464a")
+    monkeypatch.setitem(data.KNOWN_FILES, "codeU.jsonl", known)
+    assert data.is_published(b"hello\n", "codeU.jsonl")
+    assert not data.is_published(b"hello", "codeU.jsonl")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered"])
+def test_damaged_file_is_named_and_other_files_go_on(real_data, tmp_path, damage):
+    folder = real_data / "leval" / "closed"
+    content = (folder / "quality.jsonl").read_bytes()
+    lines = content.split(b"\n")
+    damaged = b"\n".join(lines[:7]) if damage == "truncated" else content.replace(b"the", b"teh", 1)
+    (tmp_path / "quality.jsonl").write_bytes(damaged)
+    (tmp_path / "tpo.jsonl").write_bytes((folder / "tpo.jsonl").read_bytes())
+    with pytest.raises(DataError, match=r"quality\.jsonl is not the published file"):
+        data.load(data.resolve_source({"data_dir": str(tmp_path)}), "quality.jsonl")
+    own = data.resolve_source({"data_dir": str(tmp_path), "own_data": True})
+    assert not data.load(own, "quality.jsonl").verified
+    result = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path), "--json"])
+    rows = {row["file"]: row for row in json.loads(result.stdout)}
+    assert result.exit_code == 1
+    assert rows["tpo.jsonl"]["ok"]
+    assert "truncated or altered" in rows["quality.jsonl"]["problem"]
+
+
+def test_sample_file_is_identified_and_marked():
+    source = data.resolve_source({"data_dir": "sample"})
+    first, second = data.load(source, "tpo.jsonl"), data.load(source, "tpo.jsonl")
+    assert first.sha256 == second.sha256
+    assert data.describe(first)["sample"]
+    with pytest.raises(DataError, match=r"sample.* has no topic_retrieval_longchat\.jsonl"):
+        data.load(source, "topic_retrieval_longchat.jsonl")
+
+
+def test_list_says_what_is_missing(tmp_path):
+    write(tmp_path, "tpo.jsonl", ROW)
+    result = CliRunner().invoke(cli.command, ["list", "--data-dir", str(tmp_path), "--json"])
+    present = {row["file"]: row["present"] for row in json.loads(result.stdout)["files"]}
+    assert present["tpo.jsonl"]
+    assert not present["codeU.jsonl"]
