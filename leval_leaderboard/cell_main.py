@@ -196,7 +196,14 @@ def evaluate(cell: Mapping[str, Any], folder: Path, partial: Path) -> dict[str, 
     samples = results.pop("samples")
     save(tracker, results, samples)
     flatten(partial, {name: len(rows) for name, rows in samples.items()})
-    return dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
+    telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
+    if failed := telemetry.get("requests_failed"):
+        # an unanswered request scores as a wrong answer: not a result of the method
+        raise CellError(
+            f"{len(failed)} requests ran out of memory even alone: {', '.join(failed[:5])}; use a "
+            "shorter context_length, a smaller dtype or a larger device"
+        )
+    return telemetry
 
 
 def save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> None:

@@ -19,11 +19,14 @@ CHARACTERS_PER_TOKEN = 4.0
 GENERATED_TOKEN_COST = 20.0
 DEFAULT_NEW_TOKENS = 512
 DEFAULT_CONTEXT = 8192
+QUESTION_TOKENS = 150.0
+# Backends that read a document once for all its questions.
+READS_ONCE = ("hf-long", "vllm")
 METHOD = (
-    "Estimated from the documents' characters / 4, cut at the context length and counted once a "
-    "question (a backend that reads each document once needs less); a new token costs as much as "
-    "20 of a prompt; time at the speed of finished cells of the same model, else at the "
-    "tokens_per_second of its config."
+    "Estimated from the documents' characters / 4, cut at the context length, counted once a "
+    "document on hf-long and vllm and once a question elsewhere, plus 150 tokens a question; a new "
+    "token costs as much as 20 of a prompt; time at the speed of finished cells of the same model, "
+    "else at the tokens_per_second of its config."
 )
 
 
@@ -72,21 +75,36 @@ def estimate(record: Mapping[str, Any]) -> Estimate:
     metadata = record["metadata"]
     source = str(metadata.get("data_dir") or os.environ.get("LEVAL_DATA_DIR") or "")
     context = record["context_length"] or DEFAULT_CONTEXT
+    once = record["model"]["backend"] in READS_ONCE
     prompt = new = 0.0
     for task in own_tasks.members(record["tasks"]):
         file = task_file(task)
         sizes = documents(file, source) if file else None
         if sizes is None:
             return Estimate(prompt_tokens=None, new_tokens=None)
-        sizes = sizes[: metadata.get("num_docs") or None]
+        sizes = chosen(sizes, metadata)
         questions = sum(each for _, each in sizes)
         asked = min(questions, record["limit"] or questions)
-        tokens = sum(min(size / CHARACTERS_PER_TOKEN, context) * n for size, n in sizes)
-        prompt += tokens * asked / questions
+        tokens = sum(
+            min(size / CHARACTERS_PER_TOKEN, context) * (1 if once else n) for size, n in sizes
+        )
+        prompt += tokens * asked / questions + QUESTION_TOKENS * asked
         if not task.startswith("ppl_"):
             settings = {**record["gen_kwargs"], **record["task_gen_kwargs"].get(task, {})}
             new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
     return Estimate(prompt_tokens=round(prompt), new_tokens=round(new))
+
+
+def chosen(
+    sizes: tuple[tuple[int, int], ...], metadata: Mapping[str, Any]
+) -> tuple[tuple[int, int], ...]:
+    """The documents that `num_docs` and `min_questions` leave."""
+    wanted = metadata.get("num_docs") or len(sizes)
+    while wanted < len(sizes) and sum(n for _, n in sizes[:wanted]) < (
+        metadata.get("min_questions") or 0
+    ):
+        wanted += 1
+    return sizes[:wanted]
 
 
 def work(cells: Iterable[Cell]) -> dict[str, float]:

@@ -4,6 +4,7 @@ Building that index takes seconds in every cell; ours alone takes milliseconds.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -53,6 +54,15 @@ def _load(path: Path) -> dict[str, Any]:
     return merged | content
 
 
+def _class_version(content: dict[str, Any]) -> str:
+    """`VERSION` of a task's class, read from its module's text: importing it would cost lm-eval."""
+    reference = str(content.get("class", "")).removeprefix("!function ")
+    module = reference.split(".")[1:-1]
+    path = Path(str(files("leval_tasks"))).joinpath(*module).with_suffix(".py")
+    found = re.search(r"^VERSION\b.*?= *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return found[1] if found else "none"
+
+
 @cache
 def own_tasks() -> dict[str, OwnTask]:
     """Name -> task or group, from every YAML file below `task_folders`."""
@@ -60,7 +70,7 @@ def own_tasks() -> dict[str, OwnTask]:
     for folder in task_folders():
         for path in sorted(folder.rglob("*.yaml")):
             content = _load(path)
-            version = str((content.get("metadata") or {}).get("version", "none"))
+            version = str((content.get("metadata") or {}).get("version") or _class_version(content))
             task = content.get("task")
             if isinstance(content.get("group"), str) and isinstance(task, list):
                 names = tuple(each["task"] if isinstance(each, dict) else each for each in task)

@@ -104,7 +104,7 @@ def command(
     folder = out / loaded.name
     if dry_run:
         return _dry_run(cells, folder, as_json)
-    return _run(cells, folder, out, executor, ray_address, retry_failed, shard)
+    return _run(cells, folder, executor, ray_address, retry_failed, shard)
 
 
 def _dry_run(cells: "list[Cell]", folder: Path, as_json: bool) -> int:
@@ -142,7 +142,6 @@ def _time(value: float | None, duration: Any) -> str:
 def _run(
     cells: "list[Cell]",
     folder: Path,
-    out: Path,
     executor: str,
     ray_address: str | None,
     retry_failed: bool,
@@ -173,7 +172,7 @@ def _run(
             failed += [runner.old_failure(folder, cell) for cell in state.skipped]
             told = True
             if state.finished or any(each.ok for each in outcomes):
-                told = _report(out)
+                told = _report(folder)
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {resume}", err=True)
         return 130
@@ -200,12 +199,12 @@ def _compute(state: "State", folder: Path, resume: str, run_by: Any) -> "list[Ou
     return runner.run_pending(state, folder, resume, run_by, progress)
 
 
-def _report(out: Path) -> bool:
+def _report(folder: Path) -> bool:
     """Table and page; what goes wrong here costs no cell, and is told."""
     try:
         from leval_leaderboard import report
 
-        report.write_report(out)
+        report.write_report(folder)
     except (ValueError, OSError, ImportError) as error:
         click.echo(f"Error: the results are there, the table is not: {error}", err=True)
         return False

@@ -1,9 +1,6 @@
 """A real model of a few kilobytes, a task on four lines of data, and sweeps over them."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,23 +75,3 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "tiny_gen.yaml").write_text(TASK.format(root=root))
     (root / "sweep.yaml").write_text(SWEEP.format(root=root))
     return root
-
-
-def sweep_command(config: Path, out: Path, *options: str) -> list[str]:
-    """The command line of a sweep, as a process of its own."""
-    start = "from leval_leaderboard.cli import main; main()"
-    return [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options]
-
-
-def run_sweep(
-    config: Path, out: Path, *options: str, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a sweep to its end, however that is."""
-    return subprocess.run(
-        sweep_command(config, out, *options),
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )

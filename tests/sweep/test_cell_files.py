@@ -1,0 +1,122 @@
+"""A cell's folder is believed only as a whole: marker, identity, and every hash."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from leval_leaderboard.cell_files import (
+    clear_attempt,
+    log_tail,
+    publish,
+    read_json,
+    why_not_done,
+    write_json,
+)
+from leval_leaderboard.identity import cell_id
+
+IDENTITY = {"model": {"files": {"config.json": "00"}}, "seed": 0}
+ID = cell_id(IDENTITY)
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Path:
+    """A finished cell with one results file and one samples file."""
+    folder = tmp_path / ID
+    partial = folder / "partial-1"
+    partial.mkdir(parents=True)
+    write_json(folder / "cell.json", {"cell_id": ID, "identity": IDENTITY})
+    (partial / "results_2026.json").write_text('{"results": {}}')
+    (partial / "samples_t_2026.jsonl").write_text('{"doc_id": 0}\n')
+    publish(folder, partial, {"cell_id": ID, "seconds": 1.0, "telemetry": {}})
+    return folder
+
+
+def test_a_published_cell_is_done(cell: Path) -> None:
+    assert why_not_done(cell, ID) is None
+    assert sorted(path.name for path in cell.iterdir()) == [
+        "cell.json",
+        "done.json",
+        "results_2026.json",
+        "samples_t_2026.jsonl",
+    ]
+
+
+def test_every_single_byte_of_a_result_counts(cell: Path) -> None:
+    path = cell / "samples_t_2026.jsonl"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert why_not_done(cell, ID) == "samples_t_2026.jsonl was altered after it was written"
+        path.write_bytes(whole[:position])
+        assert why_not_done(cell, ID) is not None
+
+
+def test_a_marker_cut_anywhere_is_no_marker(cell: Path) -> None:
+    whole = (cell / "done.json").read_bytes().rstrip()
+    for length in range(len(whole)):
+        (cell / "done.json").write_bytes(whole[:length])
+        assert why_not_done(cell, ID) is not None
+
+
+def test_a_changed_identity_is_another_cell(cell: Path) -> None:
+    write_json(cell / "cell.json", {"cell_id": ID, "identity": {**IDENTITY, "seed": 1}})
+    assert why_not_done(cell, ID) == "cell.json does not hash to the cell's id"
+    assert why_not_done(cell, "another") == "done.json belongs to another cell or schema"
+
+
+@pytest.mark.parametrize(
+    "files", [{}, [], None, {"../../etc/passwd": "0"}, {"missing.json": "0"}, {"": "0"}]
+)
+def test_a_marker_that_names_nothing_or_something_elsewhere(cell: Path, files: object) -> None:
+    marker = read_json(cell / "done.json") or {}
+    write_json(cell / "done.json", {**marker, "files": files})
+    assert why_not_done(cell, ID) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"nul", b"\xff", b"[" * 100_000, b'{"a": 1'])
+def test_what_is_no_json_object_reads_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.json").write_bytes(content)
+    assert read_json(tmp_path / "x.json") is None
+
+
+def test_a_failing_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"a": float("nan")})
+    assert read_json(path) == {"a": 1}
+    assert os.listdir(tmp_path) == ["x.json"]  # noqa: PTH208
+
+
+def test_clearing_removes_an_attempt_and_nothing_else(cell: Path) -> None:
+    outside = cell.parent / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    (cell / "partial-link").symlink_to(outside)
+    (cell / "partial-9").mkdir()
+    (cell / "partial-9" / "half").write_text("x")
+    (cell / "log.txt").write_text("log")
+    (cell / ".done.json.77").write_text("{")
+    clear_attempt(cell)
+    left = {path.name for path in cell.iterdir()}
+    assert left == {"cell.json", "log.txt", "partial-link"}
+    assert (outside / "precious").exists()
+
+
+def test_the_tail_of_a_log_takes_a_progress_bar_at_its_last_state(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_bytes(b"one\n\n 0%\r 50%\r100%\nlast \xff\n")
+    assert log_tail(tmp_path, 2) == ["100%", "last \ufffd"]
+    assert log_tail(tmp_path / "nowhere") == []
+
+
+def test_a_failure_then_success_leaves_no_failure_note(tmp_path: Path) -> None:
+    folder = tmp_path / ID
+    (folder / "partial-1").mkdir(parents=True)
+    (folder / "partial-1" / "results_1.json").write_text("{}")
+    write_json(folder / "failed.json", {"kind": "oom"})
+    write_json(folder / "cell.json", {"identity": IDENTITY})
+    publish(folder, folder / "partial-1", {"cell_id": ID})
+    assert not (folder / "failed.json").exists()
+    assert json.loads((folder / "done.json").read_text())["files"].keys() == {"results_1.json"}

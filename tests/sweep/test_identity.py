@@ -1,0 +1,203 @@
+"""The cell id: the same for the same numbers, another for whatever decides them."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leval_leaderboard import cells, identity, own_tasks
+from leval_leaderboard.config import parse_config
+from leval_leaderboard.errors import ConfigError, ModelNotFoundError
+
+LLAMA = {
+    "model_type": "llama",
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEVAL_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    (folder / "model.safetensors").write_bytes(b"weights" * 300_000)
+    (folder / "README.md").write_text("words")
+    return folder
+
+
+def config(checkpoint: Path, **changes: Any) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "name": "test",
+        "models": {"small": {"path": str(checkpoint), "backend": "hf"}},
+        "methods": {"yarn": {"rope_type": "yarn", "factor": 2}},
+        "tasks": ["leval_gsm"],
+        "metadata": {"data_dir": "sample"},
+        "context_lengths": [8192],
+    }
+    return copy.deepcopy({**content, **changes})
+
+
+def only_id(content: dict[str, Any]) -> str:
+    (cell,) = cells.plan(parse_config(content))
+    return cell.id
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "rope": {"methods": {"yarn": {"rope_type": "yarn", "factor": 4}}},
+    "method": {"methods": {"yarn": {"rope_type": "resonance_yarn", "factor": 2}}},
+    "length": {"context_lengths": [4096]},
+    "task": {"tasks": ["leval_codeu"]},
+    "documents": {"metadata": {"data_dir": "sample", "num_docs": 1}},
+    "seed": {"seed": 1},
+    "limit": {"limit": 3},
+    "generation": {"gen_kwargs": {"max_gen_toks": 32}},
+    "generation of one task": {"task_gen_kwargs": {"leval_gsm": {"max_gen_toks": 32}}},
+    "precision": {"rope_precision": "model"},
+    "few shots": {"num_fewshot": 1},
+}
+MODEL_CHANGES: dict[str, dict[str, Any]] = {
+    "dtype": {"dtype": "float32"},
+    "backend": {"backend": "hf-long"},
+    "template": {"apply_chat_template": True},
+    "batch": {"batch_size": 2},
+    "argument": {"args": {"attn_implementation": "eager"}},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_decides_numbers_changes_the_id(checkpoint: Path, name: str) -> None:
+    assert only_id(config(checkpoint)) != only_id(config(checkpoint, **CHANGES[name]))
+
+
+@pytest.mark.parametrize("name", MODEL_CHANGES)
+def test_how_a_model_is_run_changes_the_id(checkpoint: Path, name: str) -> None:
+    changed = config(checkpoint)
+    changed["models"]["small"].update(MODEL_CHANGES[name])
+    assert only_id(config(checkpoint)) != only_id(changed)
+
+
+def test_names_and_limits_of_time_do_not(checkpoint: Path) -> None:
+    changed = config(checkpoint, timeout=60, baseline="other", name="elsewhere")
+    changed["methods"] = {"other": changed["methods"]["yarn"]}
+    changed["models"]["small"] |= {"name": "shown", "resources": {"num_gpus": 1}}
+    assert only_id(config(checkpoint)) == only_id(changed)
+
+
+def test_one_byte_of_weights_changes_the_id_and_a_copy_does_not(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    before = only_id(config(checkpoint))
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    for path in checkpoint.iterdir():
+        (twin / path.name).write_bytes(path.read_bytes())
+    (twin / "README.md").write_text("other words")
+    assert only_id(config(twin)) == before
+    weights = bytearray((twin / "model.safetensors").read_bytes())
+    weights[1_000_000] ^= 1
+    (twin / "model.safetensors").write_bytes(weights)
+    assert only_id(config(twin)) != before
+
+
+def test_documents_of_a_folder_are_told_by_their_content(checkpoint: Path, tmp_path: Path) -> None:
+    from leval_tasks.data import resolve_source, sample_content
+
+    data = tmp_path / "data"
+    data.mkdir()
+    source = resolve_source({"data_dir": "sample"})
+    (data / "gsm100.jsonl").write_bytes(sample_content(source, "gsm100.jsonl"))
+    own = {"metadata": {"data_dir": str(data), "own_data": True}}
+    before = only_id(config(checkpoint, **own))
+    (data / "unrelated.jsonl").write_text("{}")
+    assert only_id(config(checkpoint, **own)) == before
+    with (data / "gsm100.jsonl").open("a") as handle:
+        handle.write("\n")
+    assert only_id(config(checkpoint, **own)) != before
+    (data / "gsm100.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"has no gsm100\.jsonl, which leval_gsm reads"):
+        only_id(config(checkpoint, **own))
+
+
+def test_two_names_for_one_thing_are_refused(checkpoint: Path) -> None:
+    twice = config(checkpoint)
+    twice["methods"]["again"] = {"rope_type": "yarn", "factor": 2.0}
+    with pytest.raises(ConfigError, match="compute the same"):
+        cells.plan(parse_config(twice))
+
+
+def test_lengths_beyond_a_method_and_missing_models_are_refused(checkpoint: Path) -> None:
+    with pytest.raises(ConfigError, match="context_length: 16384 is above the limit of 8192"):
+        cells.plan(parse_config(config(checkpoint, context_lengths=[16384])))
+    with pytest.raises(ModelNotFoundError, match="there is no folder"):
+        cells.plan(parse_config(config(checkpoint / "nowhere")))
+    (checkpoint / "config.json").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json in it"):
+        cells.plan(parse_config(config(checkpoint)))
+
+
+def test_the_record_has_what_readers_are_promised(checkpoint: Path) -> None:
+    (cell,) = cells.plan(parse_config(config(checkpoint, baseline="yarn")))
+    promised = {"schema_version", "cell_id", "sweep", "model", "method", "context_length", "tasks"}
+    promised |= {"metadata", "gen_kwargs", "limit", "seed", "apply_chat_template", "baseline"}
+    assert promised | {"versions"} <= cell.record.keys()
+    assert cell.record["method"] == {
+        "name": "yarn",
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 2.0,
+            "original_max_position_embeddings": 4096,
+        },
+        "rope_precision": "float32",
+    }
+    assert cell.record["model_args"]["max_length"] == 8192
+    assert identity.cell_id(cell.record["identity"]) == cell.id
+    assert json.loads(json.dumps(cell.record)) == cell.record
+
+
+def test_hashes_of_large_files_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
+    path, cache = tmp_path / "big", tmp_path / "cache" / "hashes.json"
+    path.write_bytes(b"x" * (1 << 20))
+    first = identity.cached_sha256(path, cache)
+    known = json.loads(cache.read_text())
+    assert list(known.values()) == [first] == [identity.file_sha256(path)]
+    cache.write_text(json.dumps(dict.fromkeys(known, "f" * 64)))
+    assert identity.cached_sha256(path, cache) == "f" * 64, "it was read again"
+    path.write_bytes(b"y" * (1 << 20))
+    assert identity.cached_sha256(path, cache) == identity.file_sha256(path)
+    cache.write_text("not json")
+    assert identity.cached_sha256(path, cache) == identity.file_sha256(path)
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.text() | st.none(), min_size=2))
+def test_the_order_of_keys_is_no_part_of_an_identity(content: dict[str, Any]) -> None:
+    turned = dict(reversed(content.items()))
+    assert identity.digest(turned) == identity.digest(content)
+
+
+def test_groups_are_their_tasks() -> None:
+    assert own_tasks.members(["leval_closed", "leval_gsm", "mmlu"]) == [
+        "leval_coursera",
+        "leval_gsm",
+        "leval_quality",
+        "leval_toefl",
+        "leval_codeu",
+        "leval_sfiction",
+        "mmlu",
+    ]
+    assert own_tasks.versions(["leval_gsm", "mmlu"]) == {"leval_gsm": "1", "mmlu": "lm_eval"}
+
+
+def test_unknown_tasks_are_named_with_near_ones() -> None:
+    with pytest.raises(ConfigError, match="unknown task 'leval_gsn'; did you mean 'leval_gsm'"):
+        own_tasks.check_names(["leval_gsn"])
+    with pytest.raises(ConfigError, match=r"there is no file nowhere\.yaml"):
+        own_tasks.check_names(["nowhere.yaml"])

@@ -1,0 +1,328 @@
+"""A real sweep that is killed, starved and lied to: resumed, its results are those of a quiet run.
+
+`SWEEP_KILL_POINTS` (default 6, for CI) says how many times to kill, `SWEEP_KILL_SEED` where; the
+full run is `SWEEP_KILL_POINTS=100 pytest tests/sweep/test_survival.py -k killed -s`.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_leaderboard.cell_files import why_not_done
+
+FAULTS = Path(__file__).parent / "faults"
+POINTS = int(os.environ.get("SWEEP_KILL_POINTS", "6"))
+SEED = int(os.environ.get("SWEEP_KILL_SEED", "20240"))
+# What tells two runs of the same cell apart without being a result.
+VOLATILE = {
+    "created", "command", "seconds", "telemetry", "date", "start_time", "end_time", "files",
+    "total_evaluation_time_seconds", "pretty_env_info", "host", "git_hash", "upper_git_hash",
+}  # fmt: skip
+
+pytestmark = [pytest.mark.hf, pytest.mark.slow]
+
+
+def sweep_command(config: Path, out: Path, *options: str) -> list[str]:
+    """The command line of a sweep, as a process of its own."""
+    start = "from leval_leaderboard.cli import main; main()"
+    return [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options]
+
+
+def run_sweep(
+    config: Path, out: Path, *options: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a sweep to its end, however that is."""
+    return subprocess.run(
+        sweep_command(config, out, *options),
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def without_times(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {k: without_times(v) for k, v in content.items() if k not in VOLATILE}
+    return [without_times(each) for each in content] if isinstance(content, list) else content
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Everything a reader takes from a sweep's folder, by cell and kind of file."""
+    found: dict[str, Any] = {}
+    for cell in sorted(path for path in folder.iterdir() if (path / "cell.json").exists()):
+        assert why_not_done(cell, cell.name) is None, cell
+        named = set(json.loads((cell / "done.json").read_text())["files"])
+        lying = {path.name for path in cell.glob("*_*.json*")}
+        assert lying == named, "files that belong to no finished attempt"
+        assert not list(cell.glob("partial*"))
+        assert not (cell / "failed.json").exists()
+        for path in sorted(cell.glob("*.json*")):
+            lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+            kind = path.name.split("_20")[0]
+            found[f"{cell.name}/{kind}"] = [without_times(json.loads(line)) for line in lines]
+    return found
+
+
+def finished(folder: Path) -> dict[str, bytes]:
+    """Markers of the cells that are done and whole."""
+    if not folder.is_dir():
+        return {}
+    cells = (path for path in folder.iterdir() if (path / "cell.json").exists())
+    return {
+        cell.name: (cell / "done.json").read_bytes()
+        for cell in cells
+        if why_not_done(cell, cell.name) is None
+    }
+
+
+@pytest.fixture(scope="module")
+def quiet(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Results of a run that nobody disturbed, and how often each role changed the folder."""
+    out = tmp_path_factory.mktemp("quiet")
+    record = out / "counts"
+    for role in ("sweep", "cell"):
+        env = fault(f"{role}:count:0", out / role)
+        ended = run_sweep(
+            tiny / "sweep.yaml", out / role, env={**env, "SWEEP_FAULT_COUNT": str(record)}
+        )
+        assert "2 to do" in ended.stdout, ended.stderr
+    counts: dict[str, int] = {}
+    for line in record.read_text().splitlines():
+        role, number = line.split()
+        counts[role] = max(counts.get(role, 0), int(number))
+    assert results(out / "sweep" / "sweep") == results(out / "cell" / "sweep")
+    return {"results": results(out / "cell" / "sweep"), "counts": counts}
+
+
+def fault(text: str, out: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(FAULTS), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, "SWEEP_FAULT": text, "SWEEP_FAULT_ROOT": str(out), **more}
+
+
+def cells_running(out: Path) -> list[int]:
+    """Process ids of cells that work below `out`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().decode(errors="replace").split("\0")
+            if "leval_leaderboard.cell_main" in words and any(
+                w.startswith(str(out)) for w in words
+            ):
+                found.append(int(path.parent.name))
+    return found
+
+
+def kill_at_a_moment(config: Path, out: Path, victim: str, seconds: float) -> bool:
+    """Kill the sweep or its cell after a time; False if it had ended before."""
+    process = subprocess.Popen(
+        sweep_command(config, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(seconds)
+    targets = [process.pid] if victim == "sweep" else cells_running(out)
+    alive = process.poll() is None and bool(targets)
+    for pid in targets if alive else []:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(300)
+    return alive
+
+
+def test_killed_at_any_moment_and_resumed(
+    tiny: Path, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    """Kill sweep and cells, half at a chosen change of the folder and half at a chosen time."""
+    dice = random.Random(SEED)
+    config, kills, rounds = tiny / "sweep.yaml", 0, 0
+    out = tmp_path / "round0"
+    known: dict[str, bytes] = {}
+    print(f"seed {SEED}, {POINTS} kills, changes of the folder: {quiet['counts']}")  # noqa: T201
+    while kills < POINTS:
+        role = dice.choice(["sweep", "cell"])
+        if dice.random() < 0.5:
+            moment = dice.uniform(0.0, 9.0)
+            killed = kill_at_a_moment(config, out, role, moment)
+            what = f"after {moment:.2f} s"
+        else:
+            number = dice.randint(1, quiet["counts"][role])
+            ended = run_sweep(config, out, env=fault(f"{role}:kill:{number}", out))
+            killed = ended.returncode == -signal.SIGKILL or "SIGKILL" in ended.stdout
+            what = f"at change {number}"
+        kills += killed
+        print(f"{kills}/{POINTS} {role} {what}: {'killed' if killed else 'it had ended'}")  # noqa: T201
+        wait_for_orphans(out)
+        now = finished(out / "sweep")
+        assert known.items() <= now.items(), "a finished cell was computed again, or lost"
+        known = now
+        if len(known) == 2:
+            ended = run_sweep(config, out)
+            assert "2 done, 0 to do" in ended.stdout, ended.stderr
+            assert results(out / "sweep") == quiet["results"]
+            rounds += 1
+            out, known = tmp_path / f"round{rounds}", {}
+    run_sweep(config, out)
+    assert finished(out / "sweep").items() >= known.items()
+    assert results(out / "sweep") == quiet["results"]
+
+
+def wait_for_orphans(out: Path) -> None:
+    """A cell dies with its sweep, at once."""
+    until = time.monotonic() + 5
+    while cells_running(out):
+        assert time.monotonic() < until, "a cell outlived its sweep"
+        time.sleep(0.05)
+
+
+def test_a_disk_without_room_ends_the_sweep_and_costs_nothing(
+    tiny: Path, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    """The cell may write 6 kB a file: its log begins, its results do not fit."""
+    config = tiny / "sweep.yaml"
+    ended = run_sweep(config, tmp_path, env=fault("none:none:0", tmp_path, SWEEP_FILE_LIMIT="6000"))
+    assert ended.returncode == 1
+    assert "disk: " in ended.stderr
+    assert "1 cells were not started: the disk is full" in ended.stderr
+    assert not finished(tmp_path / "sweep")
+    run_sweep(config, tmp_path)
+    assert results(tmp_path / "sweep") == quiet["results"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "marker cut", "marker gone", "file gone"])
+def test_a_damaged_cell_is_computed_again_and_only_that(
+    tiny: Path, quiet: dict[str, Any], tmp_path: Path, damage: str
+) -> None:
+    config = tiny / "sweep.yaml"
+    run_sweep(config, tmp_path)
+    before = finished(tmp_path / "sweep")
+    victim, kept = sorted(before)
+    folder = tmp_path / "sweep" / victim
+    samples = next(folder.glob("samples_*.jsonl"))
+    if damage == "cut":
+        samples.write_bytes(samples.read_bytes()[:-40])
+    elif damage == "altered":
+        samples.write_bytes(samples.read_bytes().replace(b'"exact_match": 0', b'"exact_match": 1'))
+    elif damage == "marker cut":
+        (folder / "done.json").write_bytes((folder / "done.json").read_bytes()[:-30])
+    elif damage == "marker gone":
+        (folder / "done.json").unlink()
+    else:
+        next(folder.glob("results_*.json")).unlink()
+    assert set(finished(tmp_path / "sweep")) == {kept}
+    ended = run_sweep(config, tmp_path)
+    assert "1 done, 1 to do" in ended.stdout
+    if damage != "marker gone":
+        assert "it is computed again" in ended.stdout
+    assert finished(tmp_path / "sweep")[kept] == before[kept]
+    assert results(tmp_path / "sweep") == quiet["results"]
+
+
+BAD = """
+import os, signal, sys, time
+
+def out_of_memory(docs):
+    import torch
+    return torch.empty(1 << 55, dtype=torch.uint8)
+
+def hang(docs):
+    print("about to hang", flush=True)
+    time.sleep(3600)
+
+def crash(docs):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def wrong(docs):
+    raise ValueError("these documents are not right")
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "said"),
+    [
+        ("out_of_memory", "oom", "memory"),
+        ("hang", "timeout", "not done after 20 s, so it was ended; last output: about to hang"),
+        ("crash", "killed", "SIGSEGV"),
+        ("wrong", "error", "ValueError: these documents are not right"),
+    ],
+)
+def test_a_cell_that_fails_costs_itself_and_is_told(
+    tiny: Path, tmp_path: Path, function: str, kind: str, said: str
+) -> None:
+    """One bad cell before one good one: the good one is done, the bad one named with reason."""
+    (tmp_path / "bad.py").write_text(BAD)
+    task = (tiny / "tiny_gen.yaml").read_text().replace("tiny_gen", "bad_task", 1)
+    (tmp_path / "bad_task.yaml").write_text(f"{task}\nprocess_docs: !function bad.{function}\n")
+    out = tmp_path / "out"
+    options = [f"--set=tasks=[{tmp_path}/bad_task.yaml, {tiny}/tiny_gen.yaml]"]
+    options += ["--set=timeout=20", "--set=methods={rope: {rope_type: default}}"]
+    ended = run_sweep(tiny / "sweep.yaml", out, *options)
+    assert ended.returncode == 1
+    assert f"  {kind}: " in ended.stderr
+    assert said in ended.stderr
+    assert "Try them again with:" in ended.stderr
+    assert len(finished(out / "sweep")) == 1
+    noted = [json.loads(path.read_text()) for path in out.rglob("failed.json")]
+    assert [(each["kind"], each["attempts"]) for each in noted] == [(kind, 1)]
+    if function != "wrong":
+        return
+    listed = run_sweep(tiny / "sweep.yaml", out, *options, "--no-retry-failed")
+    assert listed.returncode == 1
+    assert "0 to do" in listed.stdout
+    assert said in listed.stderr
+    again = run_sweep(tiny / "sweep.yaml", out, *options)
+    assert "1 to do" in again.stdout
+    assert json.loads(next(out.rglob("failed.json")).read_text())["attempts"] == 2
+
+
+def test_a_changed_config_makes_new_cells_and_the_old_ones_come_back(
+    tiny: Path, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    config = tiny / "sweep.yaml"
+    run_sweep(config, tmp_path)
+    before = finished(tmp_path / "sweep")
+    changed = run_sweep(config, tmp_path, "--set", "methods.yarn.factor=4")
+    assert "1 cells of an earlier config put aside" in changed.stdout
+    assert "1 done, 1 to do" in changed.stdout
+    now = finished(tmp_path / "sweep")
+    assert len(now) == 2
+    assert len(now.keys() & before.keys()) == 1
+    back = run_sweep(config, tmp_path)
+    assert "2 done, 0 to do" in back.stdout
+    assert finished(tmp_path / "sweep") == before
+    renamed = run_sweep(config, tmp_path, "--set", "models.tiny.name=renamed")
+    assert "2 done, 0 to do" in renamed.stdout, "a name decides no number"
+    labels = [json.loads(path.read_text()) for path in (tmp_path / "sweep").glob("*/cell.json")]
+    assert {each["model"]["name"] for each in labels} == {"renamed"}
+
+
+def test_ctrl_c_ends_the_cell_and_prints_how_to_resume(
+    tiny: Path, quiet: dict[str, Any], tmp_path: Path
+) -> None:
+    config = tiny / "sweep.yaml"
+    process = subprocess.Popen(
+        sweep_command(config, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 60
+    while not cells_running(tmp_path):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    second = run_sweep(config, tmp_path)
+    assert second.returncode == 1
+    assert "another sweep works on" in second.stderr
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"leval-harness sweep {config} --out {tmp_path}" in errors
+    assert not cells_running(tmp_path)
+    assert "Traceback" not in errors
+    run_sweep(config, tmp_path)
+    assert results(tmp_path / "sweep") == quiet["results"]
