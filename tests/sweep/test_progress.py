@@ -1,0 +1,99 @@
+"""What people are told while a sweep runs, and what a failure is called."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_leaderboard.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
+from leval_leaderboard.cells import Cell
+from leval_leaderboard.launch import Outcome, _judge
+from leval_leaderboard.progress import Pace, PlainProgress, duration
+
+
+def cell(ident: str) -> Cell:
+    record: dict[str, Any] = {
+        "model": {"name": "m"},
+        "method": {"name": ident},
+        "context_length": 8192,
+        "tasks": ["t"],
+    }
+    return Cell(id=ident, record=record, timeout=None, resources={}, tokens_per_second=None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7800, "2 h 10 min")],
+)
+def test_durations_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_remaining_time_goes_by_the_work_and_the_pace_so_far() -> None:
+    pace = Pace(work={"a": 10.0, "b": 30.0, "c": 20.0})
+    assert pace.remaining({"b": 0.0}) is None
+    pace.finished.append((10.0, 5.0))
+    assert pace.remaining({"b": 0.0, "c": 0.0}) == 25.0
+    assert pace.remaining({"b": 5.0, "c": 0.0}) == 20.0
+    assert pace.remaining({"b": 500.0, "c": 0.0}) == 10.0, "a late cell is about to end"
+    assert pace.remaining({"b": 0.0, "c": 0.0}, parallel=2) == 12.5
+
+
+def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_path: Path) -> None:
+    said: list[str] = []
+    pace = Pace(work={"a": 1.0, "b": 1.0})
+    show = PlainProgress([cell("a"), cell("b")], 1, pace, tmp_path, said.append, heartbeat=0.0)
+    show.start(cell("a"))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "log.txt").write_text("first\n 10%\r 90%")
+    show.tick()
+    show.end(Outcome(cell_id="a", kind="done", seconds=60.0))
+    show.start(cell("b"))
+    show.end(Outcome(cell_id="b", kind="oom", reason="no memory", seconds=2.0))
+    assert said == [
+        "[1/3] m | a @ 8192 | t: started, ETA after the first cell",
+        "[1/3] m | a @ 8192 | t: 0 s, ETA after the first cell | 90%",
+        "[2/3] m | a @ 8192 | t: done after 1 min 00 s, ETA 1 min 00 s",
+        "[2/3] m | b @ 8192 | t: started, ETA 1 min 00 s",
+        "[3/3, 1 failed] m | b @ 8192 | t: failed (oom): no memory after 2 s, ETA 0 s",
+    ]
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names it."""
+
+
+def test_kinds_of_failure_by_exception_and_by_what_caused_it() -> None:
+    assert kind_of(OutOfMemoryError("x")) == "oom"
+    assert kind_of(MemoryError()) == "oom"
+    assert (
+        kind_of(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")) == "oom"
+    )
+    assert kind_of(OSError(28, "No space left on device")) == "disk"
+    assert kind_of(CellError(27, "the disk is full")) == "disk"
+    assert kind_of(OSError(2, "No such file")) == "error"
+    wrapped = ValueError("engine failed")
+    wrapped.__cause__ = OutOfMemoryError("x")
+    assert kind_of(wrapped) == "oom"
+
+
+@pytest.mark.parametrize(
+    ("code", "timed_out", "oom_killed", "tail", "kind", "reason"),
+    [
+        (1, False, False, [f"{REASON_MARK}ValueError: bad"], "error", "ValueError: bad"),
+        (EXIT_CODES["oom"], False, False, [f"{REASON_MARK}M: full"], "oom", "M: full"),
+        (EXIT_CODES["disk"], False, False, [], "disk", "no output"),
+        (-signal.SIGKILL, False, True, ["x"], "oom", "killed by the kernel"),
+        (-signal.SIGKILL, False, False, ["x"], "killed", "ended by SIGKILL; last output: x"),
+        (-signal.SIGTERM, True, False, ["x"], "timeout", "not done after 5 s"),
+        (None, True, False, ["x"], "timeout", "last output: x"),
+        (0, False, False, ["x"], "error", "it ended as if all were well, but not run yet"),
+    ],
+)
+def test_a_failure_gets_kind_and_reason(
+    code: int | None, timed_out: bool, oom_killed: bool, tail: list[str], kind: str, reason: str
+) -> None:
+    got = _judge(code, timed_out, 5.0, oom_killed, tail, "not run yet")
+    assert got[0] == kind
+    assert reason in got[1]

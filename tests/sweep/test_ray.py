@@ -1,0 +1,112 @@
+"""Cells as Ray tasks on a real local cluster of several nodes, one of which is killed mid-cell."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_leaderboard.cell_files import why_not_done
+from leval_leaderboard.cells import plan
+from leval_leaderboard.config import load_config
+from leval_leaderboard.errors import SweepError
+from leval_leaderboard.executors import LocalExecutor, RayExecutor, ray_options
+from leval_leaderboard.progress import Pace, PlainProgress
+
+pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head that computes nothing, and two workers for one cell each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    small = {"object_store_memory": 80_000_000}
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
+    for _ in range(2):
+        made.add_node(num_cpus=1, resources={"cell": 1}, **small)
+    made.connect()
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def samples(folder: Path, cell_id: str) -> list[Any]:
+    path = next((folder / cell_id).glob("samples_*.jsonl"))
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def running_cells(folder: Path) -> dict[int, int]:
+    """Process id of every running cell -> its parent, a Ray worker."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError, IndexError):
+            words = path.read_bytes().decode(errors="replace").split("\0")
+            if "leval_leaderboard.cell_main" in words and any(str(folder) in w for w in words):
+                found[int(path.parent.name)] = int(words[words.index("--parent") + 1])
+    return found
+
+
+def test_a_killed_worker_costs_an_attempt_and_no_result(
+    tiny: Path, tmp_path: Path, cluster: Any
+) -> None:
+    overrides = ["models.tiny.resources={num_cpus: 1, cell: 1}"]
+    cells = plan(load_config(str(tiny / "sweep.yaml"), overrides))
+    quiet, folder = tmp_path / "quiet", tmp_path / "ray"
+
+    def show(where: Path) -> PlainProgress:
+        pace = Pace(work={cell.id: 1.0 for cell in cells})
+        return PlainProgress(cells, 0, pace, where, lambda line: None)
+
+    assert all(each.ok for each in LocalExecutor().run(cells, quiet, "quiet", show(quiet)))
+    killed: list[int] = []
+
+    def kill_one_worker() -> None:
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            for worker in running_cells(folder).values():
+                time.sleep(1.0)
+                os.kill(worker, signal.SIGKILL)
+                killed.append(worker)
+                return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill_one_worker)
+    killer.start()
+    outcomes = list(RayExecutor().run(cells, folder, "ray", show(folder)))
+    killer.join()
+    assert killed, "no worker was killed: the test has shown nothing"
+    assert sorted(each.cell_id for each in outcomes) == sorted(cell.id for cell in cells)
+    assert all(each.ok for each in outcomes), outcomes
+    for cell in cells:
+        assert why_not_done(folder / cell.id, cell.id) is None
+        assert samples(folder, cell.id) == samples(quiet, cell.id)
+    assert not running_cells(folder)
+
+
+def test_what_no_node_can_hold_is_refused_at_once(tiny: Path, tmp_path: Path, cluster: Any) -> None:
+    cells = plan(load_config(str(tiny / "sweep.yaml"), ["models.tiny.resources={num_gpus: 8}"]))
+    show = PlainProgress(cells, 0, Pace(work={}), tmp_path, lambda line: None)
+    with pytest.raises(SweepError, match=r"no node of the Ray cluster has .*GPU 8"):
+        list(RayExecutor().run(cells, tmp_path, "ray", show))
+
+
+def test_resources_become_rays_options(tiny: Path) -> None:
+    overrides = ["models.tiny.resources={num_gpus: 2, memory: 1000, fast_disk: 1}"]
+    (cell, *_) = plan(load_config(str(tiny / "sweep.yaml"), overrides))
+    assert ray_options(cell) == {
+        "num_cpus": 1,
+        "num_gpus": 2.0,
+        "memory": 1000.0,
+        "resources": {"fast_disk": 1.0},
+    }

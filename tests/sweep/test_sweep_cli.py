@@ -1,0 +1,156 @@
+"""The command: exit codes, dry runs, shards and locks, without running a model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from leval_leaderboard import runner
+from leval_leaderboard.cell_files import write_json
+from leval_leaderboard.cells import Cell, plan
+from leval_leaderboard.cli.sweep import command
+from leval_leaderboard.config import load_config
+from leval_leaderboard.errors import SweepLockedError
+from leval_leaderboard.estimate import chosen, documents, estimate
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LEVAL_CACHE_DIR", str(tmp_path / "cache"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(
+        json.dumps({"model_type": "llama", "rope_theta": 1e4, "max_position_embeddings": 8192})
+    )
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        f"models: {{small: {{path: {model}, backend: hf, tokens_per_second: 100}}}}\n"
+        "methods: {rope: {rope_type: default}, yarn: {rope_type: yarn, factor: 2}}\n"
+        "tasks: [leval_quality, leval_gsm]\n"
+        "metadata: {data_dir: sample, num_docs: 1}\n"
+        "gen_kwargs: {max_gen_toks: 10}\n"
+        "context_lengths: [1000]\n"
+    )
+    return path
+
+
+def sweep(*arguments: str) -> Result:
+    return CliRunner().invoke(command, [*arguments], standalone_mode=False)
+
+
+def test_dry_run_shows_cells_tokens_and_time(config: Path, tmp_path: Path) -> None:
+    shown = sweep(str(config), "--dry-run", "--out", str(tmp_path))
+    assert shown.exit_code == 0, shown.exception
+    assert shown.output.count("to do  small | ") == 4
+    assert "4 cells, 4 to do" in shown.output
+    assert "Estimated from" in shown.output
+    told = json.loads(sweep(str(config), "--dry-run", "--json", "--out", str(tmp_path)).output)
+    quality = told["cells"][0]
+    # one document longer than 4000 characters, four questions at least, no backend that shares
+    questions = documents("quality.jsonl", "sample")[0][1]  # type: ignore[index]
+    assert quality["prompt_tokens"] == questions * (1000 + 150)
+    assert quality["new_tokens"] == questions * 10
+    assert quality["seconds"] == round((quality["prompt_tokens"] + 20 * questions * 10) / 100)
+    assert told["total"]["prompt_tokens"] == sum(row["prompt_tokens"] for row in told["cells"])
+    assert not (tmp_path / "mine").exists(), "a dry run writes nothing"
+
+
+def test_a_backend_that_reads_once_is_reckoned_so(config: Path) -> None:
+    (plain, *_) = plan(load_config(str(config)))
+    (once, *_) = plan(load_config(str(config), ["models.small.backend=hf-long"]))
+    many, few = estimate(plain.record).prompt_tokens, estimate(once.record).prompt_tokens
+    assert many is not None
+    assert few is not None
+    assert few < many / 2
+
+
+def test_documents_by_number_and_by_questions() -> None:
+    sizes = ((10, 1),) * 5
+    assert len(chosen(sizes, {})) == 5
+    assert len(chosen(sizes, {"num_docs": 2})) == 2
+    assert len(chosen(sizes, {"num_docs": 2, "min_questions": 4})) == 4
+    assert len(chosen(sizes, {"num_docs": 2, "min_questions": 99})) == 5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nowhere"],
+        ["{config}", "--set", "seeed=1"],
+        ["{config}", "--set", "tasks=leval_gms"],
+        ["{config}", "--set", "models.small.path=/nowhere"],
+        ["{config}", "--set", "context_lengths=[100000]", "--set", "methods.rope=null"],
+        ["{config}", "--set", "metadata.data_dir=/nowhere"],
+        ["{config}", "--json"],
+        ["{config}", "--shard", "3/2"],
+        ["{config}", "--shard", "x"],
+        ["{config}", "--executor", "slurm"],
+        [],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(config: Path, tmp_path: Path, arguments: list[str]) -> None:
+    filled = [each.format(config=config) for each in arguments]
+    shown = CliRunner().invoke(command, [*filled, *(["--out", str(tmp_path)] if filled else [])])
+    assert shown.exit_code == 2
+    assert "Error: " in shown.output
+    assert "Traceback" not in shown.output
+
+
+def test_shards_are_all_cells_once(config: Path) -> None:
+    cells = plan(load_config(str(config)))
+    for total in range(1, 7):
+        parts = [runner.shard_of(cells, (i, total)) for i in range(1, total + 1)]
+        assert sorted(c.id for part in parts for c in part) == sorted(c.id for c in cells)
+
+
+def test_one_sweep_a_folder_and_one_process_a_shard(tmp_path: Path) -> None:
+    with runner.sweep_lock(tmp_path):
+        for shard in (None, (1, 2)):
+            with (
+                pytest.raises(SweepLockedError, match="another sweep works on"),
+                runner.sweep_lock(tmp_path, shard),
+            ):
+                pass
+    with runner.sweep_lock(tmp_path, (1, 2)), runner.sweep_lock(tmp_path, (2, 2)):
+        for shard in (None, (1, 2)):
+            with pytest.raises(SweepLockedError), runner.sweep_lock(tmp_path, shard):
+                pass
+    with runner.sweep_lock(tmp_path):
+        pass
+
+
+def failed(folder: Path, cell: Cell) -> None:
+    (folder / cell.id).mkdir(parents=True)
+    note = {"kind": "oom", "reason": "no memory", "log_tail": ["a", "b"], "attempts": 1}
+    write_json(folder / cell.id / "failed.json", note)
+
+
+def test_failed_cells_are_tried_again_unless_told_otherwise(config: Path, tmp_path: Path) -> None:
+    one, two, *_ = plan(load_config(str(config)))
+    failed(tmp_path, one)
+    again = runner.take_stock(tmp_path, [one, two], retry_failed=True)
+    assert (again.pending, again.skipped) == ([one, two], [])
+    listed = runner.take_stock(tmp_path, [one, two], retry_failed=False)
+    assert (listed.pending, listed.skipped) == ([two], [one])
+    assert runner.old_failure(tmp_path, one).reason == "no memory"
+
+
+def test_a_malformed_failure_note_is_no_accident(config: Path, tmp_path: Path) -> None:
+    (one, *_) = plan(load_config(str(config)))
+    failed(tmp_path, one)
+    (tmp_path / one.id / "failed.json").write_text('{"log_tail": 7, "kind": [')
+    assert runner.old_failure(tmp_path, one).reason == "no reason was noted"
+
+
+def test_foreign_folders_are_left_where_they_are(config: Path, tmp_path: Path) -> None:
+    cells = plan(load_config(str(config)))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "cell.json").write_text('{"cell_id": "something else"}')
+    (tmp_path / "page").mkdir()
+    old = tmp_path / "0123456789abcdef"
+    old.mkdir()
+    write_json(old / "cell.json", {"cell_id": old.name})
+    assert runner.set_aside(tmp_path, cells) == 1
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} >= {"notes", "page"}
+    assert (tmp_path / ".superseded" / old.name / "cell.json").exists()
