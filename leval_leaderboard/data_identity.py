@@ -3,6 +3,7 @@
 import hashlib
 import platform
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ def task_file(task: str) -> str | None:
     return None
 
 
+@cache
+def _sample_sha256(name: str) -> str:
+    """Hash of a file of the bundled sample: it is generated, the same in every process."""
+    from leval_tasks.data import resolve_source, sample_content
+
+    source = resolve_source({"data_dir": "sample"})
+    return hashlib.sha256(sample_content(source, name)).hexdigest()
+
+
 def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Source of our tasks' documents and the hashes of its files.
 
@@ -43,7 +53,7 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
     Raises:
         ConfigError: the folder, or a file of it, does not exist.
     """
-    from leval_tasks.data import KNOWN_FILES, missing_file, resolve_source, sample_content
+    from leval_tasks.data import KNOWN_FILES, missing_file, resolve_source
 
     known = own_tasks.own_tasks()
     names = [task_file(task) for task in own_tasks.members(tasks) if task in known]
@@ -58,7 +68,7 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
         for name in wanted:
             path = Path(source.path) / name
             if source.kind == "sample" and name in KNOWN_FILES:
-                files[name] = hashlib.sha256(sample_content(source, name)).hexdigest()
+                files[name] = _sample_sha256(name)
             elif source.kind == "data_dir" and path.is_file():
                 files[name] = cached_sha256(path)
             elif source.kind == "data_dir" and name in KNOWN_FILES:

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,7 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     return snapshot.name, snapshot
 
 
+@cache
 def package_versions(backend: str) -> dict[str, str]:
     """Installed versions of the packages that decide what a backend computes."""
     names = ("leval-harness", "lm_eval", *BACKEND_PACKAGES.get(backend, ()))
