@@ -1,0 +1,106 @@
+"""The commands rope, check and export, as a user calls them."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from leval_leaderboard.cli import check, export, rope
+
+
+def run(command, *args):
+    return CliRunner().invoke(command, [str(arg) for arg in args])
+
+
+def test_json_is_alone_on_stdout_and_in_full_precision():
+    result = run(rope.command, "--method", "yarn", "--resonance", "--json")
+    facts = json.loads(result.stdout)
+    assert list(facts) == [
+        "inv_freq",
+        "wavelengths",
+        "attention_factor",
+        "critical_dimension",
+        "feature_gap",
+    ]
+    assert facts["inv_freq"][0] == 2 * math.pi / 6
+    assert facts["wavelengths"][0] == 6.0
+    assert facts["attention_factor"] == 0.1 * math.log(8) + 1
+    assert facts["feature_gap"][: facts["critical_dimension"]] == [0.0] * 39
+    assert facts["wavelengths"][38] < 4096 <= facts["wavelengths"][39]
+
+
+@pytest.mark.parametrize("method", rope.METHODS)
+@pytest.mark.parametrize("resonance", [(), ("--resonance",)])
+def test_every_flag_is_accepted_with_every_method(method, resonance):
+    flags = ("--factor", 2, "--theta", 500000, "--head-dim", 32, "--original", 512)
+    flags += ("--ramp", "wavelength", "--base-scaling", "paper", "--json", *resonance)
+    result = run(rope.command, "--method", method, *flags)
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)["feature_gap"]) == 16
+
+
+def test_the_table_shows_each_feature():
+    result = run(rope.command, "--method", "ntk", "--head-dim", 8, "--original", 64)
+    assert result.exit_code == 0
+    assert "critical dimension  1 of 4" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--method", "ntk", "--factor", "0.5"), "factor: 0.5"),
+        (("--method", "yarn", "--head-dim", "7"), "dim: 7"),
+        (("--method", "nope"), "nope"),
+    ],
+)
+def test_wrong_usage_exits_with_2(args, words):
+    result = run(rope.command, *args)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+@pytest.mark.parametrize("against", [(), ("--against", "ntk:factor=2")])
+def test_the_picture_is_drawn_for_two_methods(tmp_path, against):
+    out = tmp_path / "rope.png"
+    small = ("--head-dim", 32, "--original", 128, "--factor", 2)
+    result = run(rope.command, "--method", "default", *small, "--plot", out, *against)
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_check_prints_both_sides(tmp_path):
+    config = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 256,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = run(check.command, tmp_path, "--rope", "resonance_yarn:factor=4")
+    assert result.exit_code == 0
+    assert result.stdout.count("limit                    1024 tokens") == 2
+    result = run(check.command, tmp_path, "--rope", "yarn:factor=4", "--context-length", 5000)
+    assert result.exit_code == 1
+    result = run(check.command, tmp_path, "--rope", "resonance_yarn:factor=4", "--json")
+    assert json.loads(result.stdout)["vllm"]["cache_rows"] == 1024
+
+
+def test_export_prints_the_serving_command(tmp_path):
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 256}
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    (source / "config.json").write_text(json.dumps(config))
+    (source / "model.safetensors").write_bytes(b"weights")
+    result = run(export.command, source, "--rope", "resonance_yarn:factor=4", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip().endswith(f"vllm serve {out} --max-model-len 1024")
+    assert (out / "model.safetensors").read_bytes() == b"weights"
+    again = run(export.command, source, "--rope", "yarn:factor=4", "--out", out)
+    assert isinstance(again.exception, OSError)
+    refused = run(export.command, source, "--rope", "dynamic:factor=1", "--out", tmp_path / "x")
+    assert isinstance(refused.exception, ValueError)
+    assert "change with the length" in str(refused.exception)
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,146 @@
+"""Exported checkpoints in processes where our package cannot be imported."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from resonance_vllm.core import frequencies
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.export import export_checkpoint
+from resonance_vllm.settings import complete
+
+FIXED = [
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 4},
+    {"rope_type": "ntk_aware", "factor": 4},
+    {"rope_type": "yarn", "factor": 4},
+    {"rope_type": "yarn_wavelength", "factor": 4},
+    {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4},
+    {"rope_type": "resonance"},
+    {"rope_type": "resonance_linear", "factor": 4},
+    {"rope_type": "resonance_ntk_aware", "factor": 4},
+    {"rope_type": "resonance_yarn", "factor": 4},
+]
+IDS = torch.randint(3, 64, (1, 700), generator=torch.Generator().manual_seed(2)).tolist()[0]
+
+BLOCKED = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "resonance_vllm":
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+"""
+STOCK_HF = (
+    BLOCKED
+    + """
+import json, torch
+from transformers import AutoModelForCausalLM
+answers = []
+for folder, ids in json.load(open(sys.argv[1])):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    scores = logits[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+    module = model.model.rotary_emb
+    answers.append([module.inv_freq.tolist(), module.attention_scaling, scores.tolist()])
+assert "resonance_vllm" not in sys.modules
+json.dump(answers, open(sys.argv[2], "w"))
+"""
+)
+STOCK_VLLM = (
+    BLOCKED
+    + """
+import json
+from vllm import LLM, SamplingParams
+folder, ids, limit = json.load(open(sys.argv[1]))
+if __name__ == "__main__":
+    engine = LLM(folder, dtype="float32", max_model_len=limit, enforce_eager=True,
+                 skip_tokenizer_init=True, enable_prefix_caching=False)
+    ask = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
+    answers = []
+    for count in (200, len(ids)):
+        out = engine.generate([{"prompt_token_ids": ids[:count]}], ask)[0].prompt_logprobs
+        answers.append([row[token].logprob for row, token in zip(out[1:], ids[1:count])])
+    assert "resonance_vllm" not in sys.modules
+    json.dump(answers, open(sys.argv[2], "w"))
+"""
+)
+
+
+def stock(script, request, tmp_path, **environment):
+    """Run a script of a stock library on a request and read its answer."""
+    program, asked, answered = (tmp_path / name for name in ("run.py", "in.json", "out.json"))
+    program.write_text(script)
+    asked.write_text(json.dumps(request))
+    done = subprocess.run(
+        [sys.executable, str(program), str(asked), str(answered)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # an engine may abort while it shuts down, after its answer has been written
+    assert answered.exists(), done.stderr[-3000:]
+    return json.loads(answered.read_text())
+
+
+def scores_with(folder, rope, ids):
+    """Log-probabilities with our adapter, exact phase where the method has it."""
+    from transformers import AutoModelForCausalLM
+
+    config = json.loads((folder / "config.json").read_text())
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, rope_parameters=complete(rope, config), dtype=torch.float32
+    )
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return logits[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+
+
+@pytest.fixture
+def source(tiny, tmp_path):
+    folder = tmp_path / "source"
+    # weights of a trained model's size: larger ones blow the last bits of an angle up
+    rope = {"rope_type": "default", "rope_theta": 10000.0}
+    tiny("llama", rope, initializer_range=0.1).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.hf
+@pytest.mark.slow
+def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
+    config = json.loads((source / "config.json").read_text())
+    request = []
+    for number, rope in enumerate(FIXED):
+        out = tmp_path / f"out{number}"
+        limit = export_checkpoint(source, rope, out)
+        assert limit == 256 * rope.get("factor", 1)
+        request.append([str(out), IDS[: min(limit, 700)]])
+    answers = stock(STOCK_HF, request, tmp_path)
+    for rope, (_, ids), (inv_freq, scale, scores) in zip(FIXED, request, answers, strict=True):
+        spec = RopeSpec.from_dict(complete(rope, config))
+        expected = frequencies.inv_freq(spec, 16)
+        found = torch.tensor(inv_freq, dtype=torch.float64)
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+        assert scale == pytest.approx(frequencies.attention_factor(spec))
+        ours = scores_with(source, rope, ids)
+        torch.testing.assert_close(torch.tensor(scores), ours, rtol=0, atol=1e-3)
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_stock_vllm_runs_an_export_past_the_trained_length(source, tmp_path):
+    rope, out = {"rope_type": "resonance_yarn", "factor": 4}, tmp_path / "out"
+    limit = export_checkpoint(source, rope, out)
+    environment = {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    answers = stock(STOCK_VLLM, [str(out), IDS, limit], tmp_path, **environment)
+    for scores in answers:
+        ours = scores_with(source, rope, IDS[: len(scores) + 1])
+        torch.testing.assert_close(torch.tensor(scores), ours, rtol=0, atol=1e-3)
+    plain = scores_with(source, {"rope_type": "yarn", "factor": 4}, IDS)
+    assert float((plain - torch.tensor(answers[1])).abs().max()) > 1e-2

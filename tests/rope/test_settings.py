@@ -1,0 +1,191 @@
+"""What the adapters write for each library."""
+
+import json
+import logging
+
+import pytest
+
+from resonance_vllm import settings
+from resonance_vllm.check import report
+from resonance_vllm.core.errors import RopeConfigError
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 8192,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def test_short_form_and_json_say_the_same():
+    short = settings.parse_rope(
+        "yarn:factor=2,original_max_position_embeddings=8192,truncate=false"
+    )
+    assert short == {
+        "rope_type": "yarn",
+        "factor": 2,
+        "original_max_position_embeddings": 8192,
+        "truncate": False,
+    }
+    assert settings.parse_rope(json.dumps(short)) == short
+    with pytest.raises(RopeConfigError, match="'factor' in"):
+        settings.parse_rope("yarn:factor")
+    with pytest.raises(RopeConfigError, match="not JSON"):
+        settings.parse_rope("{rope_type: yarn}")
+
+
+def test_complete_takes_base_and_length_from_the_model():
+    assert settings.complete({"rope_type": "resonance_ntk", "factor": 2}, CONFIG) == {
+        "rope_type": "resonance_ntk_aware",
+        "rope_theta": 100000.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 8192,
+    }
+
+
+def test_complete_takes_the_keys_of_a_method_that_the_model_already_uses():
+    old_style = {
+        **CONFIG,
+        "rope_parameters": None,
+        "rope_theta": 500000.0,
+        "rope_scaling": LLAMA3,
+        "max_position_embeddings": 131072,
+    }
+    found = settings.complete({"rope_type": "resonance_llama3"}, old_style)
+    assert found == {**LLAMA3, "rope_type": "resonance_llama3", "rope_theta": 500000.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**CONFIG, "kv_lora_rank": 16}, "MLA"),
+        ({**CONFIG, "rope_parameters": {"rope_theta": 1e4, "mrope_section": [1]}}, "multi-axis"),
+        ({"model_type": "gpt2", "max_position_embeddings": 1024}, "rope_theta"),
+        ({"model_type": "mistral3", "text_config": {}}, "text_config"),
+    ],
+)
+def test_models_that_cannot_work_are_named(config, words):
+    with pytest.raises(RopeConfigError, match=words):
+        settings.complete({"rope_type": "resonance_yarn", "factor": 2}, config)
+
+
+FACTORED = ["linear", "ntk", "yarn", "resonance_linear", "resonance_ntk", "resonance_yarn"]
+
+
+@pytest.mark.parametrize("rope_type", [*FACTORED, "yarn_wavelength"])
+def test_same_limit_with_and_without_resonance_and_for_either_way_of_writing(rope_type):
+    rope = {"rope_type": rope_type, "factor": 2, "original_max_position_embeddings": 8192}
+    for positions in (8192, 16384):
+        config = {**CONFIG, "max_position_embeddings": positions}
+        facts = report(rope, config)
+        assert facts["hf"]["limit"] == facts["vllm"]["limit"] == 16384
+        assert facts["vllm"]["cache_rows"] >= 16384
+        assert settings.hf_overrides(rope, config)["max_position_embeddings"] == 16384
+
+
+def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
+    written = settings.hf_overrides({"rope_type": "dynamic", "factor": 1.0}, CONFIG, 16384)
+    assert written["max_position_embeddings"] == 8192
+    assert "original_max_position_embeddings" not in written["rope_parameters"]
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, 2.0), (2.0, 3.0)])
+def test_dynamic_is_frozen_at_the_served_length_for_vllm_and_logged(caplog, factor, expected):
+    with caplog.at_level(logging.WARNING):
+        written = settings.vllm_hf_overrides(
+            {"rope_type": "resonance_dynamic", "factor": factor}, CONFIG, 16384
+        )
+    assert written["rope_parameters"]["rope_type"] == "resonance_ntk_aware"
+    assert written["rope_parameters"]["factor"] == expected
+    assert "16384 tokens" in caplog.text
+
+
+def test_longrope_is_written_with_the_keys_of_each_library():
+    rope = {
+        "rope_type": "longrope",
+        "factor": 2,
+        "short_factor": [1.0] * 8,
+        "long_factor": [2.0] * 8,
+        "attention_factor": 1.25,
+    }
+    vllm = settings.vllm_hf_overrides(rope, CONFIG)
+    assert vllm["rope_parameters"]["long_mscale"] == 1.25
+    assert vllm["original_max_position_embeddings"] == 8192
+    assert "long_mscale" not in settings.hf_overrides(rope, CONFIG)["rope_parameters"]
+
+
+def test_gemma_3_keeps_the_base_of_its_sliding_layers():
+    config = {**CONFIG, "model_type": "gemma3_text", "rope_parameters": None}
+    config |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
+    written = settings.hf_overrides({"rope_type": "linear", "factor": 2}, config)
+    assert written["rope_parameters"] == {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return str(tmp_path)
+
+
+def test_model_args_of_each_backend(checkpoint):
+    rope = {"rope_type": "resonance_yarn", "factor": 2}
+    for backend in ("hf", "hf-long"):
+        args = settings.model_args(
+            rope, backend=backend, model_path=checkpoint, context_length=12000
+        )
+        assert args["max_length"] == 12000
+        assert args["max_position_embeddings"] == 16384
+        assert args["rope_precision"] == "float32"
+    args = settings.model_args(rope, backend="vllm", model_path=checkpoint, context_length=12000)
+    assert args["max_model_len"] == 12000
+    assert args["hf_overrides"]["max_position_embeddings"] == 8192
+    assert "rope_precision" not in args
+
+
+def test_model_args_refuse_another_backend_and_a_length_above_the_limit(checkpoint):
+    rope = {"rope_type": "yarn", "factor": 2}
+    with pytest.raises(RopeConfigError, match=r"'openai'.*hf, hf-long, vllm"):
+        settings.model_args(rope, backend="openai", model_path=checkpoint)
+    with pytest.raises(RopeConfigError, match="20000 is above the limit of 16384"):
+        settings.model_args(rope, backend="hf", model_path=checkpoint, context_length=20000)
+    with pytest.raises(RopeConfigError, match="rope_precision: 'half'"):
+        settings.model_args(rope, backend="hf", model_path=checkpoint, rope_precision="half")
+
+
+def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(checkpoint, caplog):
+    with caplog.at_level(logging.WARNING):
+        args = settings.model_args(
+            {"rope_type": "default"}, backend="hf", model_path=checkpoint, context_length=12000
+        )
+    assert args["max_position_embeddings"] == 12000
+    assert "extrapolation" in caplog.text
+
+
+def test_check_names_a_plugin_that_vllm_will_not_load(monkeypatch):
+    monkeypatch.setenv("VLLM_PLUGINS", "another")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    found = report({"rope_type": "resonance_yarn", "factor": 2}, CONFIG)["disagreements"]
+    assert any("VLLM_PLUGINS='another'" in line for line in found)
+
+
+def test_check_works_without_vllm(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    facts = report({"rope_type": "resonance_yarn", "factor": 2}, CONFIG)
+    assert facts["plugin"] == "vLLM is not installed"
+
+
+def test_check_tells_that_a_handwritten_dynamic_differs():
+    config = {**CONFIG, "rope_parameters": {**CONFIG["rope_parameters"], "rope_type": "ntk"}}
+    with pytest.raises(RopeConfigError, match="ntk_aware"):
+        report(None, config)
