@@ -37,6 +37,18 @@ def _sample_sha256(name: str) -> str:
     return hashlib.sha256(sample_content(source, name)).hexdigest()
 
 
+def _in_folder(folder: Path, name: str) -> Path | None:
+    """Where a task finds its file; texts for perplexity may lie in `corpora/` below."""
+    places = [folder / name] + ([] if name in _closed_files() else [folder / "corpora" / name])
+    return next((path for path in places if path.is_file()), None)
+
+
+def _closed_files() -> set[str]:
+    from leval_tasks.data import KNOWN_FILES
+
+    return set(KNOWN_FILES)
+
+
 def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Source of our tasks' documents and the hashes of its files.
 
@@ -58,21 +70,27 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
     known = own_tasks.own_tasks()
     names = [task_file(task) for task in own_tasks.members(tasks) if task in known]
     wanted = [name for name in names if name is not None]
+    if PYTHON_FILE in wanted:
+        wanted.remove(PYTHON_FILE)
+        rest = {"python": platform.python_version()}
+    else:
+        rest = {}
     if not wanted:
-        return {}
-    if wanted == [PYTHON_FILE]:
-        return {"source": "python", "version": platform.python_version()}
+        return rest
     try:
         source = resolve_source(metadata)
         files: dict[str, str] = {}
         for name in wanted:
-            path = Path(source.path) / name
             if source.kind == "sample" and name in KNOWN_FILES:
                 files[name] = _sample_sha256(name)
-            elif source.kind == "data_dir" and path.is_file():
-                files[name] = cached_sha256(path)
-            elif source.kind == "data_dir" and name in KNOWN_FILES:
-                raise missing_file(source, name)
+            elif source.kind == "data_dir":
+                path = _in_folder(Path(source.path), name)
+                if path is not None:
+                    files[name] = cached_sha256(path)
+                elif name in KNOWN_FILES:
+                    raise missing_file(source, name)
+                else:
+                    raise ConfigError(f"data_dir: {source.path} has no {name}")
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return {"source": source.kind, "files": files}
+    return {"source": source.kind, "files": files, **rest}

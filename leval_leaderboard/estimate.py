@@ -12,7 +12,7 @@ from typing import Any
 from leval_leaderboard import own_tasks
 from leval_leaderboard.cell_files import DONE, read_json, why_not_done
 from leval_leaderboard.cells import Cell
-from leval_leaderboard.data_identity import task_file
+from leval_leaderboard.data_identity import PERPLEXITY_PREFIX, task_file
 
 CHARACTERS_PER_TOKEN = 4.0
 # One generated token costs about as much as this many tokens of a prompt.
@@ -20,6 +20,7 @@ GENERATED_TOKEN_COST = 20.0
 DEFAULT_NEW_TOKENS = 512
 DEFAULT_CONTEXT = 8192
 QUESTION_TOKENS = 150.0
+PERPLEXITY_DOCUMENTS = 50
 # Backends that read a document once for all its questions.
 READS_ONCE = ("hf-long", "vllm")
 METHOD = (
@@ -80,6 +81,9 @@ def estimate(record: Mapping[str, Any]) -> Estimate:
     for task in own_tasks.members(record["tasks"]):
         file = task_file(task)
         sizes = documents(file, source) if file else None
+        if task.startswith(PERPLEXITY_PREFIX):
+            prompt += perplexity_tokens(sizes, metadata, context)
+            continue
         if sizes is None:
             return Estimate(prompt_tokens=None, new_tokens=None)
         sizes = chosen(sizes, metadata)
@@ -89,10 +93,24 @@ def estimate(record: Mapping[str, Any]) -> Estimate:
             min(size / CHARACTERS_PER_TOKEN, context) * (1 if once else n) for size, n in sizes
         )
         prompt += tokens * asked / questions + QUESTION_TOKENS * asked
-        if not task.startswith("ppl_"):
-            settings = {**record["gen_kwargs"], **record["task_gen_kwargs"].get(task, {})}
-            new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
+        settings = {**record["gen_kwargs"], **record["task_gen_kwargs"].get(task, {})}
+        new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
     return Estimate(prompt_tokens=round(prompt), new_tokens=round(new))
+
+
+def perplexity_tokens(
+    sizes: tuple[tuple[int, int], ...] | None, metadata: Mapping[str, Any], context: int
+) -> float:
+    """Tokens of the windows of a perplexity task; a document of unknown size is one context."""
+    count = int(metadata.get("num_docs", PERPLEXITY_DOCUMENTS))
+    lengths = [size / CHARACTERS_PER_TOKEN for size, _ in sizes or ()][:count]
+    lengths = lengths or [float(context)] * count
+    if metadata.get("mode") != "sliding":
+        return sum(min(length, context) for length in lengths)
+    longest = float(metadata.get("max_tokens") or max(lengths))
+    stride = int(metadata.get("stride", 256))
+    windows = sum(max(0.0, min(length, longest) - context) / stride + 1 for length in lengths)
+    return windows * context
 
 
 def chosen(
