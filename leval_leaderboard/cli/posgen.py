@@ -1,0 +1,132 @@
+"""`leval-harness posgen`: train, evaluate and tabulate the paper's own benchmark."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.group()
+def command() -> None:
+    """PosGen: train small models short, test them long, and compare RoPE encodings.
+
+    Example: leval-harness posgen train --preset quick --out runs/posgen
+    """
+
+
+@command.command()
+@click.option(
+    "--preset", default="quick", show_default=True, help="paper, paper-t5, code or quick."
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
+@click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: all three.")
+@click.option("--encoding", "encodings", multiple=True, help="Repeatable; default: all four.")
+@click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
+@click.option("--modulus", type=int, help="Size of the number vocabulary.")
+@click.option("--epochs", type=int, help="Passes over the training sequences.")
+@click.option("--learning-rate", type=float, help="Peak learning rate.")
+@click.option("--train-sequences", type=int, help="Number of training sequences.")
+@click.option("--stack", default=1, show_default=True, help="Models trained side by side.")
+@click.option("--save-steps", default=200, show_default=True, help="Steps between two states.")
+@click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def train(
+    preset: str,
+    out: Path,
+    subtasks: tuple[str, ...],
+    encodings: tuple[str, ...],
+    seeds: tuple[int, ...],
+    modulus: int | None,
+    epochs: int | None,
+    learning_rate: float | None,
+    train_sequences: int | None,
+    stack: int,
+    save_steps: int,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Train runs that have no result yet; a stopped command continues where it was.
+
+    Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
+    """
+    import dataclasses
+
+    from leval_tasks.posgen.sequences import SUBTASKS
+    from resonance_training import posgen_settings as settings
+    from resonance_training.posgen_train import train_all
+
+    recipe = settings.preset(preset)
+    asked: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "seeds": seeds or None}
+    data = {"modulus": modulus, "train": train_sequences}
+    recipe = dataclasses.replace(
+        recipe,
+        data={**recipe.data, **{k: v for k, v in data.items() if v is not None}},
+        **{k: v for k, v in asked.items() if v is not None},
+    )
+    runs = [
+        settings.Run(subtask, encoding, seed)
+        for subtask in subtasks or SUBTASKS
+        for encoding in encodings or settings.ENCODINGS
+        for seed in recipe.seeds
+    ]
+    results: list[dict[str, Any]] = []
+    for result in train_all(
+        recipe, runs, out, stack_size=stack, save_steps=save_steps, device=device
+    ):
+        results.append(result)
+        test = result["test"]
+        click.echo(
+            f"[{len(results)}/{len(runs)}] {result['subtask']} {result['encoding']} "
+            f"seed {result['seed']}: ID {100 * test['id_accuracy']:.2f} %, "
+            f"OOD {100 * test['ood_accuracy']:.2f} %",
+            err=as_json,
+        )
+    if as_json:
+        click.echo(json.dumps(results))
+
+
+@command.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False))
+@click.option("--subtask", help="Sub-task to test on; default: the one it was trained on.")
+@click.option("--limit", type=int, help="Only the first so many sequences.")
+@click.option("--device", default="cpu", show_default=True, help="Torch device.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
+def evaluate(
+    checkpoint: str, subtask: str | None, limit: int | None, device: str, as_json: bool
+) -> None:
+    """Test a checkpoint through lm-eval and the backend hf-long.
+
+    Example: leval-harness posgen evaluate runs/posgen/cot/yarn/seed-0
+    """
+    from resonance_training.posgen_evaluate import evaluate_checkpoint
+
+    metrics = evaluate_checkpoint(checkpoint, subtask=subtask, limit=limit, device=device)
+    if as_json:
+        click.echo(json.dumps(metrics))
+        return
+    for name, value in metrics.items():
+        click.echo(f"{name:24} {100 * value:6.2f} %")
+
+
+@command.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--format", "style", type=click.Choice(["md", "csv", "tex", "json"]), default="md")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="Also draw Figure 3 (svg, pdf, png)."
+)
+def table(folder: Path, style: str, figure: Path | None) -> None:
+    """Table 1 of the paper from the finished runs of a folder, beside the published numbers.
+
+    Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
+    """
+    from resonance_training import posgen_report as report
+
+    rows = report.rows(report.read_results(folder))
+    if style == "json":
+        click.echo(json.dumps([{**vars(row), "learned": row.learned} for row in rows]))
+    else:
+        click.echo(report.render(rows, style))
+    if figure is not None:
+        report.figure(folder, figure)
+        click.echo(f"wrote {figure}", err=True)

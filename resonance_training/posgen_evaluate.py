@@ -1,0 +1,59 @@
+"""Test a PosGen checkpoint as any other model is tested: through lm-eval."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from leval_tasks.posgen.sequences import SUBTASKS
+from resonance_training.posgen_settings import TrainingError, check_name
+
+
+def evaluate_checkpoint(
+    checkpoint: str, *, subtask: str | None = None, limit: int | None = None, device: str = "cpu"
+) -> dict[str, float]:
+    """Accuracies on the test split that belongs to the checkpoint's training data.
+
+    Args:
+        checkpoint: folder of a model with a number vocabulary.
+        subtask: one of `SUBTASKS`; None takes the one in the checkpoint's config.json.
+        limit: only the first so many sequences.
+        device: torch device.
+
+    Returns:
+        `ood_accuracy`, `id_accuracy` and `accuracy@a-b`, fractions.
+
+    Raises:
+        TrainingError: the sub-task is unknown, or neither given nor in the checkpoint.
+    """
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    from leval_backends.hf_long import HFLong
+    from resonance_training import t5_layer
+    from resonance_vllm.hf import register
+
+    file = Path(checkpoint) / "config.json"
+    if not file.is_file():
+        raise TrainingError(
+            f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder"
+        )
+    config = json.loads(file.read_text(encoding="utf-8"))
+    subtask = subtask or config.get("posgen", {}).get("subtask")
+    if subtask is None:
+        raise TrainingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
+    check_name("subtask", subtask, SUBTASKS)
+    register()
+    t5_layer.register()
+    name = f"posgen_{subtask}"
+    manager = TaskManager(metadata={"pretrained": checkpoint})
+    model = HFLong(pretrained=checkpoint, device=device, dtype="float32", batch_size=32)
+    output = lm_eval.simple_evaluate(
+        model=model, tasks=[name], task_manager=manager, limit=limit, bootstrap_iters=0
+    )
+    metrics = output["results"][name]
+    return {
+        key.removesuffix(",none"): value
+        for key, value in metrics.items()
+        if key.endswith(",none") and "stderr" not in key
+    }

@@ -1,0 +1,90 @@
+"""Single PosGen models as Hugging Face checkpoints, and the stack that trains many of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leval_tasks.posgen.vocabulary import build_tokenizer
+from resonance_training.posgen_settings import SPECIAL_TOKENS, Recipe, Run, rope_parameters
+from resonance_training.stacked import StackedDecoder
+
+
+def build_config(recipe: Recipe, run: Run) -> Any:
+    """The transformers configuration of a run, with its full RoPE settings.
+
+    `posgen` in it says what the model was trained on; the lm-eval tasks read it.
+    """
+    from transformers import LlamaConfig
+
+    from resonance_training.t5_layer import PosGenT5Config
+    from resonance_vllm.hf import register
+    from resonance_vllm.settings import hf_overrides
+
+    register()
+    a, data = recipe.architecture, recipe.settings(run.subtask)
+    end = data.modulus + SPECIAL_TOKENS - 1
+    base = {
+        "model_type": "llama",
+        "head_dim": a.head_dim,
+        "max_position_embeddings": data.length + 4,
+    }
+    rope = hf_overrides(rope_parameters(run.encoding, recipe.scaling), base)
+    # A default RoPE has no limit of its own; all models are tested at the same length.
+    rope["max_position_embeddings"] = max(rope["max_position_embeddings"], data.length + 4)
+    common = {
+        "vocab_size": data.modulus + SPECIAL_TOKENS,
+        "hidden_size": a.hidden,
+        "intermediate_size": a.feed_forward,
+        "num_hidden_layers": a.layers,
+        "num_attention_heads": a.heads,
+        "num_key_value_heads": a.heads,
+        "head_dim": a.head_dim,
+        "rms_norm_eps": 1e-6,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "pad_token_id": data.modulus + 1,
+        "posgen": {**dataclasses.asdict(data), "encoding": run.encoding, "run_seed": run.seed},
+        **rope,
+    }
+    if a.kind == "t5":
+        return PosGenT5Config(dropout=a.dropout, **common)
+    return LlamaConfig(tie_word_embeddings=False, **common)
+
+
+def build_model(recipe: Recipe, run: Run) -> Any:
+    """A freshly initialised single model; the weights follow from the run's seed alone."""
+    from transformers import LlamaForCausalLM
+
+    from resonance_training.t5_layer import PosGenT5ForCausalLM
+
+    config = build_config(recipe, run)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        kind = PosGenT5ForCausalLM if recipe.architecture.kind == "t5" else LlamaForCausalLM
+        return kind(config)
+
+
+def build_stack(recipe: Recipe, runs: Sequence[Run]) -> StackedDecoder:
+    """The models of several runs as one module."""
+    ropes = [
+        [rope_parameters(run.encoding, recipe.scaling, training=training) for run in runs]
+        for training in (True, False)
+    ]
+    states = [build_model(recipe, run).state_dict() for run in runs]
+    length = recipe.settings(runs[0].subtask).length + 1
+    return StackedDecoder(recipe.architecture, states, ropes[0], ropes[1], length)
+
+
+def save_models(stack: StackedDecoder, recipe: Recipe, runs: Sequence[Run], folder: Path) -> None:
+    """Write each model of a stack as a checkpoint of its own, with the number tokenizer."""
+    for index, run in enumerate(runs):
+        model = build_model(recipe, run)
+        model.load_state_dict(stack.state_of(index))
+        target = folder / run.folder
+        model.save_pretrained(target)
+        build_tokenizer(recipe.settings(run.subtask).modulus).save_pretrained(target)

@@ -1,0 +1,210 @@
+"""What a PosGen training run is: architecture, encoding, optimiser, and the presets by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+from leval_tasks.posgen.sequences import SUBTASKS, Settings
+
+ENCODINGS = ("rope", "resonance", "yarn", "resonance_yarn")
+ARCHITECTURES = ("llama", "t5")
+SPECIAL_TOKENS = 5
+
+
+class TrainingError(ValueError):
+    """A training run that cannot be done as asked."""
+
+
+def check_name(field_name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise TrainingError with near matches if `value` is not one of `allowed`."""
+    if value not in allowed:
+        near = difflib.get_close_matches(value, allowed, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise TrainingError(f"{field_name}: {value!r} is not allowed; {', '.join(allowed)}{hint}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """Sizes of the decoder.
+
+    Attributes:
+        kind: `llama` (SwiGLU, scaled attention) or `t5` (the T5-Small layer: ReLU, attention
+            logits not scaled, tied embeddings, T5's initialisation).
+        layers: number of layers.
+        hidden: width of the residual stream.
+        heads: attention heads, of `head_dim` dimensions each.
+        head_dim: dimensions of a head, all of which rotate.
+        feed_forward: width of the feed-forward layer.
+        dropout: of embeddings, attention weights, sub-layer outputs and the final state (t5).
+        freeze_feed_forward: the authors' code never trains these layers and their norms.
+    """
+
+    kind: str = "llama"
+    layers: int = 2
+    hidden: int = 512
+    heads: int = 8
+    head_dim: int = 64
+    feed_forward: int = 2048
+    dropout: float = 0.0
+    freeze_feed_forward: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("architecture", self.kind, ARCHITECTURES)
+        if self.kind == "llama" and self.dropout:
+            raise TrainingError(f"dropout: {self.dropout} is not allowed with llama; use t5")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """How YaRN is set up for PosGen.
+
+    Attributes:
+        factor: `s`.
+        original: the length `L` of the ramp, in positions.
+        beta_fast: turns within `L` above which a feature is left alone.
+        beta_slow: turns within `L` below which a feature is fully interpolated.
+        ramp: `dimension` (all published code) or `wavelength` (the paper's formula).
+        in_training: the paper trains with the scaled encoding; the authors' code trains without
+            it and switches it on for evaluation.
+    """
+
+    factor: float = 4.0
+    original: int = 65
+    beta_fast: float = 2.0
+    beta_slow: float = 1.0
+    ramp: str = "dimension"
+    in_training: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything about training but the run's own sub-task, encoding and seed.
+
+    Attributes:
+        architecture: the model.
+        scaling: YaRN's settings.
+        data: fields of `Settings` that differ from its defaults.
+        seeds: seeds of the runs; they decide initial weights, dropout and batch order.
+        epochs: passes over the training sequences.
+        batch_size: sequences a step.
+        learning_rate: peak of the one-cycle schedule.
+        weight_decay: of AdamW.
+        evaluate_every: epochs between two validations.
+        bf16: bfloat16 autocast.
+    """
+
+    architecture: Architecture = field(default_factory=Architecture)
+    scaling: Scaling = field(default_factory=Scaling)
+    data: dict[str, Any] = field(default_factory=dict)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    epochs: int = 150
+    batch_size: int = 128
+    learning_rate: float = 2e-4
+    weight_decay: float = 0.01
+    evaluate_every: int = 2
+    bf16: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate", "evaluate_every"):
+            if getattr(self, name) <= 0:
+                raise TrainingError(f"{name}: {getattr(self, name)} is not allowed; above 0")
+
+    def settings(self, subtask: str) -> Settings:
+        """The data set of a sub-task."""
+        return Settings(**{**self.data, "subtask": subtask})
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of a run; the last batch of an epoch may be smaller."""
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in one pass over the training sequences."""
+        return -(-self.settings("cot").train // self.batch_size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able copy."""
+        copy = dataclasses.asdict(self)
+        copy["seeds"] = list(self.seeds)
+        return copy
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """One model: what it is trained on, how it encodes positions, and its seed."""
+
+    subtask: str
+    encoding: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_name("subtask", self.subtask, SUBTASKS)
+        check_name("encoding", self.encoding, ENCODINGS)
+
+    @property
+    def folder(self) -> str:
+        """Folder of the run below the output folder."""
+        return f"{self.subtask}/{self.encoding}/seed-{self.seed}"
+
+
+T5_SMALL = Architecture(kind="t5", dropout=0.1)
+
+PRESETS = {
+    "paper": Recipe(),
+    "paper-t5": Recipe(architecture=T5_SMALL),
+    "code": Recipe(
+        architecture=dataclasses.replace(T5_SMALL, layers=6, freeze_feed_forward=True),
+        scaling=Scaling(factor=257 / 65, original=257, in_training=False),
+        data={"seed_policy": "cycled"},
+        seeds=(5549, 4955, 42, 3701, 49),
+    ),
+    # Two cores: what a small model can learn in about 100 seconds a run.
+    "quick": Recipe(
+        architecture=Architecture(hidden=128, heads=2, feed_forward=512),
+        seeds=(0, 1, 2),
+        epochs=11,
+        learning_rate=2e-3,
+        evaluate_every=1,
+        bf16=True,
+    ),
+}
+
+
+def preset(name: str) -> Recipe:
+    """A preset by name.
+
+    Raises:
+        TrainingError: there is none of that name.
+    """
+    check_name("preset", name, tuple(PRESETS))
+    return PRESETS[name]
+
+
+def rope_parameters(encoding: str, scaling: Scaling, *, training: bool = False) -> dict[str, Any]:
+    """The `rope_parameters` of an encoding.
+
+    Args:
+        encoding: one of `ENCODINGS`.
+        scaling: YaRN's settings.
+        training: the encoding that training uses, which may be the unscaled one.
+
+    Raises:
+        TrainingError: the encoding is unknown.
+    """
+    check_name("encoding", encoding, ENCODINGS)
+    resonance = encoding.startswith("resonance")
+    if "yarn" not in encoding or (training and not scaling.in_training):
+        return {"rope_type": "resonance" if resonance else "default", "rope_theta": 10_000.0}
+    rope = {
+        "rope_type": "resonance_yarn" if resonance else "yarn",
+        "rope_theta": 10_000.0,
+        "factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original,
+        "beta_fast": scaling.beta_fast,
+        "beta_slow": scaling.beta_slow,
+    }
+    return {**rope, "ramp": scaling.ramp} if scaling.ramp != "dimension" else rope

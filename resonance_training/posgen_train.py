@@ -1,0 +1,288 @@
+"""Train stacks of PosGen models with transformers' Trainer, resumable at any point."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import SequentialSampler
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from leval_tasks.posgen.sequences import Settings
+from leval_tasks.posgen.task import bands
+from resonance_training.posgen_data import Batches, StackData
+from resonance_training.posgen_models import build_stack, save_models
+from resonance_training.posgen_settings import Recipe, Run, TrainingError
+from resonance_training.stacked import StackedDecoder, token_losses
+
+logger = logging.getLogger(__name__)
+
+SETTINGS_FILE = "settings.json"
+RESULT_FILE = "result.json"
+METRICS_FILE = "metrics.csv"
+METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
+EVALUATION_BATCH = 125
+VALIDATION_ROWS = 250
+
+
+@torch.no_grad()
+def evaluate(
+    stack: StackedDecoder, data: StackData, split: str, rows: int | None = None
+) -> list[dict[str, float]]:
+    """Teacher-forced metrics of each model, over all tokens after the seed.
+
+    Args:
+        stack: the models.
+        data: their sequences.
+        split: `validation` or `test`.
+        rows: only the first so many sequences.
+
+    Returns:
+        One dictionary a model: `loss`, `id_accuracy`, `ood_accuracy` and `accuracy@a-b` for each
+        band (fractions; loss in nats).
+    """
+    was_training = stack.training
+    stack.eval()
+    device = next(stack.parameters()).device
+    n = min(rows or data.rows(split), data.rows(split))
+    losses: Tensor | float = 0.0
+    correct: Tensor | float = 0.0
+    for start in range(0, n, EVALUATION_BATCH):
+        ids = data.stacked(split, slice(start, min(start + EVALUATION_BATCH, n))).to(device)
+        targets = ids[..., data.first_target :]
+        logits = stack.logits(ids[..., :-1])[:, :, data.first_target - 1 :]
+        losses = losses + token_losses(logits, targets).double().sum(dim=1)
+        correct = correct + (logits.argmax(-1) == targets).double().sum(dim=1)
+    stack.train(was_training)
+    assert isinstance(losses, Tensor)
+    assert isinstance(correct, Tensor)
+    settings = data.recipe.settings(data.runs[0].subtask)
+    return [
+        {"loss": float(loss.mean() / n), **_by_position((right / n).tolist(), settings)}
+        for loss, right in zip(losses.cpu(), correct.cpu(), strict=True)
+    ]
+
+
+def _by_position(accuracy: list[float], settings: Settings) -> dict[str, float]:
+    """Means over position ranges; `accuracy` starts with the first number after the seed."""
+    offset = settings.seed_tokens
+    ranges = {
+        "id_accuracy": (offset, settings.train_length),
+        "ood_accuracy": (settings.train_length, settings.length),
+        **{f"accuracy@{a}-{b - 1}": (a, b) for a, b in bands(settings)},
+    }
+    return {
+        name: sum(accuracy[a - offset : b - offset]) / (b - a)
+        for name, (a, b) in ranges.items()
+        if b > a
+    }
+
+
+class _StackTrainer(Trainer):
+    """Trainer over a dataset whose items are whole batches, read in order."""
+
+    def __init__(self, *, first_target: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._first_target = first_target
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(train_dataset or self.train_dataset)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return model(inputs["input_ids"], self._first_target)["loss"]
+
+
+class _Recorder(TrainerCallback):
+    """Validates at fixed epochs, writes a CSV a run, and stops when a loss is no number."""
+
+    def __init__(self, stack: StackedDecoder, data: StackData, folder: Path, done: int) -> None:
+        self.stack, self.data = stack, data
+        self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
+        self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
+        for file in self.files:
+            _keep_rows(file, done)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step, losses = state.global_step, self.stack.last_losses
+        due = step % self.every == 0 or step == self.data.recipe.steps
+        if losses is None or not (due or step % 20 == 0):
+            return
+        values = losses.tolist()
+        for run, loss in zip(self.data.runs, values, strict=True):
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"loss: {loss} at step {step} in {run.folder}; lower the learning rate "
+                    f"({self.data.recipe.learning_rate:g}) or train without bf16"
+                )
+        if due:
+            results = evaluate(self.stack, self.data, "validation", VALIDATION_ROWS)
+            for file, loss, result in zip(self.files, values, results, strict=True):
+                epoch = step / self.data.recipe.steps_per_epoch
+                row = [step, epoch, loss, *(result[k] for k in ("loss", *METRICS[-2:]))]
+                with file.open("a", newline="") as stream:
+                    csv.writer(stream).writerow(row)
+
+
+def _keep_rows(file: Path, done: int) -> None:
+    """Keep the rows up to a step; later ones are written again by a resumed run."""
+    rows: list[list[str]] = []
+    if file.is_file():
+        with file.open(newline="") as stream:
+            rows = [r for r in csv.reader(stream) if r and r[0].isdigit() and int(r[0]) <= done]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="") as stream:
+        csv.writer(stream).writerows([list(METRICS), *rows])
+
+
+def train_stack(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    save_steps: int = 200,
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """Train runs side by side; write a checkpoint, metrics and a result for each.
+
+    Args:
+        recipe: how.
+        runs: which; those of a stack are trained in the same steps.
+        folder: output folder; an unfinished stack of the same runs in it is continued.
+        save_steps: steps between two resumable states.
+        device: `auto` or `cpu`.
+
+    Returns:
+        The runs' results as written to `result.json`.
+
+    Raises:
+        TrainingError: a loss became NaN or infinite.
+    """
+    torch.manual_seed(runs[0].seed)
+    stack, data = build_stack(recipe, runs), StackData(recipe, runs)
+    name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
+    states = folder / ".unfinished" / name
+    last = get_last_checkpoint(str(states)) if states.is_dir() else None
+    done = int(last.rsplit("-", 1)[1]) if last else 0
+    trainer = _trainer(recipe, stack, data, states, save_steps=save_steps, device=device)
+    trainer.add_callback(_Recorder(stack, data, folder, done))
+    logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
+    trainer.train(resume_from_checkpoint=last)
+    results = evaluate(stack, data, "test")
+    save_models(stack, recipe, runs, folder)
+    written = [
+        _write_result(folder, run, result, trainer.state.global_step)
+        for run, result in zip(runs, results, strict=True)
+    ]
+    shutil.rmtree(states, ignore_errors=True)
+    return written
+
+
+def _trainer(
+    recipe: Recipe,
+    stack: StackedDecoder,
+    data: StackData,
+    states: Path,
+    *,
+    save_steps: int,
+    device: str,
+) -> Trainer:
+    trained = [p for p in stack.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
+    )
+    arguments = TrainingArguments(
+        output_dir=str(states),
+        max_steps=recipe.steps,
+        per_device_train_batch_size=1,
+        learning_rate=recipe.learning_rate,
+        max_grad_norm=0.0,
+        logging_steps=100,
+        logging_nan_inf_filter=False,
+        save_steps=save_steps,
+        save_total_limit=1,
+        bf16=recipe.bf16,
+        use_cpu=device == "cpu",
+        seed=data.runs[0].seed,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        disable_tqdm=bool(os.environ.get("CI")),
+        report_to=[],
+    )
+    return _StackTrainer(
+        model=stack,
+        args=arguments,
+        train_dataset=Batches(data),
+        data_collator=lambda items: {"input_ids": items[0]},
+        optimizers=(optimizer, schedule),
+        first_target=data.first_target,
+    )
+
+
+def _write_result(folder: Path, run: Run, result: dict[str, float], steps: int) -> dict[str, Any]:
+    record = {"schema_version": 1, **vars(run), "steps": steps, "test": result}
+    target = folder / run.folder / RESULT_FILE
+    partial = target.with_suffix(".tmp")
+    partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    partial.replace(target)
+    return record
+
+
+def open_folder(folder: Path, recipe: Recipe) -> None:
+    """Claim an output folder for a recipe, or check that it belongs to the same one.
+
+    Raises:
+        TrainingError: it holds something else.
+    """
+    file = folder / SETTINGS_FILE
+    text = json.dumps(recipe.to_dict(), indent=1, sort_keys=True)
+    if file.is_file():
+        if file.read_text(encoding="utf-8") != text:
+            raise TrainingError(
+                f"out: {folder} holds runs with other settings ({file.name}); choose another "
+                "folder, or repeat the settings to continue there"
+            )
+        return
+    if folder.is_dir() and any(folder.iterdir()):
+        raise TrainingError(
+            f"out: {folder} is not empty and holds no PosGen runs; choose another folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def train_all(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    stack_size: int = 1,
+    save_steps: int = 200,
+    device: str = "auto",
+) -> Iterator[dict[str, Any]]:
+    """Train every run that has no result yet, `stack_size` at a time; yield all results."""
+    open_folder(folder, recipe)
+    waiting = []
+    for run in runs:
+        file = folder / run.folder / RESULT_FILE
+        if file.is_file():
+            yield json.loads(file.read_text(encoding="utf-8"))
+        else:
+            waiting.append(run)
+    for start in range(0, len(waiting), stack_size):
+        group = waiting[start : start + stack_size]
+        yield from train_stack(recipe, group, folder, save_steps=save_steps, device=device)

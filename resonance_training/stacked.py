@@ -1,0 +1,175 @@
+"""Many small decoders as one module: every weight has a leading dimension, one row a model.
+
+The models share nothing but the step counter: the loss is the sum of their own losses, so each
+gets the gradient it would get alone, and AdamW treats every weight by itself. One batched matrix
+product a layer then trains seeds, encodings and sub-tasks together, which is what fills a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, dropout, embedding, scaled_dot_product_attention
+
+from resonance_training.posgen_settings import Architecture
+from resonance_vllm.core.phase import cos_sin
+from resonance_vllm.core.spec import RopeSpec
+
+EPSILON = 1e-6
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """`[models, batch, length, hidden]` normalised in float32; weight `[models, hidden]`."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPSILON)
+    return (wide * weight[:, None, None, :]).to(x.dtype)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`[models, batch, length, in]` times `[models, out, in]`."""
+    models, batch, length, _ = x.shape
+    return torch.bmm(x.flatten(1, 2), weight.transpose(1, 2)).view(models, batch, length, -1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs (i, i + d/2) of `[models, batch, heads, length, d]`.
+
+    cos and sin are `[models, length, d/2]`.
+    """
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None, None], sin[:, None, None]
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return rotated.to(x.dtype)
+
+
+def angle_table(ropes: Sequence[Mapping[str, Any]], head_dim: int, length: int) -> Tensor:
+    """Cosine and sine of each model, `[2, models, length, head_dim / 2]` in float32."""
+    positions = torch.arange(length)
+    pairs = [cos_sin(RopeSpec.from_dict(r), head_dim, positions, torch.float32) for r in ropes]
+    return torch.stack([torch.stack(parts) for parts in zip(*pairs, strict=True)])
+
+
+class StackedDecoder(nn.Module):
+    """Decoders of one architecture, trained side by side.
+
+    Args:
+        architecture: of every model.
+        states: state dictionaries of the single models (names as in Llama).
+        train_ropes: `rope_parameters` of each model in training.
+        eval_ropes: the same in evaluation.
+        length: longest input in tokens.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        states: Sequence[Mapping[str, Tensor]],
+        train_ropes: Sequence[Mapping[str, Any]],
+        eval_ropes: Sequence[Mapping[str, Any]],
+        length: int,
+    ) -> None:
+        super().__init__()
+        self.architecture = architecture
+        tied = architecture.kind == "t5"
+        self.names = [n for n in states[0] if not (tied and n == "lm_head.weight")]
+        for name in self.names:
+            stack = torch.stack([state[name].detach().float() for state in states])
+            parameter = nn.Parameter(stack)
+            frozen = architecture.freeze_feed_forward and (
+                ".mlp." in name or ".post_attention_layernorm." in name
+            )
+            parameter.requires_grad_(not frozen)
+            self.register_parameter(name.replace(".", "__"), parameter)
+        dim = architecture.head_dim
+        self.train_angles: Tensor
+        self.eval_angles: Tensor
+        for which, ropes in (("train_angles", train_ropes), ("eval_angles", eval_ropes)):
+            self.register_buffer(which, angle_table(ropes, dim, length), persistent=False)
+        self.last_losses: Tensor | None = None
+
+    def weight(self, name: str) -> Tensor:
+        """A stacked weight by its name in the single model."""
+        return self.get_parameter(name.replace(".", "__"))
+
+    def state_of(self, index: int) -> dict[str, Tensor]:
+        """State dictionary of one model, as its single class reads it."""
+        state = {name: self.weight(name)[index].detach().cpu().clone() for name in self.names}
+        if self.architecture.kind == "t5":
+            state["lm_head.weight"] = state[EMBEDDING]
+        return state
+
+    def logits(self, input_ids: Tensor) -> Tensor:
+        """`[models, batch, length, vocabulary]` of `[models, batch, length]`."""
+        a = self.architecture
+        angles = self.train_angles if self.training else self.eval_angles
+        cos, sin = angles[:, :, : input_ids.shape[-1]]
+        vectors = self.weight(EMBEDDING)
+        offset = torch.arange(len(vectors), device=input_ids.device) * vectors.shape[1]
+        x = embedding(input_ids + offset[:, None, None], vectors.flatten(0, 1))
+        x = self._drop(x)
+        for index in range(a.layers):
+            layer = f"model.layers.{index}."
+            h = rms_norm(x, self.weight(layer + "input_layernorm.weight"))
+            x = x + self._drop(self._attention(h, layer + "self_attn.", cos, sin))
+            h = rms_norm(x, self.weight(layer + "post_attention_layernorm.weight"))
+            x = x + self._drop(self._feed_forward(h, layer + "mlp."))
+        x = self._drop(rms_norm(x, self.weight("model.norm.weight")))
+        if a.kind == "t5":
+            return linear(x * a.hidden**-0.5, vectors)
+        return linear(x, self.weight("lm_head.weight"))
+
+    def _attention(self, x: Tensor, name: str, cos: Tensor, sin: Tensor) -> Tensor:
+        a = self.architecture
+        models, batch, length, _ = x.shape
+        q, k, v = (
+            linear(x, self.weight(f"{name}{part}_proj.weight"))
+            .view(models, batch, length, a.heads, a.head_dim)
+            .transpose(2, 3)
+            for part in "qkv"
+        )
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        out = scaled_dot_product_attention(
+            q.flatten(0, 1),
+            k.flatten(0, 1),
+            v.flatten(0, 1),
+            is_causal=True,
+            scale=1.0 if a.kind == "t5" else None,
+            dropout_p=a.dropout if self.training else 0.0,
+        )
+        merged = out.transpose(1, 2).reshape(models, batch, length, -1)
+        return linear(merged, self.weight(name + "o_proj.weight"))
+
+    def _feed_forward(self, x: Tensor, name: str) -> Tensor:
+        up = linear(x, self.weight(name + "up_proj.weight"))
+        if self.architecture.kind == "llama":
+            up = nn.functional.silu(linear(x, self.weight(name + "gate_proj.weight"))) * up
+        else:
+            up = self._drop(up.relu())
+        return linear(up, self.weight(name + "down_proj.weight"))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        p = self.architecture.dropout
+        return dropout(x, p, self.training) if p else x
+
+    def forward(self, input_ids: Tensor, first_target: int) -> dict[str, Tensor]:
+        """Sum of the models' mean next-token losses.
+
+        Args:
+            input_ids: `[models, batch, length]`, whole sequences.
+            first_target: index of the first token that is a target; what stands before it (prefix
+                and seed) is only read.
+        """
+        logits = self.logits(input_ids[..., :-1])[:, :, first_target - 1 :]
+        losses = token_losses(logits, input_ids[..., first_target:]).mean(dim=(1, 2))
+        self.last_losses = losses.detach()
+        return {"loss": losses.sum()}
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy in float32 of each target `[models, batch, length]`."""
+    flat = cross_entropy(logits.float().flatten(0, 2), targets.flatten(), reduction="none")
+    return flat.view(targets.shape)

@@ -1,0 +1,174 @@
+"""A decoder whose layer is T5-Small's, except for the position encoding, which is RoPE.
+
+RMS norm before each sub-layer, ReLU feed-forward, no biases, attention logits not divided by the
+square root of the head size, tied embeddings with the final state scaled by `hidden_size ** -0.5`,
+T5's initialisation. Parameter names are those of Llama, so that both can be stacked alike.
+
+Pairs (i, i + d/2) rotate, as in Llama; T5-style weights start out symmetric in the dimensions of a
+head, so this is the same model as one that rotates neighbouring dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import CausalLMOutput
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+
+class PosGenT5Config(PreTrainedConfig):
+    """Configuration of `PosGenT5ForCausalLM`."""
+
+    model_type = "posgen_t5"
+
+    def __init__(
+        self,
+        vocab_size: int = 22,
+        hidden_size: int = 512,
+        intermediate_size: int = 2048,
+        num_hidden_layers: int = 2,
+        num_attention_heads: int = 8,
+        head_dim: int = 64,
+        max_position_embeddings: int = 260,
+        rms_norm_eps: float = 1e-6,
+        dropout: float = 0.1,
+        rope_parameters: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.intermediate_size = intermediate_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.num_key_value_heads = num_attention_heads
+        self.head_dim = head_dim
+        self.max_position_embeddings = max_position_embeddings
+        self.rms_norm_eps = rms_norm_eps
+        self.dropout = dropout
+        self.rope_parameters = rope_parameters or {"rope_type": "default", "rope_theta": 10_000.0}
+        kwargs.setdefault("tie_word_embeddings", True)
+        super().__init__(**kwargs)
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.heads, self.dropout = config.num_attention_heads, config.dropout
+        inner = config.num_attention_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, inner, bias=False)
+        self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`[batch, length, hidden]` to the same; cos and sin `[1, 1, length, head_dim]`."""
+        shape = (*x.shape[:2], self.heads, -1)
+        q, k, v = (
+            p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = (t * cos + _rotate_half(t) * sin for t in (q, k))
+        out = nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=1.0, dropout_p=self.dropout if self.training else 0.0
+        )
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+
+def _rotate_half(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[batch, length, hidden]` to the same."""
+        return self.down_proj(self.dropout(self.up_proj(x).relu()))
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = _Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = _FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`[batch, length, hidden]` to the same."""
+        x = x + self.dropout(self.self_attn(self.input_layernorm(x), cos, sin))
+        return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
+
+
+class _Decoder(nn.Module):
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        # transformers' own module, so that every registered rope type works here too.
+        self.rotary_emb = LlamaRotaryEmbedding(config)
+
+
+class PosGenT5ForCausalLM(PreTrainedModel, GenerationMixin):
+    """The decoder with its tied output matrix; it keeps no key-value cache."""
+
+    config_class = PosGenT5Config
+    base_model_prefix = "model"
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: PosGenT5Config) -> None:
+        super().__init__(config)
+        self.model = _Decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.dropout = nn.Dropout(config.dropout)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embedding."""
+        return self.model.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The tied output matrix."""
+        return self.lm_head
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """T5's initialisation with factor 1."""
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=1.0)
+        elif isinstance(module, _Attention):
+            hidden, inner = module.q_proj.in_features, module.q_proj.out_features
+            nn.init.normal_(module.q_proj.weight, std=(hidden * inner // module.heads) ** -0.5)
+            nn.init.normal_(module.k_proj.weight, std=hidden**-0.5)
+            nn.init.normal_(module.v_proj.weight, std=hidden**-0.5)
+            nn.init.normal_(module.o_proj.weight, std=inner**-0.5)
+        elif isinstance(module, _FeedForward):
+            nn.init.normal_(module.up_proj.weight, std=module.up_proj.in_features**-0.5)
+            nn.init.normal_(module.down_proj.weight, std=module.down_proj.in_features**-0.5)
+
+    def forward(self, input_ids: Tensor, **_: Any) -> CausalLMOutput:
+        """Logits `[batch, length, vocabulary]` of `input_ids` `[batch, length]`."""
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        weights = self.model.embed_tokens.weight
+        cos, sin = (t[:, None] for t in self.model.rotary_emb(weights, positions))
+        x = self.dropout(self.model.embed_tokens(input_ids))
+        for layer in self.model.layers:
+            x = layer(x, cos, sin)
+        x = self.dropout(self.model.norm(x)) * self.config.hidden_size**-0.5
+        return CausalLMOutput(logits=self.lm_head(x))
+
+
+def register() -> None:
+    """Let transformers' Auto classes load such checkpoints; calling it again does nothing."""
+    AutoConfig.register("posgen_t5", PosGenT5Config, exist_ok=True)
+    AutoModelForCausalLM.register(PosGenT5Config, PosGenT5ForCausalLM, exist_ok=True)

@@ -1,0 +1,336 @@
+"""PosGen training: the stack against single models, resuming, errors, and lm-eval's own view."""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from resonance_training import posgen_report as report
+from resonance_training import posgen_settings as settings
+from resonance_training import posgen_train, t5_layer
+from resonance_training.posgen_data import Batches, StackData
+from resonance_training.posgen_evaluate import evaluate_checkpoint
+from resonance_training.posgen_models import build_model, build_stack
+from resonance_training.posgen_settings import Architecture, Recipe, Run, TrainingError
+from resonance_training.posgen_train import open_folder, train_all, train_stack
+from resonance_vllm.core.frequencies import attention_factor, inv_freq
+from resonance_vllm.core.spec import RopeSpec
+
+pytestmark = pytest.mark.hf
+
+SMALL = {"hidden": 32, "heads": 2, "head_dim": 16, "feed_forward": 48}
+DATA = {"train": 96, "validation": 12, "test": 12, "train_length": 16, "length": 48}
+RUNS = [Run("cot", "rope", 0), Run("recursive", "resonance_yarn", 1), Run("cot", "yarn", 2)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _recipe(**changes):
+    recipe = Recipe(
+        architecture=Architecture(**SMALL),
+        scaling=settings.Scaling(original=17),
+        data=DATA,
+        epochs=4,
+        batch_size=40,
+        learning_rate=3e-3,
+    )
+    return dataclasses.replace(recipe, **changes)
+
+
+T5 = Architecture(kind="t5", **SMALL)
+
+
+@pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
+@pytest.mark.parametrize("encoding", settings.ENCODINGS)
+def test_stack_gives_the_logits_of_each_single_model(architecture, encoding):
+    recipe = _recipe(architecture=architecture)
+    runs = [Run("cot", encoding, 0), Run("cot", "rope", 5)]
+    stack = build_stack(recipe, runs).eval()
+    ids = torch.randint(0, 22, (2, 3, 49), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        stacked = stack.logits(ids)
+        for index, run in enumerate(runs):
+            single = build_model(recipe, run).eval()(input_ids=ids[index]).logits
+            torch.testing.assert_close(stacked[index], single, atol=2e-5, rtol=2e-5)
+
+
+def test_t5_layer_is_plain_rope_maths():
+    """One layer written out from the definition, angles from `inv_freq` alone."""
+    run = Run("cot", "yarn", 3)
+    recipe = _recipe(architecture=dataclasses.replace(T5, layers=1))
+    model = build_model(recipe, run).eval().double()
+    model.model.rotary_emb.float()
+    weights = {k: v.double() for k, v in model.state_dict().items()}
+    ids = torch.tensor([[21, 3, 5, 0, 16, 2]])
+    spec = RopeSpec.from_dict(settings.rope_parameters("yarn", recipe.scaling))
+    angles = torch.arange(6, dtype=torch.float64)[:, None] * inv_freq(spec, 16)
+
+    def norm(x, w):
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * w
+
+    def turn(x):
+        z = torch.complex(x[..., :8], x[..., 8:]) * torch.polar(torch.ones(6, 8).double(), angles)
+        return torch.cat((z.real, z.imag), dim=-1) * attention_factor(spec)
+
+    def part(name):
+        return weights[f"model.layers.0.{name}.weight"]
+
+    x = weights["model.embed_tokens.weight"][ids[0]]
+    h = norm(x, part("input_layernorm"))
+    heads = []
+    for head in range(2):
+        rows = slice(16 * head, 16 * head + 16)
+        q, k, v = (h @ part(f"self_attn.{n}_proj")[rows].T for n in "qkv")
+        logits = turn(q) @ turn(k).T
+        logits += torch.full((6, 6), -torch.inf).triu(1)
+        heads.append(logits.softmax(-1) @ v)
+    x = x + torch.cat(heads, -1) @ part("self_attn.o_proj").T
+    h = norm(x, part("post_attention_layernorm"))
+    x = x + (h @ part("mlp.up_proj").T).relu() @ part("mlp.down_proj").T
+    expected = norm(x, weights["model.norm.weight"]) * 32**-0.5
+    expected = expected @ weights["model.embed_tokens.weight"].T
+    with torch.no_grad():
+        got = model(input_ids=ids).logits[0]
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_stacked_training_is_each_model_trained_alone(tmp_path):
+    """Against a plain loop over the single transformers model, one at a time."""
+    recipe = _recipe()
+    train_stack(recipe, RUNS, tmp_path, device="cpu")
+    for run in RUNS:
+        model = build_model(recipe, run).train()
+        batches = Batches(StackData(recipe, [run]))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=3e-3, total_steps=recipe.steps + 1, pct_start=0.1
+        )
+        for step in range(recipe.steps):
+            ids = batches[step][0]
+            logits = model(input_ids=ids[:, :-1]).logits[:, 4:]
+            loss = cross_entropy(logits.flatten(0, 1), ids[:, 5:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        saved = type(model).from_pretrained(tmp_path / run.folder).state_dict()
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(saved[name], value, atol=2e-4, rtol=2e-3, msg=name)
+
+
+def test_targets_are_the_numbers_after_the_seed_and_batches_cover_each_epoch():
+    recipe = _recipe()
+    data = StackData(recipe, RUNS)
+    batches = Batches(data)
+    assert len(batches) == 12
+    assert [batches[i].shape[1] for i in range(3)] == [40, 40, 16]
+    for model, run in enumerate(RUNS):
+        seen = torch.cat([batches[i][model] for i in range(3)])
+        assert seen.shape == (96, 17)
+        assert len(seen.unique(dim=0)) == 96
+        assert (seen[:, 0] == 21).all()
+        again = torch.cat([batches[i][model] for i in range(3, 6)])
+        assert not torch.equal(seen, again)
+        # The prefix and four seed tokens are read, the rest are targets that follow the rule.
+        assert data.first_target == 5
+        start = 1 if run.subtask == "cot" else 0
+        far = seen[:, 1] if start else seen[:, 2]
+        assert torch.equal(seen[:, 6], (far + seen[:, 3:6].sum(1)) % 17)
+
+
+class _KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch, dropout):
+    recipe = _recipe(architecture=dataclasses.replace(T5, dropout=dropout), evaluate_every=1)
+    runs = RUNS[:2]
+    unbroken = list(train_all(recipe, runs, tmp_path / "a", stack_size=2, device="cpu"))
+    original = posgen_train._Recorder.on_step_end
+
+    def dies(self, args, state, control, **kwargs):
+        original(self, args, state, control, **kwargs)
+        if state.global_step == 8:
+            raise _KilledError
+
+    monkeypatch.setattr(posgen_train._Recorder, "on_step_end", dies)
+    with pytest.raises(_KilledError):
+        list(train_all(recipe, runs, tmp_path / "b", stack_size=2, save_steps=5, device="cpu"))
+    monkeypatch.setattr(posgen_train._Recorder, "on_step_end", original)
+    assert not list((tmp_path / "b").glob("*/*/*/result.json"))
+    resumed = list(
+        train_all(recipe, runs, tmp_path / "b", stack_size=2, save_steps=5, device="cpu")
+    )
+    assert resumed == unbroken
+    for run in runs:
+        curves = [(tmp_path / x / run.folder / "metrics.csv").read_text() for x in "ab"]
+        assert curves[0] == curves[1]
+        assert [r["step"] for r in csv.DictReader(curves[0].splitlines())] == ["3", "6", "9", "12"]
+
+
+def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path):
+    recipe = _recipe(epochs=1)
+    run = RUNS[0]
+    list(train_all(recipe, [run], tmp_path, device="cpu"))
+    result = tmp_path / run.folder / "result.json"
+    result.write_text(json.dumps({"schema_version": 1, "kept": True}))
+    assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [
+        {"schema_version": 1, "kept": True}
+    ]
+    with pytest.raises(TrainingError, match="holds runs with other settings"):
+        list(train_all(_recipe(epochs=2), [run], tmp_path, device="cpu"))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    with pytest.raises(TrainingError, match="not empty and holds no PosGen runs"):
+        open_folder(other, recipe)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+    recipe = _recipe(learning_rate=1e30, epochs=30)
+    with pytest.raises(TrainingError, match=r"loss: (nan|inf) at step 6 in cot/rope/seed-0"):
+        train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
+
+
+def test_code_preset_freezes_feed_forward_and_scales_only_in_evaluation(tmp_path):
+    code = settings.preset("code")
+    assert code.scaling.factor == pytest.approx(3.954, abs=1e-3)
+    architecture = dataclasses.replace(T5, freeze_feed_forward=True)
+    recipe = _recipe(architecture=architecture, scaling=code.scaling, epochs=1)
+    run = Run("cot", "resonance_yarn", 0)
+    stack = build_stack(recipe, [run])
+    assert not torch.allclose(stack.train_angles, stack.eval_angles)
+    unscaled = build_stack(recipe, [Run("cot", "resonance", 0)])
+    assert torch.equal(stack.train_angles, unscaled.eval_angles)
+    train_stack(recipe, [run], tmp_path, device="cpu")
+    saved = t5_layer.PosGenT5ForCausalLM.from_pretrained(tmp_path / run.folder).state_dict()
+    for name, fresh in build_model(recipe, run).state_dict().items():
+        frozen = ".mlp." in name or "post_attention" in name
+        assert torch.equal(saved[name], fresh) == frozen, name
+
+
+def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
+    rope = settings.rope_parameters("resonance_yarn", settings.preset("code").scaling)
+    spec = RopeSpec.from_dict(rope)
+    wavelengths = (2 * np.pi / inv_freq(spec, 64)).round().long().tolist()
+    # Read off a run of the authors' code; see posgen.md.
+    assert wavelengths[8:16] == [63, 84, 112, 198, 396, 1048, 1397, 1863]
+    assert wavelengths[-1] == 186294
+    assert attention_factor(spec) == pytest.approx(1.13747, abs=1e-5)
+
+
+@pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
+def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
+    data = {**DATA, "train": 400}
+    recipe = _recipe(architecture=architecture, data=data, epochs=12)
+    run = Run("cot", "resonance_yarn", 4)
+    (result,) = train_stack(recipe, [run], tmp_path, device="cpu")
+    metrics = evaluate_checkpoint(str(tmp_path / run.folder))
+    own = {name: value for name, value in result["test"].items() if name != "loss"}
+    assert set(own) == {"id_accuracy", "ood_accuracy", *(f"accuracy@{x}" for x in _bands())}
+    assert metrics == pytest.approx(own, abs=1e-9)
+    config = json.loads((tmp_path / run.folder / "config.json").read_text())
+    assert config["rope_parameters"] == {
+        "rope_type": "resonance_yarn",
+        "rope_theta": 10_000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 17,
+        "beta_fast": 2.0,
+    }
+
+
+def _bands():
+    return ("16-25", "26-36", "37-47")
+
+
+def test_a_model_without_numbers_and_an_unknown_subtask_are_refused(tmp_path):
+    recipe = _recipe(epochs=1)
+    train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
+    folder = tmp_path / RUNS[0].folder
+    with pytest.raises(TrainingError, match="did you mean cot"):
+        evaluate_checkpoint(str(folder), subtask="coT")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {
+        (f"w{word}" if word.isdigit() else word): i for word, i in vocabulary.items()
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ValueError, match="has no number vocabulary"):
+        evaluate_checkpoint(str(folder))
+    with pytest.raises(TrainingError, match=r"config\.json"):
+        evaluate_checkpoint(str(tmp_path))
+
+
+def test_other_backends_stop_with_an_error_that_names_hf_long(tmp_path):
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    recipe = _recipe(epochs=1)
+    train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
+    checkpoint = str(tmp_path / RUNS[0].folder)
+    with pytest.raises(ValueError, match="use --model hf-long"):
+        lm_eval.simple_evaluate(
+            model="hf",
+            model_args={"pretrained": checkpoint, "device": "cpu"},
+            tasks=["posgen_cot"],
+            task_manager=TaskManager(metadata={"pretrained": checkpoint}),
+            limit=2,
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Run("cot", "resonace", 0), "did you mean resonance"),
+        (lambda: Run("kot", "rope", 0), "did you mean cot"),
+        (lambda: settings.preset("papr"), "did you mean paper"),
+        (lambda: Architecture(kind="gpt"), "architecture: 'gpt'"),
+        (lambda: Architecture(dropout=0.1), "use t5"),
+        (lambda: _recipe(epochs=0), "epochs: 0"),
+    ],
+)
+def test_wrong_settings_are_named(make, message):
+    with pytest.raises(TrainingError, match=message):
+        make()
+
+
+def _result(subtask, encoding, seed, ood, id_accuracy=0.99):
+    test = {"ood_accuracy": ood, "id_accuracy": id_accuracy}
+    return {"subtask": subtask, "encoding": encoding, "seed": seed, "test": test}
+
+
+def test_table_has_means_and_marks_rows_that_were_not_learned(tmp_path):
+    rows = report.rows(
+        [
+            _result("cot", "rope", 0, 0.5),
+            _result("cot", "rope", 1, 0.7),
+            _result("cot", "yarn", 0, 0.9, id_accuracy=0.5),
+        ]
+    )
+    text = report.render(rows, "md").splitlines()
+    assert text[2] == "| RoPE | CoT | 2 | 99.00 | 60.00 | 14.14 | 69.56 | best learned |"
+    assert text[3] == "| YaRN | CoT | 1 | 50.00 | 90.00 | – | 98.71 | not learned |"
+    assert report.render(rows, "csv").startswith("Encoding,Sub-task,Seeds")
+    assert r"\%" in report.render(rows, "tex")
+    with pytest.raises(TrainingError, match="no finished PosGen run"):
+        report.read_results(tmp_path)
+
+
+def test_figure_is_drawn_from_the_metrics(tmp_path):
+    recipe = _recipe(epochs=2, evaluate_every=1)
+    list(train_all(recipe, RUNS[:2], tmp_path, device="cpu"))
+    report.figure(tmp_path, tmp_path / "f.svg")
+    assert "Recursive" in Path(tmp_path / "f.svg").read_text()
+    assert report._mean_curve(sorted(tmp_path.glob("cot/rope/*/metrics.csv"))).keys() == {1, 2}
