@@ -1,0 +1,227 @@
+"""Which texts are read: where they come from, which are dropped, which are drawn."""
+
+import hashlib
+import json
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from leval_tasks.data import Source, read_bytes, resolve_source
+from leval_tasks.errors import DataError, one_of
+
+logger = logging.getLogger(__name__)
+
+# Text, not token ids: the sets that the papers' scripts load are tokenised for Llama 2 only. None
+# of these needs a dataset script. Proof-pile itself does, so its arXiv part stands in for it.
+HUB = {
+    "govreport": ("ccdv/govreport-summarization", "test", "report"),
+    "pg19": ("emozilla/pg19-test", "test", "text"),
+}
+CORPORA = ("govreport", "proofpile", "pg19")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One document before tokenisation."""
+
+    document_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document in the model's own tokens.
+
+    Attributes:
+        document_id: Name in the results.
+        text: The text that the tokens cover.
+        tokens: Token ids without special tokens.
+        ends: For each token, where in `text` it ends (characters).
+    """
+
+    document_id: str
+    text: str
+    tokens: list[int]
+    ends: list[int]
+
+    def scored_text(self, start: int, end: int) -> str:
+        """The text of tokens `start..end-1`."""
+        return self.text[self.ends[start - 1] if start else 0 : self.ends[end - 1]]
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Documents of a run and what was left out on the way."""
+
+    documents: list[Document]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
+    """All texts of a corpus and where they came from.
+
+    Args:
+        corpus: One of `CORPORA`.
+        data_dir: Folder with `<corpus>.jsonl`, one JSON object with `text` a line; also looked for
+            in its subfolder `corpora`. Without it `LEVAL_DATA_DIR`, else the hub.
+
+    Raises:
+        DataError: Unknown corpus, a file that is missing or damaged, or a hub that gives
+            nothing.
+    """
+    one_of("corpus", corpus, CORPORA)
+    source = resolve_source({"data_dir": data_dir})
+    if source.kind == "sample":
+        raise DataError(
+            f"data_dir 'sample' has no {corpus}: the bundled sample is for closed-ended tasks; "
+            "ppl_pydocs needs no data"
+        )
+    return _local(corpus, source) if source.kind == "data_dir" else _hub(corpus)
+
+
+def _local(corpus: str, source: Source) -> tuple[list[Text], dict[str, Any]]:
+    name, folder = f"{corpus}.jsonl", Path(source.path)
+    path = next((p for p in (folder / name, folder / "corpora" / name) if p.is_file()), None)
+    if path is None:
+        raise DataError(
+            f"{name} is neither in {folder} nor in {folder / 'corpora'}; data_dir must hold it, "
+            'one JSON object with a "text" field a line'
+        )
+    content = read_bytes(path)
+    described = {
+        "source": "data_dir",
+        "path": str(path),
+        "sample": False,
+        "files": {name: hashlib.sha256(content).hexdigest()},
+    }
+    texts = []
+    # only \n ends a record: JSON strings may hold other characters of str.splitlines
+    for number, line in enumerate(_decoded(content, path).split("\n")):
+        if line.strip():
+            texts.append(Text(f"{corpus}-{number}", _text_of(line, path, number + 1)))
+    return texts, described
+
+
+def _decoded(content: bytes, path: Path) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def _text_of(line: str, path: Path, number: int) -> str:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise DataError(f'{path}, line {number} has no string under "text"')
+    return text
+
+
+def _hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
+    """Texts of a hub data set that needs no script."""
+    if corpus not in HUB:
+        raise DataError(
+            f"{corpus} has no hub source that loads without a dataset script; "
+            f'put {corpus}.jsonl (one JSON object with "text" a line) into a folder and give it: '
+            '--metadata \'{"data_dir": "FOLDER"}\''
+        )
+    from datasets import load_dataset
+
+    path, split, column = HUB[corpus]
+    try:
+        rows = load_dataset(path, split=split)[column]
+    except Exception as error:
+        raise DataError(
+            f"{corpus} could not be read from the hub ({path}: {error}); give a folder with "
+            f'{corpus}.jsonl instead: --metadata \'{{"data_dir": "FOLDER"}}\''
+        ) from error
+    texts = [Text(f"{corpus}-{number}", text) for number, text in enumerate(rows)]
+    digest = hashlib.sha256("\0".join(t.text for t in texts).encode("utf-8")).hexdigest()
+    return texts, {
+        "source": "hub",
+        "path": path,
+        "sample": False,
+        "files": {f"{split}.{column}": digest},
+    }
+
+
+def drop_unusable(texts: Iterable[Text]) -> tuple[list[Text], dict[str, int]]:
+    """Texts without the empty ones and without second copies, and how many of each went."""
+    seen: set[str] = set()
+    kept: list[Text] = []
+    left_out = {"empty": 0, "duplicate": 0}
+    for text in texts:
+        key = text.text.strip()
+        if not key:
+            left_out["empty"] += 1
+        elif key in seen:
+            left_out["duplicate"] += 1
+        else:
+            seen.add(key)
+            kept.append(text)
+    return kept, left_out
+
+
+def draw(
+    texts: Sequence[Text],
+    tokenize: Callable[[str], tuple[list[int], list[int]]],
+    *,
+    num_docs: int,
+    seed: int,
+    min_tokens: int,
+    max_tokens: int | None,
+) -> Drawn:
+    """Draw `num_docs` of the documents that are long enough, in the order of the source.
+
+    The texts are visited in one seeded order until enough are found, which draws uniformly from
+    the long enough ones without tokenising all; short ones count as left out as far as visited.
+
+    Raises:
+        DataError: No document is long enough.
+    """
+    usable, left_out = drop_unusable(texts)
+    order = list(range(len(usable)))
+    random.Random(seed).shuffle(order)
+    found: dict[int, Document] = {}
+    longest = 0
+    left_out["too_short"] = 0
+    for index in order:
+        if len(found) == num_docs:
+            break
+        tokens, ends = tokenize(usable[index].text)
+        longest = max(longest, len(tokens))
+        if len(tokens) < min_tokens:
+            left_out["too_short"] += 1
+            continue
+        tokens, ends = tokens[:max_tokens], ends[:max_tokens]
+        found[index] = Document(usable[index].document_id, usable[index].text, tokens, ends)
+    if not found:
+        raise DataError(
+            f"none of {len(usable)} documents has the {min_tokens} tokens that the longest context "
+            f"(or min_tokens) needs; the longest has {longest}. Take a shorter context_length or "
+            "other documents"
+        )
+    _say_what_is_left_out(left_out, len(found), num_docs, min_tokens)
+    return Drawn([found[index] for index in sorted(found)], left_out)
+
+
+def _say_what_is_left_out(
+    left_out: Mapping[str, int], found: int, num_docs: int, min_tokens: int
+) -> None:
+    if any(left_out.values()):
+        logger.warning(
+            "left out: %d empty, %d duplicate, %d shorter than %d tokens; %d documents remain",
+            left_out["empty"],
+            left_out["duplicate"],
+            left_out["too_short"],
+            min_tokens,
+            found,
+        )
+    if found < num_docs:
+        logger.warning("num_docs=%d, but only %d documents can be used", num_docs, found)

@@ -1,0 +1,326 @@
+"""Perplexity as lm-eval tasks: token windows out, sums and counts of each document back.
+
+Requests are of the type `_loglikelihood_tokens`, which hf, hf-long, vllm and local-completions
+answer alike: token ids go to the model as they are, nothing is tokenised twice or cut.
+"""
+
+import hashlib
+import itertools
+import logging
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import Task
+from lm_eval.config.task import TaskConfig
+
+from leval_tasks.errors import DataError, SettingError
+from leval_tasks.perplexity import metrics
+from leval_tasks.perplexity.documents import Document, Drawn, draw, read_corpus
+from leval_tasks.perplexity.model import Reader, find_reader
+from leval_tasks.perplexity.pydocs import equal_cuts, language_reference
+from leval_tasks.perplexity.settings import Settings, read_settings
+from leval_tasks.perplexity.windows import Window, make_windows
+
+logger = logging.getLogger(__name__)
+
+REQUEST = "_loglikelihood_tokens"
+PYDOCS = "pydocs"
+
+
+class WindowRequest(Instance):
+    """One window for a model; unpacks to (cache key, context ids, scored ids).
+
+    What lm-eval logs of a request is `arguments`: here a line that names the window and the digest
+    of its tokens, never the tokens. There is no cache key: lm-eval's response cache holds the
+    answers to text requests only.
+    """
+
+    def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
+        digest = hashlib.sha256(repr((context, scored)).encode()).hexdigest()[:16]
+        label = (
+            f"{kwargs['doc']['document_id']} @{window.context_length}: tokens "
+            f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
+        )
+        super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
+        self.token_parts = (None, context, scored)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.token_parts)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.token_parts[index]
+
+    def __len__(self) -> int:
+        return len(self.token_parts)
+
+
+class PerplexityTask(Task):
+    """One corpus read window by window; settings come through lm-eval's `--metadata`.
+
+    Keys count at the top level of the metadata, or under `perplexity`, which wins: so a run can
+    give closed-ended tasks one `context_length` and these tasks a list.
+    """
+
+    VERSION = 1
+    OUTPUT_TYPE = REQUEST
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Keep the settings; documents and tokenizer are read when requests are built."""
+        super().__init__()
+        given = dict(config)
+        metadata = dict(given.get("metadata") or {})
+        self._config = TaskConfig(
+            task=given.get("task"),
+            output_type=REQUEST,
+            num_fewshot=0,
+            metadata=metadata,
+        )
+        self._metadata = {**metadata, **(metadata.get("perplexity") or {})}
+        self._corpus = str(metadata["corpus"])
+        self._drawn: Drawn | None = None
+        self._settings: Settings | None = None
+        self._reader: Reader | None = None
+        self._by_id: dict[str, Document] = {}
+
+    def download(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: texts are read with the tokenizer at hand."""
+
+    def has_training_docs(self) -> bool:
+        """No."""
+        return False
+
+    def has_validation_docs(self) -> bool:
+        """No."""
+        return False
+
+    def has_test_docs(self) -> bool:
+        """Yes."""
+        return True
+
+    def test_docs(self) -> list[dict[str, Any]]:
+        """What is logged of each document: its name and size, never its text."""
+        self._prepare()
+        return [
+            {
+                "document_id": document.document_id,
+                "cluster": document.document_id,
+                "source": self._config.metadata["data"]["source"],
+                "document_tokens": len(document.tokens),
+            }
+            for document in self._by_id.values()
+        ]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this run."""
+        self._prepare()
+        assert self._settings is not None
+        return self._settings
+
+    def _prepare(self) -> None:
+        if self._drawn is not None:
+            return
+        reader = find_reader(self._metadata)
+        bos = reader.tokenizer.bos_token_id
+        settings = read_settings(
+            self._metadata, has_bos=bos is not None, default_length=reader.limit
+        )
+        reader.check_window(settings.longest)
+        if not settings.bos:
+            logger.warning(
+                "windows begin without BOS: the first token of each document is not scored"
+            )
+        if self._corpus == PYDOCS:
+            drawn, data = draw_pydocs(reader, settings)
+        else:
+            texts, data = read_corpus(self._corpus, self._metadata.get("data_dir"))
+            drawn = draw(
+                texts,
+                reader.encode,
+                num_docs=settings.num_docs,
+                seed=settings.seed,
+                min_tokens=settings.min_tokens,
+                max_tokens=settings.max_tokens,
+            )
+        self._reader, self._settings, self._drawn = reader, settings, drawn
+        self._by_id = {document.document_id: document for document in drawn.documents}
+        self._config.metadata.update(
+            data=data,
+            settings=settings.as_dict(),
+            left_out=drawn.left_out,
+            documents=len(drawn.documents),
+            tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),
+            softmax=reader.softmax,
+        )
+
+    def build_all_requests(self, **kwargs: Any) -> None:
+        """As lm-eval, but never from its request cache, whose key lacks lengths and tokenizer."""
+        if kwargs.pop("cache_requests", False):
+            logger.warning("--cache_requests is not used for %s", self.task_name)
+        kwargs.pop("rewrite_requests_cache", None)
+        if kwargs.get("apply_chat_template"):
+            logger.warning("%s reads plain text: no chat template", self.task_name)
+        super().build_all_requests(**kwargs)
+
+    def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
+        """Empty: windows hold the document's tokens and nothing else."""
+        return ""
+
+    def doc_to_text(self, doc: Mapping[str, Any]) -> str:
+        """The document's name."""
+        return str(doc["document_id"])
+
+    def doc_to_target(self, doc: Mapping[str, Any]) -> str:
+        """Empty: nothing is generated."""
+        return ""
+
+    def windows(self, doc: Mapping[str, Any]) -> list[Window]:
+        """All windows of a document, shortest context length first."""
+        settings = self.settings
+        n = len(self._by_id[doc["document_id"]].tokens)
+        return [
+            window
+            for length in settings.context_lengths
+            for window in make_windows(n, length, settings.stride, settings.mode, settings.bos)
+        ]
+
+    def construct_requests(self, doc: Any, ctx: str, **kwargs: Any) -> list[WindowRequest]:
+        """One request a window."""
+        windows = self.windows(doc)
+        tokens = self._by_id[doc["document_id"]].tokens
+        assert self._reader is not None
+        bos = self._reader.tokenizer.bos_token_id
+        return [
+            WindowRequest(
+                window,
+                [bos] * window.bos + tokens[window.start : window.score_start],
+                tokens[window.score_start : window.end],
+                doc=doc,
+                idx=index,
+                metadata=kwargs["metadata"],
+            )
+            for index, window in enumerate(windows)
+        ]
+
+    def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
+        """Pairs of (numerator, denominator) a metric; zeros where a request failed."""
+        windows = self.windows(doc)
+        nll = [-float(total) for total, _ in results]
+        failed = not all(map(math.isfinite, nll))
+        if failed:
+            logger.error("%s has no result and does not count", doc["document_id"])
+        values: dict[str, list[float]] = {}
+        cumulated: list[tuple[int, float, int]] = [(0, 0.0, 0)]
+        for length in self.settings.context_lengths:
+            mine = [i for i, window in enumerate(windows) if window.context_length == length]
+            pairs = self._pairs(doc, [windows[i] for i in mine], [nll[i] for i in mine])
+            values |= {f"{name}@{length}": pair for name, pair in pairs.items()}
+            cumulated.append((length, *map(float, pairs["token_perplexity"])))  # type: ignore[arg-type]
+        if self.settings.mode == "truncate":
+            values |= band_pairs(cumulated)
+        if failed:
+            values = {name: [0.0, 0] for name in values}
+        out: dict[str, Any] = {}
+        for name, pair in values.items():
+            out[name] = pair
+            out[f"{name}_stderr"] = pair  # aggregated after it, into lm-eval's own field
+        return out | {"failed": int(failed)}
+
+    def _pairs(
+        self, doc: Mapping[str, Any], windows: Sequence[Window], nll: Sequence[float]
+    ) -> dict[str, list[float]]:
+        document = self._by_id[doc["document_id"]]
+        text = document.scored_text(windows[0].score_start, windows[-1].end)
+        return metrics.document_pairs(
+            nll, [window.scored for window in windows], len(text.split()), len(text.encode())
+        )
+
+    def metric_names(self) -> list[str]:
+        """Every metric of this run but `failed`, without standard errors."""
+        lengths = self.settings.context_lengths
+        names = [f"{name}@{length}" for length in lengths for name in metrics.METRICS]
+        if self.settings.mode == "truncate":
+            names += [
+                band_name(start, end) for start, end in zip((0, *lengths), lengths, strict=False)
+            ]
+        return names
+
+    def aggregation(self) -> dict[str, Any]:
+        """One division over all documents a metric, and its standard error."""
+        out: dict[str, Any] = {"failed": sum}
+        for name in self.metric_names():
+            out[name], out[f"{name}_stderr"] = metrics.aggregations(name)
+        return out
+
+    def higher_is_better(self) -> dict[str, bool]:
+        """Lower is better throughout."""
+        return dict.fromkeys((*self.metric_names(), "failed"), False)
+
+
+def band_name(start: int, end: int) -> str:
+    """Name of the mean negative log-likelihood of the positions `start..end-1`."""
+    return f"nll@{start}-{end}"
+
+
+def band_pairs(cumulated: Sequence[tuple[int, float, int]]) -> dict[str, list[float]]:
+    """What each stretch between two lengths adds, from windows that all begin at position 0.
+
+    Args:
+        cumulated: (context length, nats, tokens) in growing order, from (0, 0, 0).
+    """
+    return {
+        band_name(a[0], b[0]): [b[1] - a[1], b[2] - a[2]] for a, b in itertools.pairwise(cumulated)
+    }
+
+
+def draw_pydocs(reader: Reader, settings: Settings) -> tuple[Drawn, dict[str, Any]]:
+    """Documents of equal token length from the language reference, drawn with the seed.
+
+    A document fills one window of the longest context; in the modes whose windows move it is twice
+    as long. `max_tokens` sets another size.
+
+    Raises:
+        DataError: The language reference is shorter than one document.
+        SettingError: `min_tokens` asks for longer documents than are cut.
+    """
+    text, identity = language_reference()
+    tokens, ends = reader.encode(text)
+    moving = settings.mode in ("sliding", "disjoint")
+    size = settings.max_tokens or settings.full_window * (2 if moving else 1)
+    if settings.min_tokens > size:
+        raise SettingError(
+            f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "
+            "ppl_pydocs; leave it out, or set max_tokens, which is their size"
+        )
+    cuts = equal_cuts(len(tokens), size)
+    if not cuts:
+        raise DataError(
+            f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
+            "take a shorter context_length, or ppl_pg19"
+        )
+    chosen = sorted(random.Random(settings.seed).sample(cuts, min(settings.num_docs, len(cuts))))
+    if len(cuts) < settings.num_docs:
+        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, len(cuts))
+    documents = []
+    for start, end in chosen:
+        first = ends[start - 1] if start else 0
+        documents.append(
+            Document(
+                f"{PYDOCS}-{start}",
+                text[first : ends[end - 1]],
+                tokens[start:end],
+                [place - first for place in ends[start:end]],
+            )
+        )
+    left_out = {"tokens_after_the_last_cut": len(tokens) - cuts[-1][1]}
+    data = {
+        "source": "pydoc_data.topics",
+        "path": f"Python {identity['python_version']}",
+        "sample": False,
+        "python_version": identity["python_version"],
+        "files": {"pydoc_data/topics.py": identity["sha256"]},
+    }
+    return Drawn(documents, left_out), data

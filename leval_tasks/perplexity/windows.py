@@ -1,0 +1,164 @@
+"""Which tokens a model reads together, and which of them are scored: integer arithmetic only.
+
+A document is `n` tokens without special tokens, numbered from 0. A window of `W` positions holds
+`W` tokens, BOS included, so it carries `w = W - 1` document tokens with BOS and `w = W` without.
+Without BOS nothing stands before the document's first token, and that token is never scored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leval_tasks.errors import SettingError, one_of
+
+MODES = ("sliding", "truncate", "last", "disjoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One forward pass: document tokens `start..end-1`, of which `score_start..end-1` are scored.
+
+    Attributes:
+        context_length: `W`, the number of positions this window was made for.
+        start: First document token that the model reads.
+        score_start: First document token that is scored.
+        end: One past the last token, read and scored.
+        bos: Whether BOS is put in front.
+    """
+
+    context_length: int
+    start: int
+    score_start: int
+    end: int
+    bos: bool
+
+    @property
+    def positions(self) -> int:
+        """Number of tokens the window holds, BOS included."""
+        return self.end - self.start + self.bos
+
+    @property
+    def scored(self) -> int:
+        """Number of tokens scored."""
+        return self.end - self.score_start
+
+
+def document_tokens(context_length: int, bos: bool) -> int:
+    """Document tokens that fit a window of `context_length` positions."""
+    return context_length - int(bos)
+
+
+def make_windows(n: int, context_length: int, stride: int, mode: str, bos: bool) -> list[Window]:
+    """The windows of one document at one context length, in reading order.
+
+    Args:
+        n: Tokens of the document.
+        context_length: Positions of a window, BOS included.
+        stride: Tokens a sliding window moves by, and tokens scored by `last`; others ignore it.
+        mode: One of `MODES`.
+        bos: Whether every window (in `disjoint`: the first one) begins with BOS.
+
+    Raises:
+        SettingError: The settings do not fit each other (see `check_settings`), or the document is
+            too short for `truncate` and `last`, which need a full window.
+    """
+    check_settings(context_length, stride, mode, bos)
+    w = document_tokens(context_length, bos)
+    if mode in ("truncate", "last") and n < w:
+        raise SettingError(
+            f"a document of {n} tokens does not fill a window of {context_length} positions "
+            f"({w} document tokens); mode {mode!r} scores full windows only"
+        )
+    first_scored = 0 if bos else 1
+    if mode == "truncate":
+        return [Window(context_length, 0, first_scored, w, bos)]
+    if mode == "last":
+        return [Window(context_length, 0, max(first_scored, w - stride), w, bos)]
+    if n <= first_scored:
+        return []
+    if mode == "sliding":
+        return _sliding(n, context_length, stride, bos)
+    return _disjoint(n, context_length, bos)
+
+
+def _sliding(n: int, context_length: int, stride: int, bos: bool) -> list[Window]:
+    """Windows begin at 0, S, 2S, ...; each scores what the one before did not reach.
+
+    The first window scores all its tokens, later ones their last `stride` (the final one perhaps
+    fewer). Same as `eval/perplexity.py` of YaRN and of Resonance RoPE for `stride <= w`.
+    """
+    w = document_tokens(context_length, bos)
+    windows: list[Window] = []
+    scored_up_to = 0 if bos else 1
+    start = 0
+    while scored_up_to < n:
+        end = min(start + w, n)
+        windows.append(Window(context_length, start, scored_up_to, end, bos))
+        scored_up_to = end
+        start += stride
+    return windows
+
+
+def _disjoint(n: int, context_length: int, bos: bool) -> list[Window]:
+    """Windows that share one token: the last scored by one is the context of the next.
+
+    The final window is moved back until it is full, if there is text enough. With BOS these are
+    the windows of lm-eval's `loglikelihood_rolling` for a model of `context_length - 1` input
+    positions, which counts the last token as output only.
+    """
+    first_end = min(document_tokens(context_length, bos), n)
+    windows = [Window(context_length, 0, 0 if bos else 1, first_end, bos)]
+    while windows[-1].end < n:
+        scored_up_to = windows[-1].end
+        end = min(scored_up_to + context_length - 1, n)
+        windows.append(Window(context_length, end - context_length, scored_up_to, end, False))
+    return windows
+
+
+def check_settings(context_length: int, stride: int, mode: str, bos: bool) -> None:
+    """Refuse a window, stride and mode that do not fit each other.
+
+    Raises:
+        SettingError: Unknown mode, a window without room for a scored token, a stride below one, or
+            a stride larger than the window (tokens between two windows would never be scored).
+    """
+    one_of("mode", mode, MODES)
+    if context_length < 2:
+        raise SettingError(
+            f"context_length={context_length} leaves no token to score; it must be at least 2"
+        )
+    w = document_tokens(context_length, bos)
+    if mode in ("sliding", "last"):
+        if stride < 1:
+            raise SettingError(f"stride={stride} must be at least 1")
+        # Without BOS a later window's first token has nothing before it.
+        limit = w if bos or mode == "last" else w - 1
+        if stride > limit:
+            raise SettingError(
+                f"stride={stride} is larger than the {limit} tokens that a window of "
+                f"context_length={context_length} can score {'after BOS' if bos else 'without BOS'}"
+                f"; take stride={limit} or less, or a longer context"
+            )
+
+
+def check_context_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Context lengths as given, if they are a curve: whole numbers, each longer than the last.
+
+    Raises:
+        SettingError: Empty, not whole numbers, repeated, or out of order.
+    """
+    if not lengths:
+        raise SettingError("context_length is an empty list; give one length or several")
+    for length in lengths:
+        if isinstance(length, bool) or not isinstance(length, int):
+            raise SettingError(f"context_length holds {length!r}; give whole numbers of tokens")
+    repeated = sorted({length for length in lengths if list(lengths).count(length) > 1})
+    if repeated:
+        raise SettingError(
+            f"context_length names {', '.join(map(str, repeated))} more than once; "
+            "give each length once"
+        )
+    if list(lengths) != sorted(lengths):
+        raise SettingError(
+            f"context_length={list(lengths)} is out of order; write it as {sorted(lengths)}"
+        )
+    return tuple(lengths)
