@@ -18,6 +18,7 @@ def write_report(results_dir: Path) -> None:
         ResultsError: nothing readable in the folder.
         OSError: the folder cannot be written.
     """
+    from leval_leaderboard.page import write_page
     from leval_leaderboard.results import load_results
     from leval_leaderboard.tables import analyse, build_tables, details_table, render
 
@@ -30,7 +31,9 @@ def write_report(results_dir: Path) -> None:
     click.echo(render(tables, "md"))
     for warning in results.warnings:
         click.echo(f"Note: {plain(warning)}", err=True)
+    index = write_page(analysis, results_dir / "page")
     click.echo(f"Tables: {results_dir / 'table.md'} (also .csv, .tex, .html)")
+    click.echo(f"Page:   {index.resolve()}")
 
 
 def write_text(path: Path, content: str) -> None:

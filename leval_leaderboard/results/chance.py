@@ -14,9 +14,9 @@ CHANCE = {
 CHANCE_NOTE = (
     "Chance: one of four letters for QuALITY and TOEFL (25%), true or false for SFiction (50%), "
     "nothing for GSM and CodeU. Coursera questions may have several right letters; chance is the "
-    "expected official score of one of the 15 sets of letters A to D drawn at random, over the gold "
-    "answers read: (1 + 0.25 (2^k - 2)) / 15 where k letters are right, since a part of the right "
-    "set earns 0.25."
+    "expected official score of one of the 15 sets of letters A to D, drawn at random, over the "
+    "gold answers read: (1 + 0.25 (2^k - 2)) / 15 where k letters are right, since a part of the "
+    "right set earns 0.25."
 )
 
 

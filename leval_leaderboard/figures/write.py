@@ -1,0 +1,68 @@
+"""Every figure that the results have data for, as SVG and PNG."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leval_leaderboard.figures.curves import length_figure
+from leval_leaderboard.figures.forest import forest_figure
+from leval_leaderboard.figures.style import method_colours
+from leval_leaderboard.tables.analysis import Analysis, lower_is_better
+from leval_leaderboard.tables.names import length_label, task_label
+
+MOST_METHODS = 14
+"""More curves than this in one figure cannot be told apart; such a block gets none."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure on disk: `name` without extension, and what it shows."""
+
+    name: str
+    title: str
+
+
+def write_figures(analysis: Analysis, folder: Path) -> list[Drawn]:
+    """Write the figures into `folder`.
+
+    File names are made here and never taken from results.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    import matplotlib as mpl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: list[Drawn] = []
+    with mpl.rc_context({"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}):
+        for kind, title, figure in _figures(analysis):
+            name = f"{kind}-{len(drawn):03d}"
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            figure.savefig(folder / f"{name}.png", dpi=200)
+            drawn.append(Drawn(name, title))
+    return drawn
+
+
+def _figures(analysis: Analysis) -> Iterator[tuple[str, str, Any]]:
+    """`(kind, title, figure)` one by one, so that only one is in memory."""
+    frame = analysis.frame
+    looks = method_colours(frame["label"])
+    done = frame[(frame["status"] == "done") & frame["value"].notna() & frame["primary"]].copy()
+    names = [str(metric).partition("@") for metric in done["metric"]]
+    done["family"] = [name for name, _, _ in names]
+    done["length"] = [float(n) if n.isdigit() and len(n) < 12 else math.nan for _, _, n in names]
+    done["length"] = done["length"].fillna(done["context_length"].astype(float))
+    for (block, task, family), rows in done.groupby(["block", "task", "family"], sort=False):
+        shown = family in {"token_perplexity", "paper_perplexity"} or not lower_is_better(family)
+        if shown and rows["length"].nunique() > 1 and rows["label"].nunique() <= MOST_METHODS:
+            what = family.replace("_", " ")
+            title = f"{block}: {task_label(str(task))}, {what} by context length"
+            yield "length", title, length_figure(rows, looks)
+    compared = done[done["difference"].notna() & ~done["metric"].map(lower_is_better)]
+    for (block, length), rows in compared.groupby(["block", "context_length"], sort=False):
+        if rows["label"].nunique() <= MOST_METHODS:
+            baseline = analysis.baselines[str(block)]
+            title = f"{block}: difference to {baseline} at {length_label(float(str(length)))}"
+            yield "forest", title, forest_figure(rows, baseline, looks)
