@@ -199,7 +199,7 @@ class Decoder:
         plan = make_plan(prompts, max_suffix=min(1024, self.chunk))
         self.counters.planned(plan)
         self.expect(plan.computed_tokens + sum(q.max_new_tokens for q in questions))
-        capacity = max((step.length for step in plan.steps), default=0)
+        capacity = max(map(len, prompts), default=0)
         reader = PathReader(self.model, self.reuse, capacity, self.chunk, self.counters)
         with implementation(self.model, split=reader.split):
             for step in plan.steps:
@@ -255,7 +255,7 @@ class Decoder:
                 raise
             free_memory()
             if len(batch) == 1:
-                self._fail(batch, questions, done)
+                self._single(batch[0], length, questions, reader, done)
                 return
             half = len(batch) // 2
             logger.warning("out of memory: %d questions at a time instead of %d", half, len(batch))
@@ -264,6 +264,29 @@ class Decoder:
             return
         for row, tokens in zip(batch, rows, strict=True):
             done(row, tokens)
+
+    def _single(
+        self,
+        row: int,
+        length: int,
+        questions: Sequence[Question],
+        reader: PathReader,
+        done: Callable[[int, list[int] | None], object],
+    ) -> None:
+        """The last resort for one question: read its own part in chunks as well."""
+        question = questions[row]
+        read = len(question.tokens) - 1
+        try:
+            if read == length:
+                raise MemoryError  # its own part is one token already
+            reader.extend(Step(row, length, read, (row,), (row,)), question.tokens)
+            tokens = self._decode([question], read, reader)[0]
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            self._fail([row], questions, done)
+            return
+        done(row, tokens)
 
     def _fail(
         self,

@@ -1,0 +1,254 @@
+"""Time and memory of `hf-long` against lm-eval's `hf`, the per-question loop and bare forwards.
+
+    python benchmarks/bench_backend.py plan DATA MODEL
+    python benchmarks/bench_backend.py generate DATA MODEL --tasks tpo --docs 2 --new-tokens 16
+    python benchmarks/bench_backend.py perplexity DATA MODEL --windows 8192 16384 --count 2
+
+DATA is the folder with `leval/closed` and `corpora`; MODEL a checkpoint folder. Every variant runs
+in a process of its own, one after the other, so that peak memory is its own; ratios are printed.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+TASKS = ("tpo", "quality", "coursera", "sci_fi", "gsm100", "topic_retrieval_longchat")
+SYSTEM = (
+    "Now you are given a very long document. Please follow the instruction based on this "
+    "document. For multi-choice questions, there is only a sinlge correct option. Please only "
+    "provide the letter corresponding to the answer (like A or B) when answering. For other "
+    "questions, please directly give the concise and accurate answer. "
+)
+
+
+def prompts(data: Path, task: str, docs: int | None, questions: int | None) -> list[str]:
+    """Prompts of a task in L-Eval's frame: document first, question last."""
+    out = []
+    with (data / "leval" / "closed" / f"{task}.jsonl").open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    if task == "gsm100" and docs is not None:
+        records = records[:20]  # every record is one question about the same text
+    elif docs is not None:
+        records = records[:docs]
+    for record in records:
+        for question in record["instructions"][:questions]:
+            if task in ("gsm100", "topic_retrieval_longchat"):
+                out.append(f"{SYSTEM}{record['input']}\n\n{question}")
+            else:
+                out.append(
+                    f"{SYSTEM}Document is as follows. {record['input']} \nQuestion: {question}.  "
+                    "Please directly give the answer without any additional output or "
+                    "explanation \nAnswer:"
+                )
+    return out
+
+
+def plan(args: argparse.Namespace) -> None:
+    from transformers import AutoTokenizer
+
+    from leval_backends.plan import make_plan
+
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    for task in args.tasks:
+        made = make_plan(tokenizer(prompts(args.data, task, None, None))["input_ids"])
+        print(
+            f"{task:26} prompts {made.prompt_tokens:9,} unique {made.unique_tokens:8,} "
+            f"computed {made.computed_tokens:8,} ratio {made.ratio:.4f} "
+            f"saved {made.prompt_tokens / made.computed_tokens:.1f}x"
+        )
+
+
+def generate(args: argparse.Namespace) -> None:
+    for task in args.tasks:
+        results = {name: child(args, name, task) for name in args.variants}
+        report(f"{task}, {args.new_tokens} new tokens, {args.dtype}", results)
+
+
+def perplexity(args: argparse.Namespace) -> None:
+    for window in args.windows:
+        results = {name: child(args, name, str(window)) for name in args.variants}
+        report(f"{args.count} windows of {window}, stride {args.stride}, {args.dtype}", results)
+
+
+def child(args: argparse.Namespace, variant: str, what: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, *sys.argv[1:], "--variant", variant, "--what", what]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{variant} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def report(title: str, results: dict[str, dict[str, Any]]) -> None:
+    print(title)
+    ours = results["hf-long"]
+    for name, result in results.items():
+        faster = result["seconds"] / ours["seconds"]
+        busier = result["cpu_seconds"] / ours["cpu_seconds"]
+        heavier = result["peak_bytes"] / ours["peak_bytes"]
+        print(
+            f"  {name:10} {result['seconds']:8.1f} s, {faster:5.2f}x hf-long's time "
+            f"({busier:5.2f}x its CPU time, start-up included); "
+            f"peak {result['peak_bytes'] / 2**30:.2f} GiB, {heavier:4.2f}x hf-long's; "
+            f"{result['note']}",
+            flush=True,
+        )
+    texts = [result["out"] for result in results.values()]
+    for (name, result), other in zip(list(results.items())[1:], pairwise(texts), strict=True):
+        same = sum(a == b for a, b in zip(*other, strict=True))
+        print(f"  {name}: {same} of {len(result['out'])} answers as the variant before")
+
+
+def one(args: argparse.Namespace) -> None:
+    """A single variant, in this process; the last line of the output is its result."""
+    import torch
+
+    torch.manual_seed(0)
+    run = run_generate if args.command == "generate" else run_perplexity
+    result = run(args)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result["cpu_seconds"] = time.process_time()
+    result["peak_bytes"] = peak * (1 if sys.platform == "darwin" else 1024)
+    print(json.dumps(result))
+
+
+def harness(args: argparse.Namespace) -> Any:
+    """An lm-eval model object, `hf` or `hf-long`."""
+    import lm_eval.models  # noqa: F401 - fills the registry
+    from lm_eval.api.registry import get_model
+
+    import leval_backends
+
+    leval_backends.register()
+    device = "cuda" if args.device == "cuda" else "cpu"
+    extra = {"softmax_dtype": "float32"} if args.variant == "hf" else {}
+    return get_model(args.variant)(
+        str(args.model), dtype=args.dtype, device=device, max_length=args.max_length, **extra
+    )
+
+
+def plain(args: argparse.Namespace) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=args.dtype).eval()
+    return model.to(args.device), AutoTokenizer.from_pretrained(args.model)
+
+
+def run_generate(args: argparse.Namespace) -> dict[str, Any]:
+    import torch
+    from lm_eval.api.instance import Instance
+
+    texts = prompts(args.data, args.what, args.docs, args.questions)
+    if args.variant == "loop":
+        model, tokenizer = plain(args)
+        start, out = time.perf_counter(), []
+        for text in texts:  # as L-Eval's scripts do: every question reads its document again
+            ids = tokenizer(text, return_tensors="pt").input_ids.to(args.device)
+            with torch.no_grad():
+                new = model.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=args.new_tokens,
+                    do_sample=False,
+                )
+            out.append(tokenizer.decode(new[0, ids.shape[1] :], skip_special_tokens=True))
+        return {"seconds": time.perf_counter() - start, "out": out, "note": f"{len(out)} prompts"}
+    lm = harness(args)
+    options = {"until": [], "max_gen_toks": args.new_tokens, "do_sample": False}
+    requests = [
+        Instance("generate_until", {}, (text, dict(options)), index, (args.what, index, 1))
+        for index, text in enumerate(texts)
+    ]
+    start = time.perf_counter()
+    out = lm.generate_until(requests)
+    seconds = time.perf_counter() - start
+    note = f"{len(out)} prompts"
+    if args.variant == "hf-long":
+        told = lm.telemetry()
+        note += (
+            f", {told['tokens_prefilled']} tokens prefilled, "
+            f"{told['tokens_prefilled'] / told['tokens_unique']:.4f} of the unique, "
+            f"{told['tokens_generated']} generated, {len(told['near_ties'])} near ties"
+        )
+    return {"seconds": seconds, "out": out, "note": note}
+
+
+def windows(args: argparse.Namespace, tokenizer: Any) -> list[list[int]]:
+    """Windows of `window + 1` tokens: all but the last are read, the last `stride` are scored."""
+    window = int(args.what)
+    with (args.data / "corpora" / "pg19.jsonl").open(encoding="utf-8") as lines:
+        text = json.loads(next(lines))["text"]
+    ids = tokenizer(text[: window * 16])["input_ids"]
+    return [ids[i * args.stride :][: window + 1] for i in range(args.count)]
+
+
+def run_perplexity(args: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    args.max_length = max(args.max_length or 0, int(args.what))
+    if args.variant in ("hf", "hf-long"):
+        lm = harness(args)
+        rows = windows(args, lm.tokenizer)
+        requests = [(None, row[: -args.stride], row[-args.stride :]) for row in rows]
+        if args.variant == "hf-long":
+            _ = lm.head  # looked at once, when the backend is first used
+            _ = lm.reuse
+        start = time.perf_counter()
+        out = [value for value, _ in lm._loglikelihood_tokens(requests)]
+        return {"seconds": time.perf_counter() - start, "out": out, "note": f"{sum(out):.4f}"}
+    model, tokenizer = plain(args)
+    rows = windows(args, tokenizer)
+    start, out = time.perf_counter(), []
+    for row in rows:
+        ids = torch.tensor([row], device=args.device)
+        with torch.no_grad():
+            if args.variant == "bare":
+                logits = model(ids[:, :-1], logits_to_keep=args.stride, use_cache=False).logits
+                goal = ids[0, -args.stride :]
+                scores = logits[0].float().log_softmax(-1).gather(-1, goal[:, None])
+                out.append(float(scores.double().sum()))
+            else:  # the loop that everyone copies: masked labels, all logits
+                labels = ids.clone()
+                labels[:, : -args.stride] = -100
+                out.append(-float(model(ids, labels=labels).loss) * args.stride)
+    return {"seconds": time.perf_counter() - start, "out": out, "note": f"{sum(out):.4f}"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=("plan", "generate", "perplexity"))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    parser.add_argument("--variants", nargs="+")
+    parser.add_argument("--docs", type=int, default=2)
+    parser.add_argument("--questions", type=int, help="of each document; all by default")
+    parser.add_argument("--new-tokens", type=int, default=16)
+    parser.add_argument("--windows", nargs="+", type=int, default=[8192, 16384])
+    parser.add_argument("--stride", type=int, default=256)
+    parser.add_argument("--count", type=int, default=2, help="windows at each length")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--max-length", type=int, default=32768)
+    parser.add_argument("--variant", help=argparse.SUPPRESS)
+    parser.add_argument("--what", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.variants is None:
+        args.variants = (
+            ["hf-long", "hf", "loop"]
+            if args.command == "generate"
+            else ["hf-long", "bare", "hf", "labels"]
+        )
+    if args.variant:
+        one(args)
+    else:
+        {"plan": plan, "generate": generate, "perplexity": perplexity}[args.command](args)
+
+
+if __name__ == "__main__":
+    main()

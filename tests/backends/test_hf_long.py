@@ -1,0 +1,388 @@
+"""`hf-long` against lm-eval's `hf` and against a plain loop, in float32 on tiny models."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+import leval_backends
+from leval_backends.hf_long import HFLong
+
+RNG = random.Random(0)
+
+
+def words(n):
+    return " ".join(f"w{RNG.randrange(100)}" for _ in range(n))
+
+
+DOCUMENTS = [words(60), words(75)]
+PROMPTS = [f"{document} {words(n)}" for document in DOCUMENTS for n in (3, 9, 5, 1)] + [words(20)]
+
+
+def requests(options=None, prompts=PROMPTS):
+    given = {"until": ["w5"], "max_gen_toks": 12, "do_sample": False, **(options or {})}
+    return [
+        Instance("generate_until", {}, (prompt, dict(given)), 0, ("task", index, 1))
+        for index, prompt in enumerate(prompts)
+    ]
+
+
+def both(model, tokenizer, **options):
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", **options)
+    # lm-eval's logits cache mixes up requests whose text is the same but cut elsewhere.
+    return ours, HFLM(model, tokenizer=tokenizer, device="cpu", logits_cache=False)
+
+
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen2", "gpt2", "granite", "mistral", "gemma2", "bloom"]
+)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_greedy_text_is_that_of_hf(make_model, tokenizer, kind, attention):
+    if (kind, attention) == ("bloom", "sdpa"):
+        pytest.skip("transformers has no such implementation for it")
+    ours, theirs = both(make_model(kind, attention), tokenizer)
+    assert ours.generate_until(requests()) == theirs.generate_until(requests())
+    assert ours.telemetry()["near_ties"] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"share_attention": False},
+        {"prefill_chunk": 7},
+        {"question_batch_size": 1},
+        {"kv_cache_gib": 1e-6},
+        {"share_prefix": False},
+    ],
+)
+def test_greedy_text_does_not_depend_on_how_it_is_computed(make_model, tokenizer, options):
+    ours, theirs = both(make_model("llama"), tokenizer, **options)
+    assert ours.generate_until(requests()) == theirs.generate_until(requests())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"repetition_penalty": 1.5}, {"no_repeat_ngram_size": 2}, {"num_beams": 2}, {"until": []}],
+)
+def test_generation_options_mean_what_they_mean_on_hf(make_model, tokenizer, options):
+    ours, theirs = both(make_model("llama"), tokenizer)
+    assert ours.generate_until(requests(options)) == theirs.generate_until(requests(options))
+
+
+def test_a_checkpoints_generation_config_applies(make_model, tokenizer):
+    model = make_model("llama")
+    plain = HFLM(model, tokenizer=tokenizer, device="cpu").generate_until(requests())
+    model.generation_config.repetition_penalty = 3.0
+    ours, theirs = both(model, tokenizer)
+    answers = ours.generate_until(requests())
+    assert answers == theirs.generate_until(requests())
+    assert answers != plain
+
+
+def test_sampling_runs_as_on_hf_and_is_counted(make_model, tokenizer):
+    ours, theirs = both(make_model("llama"), tokenizer)
+    asked = {"do_sample": True, "temperature": 0.7}
+    torch.manual_seed(3)
+    mine = ours.generate_until(requests(asked))
+    torch.manual_seed(3)
+    assert mine == theirs.generate_until(requests(asked))
+    assert ours.telemetry()["requests_alone"] == {"sampling": len(PROMPTS)}
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_rope_that_depends_on_the_length_shares_only_where_it_may(
+    make_model, tokenizer, rope_type, caplog
+):
+    rope = {"rope_type": rope_type, "rope_theta": 1e4, "factor": 2.0}
+    if rope_type == "longrope":
+        rope |= {
+            "short_factor": [1.0] * 6,
+            "long_factor": [3.0] * 6,
+            "original_max_position_embeddings": 80,
+        }
+    limit = 80 if rope_type == "dynamic" else 256
+    ours, theirs = both(
+        make_model("llama", rope_parameters=rope, max_position_embeddings=limit), tokenizer,
+        max_length=256,
+    )  # fmt: skip
+    theirs._max_length = 256
+    assert ours.generate_until(requests()) == theirs.generate_until(requests())
+    told = ours.telemetry()
+    assert sum(told["requests_alone"].values()) == 5, "the second document and one question"
+    assert told["tokens_shared"] > 0
+    assert "where the RoPE base changes" in caplog.text
+
+
+def test_each_document_is_prefilled_once_and_counted(make_model, tokenizer):
+    ours, _ = both(make_model("llama"), tokenizer)
+    ours.generate_until(requests({"until": []}))
+    told = ours.telemetry()
+    ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS]
+    unique = len({tuple(p[:n]) for p in ids for n in range(1, len(p) + 1)})
+    assert told["tokens_unique"] == unique
+    assert told["tokens_prefilled"] <= unique * 1.02
+    assert told["tokens_shared"] == sum(map(len, ids)) - told["tokens_prefilled"]
+    assert told["tokens_generated"] <= 12 * len(PROMPTS)
+    assert told["seconds"] > 0
+    assert told["peak_memory_bytes"] > 1 << 20
+
+
+def test_generated_tokens_stop_counting_at_the_stop_string(make_model, tokenizer):
+    ours, _ = both(make_model("llama"), tokenizer)
+    free = ours.generate_until(requests({"until": []}))
+    stop = free[0].split()[2]
+    before = ours.telemetry()["tokens_generated"]
+    ours.generate_until(requests({"until": [stop]}, PROMPTS[:1]))
+    assert ours.telemetry()["tokens_generated"] - before == free[0].split().index(stop) + 1
+
+
+def test_near_ties_are_listed_by_request_and_step(make_model, tokenizer):
+    model = make_model("llama")
+    with torch.no_grad():
+        model.lm_head.weight[7] = model.lm_head.weight[8]
+        model.lm_head.weight[9:] *= 0.01  # the two equal rows are often on top
+    ours, _ = both(model, tokenizer)
+    ours.generate_until(requests())
+    ties = ours.telemetry()["near_ties"]
+    assert any(sorted(tie["tokens"]) == [7, 8] and tie["gap"] == 0 for tie in ties)
+    assert all(tie["request"].startswith("task/") for tie in ties)
+
+
+def loop(model, context, scored):
+    """Log-likelihood in the plainest way: one forward, every logit, float64."""
+    ids = torch.tensor([context + scored])
+    with torch.no_grad():
+        logprob = model(ids).logits[0].double().log_softmax(-1)
+    where = range(len(context) - 1, len(context) + len(scored) - 1)
+    total = sum(logprob[i, ids[0, i + 1]].item() for i in where)
+    return total, all(logprob[i].argmax() == ids[0, i + 1] for i in where)
+
+
+def token_requests(tokenizer):
+    base = tokenizer(DOCUMENTS[1])["input_ids"]
+    out = [(None, base[:-20], base[-20:]), (None, base[:1], base[1:]), (None, base[:1], base[1:40])]
+    out += [(None, base[:n], base[n : n + 10]) for n in (10, 20, 30)]  # nested windows
+    out += [(None, base[s : s + 30], base[s + 30 : s + 40]) for s in (0, 10, 20)]  # sliding
+    for choice in range(4):  # one context, choices of one and of three tokens
+        out += [(None, base[:50], [10 + choice]), (None, base[:50], [10 + choice, 4, 5])]
+    return out + [(None, base[:50], [10])]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "granite", "mistral", "gemma2", "bloom"])
+@pytest.mark.parametrize(
+    "options", [{}, {"share_attention": False}, {"prefill_chunk": 7}, {"share_prefix": False}]
+)
+def test_loglikelihoods_are_those_of_a_plain_loop(make_model, tokenizer, kind, options):
+    model = make_model(kind, "eager")
+    ours, theirs = both(model, tokenizer, **options)
+    asked = token_requests(tokenizer)
+    got = ours._loglikelihood_tokens(asked, disable_tqdm=True)
+    hf = theirs._loglikelihood_tokens(asked, disable_tqdm=True)
+    for (_, context, scored), mine, other in zip(asked, got, hf, strict=True):
+        total, greedy = loop(model, context, scored)
+        assert mine[0] == pytest.approx(total, abs=1e-4, rel=1e-6)
+        assert mine[0] == pytest.approx(other[0], abs=2e-4)
+        assert mine[1] == greedy == other[1]
+
+
+def test_shared_contexts_are_computed_once(make_model, tokenizer):
+    ours, _ = both(make_model("llama"), tokenizer)
+    base = tokenizer(DOCUMENTS[0])["input_ids"]
+    ours._loglikelihood_tokens([(None, base, [n]) for n in range(10, 20)])
+    assert ours.telemetry()["tokens_prefilled"] == len(base)
+
+
+def test_requests_may_be_instances_that_unpack(make_model, tokenizer):
+    class Window(Instance):
+        def __iter__(self):
+            return iter((None, *self.args))
+
+    base = tokenizer(DOCUMENTS[0])["input_ids"]
+    model = make_model("llama")
+    ours, _ = both(model, tokenizer)
+    asked = [Window("_loglikelihood_tokens", {}, (base[:9], base[9:]), 0, ("ppl", 0, 1))]
+    got = ours._loglikelihood_tokens(asked)[0][0]
+    assert got == pytest.approx(loop(model, base[:9], base[9:])[0], abs=1e-4)
+
+
+def test_rolling_and_multiple_choice_agree_with_hf(make_model, tokenizer):
+    ours, theirs = both(make_model("llama"), tokenizer)
+    rolling = [Instance("loglikelihood_rolling", {}, (text,), 0, ("t", 0, 1)) for text in DOCUMENTS]
+    assert ours.loglikelihood_rolling(rolling) == pytest.approx(
+        theirs.loglikelihood_rolling(rolling), abs=1e-4
+    )
+    choices = [
+        Instance("loglikelihood", {}, (PROMPTS[0], f" w{n}"), n, ("t", 0, 1)) for n in range(4)
+    ]
+    for mine, other in zip(ours.loglikelihood(choices), theirs.loglikelihood(choices), strict=True):
+        assert mine[0] == pytest.approx(other[0], abs=1e-4)
+        assert mine[1] == other[1]
+
+
+def test_softmax_is_float32_whatever_the_models_dtype(make_model, tokenizer):
+    model = make_model("llama").to(torch.bfloat16)
+    ours, _ = both(model, tokenizer)
+    base = tokenizer(DOCUMENTS[0])["input_ids"]
+    got = ours._loglikelihood_tokens([(None, base[:1], base[1:])])[0][0]
+    assert got == pytest.approx(loop(model, base[:1], base[1:])[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["llama", "granite", "gemma2"])
+def test_teacher_forced_gives_every_position(make_model, tokenizer, kind):
+    model = make_model(kind, "eager")
+    ours, _ = both(model, tokenizer)
+    rows = [tokenizer(text)["input_ids"] for text in (*DOCUMENTS, words(2))]
+    got = ours.teacher_forced([(row,) for row in rows])
+    for row, (correct, logprob) in zip(rows, got, strict=True):
+        with torch.no_grad():
+            expected = model(torch.tensor([row])).logits[0].log_softmax(-1)
+        goal = torch.tensor(row[1:])
+        chosen = expected[:-1].gather(-1, goal[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(logprob), chosen, atol=1e-5, rtol=1e-5)
+        assert correct == (expected[:-1].argmax(-1) == goal).tolist()
+
+
+class Scarce:
+    """A forward pass for which memory suffices up to a number of tokens."""
+
+    def __init__(self, model, most):
+        self.inner, self.most, self.model = model.model.forward, most, model
+        model.model.forward = self
+
+    def __call__(self, *args, **kwargs):
+        if kwargs["input_ids"].numel() > self.most:
+            raise torch.OutOfMemoryError("out of memory")
+        return self.inner(*args, **kwargs)
+
+
+def test_out_of_memory_makes_chunks_and_batches_smaller(make_model, tokenizer):
+    model = make_model("llama")
+    expected = HFLM(model, tokenizer=tokenizer, device="cpu").generate_until(requests())
+    asked = token_requests(tokenizer)
+    plain = [loop(model, context, scored)[0] for _, context, scored in asked]
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu")
+    _ = ours.reuse, ours.head
+    Scarce(model, 11)
+    assert ours.generate_until(requests()) == expected
+    got = [value for value, _ in ours._loglikelihood_tokens(asked)]
+    assert got == pytest.approx(plain, abs=1e-4)
+    assert ours.telemetry()["requests_failed"] == []
+
+
+def test_a_request_that_never_fits_fails_by_name_and_the_others_count(
+    make_model, tokenizer, monkeypatch, caplog
+):
+    model = make_model("llama", sliding_window=None)
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu")
+    expected = ours.generate_until(requests())
+    from leval_backends import generate
+
+    real = generate.Decoder._decode
+
+    def scarce(self, questions, *rest):
+        if any(question.name == "task/2/0" for question in questions):
+            raise torch.OutOfMemoryError
+        return real(self, questions, *rest)
+
+    monkeypatch.setattr(generate.Decoder, "_decode", scarce)
+    got = ours.generate_until(requests())
+    assert got == [*expected[:2], "", *expected[3:]]
+    assert ours.telemetry()["requests_failed"] == ["task/2/0"]
+    assert "request task/2/0" in caplog.text
+
+
+def test_a_window_that_never_fits_is_not_a_number(make_model, tokenizer):
+    model = make_model("mistral", "eager", sliding_window=16)  # no cache, so no chunks either
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu")
+    _ = ours.reuse, ours.head
+    base = tokenizer(DOCUMENTS[0])["input_ids"]
+    expected = loop(model, base[:5], base[5:9])[0]
+    Scarce(model, 30)
+    got = ours._loglikelihood_tokens([(None, base[:20], base[20:]), (None, base[:5], base[5:9])])
+    assert math.isnan(got[0][0])
+    assert got[1][0] == pytest.approx(expected, abs=1e-4)
+    assert ours.telemetry()["requests_failed"] == ["#0"]
+
+
+def test_other_errors_are_not_swallowed(make_model, tokenizer):
+    model = make_model("llama")
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu")
+    _ = ours.reuse
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("broken kernel")
+
+    model.model.forward = broken
+    with pytest.raises(RuntimeError, match="broken kernel"):
+        ours.generate_until(requests())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefill_chunk": 0}, "prefill_chunk=0"),
+        ({"kv_cache_gib": -1}, "kv_cache_gib=-1"),
+        ({"rope_precision": "float16"}, "rope_precision='float16' is not one of float32, model"),
+    ],
+)
+def test_arguments_out_of_range_are_named(make_model, tokenizer, options, message):
+    with pytest.raises(ValueError, match=message):
+        HFLong(make_model("llama"), tokenizer=tokenizer, device="cpu", **options)
+
+
+def test_requests_that_cannot_be_asked_are_named(make_model, tokenizer):
+    ours = HFLong(make_model("llama"), tokenizer=tokenizer, device="cpu", max_length=20)
+    with pytest.raises(ValueError, match="max_gen_toks=30 leaves no room"):
+        ours.generate_until(requests({"max_gen_toks": 30}))
+    with pytest.raises(ValueError, match="context has no tokens"):
+        ours._loglikelihood_tokens([(None, [], [1])])
+    with pytest.raises(ValueError, match="25 scored tokens do not fit max_length=20"):
+        ours._loglikelihood_tokens([(None, [1], [1] * 25)])
+    with pytest.raises(ValueError, match="1 tokens; a sequence needs 2 to"):
+        ours.teacher_forced([([5],)])
+
+
+def test_prompts_are_cut_as_hf_cuts_them(make_model, tokenizer):
+    model = make_model("llama")
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", max_length=50)
+    theirs = HFLM(model, tokenizer=tokenizer, device="cpu", max_length=50, logits_cache=False)
+    assert ours.generate_until(requests()) == theirs.generate_until(requests())
+    base = tokenizer(DOCUMENTS[0])["input_ids"]
+    asked = [(None, base[:55], base[55:])]
+    assert ours._loglikelihood_tokens(asked)[0][0] == pytest.approx(
+        theirs._loglikelihood_tokens(asked)[0][0], abs=1e-4
+    )
+
+
+def test_rope_precision_is_applied(make_model, tokenizer):
+    model = make_model("llama").to(torch.bfloat16)
+    base = tokenizer(DOCUMENTS[0])["input_ids"]
+    asked = [(None, base[:1], base[1:])]
+    plain = HFLong(model, tokenizer=tokenizer, device="cpu")._loglikelihood_tokens(asked)
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", rope_precision="float32")
+    assert ours._loglikelihood_tokens(asked) != plain
+    assert ours.reuse.mode == "split"
+
+
+def test_registration_is_idempotent_and_needs_no_torch():
+    code = (
+        "import sys, leval_backends as b; b.register(); b.register();"
+        "assert 'torch' not in sys.modules;"
+        "from lm_eval.api.registry import get_model;"
+        "assert get_model('hf-long').__name__ == 'HFLong'; b.register()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_telemetry_is_json_and_part_of_the_results(make_model, tokenizer):
+    ours, _ = both(make_model("llama"), tokenizer)
+    ours.generate_until(requests())
+    told = ours.get_model_info()["hf_long"]
+    assert json.loads(json.dumps(told)) == told
+    leval_backends.register()
