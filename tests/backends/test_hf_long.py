@@ -171,7 +171,7 @@ def token_requests(tokenizer):
     out += [(None, base[s : s + 30], base[s + 30 : s + 40]) for s in (0, 10, 20)]  # sliding
     for choice in range(4):  # one context, choices of one and of three tokens
         out += [(None, base[:50], [10 + choice]), (None, base[:50], [10 + choice, 4, 5])]
-    return out + [(None, base[:50], [10])]
+    return [*out, (None, base[:50], [10])]
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "granite", "mistral", "gemma2", "bloom"])
@@ -186,8 +186,8 @@ def test_loglikelihoods_are_those_of_a_plain_loop(make_model, tokenizer, kind, o
     hf = theirs._loglikelihood_tokens(asked, disable_tqdm=True)
     for (_, context, scored), mine, other in zip(asked, got, hf, strict=True):
         total, greedy = loop(model, context, scored)
-        assert mine[0] == pytest.approx(total, abs=1e-4, rel=1e-6)
-        assert mine[0] == pytest.approx(other[0], abs=2e-4)
+        assert mine[0] == pytest.approx(total, abs=3e-4, rel=3e-6)
+        assert mine[0] == pytest.approx(other[0], abs=3e-4, rel=3e-6)
         assert mine[1] == greedy == other[1]
 
 

@@ -66,7 +66,7 @@ def test_common_prefix_counts_equal_leading_tokens(a, b):
 
 def test_questions_of_a_document_form_one_batch_though_they_begin_alike():
     document = list(range(1000, 2000))
-    prompts = [document + [7, 8, n] for n in range(4)] + [document + [9, n] for n in range(4)]
+    prompts = [[*document, 7, 8, n] for n in range(4)] + [[*document, 9, n] for n in range(4)]
     plan = make_plan(prompts)
     assert [len(step.rows) for step in plan.steps] == [8]
 
