@@ -1,0 +1,294 @@
+"""Adapt a language model to a RoPE method on long text, with transformers' Trainer."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.trainer_utils import get_last_checkpoint
+
+from resonance_training import text
+from resonance_training.finetune_settings import FineTuneSettings
+from resonance_training.posgen_settings import TrainingError
+from resonance_vllm.hf import register
+from resonance_vllm.settings import complete, hf_overrides, own_rope, read_config
+
+logger = logging.getLogger(__name__)
+
+REQUEST_FILE = "finetune.json"
+RESULT_FILE = "finetune_result.json"
+METRICS_FILE = "metrics.csv"
+COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
+
+
+class _Rows(Dataset[dict[str, Tensor]]):
+    def __init__(self, rows: text.Ids) -> None:
+        self.rows = torch.from_numpy(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+
+
+class _Metrics(TrainerCallback):
+    """Writes one CSV row a step and stops when the loss is no number."""
+
+    def __init__(self, file: Path, done: int) -> None:
+        self.file = file
+        if not PartialState().is_main_process:
+            return
+        rows: list[dict[str, str]] = []
+        if file.is_file():
+            with file.open(newline="") as stream:
+                rows = [row for row in csv.DictReader(stream) if int(row["step"]) <= done]
+        with file.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if not logs or "loss" not in logs:
+            return
+        loss = float(logs["loss"])
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"loss: {loss} at step {state.global_step}; lower the learning rate "
+                f"({args.learning_rate:g}), clip gradients (max_grad_norm), or train without bf16"
+            )
+        if state.is_world_process_zero:
+            with self.file.open("a", newline="") as stream:
+                values = {"step": state.global_step, **{k: logs.get(k) for k in COLUMNS[1:]}}
+                csv.DictWriter(stream, COLUMNS).writerow(values)
+
+
+def prepare_text(
+    sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings
+) -> tuple[text.Ids, list[text.Document]]:
+    """Packed training rows `[rows, sequence_length]` and the held-out documents.
+
+    Text is split by document first; what training documents share with held-out ones in runs of
+    50 tokens is cut out of them.
+    """
+    training, held_out = text.split_documents(
+        text.read_documents(sources), settings.held_out, settings.seed
+    )
+    hashes = [text.run_hashes(_ids(tokenizer, d)) for d in held_out]
+    known = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.int64)
+    pieces = [p for d in training for p in text.without_shared(_ids(tokenizer, d), known)]
+    if tokenizer.eos_token_id is None:
+        raise TrainingError("tokenizer: it has no end-of-text token to put between documents")
+    separator = int(tokenizer.eos_token_id)
+    return text.pack(pieces, settings.sequence_length, separator, settings.seed), held_out
+
+
+def _ids(tokenizer: Any, document: text.Document) -> text.Ids:
+    # Long documents are meant to be longer than the model; the tokenizer would warn of it.
+    encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
+    return np.array(encoded["input_ids"], dtype=np.int64)
+
+
+def load_model(model_path: str, settings: FineTuneSettings) -> Any:
+    """The model with the requested rope settings in its config, in float32.
+
+    Raises:
+        RopeConfigError: the settings do not fit the model.
+        TrainingError: the sequences are longer than the settings allow.
+    """
+    register()
+    config = read_config(model_path)
+    overrides: dict[str, Any] = {}
+    if settings.rope is not None:
+        overrides = hf_overrides(settings.rope, config, settings.sequence_length)
+    limit = overrides.get("max_position_embeddings", config.get("max_position_embeddings"))
+    if limit is not None and settings.sequence_length > limit:
+        raise TrainingError(
+            f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
+            f"{settings.rope or own_rope(config)}; use a larger factor"
+        )
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, **overrides)
+    model.config.use_cache = False
+    return model
+
+
+def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(settings.seed)
+    config = LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=2 * settings.lora_rank,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    if settings.gradient_checkpointing:
+        model.enable_input_require_grads()
+    return get_peft_model(model, config)
+
+
+def claim_folder(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
+    """Claim an output folder; return the result of a finished run of the same request.
+
+    Raises:
+        TrainingError: the folder holds something else.
+    """
+    file, result = out / REQUEST_FILE, out / RESULT_FILE
+    wanted = json.dumps(request, indent=1, sort_keys=True)
+    if file.is_file():
+        if file.read_text(encoding="utf-8") != wanted:
+            raise TrainingError(
+                f"out: {out} holds a run with other settings; choose another folder"
+            )
+        if result.is_file():
+            finished: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+            return finished
+        return None
+    if out.is_dir() and any(out.iterdir()):
+        raise TrainingError(f"out: {out} is not empty; choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(wanted, encoding="utf-8")
+    return None
+
+
+def finetune(
+    model_path: str, sources: Sequence[str], out: Path, settings: FineTuneSettings
+) -> dict[str, Any]:
+    """Train, and write a checkpoint that loads in transformers and vLLM as it is.
+
+    A run that was stopped is continued; a finished one is not repeated.
+
+    Args:
+        model_path: folder or hub name of a causal language model with RoPE.
+        sources: training text, see `text.read_documents`.
+        out: output folder: the checkpoint, `metrics.csv`, `held_out/<source>.jsonl`.
+        settings: how.
+
+    Returns:
+        What stands in `finetune_result.json`: steps, tokens, epochs, losses, documents.
+
+    Raises:
+        TrainingError: see the functions above; also when the loss is no number.
+    """
+    request = {
+        "schema_version": 1,
+        "model": str(model_path),
+        "data": list(sources),
+        **dataclasses.asdict(settings),
+    }
+    with PartialState().main_process_first():
+        finished = claim_folder(out, request)
+    if finished is not None:
+        logger.info("%s is finished already", out)
+        return finished
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    rows, held_out = prepare_text(sources, tokenizer, settings)
+    model = load_model(model_path, settings)
+    if settings.lora_rank:
+        model = _with_lora(model, settings)
+    states = out / "states"
+    last = get_last_checkpoint(str(states)) if states.is_dir() else None
+    trainer = Trainer(
+        model=model,
+        args=_arguments(states, settings),
+        train_dataset=_Rows(rows),
+        callbacks=[_Metrics(out / METRICS_FILE, int(last.rsplit("-", 1)[1]) if last else 0)],
+    )
+    outcome = trainer.train(resume_from_checkpoint=last)
+    _save(trainer, tokenizer, out, settings)
+    if trainer.is_world_process_zero():
+        _write_held_out(out / "held_out", held_out)
+    sequences = settings.steps * settings.batch_size * settings.accumulation
+    sequences *= trainer.args.world_size
+    result = {
+        "schema_version": 1,
+        "steps": trainer.state.global_step,
+        "tokens": sequences * settings.sequence_length,
+        "epochs": sequences / len(rows),
+        "mean_loss": outcome.training_loss,
+        "held_out": [document.digest for document in held_out],
+    }
+    if trainer.is_world_process_zero():
+        (out / RESULT_FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    return result
+
+
+def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
+    return TrainingArguments(
+        output_dir=str(states),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.accumulation,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        adam_beta2=settings.adam_beta2,
+        warmup_steps=math.ceil(settings.warmup * settings.steps),
+        lr_scheduler_type=settings.schedule,
+        max_grad_norm=settings.max_grad_norm,
+        bf16=settings.bf16,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_steps=settings.save_steps,
+        save_total_limit=1,
+        seed=settings.seed,
+        dataloader_pin_memory=False,
+        report_to=[],
+    )
+
+
+def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSettings) -> None:
+    """The checkpoint; LoRA is merged into the weights, so that no library needs peft."""
+    if settings.lora_rank:
+        if trainer.args.world_size > 1:
+            raise TrainingError(
+                "lora_rank: adapters are merged in one process; resume this run with one, or train "
+                "all weights"
+            )
+        model = trainer.accelerator.unwrap_model(trainer.model).merge_and_unload()
+    else:
+        model = None
+    if model is not None or trainer.args.world_size == 1:
+        model = model if model is not None else trainer.accelerator.unwrap_model(trainer.model)
+        model.config.use_cache = True
+        model.to(torch.bfloat16 if settings.bf16 else torch.float32).save_pretrained(out)
+    else:
+        trainer.save_model(str(out))
+    if trainer.is_world_process_zero():
+        tokenizer.save_pretrained(out)
+        _check_rope(out, settings)
+
+
+def _check_rope(out: Path, settings: FineTuneSettings) -> None:
+    """What was asked for must be what another library will read."""
+    config = read_config(str(out))
+    if settings.rope is not None:
+        wanted = complete(settings.rope, config)
+        written = complete(own_rope(config), config)
+        if wanted != written:
+            raise TrainingError(f"rope: {out}/config.json holds {written}, asked for {wanted}")
+
+
+def _write_held_out(folder: Path, documents: Sequence[text.Document]) -> None:
+    folder.mkdir(exist_ok=True)
+    for source in {document.source for document in documents}:
+        lines = [json.dumps({"text": d.text}) for d in documents if d.source == source]
+        (folder / f"{source}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,185 @@
+"""Training text: read, split by document before anything else, tokenised and packed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from resonance_training.posgen_settings import TrainingError
+
+Ids = npt.NDArray[np.int64]
+HUB_SETS = {"pg19": "emozilla/pg19"}
+SHARED_RUN = 50
+# A prime below 2**31, so that products of two residues stay inside int64.
+_PRIME, _BASE = 2_147_483_629, 1_000_003
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text and where it is from.
+
+    Attributes:
+        source: name of its file without suffix.
+        text: the text.
+    """
+
+    source: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def read_documents(sources: Sequence[str], limit: int | None = None) -> list[Document]:
+    """Read text, each document once.
+
+    Args:
+        sources: `.jsonl` files (one object with `text` a line), `.txt` files (one document each),
+            folders of these, or `pg19` for the hub data set.
+        limit: documents to read from a hub data set.
+
+    Raises:
+        TrainingError: a source cannot be read, a line is no JSON or has no `text`, or there is no
+            text at all.
+    """
+    found: dict[str, Document] = {}
+    for source in sources:
+        for document in _read_source(source, limit):
+            if document.text.strip():
+                found.setdefault(document.digest, document)
+    if not found:
+        raise TrainingError(f"data: no text in {', '.join(sources) or 'nothing'}; give --data FILE")
+    return list(found.values())
+
+
+def _read_source(source: str, limit: int | None) -> Iterable[Document]:
+    path = Path(source)
+    if source in HUB_SETS and not path.exists():
+        return _read_hub(source, limit)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix in (".jsonl", ".txt"))
+        return [document for file in files for document in _read_source(str(file), limit)]
+    if not path.is_file():
+        raise TrainingError(
+            f"data: {source!r} is no file or folder; allowed: .jsonl, .txt, a folder of them, or "
+            f"{', '.join(HUB_SETS)}"
+        )
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        return [_read_line(path, n, x) for n, x in enumerate(text.splitlines(), 1) if x.strip()]
+    return [Document(path.stem, text)]
+
+
+def _read_line(path: Path, number: int, line: str) -> Document:
+    try:
+        return Document(path.stem, str(json.loads(line)["text"]))
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise TrainingError(
+            f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
+        ) from error
+
+
+def _read_hub(name: str, limit: int | None) -> Iterable[Document]:
+    from datasets import load_dataset
+
+    stream = load_dataset(HUB_SETS[name], split="train", streaming=True)
+    rows: Iterable[Any] = stream if limit is None else stream.take(limit)
+    return [Document(name, row["text"]) for row in rows]
+
+
+def split_documents(
+    documents: Sequence[Document], held_out: int, seed: int
+) -> tuple[list[Document], list[Document]]:
+    """Whole documents for training and for evaluation; which is which follows from their text.
+
+    Args:
+        documents: distinct documents.
+        held_out: how many are kept for evaluation.
+        seed: another one gives another split.
+
+    Returns:
+        Training and held-out documents, each in the order of `documents`.
+
+    Raises:
+        TrainingError: no document would be left to train on.
+    """
+    if not 0 <= held_out < len(documents):
+        raise TrainingError(
+            f"held_out: {held_out} of {len(documents)} documents; allowed: 0 to "
+            f"{len(documents) - 1}"
+        )
+    keys = {d: hashlib.sha256(f"{seed}/{d.digest}".encode()).hexdigest() for d in documents}
+    chosen = set(sorted(documents, key=keys.__getitem__)[:held_out])
+    return [d for d in documents if d not in chosen], [d for d in documents if d in chosen]
+
+
+def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
+    """Polynomial hash of every run of `length` tokens, `[max(0, n - length + 1)]`."""
+    if len(ids) < length:
+        return np.empty(0, dtype=np.int64)
+    value = np.zeros(len(ids) - length + 1, dtype=np.int64)
+    for offset in range(length):
+        value = (value * _BASE + ids[offset : offset + len(value)] + 1) % _PRIME
+    return value
+
+
+def without_shared(ids: Ids, held_out: Ids, length: int = SHARED_RUN) -> list[Ids]:
+    """Cut out of a document what it shares with the held-out text.
+
+    Args:
+        ids: token ids of a training document.
+        held_out: sorted `run_hashes` of all held-out documents.
+        length: tokens of a run.
+
+    Returns:
+        The pieces between the shared runs. No run of `length` tokens of theirs is in the held-out
+        text; licences and other text that many books share is what disappears.
+    """
+    hashes = run_hashes(ids, length)
+    at = np.searchsorted(held_out, hashes).clip(max=max(len(held_out) - 1, 0))
+    shared = held_out[at] == hashes if len(held_out) else np.zeros(len(hashes), dtype=bool)
+    covered = np.zeros(len(ids) + 1, dtype=np.int64)
+    starts = np.flatnonzero(shared)
+    np.add.at(covered, starts, 1)
+    np.add.at(covered, starts + length, -1)
+    kept = np.cumsum(covered[:-1]) == 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], kept.astype(np.int8), [0]])))
+    return [ids[a:b] for a, b in edges.reshape(-1, 2)]
+
+
+def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Ids:
+    """Rows of `length` tokens from documents in a random order, a separator after each.
+
+    Args:
+        documents: token ids.
+        length: tokens of a row.
+        separator: id put after every document.
+        seed: of the order of documents, and of rows.
+
+    Returns:
+        `[rows, length]`; the tokens that do not fill a last row are left out.
+
+    Raises:
+        TrainingError: the text is shorter than one row.
+    """
+    pieces = [np.append(ids, separator) for ids in documents]
+    generator = np.random.RandomState(seed)
+    joined = [pieces[i] for i in generator.permutation(len(pieces))]
+    tokens = np.concatenate(joined) if joined else np.empty(0, dtype=np.int64)
+    rows = len(tokens) // length
+    if rows == 0:
+        raise TrainingError(
+            f"sequence_length: {length} is longer than the whole training text of {len(tokens)} "
+            "tokens; give more text or a shorter length"
+        )
+    packed: Ids = tokens[: rows * length].reshape(rows, length)
+    return packed[generator.permutation(rows)]

@@ -1,0 +1,154 @@
+"""Fine-tuning a tiny model: what is written, resuming, LoRA, and errors."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from leval_tasks.posgen.vocabulary import build_tokenizer
+from resonance_training import finetune as module
+from resonance_training.finetune import finetune, prepare_text
+from resonance_training.finetune_settings import FineTuneSettings, preset, preset_names
+from resonance_training.posgen_settings import TrainingError
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.hf import register
+
+pytestmark = pytest.mark.hf
+
+ROPE = {"rope_type": "resonance_yarn", "factor": 2}
+TINY = {
+    "rope": ROPE,
+    "sequence_length": 32,
+    "steps": 6,
+    "held_out": 2,
+    "bf16": False,
+    "learning_rate": 1e-2,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=22,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+        eos_token_id=21,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    build_tokenizer(17).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    file = tmp_path_factory.mktemp("data") / "books.jsonl"
+    generator = np.random.RandomState(0)
+    licence = generator.randint(0, 17, 60)
+    lines = []
+    for _ in range(8):
+        words = np.concatenate([licence, generator.randint(0, 17, 200)])
+        lines.append(json.dumps({"text": " ".join(map(str, words))}))
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+def test_training_and_held_out_text_share_no_run_of_50_tokens(model, data):
+    settings = FineTuneSettings(**TINY)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows, held_out = prepare_text([data], tokenizer, settings)
+    known = set()
+    for document in held_out:
+        ids = tokenizer(document.text, add_special_tokens=False)["input_ids"]
+        known |= {tuple(ids[i : i + 50]) for i in range(len(ids) - 49)}
+    assert len(known) > 300  # the licence of 60 tokens is in each document
+    long_rows, _ = prepare_text([data], tokenizer, settings.changed({"sequence_length": 1200}))
+    assert rows.size > 1100
+    for row in long_rows.tolist():
+        assert not known & {tuple(row[i : i + 50]) for i in range(len(row) - 49)}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
+    model, data, tmp_path, monkeypatch, rank
+):
+    settings = FineTuneSettings(**TINY, lora_rank=rank, save_steps=2)
+    whole = finetune(model, [data], tmp_path / "a", settings)
+    assert whole["tokens"] == 6 * 32
+    original = module._Metrics.on_log
+
+    def dies(self, args, state, control, **kwargs):
+        original(self, args, state, control, **kwargs)
+        if state.global_step == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module._Metrics, "on_log", dies)
+    with pytest.raises(KeyboardInterrupt):
+        finetune(model, [data], tmp_path / "b", settings)
+    monkeypatch.setattr(module._Metrics, "on_log", original)
+    finetune(model, [data], tmp_path / "b", settings)
+    register()
+    weights = [AutoModelForCausalLM.from_pretrained(tmp_path / x).state_dict() for x in ("a", "b")]
+    untrained = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    name = "model.layers.0.self_attn.q_proj.weight"
+    for key, value in weights[0].items():
+        assert torch.equal(value, weights[1][key]), key
+    assert not torch.equal(weights[0][name], untrained[name])
+    steps = [
+        [row["step"] for row in csv.DictReader((tmp_path / x / "metrics.csv").open())]
+        for x in ("a", "b")
+    ]
+    assert steps == [list("123456")] * 2
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["rope_parameters"] == {
+        "rope_type": "resonance_yarn",
+        "rope_theta": 10_000.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 64,
+    }
+    assert config["max_position_embeddings"] == 128
+    assert len((tmp_path / "a/held_out/books.jsonl").read_text().splitlines()) == 2
+
+
+def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_path):
+    settings = FineTuneSettings(**TINY)
+    first = finetune(model, [data], tmp_path / "a", settings)
+    assert finetune(model, [data], tmp_path / "a", settings) == first
+    with pytest.raises(TrainingError, match="a run with other settings"):
+        finetune(model, [data], tmp_path / "a", settings.changed({"steps": 7}))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").touch()
+    with pytest.raises(TrainingError, match="mine is not empty"):
+        finetune(model, [data], tmp_path / "mine", settings)
+    with pytest.raises(TrainingError, match="sequence_length: 129 is above the 128 positions"):
+        finetune(model, [data], tmp_path / "c", settings.changed({"sequence_length": 129}))
+    wrong = settings.changed({"rope": {"rope_type": "resonance_yarm", "factor": 2}})
+    with pytest.raises(RopeConfigError, match="did you mean resonance_yarn"):
+        finetune(model, [data], tmp_path / "d", wrong)
+    hot = settings.changed({"learning_rate": 1e35})
+    with pytest.raises(TrainingError, match="lower the learning rate"):
+        finetune(model, [data], tmp_path / "e", hot)
+
+
+def test_presets_are_the_papers():
+    assert set(preset_names()) >= {"llama2-7b-long", "llama2-7b-short", "llama2-13b-long", "cpu"}
+    tokens = {}
+    for name in preset_names():
+        settings = preset(name)
+        tokens[name] = 4 * settings.accumulation * settings.steps * settings.sequence_length
+    for size in ("7b-long", "7b-short", "13b-long", "13b-short"):
+        assert tokens[f"llama2-{size}"] == 104_857_600
+    seven = preset("llama2-7b-long")
+    assert (seven.learning_rate, seven.weight_decay, seven.warmup) == (2e-5, 0.01, 0.05)
+    with pytest.raises(TrainingError, match="did you mean llama2-7b-long"):
+        preset("llama-7b-long")
+    with pytest.raises(TrainingError, match="did you mean steps"):
+        FineTuneSettings().changed({"step": 1})
