@@ -1,0 +1,216 @@
+"""Budgets are counted exactly: the stitched length equals tokenising the whole prompt."""
+
+import functools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from leval_tasks import data, sample
+from leval_tasks.closed import budget, prompts
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.errors import ContextLengthError, SettingError
+
+
+@functools.cache
+def tokenizer(kind: str) -> PreTrainedTokenizerFast:
+    """Byte-level BPE (GPT-2's way), or BPE over whole text with a blank mark (Llama 2's way)."""
+    text = [
+        str(row["input"])
+        for name in ("tpo.jsonl", "sci_fi.jsonl")
+        for row in sample.documents(name)
+    ]
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    if kind == "byte-level":
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+        alphabet = []
+        text = [line for document in text for line in document.split("\n")]
+    made.train_from_iterator(
+        text,
+        trainers.BpeTrainer(
+            vocab_size=900,
+            special_tokens=["<unk>", "<s>"],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", unk_token="<unk>")
+
+
+KINDS = ("byte-level", "whole-text")
+PIECES = [
+    "\n\n",
+    "  ",
+    " the",
+    "café ",
+    "日本語",
+    "🙂🙂",
+    "...",
+    "=====",
+    "12345 ",
+    "don't ",
+    "\t",
+    "A.",
+    " A",
+]
+
+
+@st.composite
+def texts(draw):
+    rng = random.Random(draw(st.integers(0, 10**6)))
+    base = str(sample.documents("tpo.jsonl")[rng.randrange(3)]["input"])
+    parts = []
+    for _ in range(draw(st.integers(1, 40))):
+        start = rng.randrange(len(base) - 400)
+        parts.append(base[start : start + rng.randrange(1, 400)])
+        parts.append(rng.choice(PIECES) * rng.randrange(1, 6))
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    text=texts(),
+    cut=st.floats(0.02, 1),
+    side=st.sampled_from(["middle", "right", "left"]),
+    before=st.sampled_from(["", "Document is as follows. ", "[INST]\n"]),
+    question=st.sampled_from(["Who?", " \nQuestion: what", "\n\n", "s. ing"]),
+)
+def test_stitched_length_is_the_real_length(kind, text, cut, side, before, question):
+    document = budget.Document(text, tokenizer(kind))
+    kept = document.keep(max(1, int(len(document) * cut)), side)
+    whole = before + document.kept(kept) + question
+    expected = len(tokenizer(kind)(whole, add_special_tokens=False)["input_ids"])
+    assert budget.count_tokens(document, kept, before, question) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=texts(), room=st.integers(60, 2000), side=st.sampled_from(["middle", "right", "left"]))
+def test_prompts_never_exceed_the_room_and_waste_little(kind, text, room, side):
+    frame = TASKS["leval_toefl"].frame
+    asked = [prompts.plain(frame, question) for question in ("Who?", "What did Ann say? " * 3)]
+    document = budget.Document(text, tokenizer(kind))
+    longest = max(len(tokenizer(kind)(p.before + p.after)["input_ids"]) for p in asked)
+    try:
+        fitted = budget.fit(document, asked, room, side=side)
+    except ContextLengthError:
+        assert longest >= room - 2
+        return
+    real = [len(tokenizer(kind)(p.text(document.kept(fitted.cut)))["input_ids"]) for p in asked]
+    assert list(fitted.prompt_tokens) == real
+    assert max(real) <= room
+    if fitted.cut.truncated:
+        assert max(real) >= room - 16  # merges at the cut may cost a few tokens
+        assert fitted.cut.head + fitted.cut.tail < len(document)
+
+
+def test_long_document_is_tokenised_once(monkeypatch):
+    calls = []
+    real = budget.token_offsets
+
+    def spy(own, text):
+        calls.append(len(text))
+        return real(own, text)
+
+    monkeypatch.setattr(budget, "token_offsets", spy)
+    row = sample.documents("tpo.jsonl")[0]
+    text = str(row["input"])
+    asked = [prompts.plain(TASKS["leval_toefl"].frame, q) for q in row["instructions"]]
+    document = budget.Document(text, tokenizer("byte-level"))
+    for side in ("middle", "right", "left"):
+        budget.fit(document, asked, len(document) // 2, side=side)
+    assert sum(length > len(text) // 3 for length in calls) == 1
+
+
+def test_sides():
+    document = budget.Document("one two three four five six", tokenizer("byte-level"))
+    n = len(document)
+    assert document.keep(n, "middle") == budget.Cut(((0, 27),), n, 0, truncated=False)
+    assert document.kept(document.keep(3, "right")) == document.text[: document.ends[2]]
+    assert document.kept(document.keep(3, "left")) == document.text[document.starts[-3] :]
+    middle = document.keep(3, "middle")
+    assert (middle.head, middle.tail) == (2, 1)
+
+
+def test_skip_leaves_out_instead_of_cutting():
+    document = budget.Document(
+        str(sample.documents("tpo.jsonl")[0]["input"]), tokenizer("byte-level")
+    )
+    asked = [prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
+    assert budget.fit(document, asked, 500, side="skip").cut is None
+    assert budget.fit(document, asked, 10**6, side="skip").cut is not None
+
+
+def test_a_prompt_with_its_own_bos_gets_no_second_one():
+    own = tokenizer("byte-level")
+    assert budget.special_tokens(own, "text", None) == 1
+    assert budget.special_tokens(own, "<s>text", None) == 0
+    assert budget.special_tokens(own, "text", False) == 0
+
+
+def official_loop(text: str, budget_tokens: int, length, from_left: bool) -> str:
+    """The protocol's cut, step by step."""
+    dropped = 0
+    while length(text) > budget_tokens:
+        words = text.split(" ")
+        count = budget_tokens - dropped
+        text = " ".join(words[-count:] if from_left else words[:count])
+        dropped += 250
+    return text
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("room", [900, 1500, 2600, 100_000])
+def test_official_word_wise_cut(side, room):
+    own = tokenizer("byte-level")
+    text = str(sample.documents("tpo.jsonl")[1]["input"])
+    document = budget.Document(text, own)
+    expected = official_loop(text, room, lambda t: len(own(t)["input_ids"]), side == "left")
+    assert document.kept(budget.official_cut(document, room, side)) == expected
+
+
+def test_official_cut_has_no_middle_and_is_checked_against_the_room():
+    document = budget.Document(
+        str(sample.documents("tpo.jsonl")[1]["input"]), tokenizer("byte-level")
+    )
+    asked = [prompts.plain(TASKS["leval_toefl"].frame, "Who?" * 200)]
+    with pytest.raises(SettingError, match="allowed: right, left"):
+        budget.fit(document, asked, 900, side="middle", unit="words", official_budget=900)
+    with pytest.raises(ContextLengthError, match="does not count frame and question"):
+        budget.fit(document, asked, 1000, side="right", unit="words", official_budget=1000)
+
+
+def test_context_too_small_names_the_numbers():
+    document = budget.Document("word " * 3000, tokenizer("byte-level"))
+    asked = [prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
+    with pytest.raises(ContextLengthError, match=r"take \d+ tokens and 40 are left"):
+        budget.fit(document, asked, 40, side="right")
+
+
+def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
+    from transformers import AutoTokenizer
+
+    own = AutoTokenizer.from_pretrained(smollm2)
+    source = data.resolve_source({"data_dir": str(real_data / "leval" / "closed")})
+    for name, side, room in (
+        ("quality.jsonl", "middle", 3000),
+        ("sci_fi.jsonl", "right", 4000),
+        ("topic_retrieval_longchat.jsonl", "left", 5000),
+    ):
+        record = data.load(source, name).records[0]
+        frame = next(task for task in TASKS.values() if task.file == name).frame
+        asked = [prompts.plain(frame, question) for question in record.instructions]
+        document = budget.Document(record.document, own)
+        fitted = budget.fit(document, asked, room, side=side)
+        kept = document.kept(fitted.cut)
+        assert [len(own(p.text(kept))["input_ids"]) for p in asked] == list(fitted.prompt_tokens)
+        assert room - 4 <= max(fitted.prompt_tokens) <= room

@@ -1,0 +1,129 @@
+"""Which tokenizer and which context length a run's settings mean."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leval_tasks import tokens
+from leval_tasks.errors import ContextLengthError, SettingError, TokenizerError
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e5,
+    "factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+RESONANCE = {**YARN, "rope_type": "resonance_yarn"}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path):
+    def write(**config: object) -> str:
+        folder = tmp_path / f"m{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        base = {"model_type": "llama", "max_position_embeddings": 8192}
+        (folder / "config.json").write_text(json.dumps({**base, **config}))
+        return str(folder)
+
+    return write
+
+
+def length(**settings: object) -> int:
+    return tokens.resolve_context(settings).length
+
+
+def test_order_of_the_settings(checkpoint):
+    model = checkpoint()
+    assert length(pretrained=model, context_length=1000, max_length=2000) == 1000
+    assert length(pretrained=model, max_length=2000) == 2000
+    assert length(pretrained=model, max_model_len=3000) == 3000
+    assert length(pretrained=model) == 8192
+    assert tokens.resolve_context({"pretrained": model}).origin == "checkpoint"
+
+
+def test_rope_settings_of_the_run_count(checkpoint):
+    model = checkpoint()
+    # hf: the position count is what lm-eval's backend takes as its limit
+    assert length(pretrained=model, rope_parameters=YARN, max_position_embeddings=32768) == 32768
+    overrides = {"rope_parameters": RESONANCE}
+    assert length(pretrained=model, hf_overrides=overrides) == 32768
+    assert length(pretrained=model, hf_overrides=json.dumps(overrides)) == 32768
+    assert (
+        length(
+            pretrained=model,
+            hf_overrides={"rope_parameters": YARN, "max_position_embeddings": 32768},
+        )
+        == 32768
+    )
+
+
+def test_rope_settings_of_the_checkpoint_count(checkpoint):
+    scaled = checkpoint(max_position_embeddings=32768, rope_parameters=RESONANCE)
+    assert length(pretrained=scaled) == 32768
+    nested = checkpoint(max_position_embeddings=None, text_config={"max_position_embeddings": 4096})
+    assert length(pretrained=nested) == 4096
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+    assert (
+        length(pretrained=checkpoint(max_position_embeddings=131072, rope_scaling=llama3)) == 131072
+    )
+
+
+def test_length_that_the_hf_backend_would_cut_is_an_error(checkpoint):
+    model = checkpoint()
+    with pytest.raises(
+        ContextLengthError, match=r"16384 \(context_length\) is above.*8192.*max_length=16384"
+    ):
+        length(pretrained=model, context_length=16384)
+    unscaled = checkpoint(rope_parameters=RESONANCE)
+    with pytest.raises(ContextLengthError, match=r"32768 \(checkpoint\) is above.*8192"):
+        length(pretrained=unscaled)
+    assert length(pretrained=unscaled, max_length=32768) == 32768
+
+
+def test_vllm_limits(checkpoint):
+    model = checkpoint()
+    marked = {"pretrained": model, "gpu_memory_utilization": 0.5}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    assert length(**marked, hf_overrides={"rope_parameters": linear}, context_length=16384) == 16384
+    with pytest.raises(ContextLengthError):
+        length(**marked, hf_overrides={"rope_parameters": YARN}, context_length=16384)
+
+
+def test_completion_server_keeps_a_token_back_and_has_a_default_limit(checkpoint):
+    server = {"pretrained": checkpoint(), "base_url": "http://h/v1/completions"}
+    assert length(**server, max_length=4096) == 4095
+    assert length(**server, context_length=1024) == 1024
+    with pytest.raises(ContextLengthError, match="limit of 2048"):
+        length(**server, context_length=4096)
+    assert length(**server, context_length=4096, tokenized_requests=False) == 4096
+
+
+def test_chat_server_has_no_limit_of_its_own(checkpoint):
+    server = {"pretrained": checkpoint(), "base_url": "http://h/v1/chat/completions"}
+    assert length(**server, context_length=10000) == 10000
+    assert length(**server) == 8192
+
+
+def test_unknown_length_is_an_error():
+    with pytest.raises(ContextLengthError, match="give context_length"):
+        length(model="no-such-model", tokenizer="no-such-model")
+
+
+@pytest.mark.parametrize("value", [0, -1, "many", 3.5, [4096]])
+def test_length_must_be_a_positive_whole_number(value):
+    with pytest.raises(SettingError, match=r"context_length is .*positive whole number"):
+        length(pretrained="x", context_length=value)
+
+
+def test_tokenizer_is_named_by_the_run():
+    assert tokens.tokenizer_name({"tokenizer": "t", "pretrained": "p", "model": "m"}) == "t"
+    assert tokens.tokenizer_name({"pretrained": "p", "model": "m"}) == "p"
+    assert tokens.tokenizer_name({"model": "m"}) == "m"
+    with pytest.raises(TokenizerError, match="No tokenizer is known to the task"):
+        tokens.tokenizer_name({"dtype": "float32"})
+
+
+def test_tokenizer_that_cannot_be_loaded(tmp_path):
+    with pytest.raises(TokenizerError, match=r"cannot be loaded.*tokenizer=NAME_OR_PATH"):
+        tokens.load_tokenizer({"pretrained": str(tmp_path)})

@@ -1,0 +1,139 @@
+"""The official frames, character by character, and the model's own chat template."""
+
+import json
+from typing import Any
+
+import pytest
+from jinja2.exceptions import TemplateError
+
+from leval_tasks.closed import prompts
+from leval_tasks.closed.catalog import TASKS, chance_level, closed_task
+from leval_tasks.errors import SettingError
+
+CHOICE_END = ".  Please directly give the answer without any additional output or explanation "
+
+
+def frame(name: str) -> prompts.Frame:
+    return TASKS[f"leval_{name}"].frame
+
+
+@pytest.mark.parametrize("name", ["coursera", "quality", "toefl", "sfiction"])
+def test_llama_2_frame_with_answer(name):
+    system = frame(name).system
+    assert prompts.plain(frame(name), "Q?").text("DOC") == (
+        f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDocument is as follows. DOC \nQuestion: Q?"
+        f"{CHOICE_END}[/INST]\nAnswer:"
+    )
+
+
+@pytest.mark.parametrize("name", ["gsm", "codeu"])
+def test_llama_2_frame_left_open_for_reasoning(name):
+    system = frame(name).system
+    text = prompts.plain(frame(name), "Q\nLet's think step by step\n").text("DOC")
+    assert text == (f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDOC\n\nQ\nLet's think step by step\n")
+
+
+def test_llama_2_frame_of_topic_retrieval():
+    task = frame("topic_retrieval")
+    assert prompts.plain(task, "Which?").text("DOC {x}") == (
+        f"[INST]<<SYS>>\n{task.system}\n<</SYS>>\n\nDOC {{x}}\n\nWhich?[/INST]"
+    )
+
+
+def test_blanks_at_the_end_of_system_prompts():
+    ends = {name: task.frame.system[-1] for name, task in TASKS.items()}
+    assert {name for name, end in ends.items() if end != " "} == {"leval_codeu", "leval_sfiction"}
+
+
+def test_fact_question_has_no_document():
+    question = (
+        "X, True or False? Answer this question based on the world described in the document."
+    )
+    assert prompts.plain_fact(question).text("DOC") == (
+        "X, True or False? Answer this question based on the real-world knowledge and facts up "
+        "until your last trainingPlease directly answer without any additional output or "
+        "explanation. \nAnswer:"
+    )
+    assert prompts.fact_instruction("no sentence") == "no sentence"
+
+
+class Tokenizer:
+    """A chat template in a few lines."""
+
+    chat_template = "yes"
+
+    def __init__(self, system: str = "kept", thinks: bool = False) -> None:
+        self.system, self.thinks = system, thinks
+
+    def apply_chat_template(self, messages: Any, **kwargs: Any) -> str:
+        if messages[0]["role"] == "system":
+            if self.system == "error":
+                raise TemplateError("no system role")
+            if self.system == "dropped":
+                messages = messages[1:]
+        text = "".join(f"<{m['role']}>{m['content'].strip()}</{m['role']}>" for m in messages)
+        return text + "<assistant>" + ("<think>\n" if self.thinks else "")
+
+
+def chat(tokenizer: Tokenizer, lead_in: str = "assistant") -> prompts.ChatFrame:
+    return prompts.chat_frame(tokenizer.apply_chat_template, tokenizer, lead_in)
+
+
+def test_chat_template_with_system_role():
+    made = chat(Tokenizer()).prompt(frame("toefl"), "Q?")
+    assert made.text("DOC") == (
+        f"<system>{frame('toefl').system.strip()}</system><user>Document is as follows. DOC "
+        f"\nQuestion: Q?{CHOICE_END.rstrip()}</user><assistant>Answer:"
+    )
+    assert (made.system_role, made.lead_in, made.messages) == ("system", "assistant", ())
+
+
+@pytest.mark.parametrize("system", ["error", "dropped"])
+def test_template_without_system_role_gets_it_in_the_user_message(system):
+    made = chat(Tokenizer(system)).prompt(frame("toefl"), "Q?")
+    assert made.text("DOC").startswith(f"<user>{frame('toefl').system}\n\nDocument is as follows.")
+    assert made.system_role == "user"
+
+
+def test_reasoning_templates_are_not_interrupted():
+    made = chat(Tokenizer(thinks=True)).prompt(frame("toefl"), "Q?")
+    assert made.text("D").endswith("\nAnswer:</user><assistant><think>\n")
+    assert made.lead_in == "user"
+
+
+def test_lead_in_is_a_setting_and_gsm_has_none():
+    made = chat(Tokenizer(), "user").prompt(frame("toefl"), "Q?")
+    assert made.text("D").endswith("\nAnswer:</user><assistant>")
+    gsm = chat(Tokenizer()).prompt(frame("gsm"), "Q?")
+    assert gsm.text("DOC").endswith("<user>DOC\n\nQ?</user><assistant>")
+    assert gsm.lead_in == "none"
+
+
+def test_chat_servers_get_messages():
+    tokenizer = Tokenizer()
+    made = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer).prompt(frame("toefl"), "Q?")
+    messages = made.fill("DOC")
+    assert [m["role"] for m in messages] == ["system", "user"]
+    assert messages[1]["content"] == (
+        f"Document is as follows. DOC \nQuestion: Q?{CHOICE_END}\nAnswer:"
+    )
+    assert made.text("DOC") == tokenizer.apply_chat_template(messages)
+    fact = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer).fact_prompt("Q?")
+    assert [m["role"] for m in fact.fill("DOC")] == ["user"]
+    assert "DOC" not in fact.text("DOC")
+
+
+def test_names_are_found_or_suggested():
+    assert closed_task("toefl") is closed_task("leval_toefl")
+    with pytest.raises(SettingError, match="Did you mean 'leval_quality'"):
+        closed_task("leval_qualty")
+    with pytest.raises(SettingError, match="Did you mean 'sfiction'"):
+        closed_task("sfictoin")
+
+
+def test_chance_levels():
+    assert chance_level(TASKS["leval_toefl"], ["A"]) == 0.25
+    assert chance_level(TASKS["leval_gsm"], ["18"]) == 0.0
+    # one right letter: 1 of 15 sets is right, none is a part; two: two parts earn a quarter
+    assert chance_level(TASKS["leval_coursera"], ["A"]) == pytest.approx(1 / 15)
+    assert chance_level(TASKS["leval_coursera"], ["AB"]) == pytest.approx(1.5 / 15)

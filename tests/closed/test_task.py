@@ -1,0 +1,304 @@
+"""The task class inside lm-eval's own evaluator, with a model that answers from a table."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval.api.model import LM
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.tasks import TaskManager
+
+from leval_tasks import data, sample
+from leval_tasks.closed.task import LEvalClosedTask
+from leval_tasks.errors import ContextLengthError, DataError, SettingError, TokenizerError
+
+SIX = [
+    "leval_coursera",
+    "leval_gsm",
+    "leval_quality",
+    "leval_toefl",
+    "leval_codeu",
+    "leval_sfiction",
+]
+
+
+class Reader(LM):
+    """Answers with the reference for every question whose number is even, else with nonsense."""
+
+    tokenizer_name = "reader"
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+        self.prompts: list[str] = []
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        self.prompts = [str(request.args[0]) for request in requests]
+        assert all(request.args[1]["until"] == [] for request in requests)
+        return [self.answer(request) for request in requests]
+
+    def loglikelihood(self, requests: Any) -> Any:
+        raise NotImplementedError
+
+    def loglikelihood_rolling(self, requests: Any) -> Any:
+        raise NotImplementedError
+
+    def apply_chat_template(self, messages: Any, add_generation_prompt: bool = True) -> str:
+        return "".join(f"<|{m['role']}|>{m['content']}" for m in messages) + "<|assistant|>"
+
+    def chat_template(self, chat_template: Any = False) -> str:
+        return "template"
+
+
+def gold(request: Any) -> str:
+    """The reference in the form of a response."""
+    answer = str(request.doc["gold"])
+    if " [fact: " in answer:
+        loyalty, fact = answer.rstrip("]").split(" [fact: ")
+        return fact if request.idx else loyalty
+    return answer
+
+
+def even(request: Any) -> str:
+    return gold(request) if request.doc["question_id"] % 2 == 0 else "?"
+
+
+@pytest.fixture(scope="module")
+def manager_of() -> Any:
+    """TaskManagers share one index, which takes seconds to build."""
+    made = TaskManager()
+
+    def with_metadata(metadata: dict[str, Any]) -> TaskManager:
+        made._factory._meta = metadata
+        return made
+
+    return with_metadata
+
+
+@pytest.fixture
+def evaluate(manager_of: Any, smollm2: Path) -> Any:
+    def run(tasks: list[str], model: LM, chat: bool = False, **settings: Any) -> dict[str, Any]:
+        metadata = {"pretrained": str(smollm2), "data_dir": "sample", **settings}
+        return simple_evaluate(
+            model=model,
+            tasks=tasks,
+            task_manager=manager_of(metadata),
+            apply_chat_template=chat,
+            gen_kwargs="max_gen_toks=64",
+            bootstrap_iters=0,
+        )
+
+    return run
+
+
+def test_group_over_the_sample(evaluate):
+    results = evaluate(["leval_closed"], Reader(gold))
+    for task in SIX:
+        row = results["results"][task]
+        assert row["exact_match,none"] == 1.0, task
+        assert row["exact_match_strict,none"] == row["right,none"] == 1.0
+        assert row["unparsed,none"] == row["truncated,none"] == row["wrong,none"] == 0.0
+        assert row["exact_match_stderr,none"] == 0.0
+        config = results["configs"][task]["metadata"]
+        assert config["data"]["sample"]
+        assert len(next(iter(config["data"]["files"].values()))) == 64
+        assert results["versions"][task] == 1
+    assert results["groups"]["leval_closed"]["exact_match,none"] == 1.0
+
+
+def test_group_is_the_unweighted_mean_with_its_standard_error(evaluate):
+    results = evaluate(["leval_closed"], Reader(even))
+    rows = [results["results"][task] for task in SIX]
+    group = results["groups"]["leval_closed"]
+    scores = [row["exact_match,none"] for row in rows]
+    errors = [row["exact_match_stderr,none"] for row in rows]
+    assert group["exact_match,none"] == pytest.approx(sum(scores) / 6)
+    assert group["exact_match_stderr,none"] == pytest.approx(math.hypot(*errors) / 6)
+
+
+def test_standard_error_is_clustered_in_lm_evals_own_field(evaluate):
+    def first_document(request: Any) -> str:
+        return gold(request) if request.doc["document_id"] == "0" else "D?"
+
+    results = evaluate(["leval_toefl"], Reader(first_document))
+    row, samples = results["results"]["leval_toefl"], results["samples"]["leval_toefl"]
+    documents: dict[str, list[float]] = {}
+    for item in samples:
+        documents.setdefault(item["doc"]["cluster"], []).append(item["exact_match"])
+    mean = row["exact_match,none"]
+    sums = [sum(x - mean for x in scores) for scores in documents.values()]
+    groups, n = len(documents), len(samples)
+    expected = math.sqrt(groups / (groups - 1) * sum(s * s for s in sums)) / n
+    naive = math.sqrt(mean * (1 - mean) / (n - 1))
+    assert row["exact_match_stderr,none"] == pytest.approx(expected)
+    assert row["exact_match_stderr,none"] > 1.2 * naive
+
+
+def test_gsm_and_codeu_questions_are_their_own_clusters(evaluate):
+    results = evaluate(["leval_gsm", "leval_codeu"], Reader(gold))
+    for task in ("leval_gsm", "leval_codeu"):
+        clusters = {item["doc"]["cluster"] for item in results["samples"][task]}
+        assert len(clusters) == len(results["samples"][task])
+
+
+def test_one_document_has_no_standard_error(evaluate):
+    results = evaluate(["leval_toefl"], Reader(gold), num_docs=1)
+    row = results["results"]["leval_toefl"]
+    assert row["exact_match_stderr,none"] == "N/A"
+    assert results["configs"]["leval_toefl"]["metadata"]["partial"]
+
+
+def test_num_docs_keeps_all_questions_and_min_questions_adds_documents(evaluate):
+    results = evaluate(["leval_toefl", "leval_gsm"], Reader(gold), num_docs=1, min_questions=4)
+    first = sample.documents("tpo.jsonl")[0]
+    assert results["results"]["leval_toefl"]["sample_len"] == len(first["instructions"])
+    assert results["results"]["leval_gsm"]["sample_len"] == 4
+
+
+def test_samples_are_small_and_in_document_order(evaluate):
+    model = Reader(gold)
+    results = evaluate(["leval_sfiction"], model)
+    samples = results["samples"]["leval_sfiction"]
+    document = str(sample.documents("sci_fi.jsonl")[0]["input"])
+    order = [(int(s["doc"]["document_id"]), s["doc"]["question_id"]) for s in samples]
+    assert order == sorted(order)
+    for item in samples[:3]:
+        text = json.dumps(item, ensure_ascii=False, default=str)
+        probe = json.dumps(document[500:700], ensure_ascii=False)[1:-1]
+        assert text.count(probe) == 1
+        assert probe not in json.dumps(item["doc"], ensure_ascii=False)
+        assert item["filtered_resps"] == [gold_part.lower() for gold_part in _parts(item)]
+
+
+def _parts(item: dict[str, Any]) -> list[str]:
+    return str(item["target"]).rstrip("]").split(" [fact: ")
+
+
+def test_cut_documents_are_told_and_share_their_prefix(evaluate, smollm2):
+    from transformers import AutoTokenizer
+
+    model = Reader(gold)
+    results = evaluate(["leval_quality"], model, context_length=1500, truncation="middle")
+    row = results["results"]["leval_quality"]
+    assert row["truncated,none"] == 1.0
+    assert row["kept_tokens,none"] < row["document_tokens,none"]
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    samples = results["samples"]["leval_quality"]
+    for item, prompt in zip(samples, model.prompts, strict=True):
+        assert item["prompt_tokens"] == len(tokenizer(prompt)["input_ids"]) <= 1500 - 64
+        assert prompt.endswith(item["doc"]["question"] + prompt.split(item["doc"]["question"])[1])
+    same = [
+        p for s, p in zip(samples, model.prompts, strict=True) if s["doc"]["document_id"] == "0"
+    ]
+    heads = {p.split(" \nQuestion: ")[0] for p in same}
+    assert len(heads) == 1
+    prompt_record = results["configs"]["leval_quality"]["metadata"]["prompt"]
+    assert (prompt_record["context_length"], prompt_record["generated_tokens"]) == (1500, 64)
+
+
+def test_codeu_is_cut_from_the_left_by_default(evaluate):
+    results = evaluate(["leval_codeu"], Reader(gold), context_length=1500)
+    prompt = results["samples"]["leval_codeu"][0]["doc"]["prompt"]
+    assert prompt["kept_head"] == 0
+    assert prompt["kept_tail"] > 0
+
+
+def test_skip_leaves_documents_out_of_the_denominator(evaluate, tmp_path):
+    rows = [
+        {"instructions": ["Q?", "R?"], "outputs": ["A", "B"], "input": text, "evaluation": "exam"}
+        for text in ("word " * 100, "word " * 3000, "word " * 200)
+    ]
+    (tmp_path / "tpo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"data_dir": str(tmp_path), "own_data": True, "truncation": "skip"}
+    results = evaluate(["leval_toefl"], Reader(gold), context_length=1000, **settings)
+    samples = results["samples"]["leval_toefl"]
+    assert [s["doc"]["document_id"] for s in samples] == ["0", "0", "2", "2"]
+    assert results["configs"]["leval_toefl"]["metadata"]["skipped_documents"] == 1
+    assert results["n-samples"]["leval_toefl"]["effective"] == 4
+    assert results["results"]["leval_toefl"]["truncated,none"] == 0.0
+    with pytest.raises(ContextLengthError, match="every document is longer"):
+        evaluate(["leval_toefl"], Reader(gold), context_length=250, **settings)
+
+
+def test_chat_template_of_the_backend(evaluate):
+    model = Reader(gold)
+    results = evaluate(["leval_toefl"], model, chat=True)
+    assert all(p.startswith("<|system|>Now you are given a very long") for p in model.prompts)
+    assert all(p.endswith("<|assistant|>Answer:") for p in model.prompts)
+    record = results["configs"]["leval_toefl"]["metadata"]["prompt"]
+    assert record["system_role"] == "system"
+    assert record["answer_prefix"] == "assistant"
+    assert results["results"]["leval_toefl"]["exact_match,none"] == 1.0
+
+
+def test_thinking_is_removed_and_recorded(evaluate):
+    def thinks(request: Any) -> str:
+        return f"<think>A? B? C. D.</think>\n{gold(request)}"
+
+    row = evaluate(["leval_toefl"], Reader(thinks))["results"]["leval_toefl"]
+    assert row["exact_match,none"] == row["thinking_removed,none"] == 1.0
+    kept = evaluate(["leval_toefl"], Reader(thinks), end_of_thinking="")["results"]["leval_toefl"]
+    assert kept["exact_match,none"] < 1.0
+    assert kept["thinking_removed,none"] == 0.0
+
+
+def test_topic_retrieval_has_three_positions(evaluate, real_data):
+    def not_the_third(request: Any) -> str:
+        return "?" if request.doc["question_id"] == 2 else gold(request)
+
+    results = evaluate(
+        ["leval_topic_retrieval"],
+        Reader(not_the_third),
+        data_dir=str(real_data / "leval/closed"),
+        num_docs=2,
+    )
+    row = results["results"]["leval_topic_retrieval"]
+    assert (row["first,none"], row["second,none"], row["third,none"]) == (1.0, 1.0, 0.0)
+    assert row["exact_match,none"] == pytest.approx(2 / 3)
+
+
+def task(**metadata: Any) -> LEvalClosedTask:
+    return LEvalClosedTask({"task": "leval_toefl", "metadata": {"data_dir": "sample", **metadata}})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "message"),
+    [
+        ({"truncation": "centre"}, SettingError, "truncation is 'centre'; allowed: middle"),
+        ({"truncation": "rigth"}, SettingError, "Did you mean 'right'"),
+        ({"truncation_unit": "word"}, SettingError, "Did you mean 'words'"),
+        ({"num_docs": 0}, SettingError, "num_docs is 0"),
+        ({"answer_prefix": "system"}, SettingError, "allowed: assistant, user"),
+        ({"data_dir": "/nowhere"}, DataError, "does not exist"),
+    ],
+)
+def test_bad_settings(metadata, error, message):
+    with pytest.raises(error, match=message):
+        task(**metadata)
+
+
+def test_boolean_truncation_of_the_hf_backend_is_not_ours():
+    assert task(truncation=True).settings.truncation == "right"
+
+
+def test_no_tokenizer_and_too_small_a_context(smollm2):
+    with pytest.raises(TokenizerError, match="No tokenizer is known"):
+        task().build_all_requests(limit=None)
+    with pytest.raises(ContextLengthError, match="instructions and question alone take"):
+        task(pretrained=str(smollm2), context_length=600).build_all_requests(limit=None)
+
+
+def test_group_over_data_without_codeu_stops_and_says_what_can_run(evaluate, real_data):
+    with pytest.raises(DataError, match=r"no codeU\.jsonl.*can run on this data: leval_coursera"):
+        evaluate(["leval_closed"], Reader(gold), data_dir=str(real_data / "leval/closed"))
+
+
+def test_documents_are_not_part_of_the_shared_source(tmp_path):
+    """Every task of a run reads the same source, whatever lies elsewhere."""
+    row = {"instructions": ["Q"], "outputs": ["A"], "input": "Text.", "evaluation": "exam"}
+    (tmp_path / "tpo.jsonl").write_text(json.dumps(row) + "\n")
+    made = task(data_dir=str(tmp_path), own_data=True)
+    assert made.file.source == data.Source("data_dir", str(tmp_path), own=True)
+    assert not made.config.metadata["data"]["verified"]
