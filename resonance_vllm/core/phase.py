@@ -13,8 +13,8 @@ from torch import Tensor
 from resonance_vllm.core.frequencies import attention_factor, integer_wavelengths, inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
-# Features built together: their scratch rows are 8/128 of a cache of head size 128.
-_GROUP = 4
+# Positions built together.
+_BLOCK = 4096
 
 
 def exact_angles(
@@ -90,37 +90,65 @@ def cos_sin_cache(
         seq_len: current length, for `dynamic` and `longrope`.
 
     Returns:
-        `[rows, dim]`: cos of every feature, then sin. Peak memory is the table and 1/16 of it.
+        `[rows, dim]`: cos of every feature, then sin. Memory beyond the table: a few MiB, and the
+        first periods (about an eighth of a table of 131,072 rows).
     """
-    cache = torch.empty(rows, dim, dtype=dtype, device=device)
-    half = dim // 2
     scale = attention_factor(spec)
-    lengths = integer_wavelengths(spec, dim, seq_len).tolist() if spec.resonance else None
-    frequencies = inv_freq(spec, dim, seq_len).tolist()
-    scratch = torch.empty(2 * _GROUP, rows, dtype=dtype, device=device)
-    for start in range(0, half, _GROUP):
-        stop = min(start + _GROUP, half)
-        for row, feature in enumerate(range(start, stop)):
-            period = rows if lengths is None else min(lengths[feature], rows)
-            steps = torch.arange(
-                period,
-                dtype=torch.float32 if lengths is None else torch.float64,
-                device=device,
-            )
-            angles = steps * frequencies[feature]
-            _repeat_into(scratch[row], (angles.cos() * scale).to(dtype))
-            _repeat_into(scratch[_GROUP + row], (angles.sin() * scale).to(dtype))
-        count = stop - start
-        cache[:, start:stop] = scratch[:count].t()
-        cache[:, half + start : half + stop] = scratch[_GROUP : _GROUP + count].t()
+    half = dim // 2
+    frequencies = inv_freq(spec, dim, seq_len).to(device)
+    periods = _first_periods(spec, dim, rows, dtype, device, seq_len) if spec.resonance else {}
+    slow = [j for j in range(half) if j not in periods]
+    rest = torch.tensor(slow, dtype=torch.int64, device=device)
+    angle_dtype = torch.float64 if spec.resonance else torch.float32
+    rest_frequencies = frequencies[rest].to(angle_dtype).unsqueeze(1)
+    cache = torch.empty(rows, dim, dtype=dtype, device=device)
+    # Features are contiguous here and positions in the table: blocks keep the transposition local.
+    block = torch.empty(dim, min(_BLOCK, rows), dtype=dtype, device=device)
+    for start in range(0, rows, _BLOCK):
+        count = min(_BLOCK, rows - start)
+        if count < block.shape[1]:
+            block = torch.empty(dim, count, dtype=dtype, device=device)
+        if len(rest):
+            steps = torch.arange(start, start + count, dtype=angle_dtype, device=device)
+            angles = rest_frequencies * steps
+            block[rest] = (angles.cos() * scale).to(dtype)
+            block[half + rest] = (angles.sin() * scale).to(dtype)
+        for feature, (length, cos, sin) in periods.items():
+            offset = start % length
+            block[feature] = cos[offset : offset + count]
+            block[half + feature] = sin[offset : offset + count]
+        cache[start : start + count] = block.t()
     return cache
 
 
-def _repeat_into(target: Tensor, period: Tensor) -> None:
-    """Fill `target` with literal copies of `period`, doubling what is already there."""
-    filled = len(period)
-    target[:filled] = period
-    while filled < len(target):
-        count = min(filled, len(target) - filled)
-        target[filled : filled + count] = target[:count]
-        filled += count
+def _first_periods(
+    spec: RopeSpec,
+    dim: int,
+    rows: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    seq_len: int | None,
+) -> dict[int, tuple[int, Tensor, Tensor]]:
+    """Cos and sin of each feature that comes round within `rows`, one block longer than a period.
+
+    Wavelengths grow geometrically, so this is a small part of the table.
+
+    Returns:
+        feature -> (wavelength, cos, sin).
+    """
+    scale = attention_factor(spec)
+    result = {}
+    for feature, length in enumerate(integer_wavelengths(spec, dim, seq_len).tolist()):
+        if length >= rows:
+            continue
+        steps = torch.arange(length, dtype=torch.float64, device=device)
+        angles = steps * (2 * math.pi / length)
+        cos, sin = (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+        result[feature] = (length, _repeated(cos, _BLOCK), _repeated(sin, _BLOCK))
+    return result
+
+
+def _repeated(period: Tensor, extra: int) -> Tensor:
+    """Literal copies of `period`, at least `extra` longer than it."""
+    copies = 1 + math.ceil(extra / len(period))
+    return period.repeat(copies)[: len(period) + extra]
