@@ -62,8 +62,10 @@ def peak_bytes(build: Callable[[], Any]) -> int:
 
 
 def table(runs: int) -> dict[str, Any]:
-    """Time and peak memory of building the table, ours and vLLM's."""
+    """Processor time (one thread) and peak memory of building the table, ours and vLLM's."""
     import torch
+
+    torch.set_num_threads(1)
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding
 
@@ -89,9 +91,9 @@ def table(runs: int) -> dict[str, Any]:
                 assert builder(name, dtype)().cos_sin_cache.nbytes == size
             for _ in range(runs):
                 for name in seconds:
-                    start = time.perf_counter()
+                    start = time.process_time()
                     builder(name, dtype)()
-                    seconds[name].append(time.perf_counter() - start)
+                    seconds[name].append(time.process_time() - start)
                     rotary_embedding._ROPE_DICT.clear()
                     peaks[name].append(peak_bytes(builder(name, dtype)))
                     rotary_embedding._ROPE_DICT.clear()

@@ -1,0 +1,209 @@
+"""The ways people run vLLM, with Resonance YaRN and nothing mocked."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+ROPE = {
+    "rope_type": "resonance_yarn",
+    "rope_theta": 100000.0,
+    "factor": 2.0,
+    "original_max_position_embeddings": 8192,
+}
+LENGTH = 9216
+
+
+def script(name: str) -> str:
+    """Path of a console script of this environment."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", **extra}
+
+
+@pytest.fixture(scope="module")
+def address(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A running `vllm serve`, started as the documentation says."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log.txt"
+    command = [script("vllm"), "serve", str(smollm2), "--served-model-name", "smollm2"]
+    command += ["--hf-overrides", json.dumps({"rope_parameters": ROPE})]
+    command += ["--max-model-len", str(LENGTH), "--max-num-seqs", "2", "--enforce-eager"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    with log.open("w") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, env=environment())
+    try:
+        wait_until_ready(server, f"http://127.0.0.1:{port}/health", log)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def wait_until_ready(server: "subprocess.Popen[bytes]", health: str, log: Path) -> None:
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            pytest.fail(f"the server ended with {server.returncode}:\n{log.read_text()[-3000:]}")
+        try:
+            with urllib.request.urlopen(health, timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            time.sleep(1)
+    pytest.fail(f"the server did not become ready:\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Any:
+    from openai import OpenAI
+
+    return OpenAI(base_url=address, api_key="none", timeout=300, max_retries=0)
+
+
+def test_served_length_is_the_one_asked_for(client: Any) -> None:
+    (model,) = client.models.list().data
+    assert model.id == "smollm2"
+    assert model.max_model_len == LENGTH
+
+
+def test_completion_with_log_probabilities(client: Any) -> None:
+    answer = client.completions.create(
+        model="smollm2", prompt="The capital of France is", max_tokens=4, temperature=0, logprobs=3
+    )
+    (choice,) = answer.choices
+    assert "Paris" in choice.text
+    assert len(choice.logprobs.token_logprobs) == answer.usage.completion_tokens
+    for chosen, best in zip(
+        choice.logprobs.token_logprobs, choice.logprobs.top_logprobs, strict=True
+    ):
+        assert chosen <= 0
+        assert chosen == max(best.values())
+
+
+def test_chat_with_log_probabilities(client: Any) -> None:
+    answer = client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        max_tokens=12,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    (choice,) = answer.choices
+    assert "Paris" in choice.message.content
+    assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+
+
+def test_prompt_beyond_the_original_length_is_answered(client: Any) -> None:
+    prompt = "The grass is green. The sky is blue. The sun is yellow. " * 590
+    answer = client.completions.create(
+        model="smollm2", prompt=prompt + "The grass is", max_tokens=4, temperature=0
+    )
+    assert 8192 < answer.usage.prompt_tokens < LENGTH
+    assert "green" in answer.choices[0].text
+
+
+def test_prompt_beyond_the_served_length_is_refused(client: Any) -> None:
+    from openai import BadRequestError
+
+    with pytest.raises(BadRequestError, match="maximum context length"):
+        client.completions.create(model="smollm2", prompt="one two three " * 4000, max_tokens=1)
+
+
+@pytest.fixture(scope="module")
+def tiny_chat_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights behind the real model's tokenizer: reads 8,000 tokens in a second."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("tiny-chat")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(smollm2 / name, folder)
+    return folder
+
+
+def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) -> None:
+    """Stock lm-eval, RoPE settings through `hf_overrides`."""
+    arguments = {
+        "pretrained": str(tiny_chat_model),
+        "hf_overrides": {"rope_parameters": ROPE},
+        "max_model_len": 16384,
+        "enforce_eager": True,
+        "max_num_seqs": 4,
+    }
+    command = [script("lm_eval"), "run", "--model", "vllm", "--tasks", "leval_closed"]
+    command += ["--model_args", json.dumps(arguments), "--output_path", str(tmp_path)]
+    command += ["--metadata", json.dumps({"data_dir": "sample", "num_docs": 1})]
+    command += ["--gen_kwargs", "max_gen_toks=4", "--apply_chat_template", "--log_samples"]
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(), timeout=800
+    )
+    # The engine may abort while the interpreter ends; what counts was written before.
+    written = list(tmp_path.rglob("results_*.json"))
+    assert written, run.stderr[-3000:]
+    results = json.loads(written[0].read_text())
+    assert "exact_match,none" in str(results["groups"]["leval_closed"]) or results["results"]
+    for task in ("coursera", "gsm", "quality", "toefl", "codeu", "sfiction"):
+        assert results["n-samples"][f"leval_{task}"]["effective"] > 0
+    # The document is not cut: the budget knows the length that is really served.
+    sample = next(tmp_path.rglob("samples_leval_sfiction_*.jsonl"))
+    prompt = json.loads(sample.read_text().splitlines()[0])["doc"]["prompt"]
+    assert not prompt["truncated"]
+
+
+def test_engine_without_the_plugin_says_unknown_type(tiny_chat_model: Path) -> None:
+    code = (
+        "from vllm import LLM\n"
+        "if __name__ == '__main__':\n"
+        f"    LLM({str(tiny_chat_model)!r}, hf_overrides={{'rope_parameters': {ROPE!r}}},\n"
+        "        enforce_eager=True, max_model_len=1024)\n"
+        "    print('it runs')\n"
+    )
+    path = tiny_chat_model / "run.py"
+    path.write_text(code)
+    run = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(VLLM_PLUGINS="another_plugin"),
+        timeout=400,
+    )
+    assert run.returncode != 0
+    assert "it runs" not in run.stdout
+    assert "Unknown RoPE scaling type resonance_yarn" in run.stdout + run.stderr
