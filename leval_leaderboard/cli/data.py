@@ -7,15 +7,11 @@ from typing import Any
 import click
 
 
-@click.group()
+@click.group(
+    epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify --data-dir DATA"
+)
 def command() -> None:
-    r"""List, verify or fetch the documents of the closed-ended tasks.
-
-    \b
-    Example:
-      leval-harness data fetch --out DATA
-      leval-harness data verify --data-dir DATA
-    """
+    """List, verify or fetch the documents of the closed-ended tasks."""
 
 
 data_dir_option = click.option(
@@ -25,16 +21,11 @@ data_dir_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout.")
 
 
-@command.command("list")
+@command.command("list", epilog="Example: leval-harness data list --data-dir DATA")
 @data_dir_option
 @json_option
 def list_files(data_dir: str | None, as_json: bool) -> None:
-    r"""List the files, the tasks that read them, and whether the source has them.
-
-    \b
-    Example:
-      leval-harness data list --data-dir DATA
-    """
+    """List the files, the tasks that read them, and whether the source has them."""
     from leval_tasks import data
 
     source = data.resolve_source({"data_dir": data_dir})
@@ -63,17 +54,13 @@ def list_files(data_dir: str | None, as_json: bool) -> None:
         )
 
 
-@command.command()
+@command.command(epilog="Example: leval-harness data verify --data-dir DATA")
 @data_dir_option
 @json_option
 def verify(data_dir: str | None, as_json: bool) -> None:
-    r"""Read every file that is there and compare it with the published one.
+    """Read every file that is there and compare it with the published one.
 
     Exit code 1 where a file is truncated, altered or unreadable.
-
-    \b
-    Example:
-      leval-harness data verify --data-dir DATA
     """
     from leval_tasks import data
 
@@ -85,20 +72,16 @@ def verify(data_dir: str | None, as_json: bool) -> None:
     report(rows, as_json)
 
 
-@command.command()
+@command.command(epilog="Example: leval-harness data fetch --out DATA")
 @click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder to write the files to."
 )
 @json_option
 def fetch(out: Path, as_json: bool) -> None:
-    r"""Fetch all files from the hub data set L4NLP/LEval and check them.
+    """Fetch all files from the hub data set L4NLP/LEval and check them.
 
     Files that were fetched stay when another one fails. Exit code 1 where one failed or the hub
     cannot be reached.
-
-    \b
-    Example:
-      leval-harness data fetch --out DATA
     """
     from leval_tasks import data
 

@@ -8,7 +8,9 @@ import click
 SHOWN = 160  # characters of the document that are shown at each end of a kept piece
 
 
-@click.command()
+@click.command(
+    epilog="Example: leval-harness prompt leval_toefl -n 1 --model MODEL --data-dir sample"
+)
 @click.argument("task")
 @click.option("-n", "count", default=3, show_default=True, help="Number of questions.")
 @click.option("--model", required=True, help="Checkpoint or tokenizer, a name or a path.")
@@ -31,12 +33,7 @@ def command(
     full: bool,
     as_json: bool,
 ) -> None:
-    r"""Show the exact prompts of TASK for a model, their token counts and the cut.
-
-    \b
-    Example:
-      leval-harness prompt leval_toefl -n 1 --model MODEL --data-dir sample
-    """
+    """Show the exact prompts of TASK for a model, their token counts and the cut."""
     from leval_tasks.closed.catalog import closed_task
     from leval_tasks.closed.preview import preview
     from leval_tasks.errors import SettingError

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command(epilog="Example: leval-harness score --task coursera coursera.pred.jsonl")
 @click.option(
     "--task",
     required=True,
@@ -16,14 +16,10 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout.")
 @click.argument("predictions", type=click.Path(path_type=Path))
 def command(task: str, as_json: bool, predictions: Path) -> None:
-    r"""Score PREDICTIONS with L-Eval's official rules, in percent.
+    """Score PREDICTIONS with L-Eval's official rules, in percent.
 
     Each line is a JSON object with the reference under "gt" and the response under a key that
     contains "_pred". Lines that are not JSON are dropped and counted.
-
-    \b
-    Example:
-      leval-harness score --task coursera coursera.pred.jsonl
     """
     from leval_tasks.closed import predictions as files
     from leval_tasks.closed.scoring import RULES
