@@ -241,7 +241,11 @@ def hf_overrides(
         params.setdefault("attention_factor", spec.long_mscale)
     original = spec.original_max_position_embeddings or max_positions(config)
     limit = context_limit(rope, config, context_length)
-    return _overrides(params, config, original if spec.is_dynamic else limit, original)
+    written = _overrides(params, config, original if spec.is_dynamic else limit, original)
+    if config.get("original_max_position_embeddings") is None:
+        # from_pretrained takes a key only where the model's config has it already.
+        written.pop("original_max_position_embeddings", None)
+    return written
 
 
 def vllm_hf_overrides(
