@@ -43,9 +43,12 @@ def length_figure(rows: Any, looks: dict[str, Look]) -> Any:
     axes.set_ylabel(f"{name}, lower is better" if perplexity else f"{name}, %")
     chance = rows["chance"].dropna()
     if len(chance):
-        axes.axhline(100 * float(chance.iloc[0]), color="#888888", linewidth=0.9, linestyle=":")
-        axes.annotate("chance", (1, 100 * float(chance.iloc[0])), xycoords=("axes fraction", "data"),
-                      ha="right", va="bottom", fontsize=7, color="#666666")  # fmt: skip
+        level = 100 * float(chance.iloc[0])
+        axes.axhline(level, color="#888888", linewidth=0.9, linestyle=":")
+        axes.annotate(
+            "chance", (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+            fontsize=7, color="#666666",
+        )  # fmt: skip
     axes.set_title(
         literal(f"{task_label(str(rows['task'].iloc[0]))} by context length"), loc="left"
     )

@@ -8,7 +8,7 @@ import unicodedata
 
 _BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
-MARKDOWN = {c: "\\" + c for c in "\\`*_[]#+|~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+MARKDOWN = {c: "\\" + c for c in "\\`*_[]#|~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
 

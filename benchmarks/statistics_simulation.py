@@ -1,0 +1,113 @@
+"""Does the 95% interval cover 95%, and does the mark err in at most 5%? By simulation.
+
+Questions of a document share a success rate drawn from a Beta distribution, which gives them the
+wanted intra-cluster correlation. Documents have 6 to 20 questions. Methods do not differ in truth.
+
+    python benchmarks/statistics_simulation.py [--runs 10000] [--json FILE]
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from leval_leaderboard.statistics import (
+    clopper_pearson,
+    holm,
+    linearised_ratio,
+    mcnemar_exact,
+    sign_flip_p,
+)
+
+GROUPS = (7, 15, 50, 100)
+CORRELATIONS = (0.0, 0.05, 0.2)
+RATE = 0.4
+METHODS = 5  # besides the baseline
+LEVEL = 0.05
+
+
+def correct_answers(rng, runs, sizes, correlation):
+    """Right answers of each document `[..., G]`; the true mean is RATE whatever the sizes."""
+    shape = (*runs, sizes.size)
+    if correlation == 0:
+        rates = np.full(shape, RATE)
+    else:
+        spread = 1 / correlation - 1
+        rates = rng.beta(RATE * spread, (1 - RATE) * spread, size=shape)
+    return rng.binomial(sizes, rates).astype(float)
+
+
+def one_setting(groups, correlation, runs, seed):
+    """Coverage and false positives of one number of documents and one correlation."""
+    rng = np.random.default_rng([seed, groups, int(1000 * correlation)])
+    sizes = rng.integers(6, 21, groups)
+    answers = correct_answers(rng, (runs, METHODS + 1), sizes, correlation)
+    mean, stderr, df = linearised_ratio(answers[:, 0], sizes.astype(float))
+    half = stats.t.ppf(0.975, df) * stderr
+    naive = 1.96 * np.sqrt(mean * (1 - mean) / sizes.sum())
+    p = sign_flip_p(answers[:, 1:] - answers[:, :1])
+    marked = [bool((holm(row) <= LEVEL).any()) for row in p]
+    return {
+        "documents": groups,
+        "correlation": correlation,
+        "coverage": float((np.abs(mean - RATE) <= half).mean()),
+        "coverage_unclustered": float((np.abs(mean - RATE) <= naive).mean()),
+        "false_positives": float((p[:, 0] <= LEVEL).mean()),
+        "false_positives_family": float(np.mean(marked)),
+    }
+
+
+def single_questions(n, rate, runs, seed):
+    """Where each question is its own document: exact interval and McNemar's test."""
+    rng = np.random.default_rng([seed, n])
+    ends = np.array([clopper_pearson(k, n) for k in range(n + 1)])
+    right = rng.binomial(n, rate, runs)
+    low, high = ends[right].T
+    discordant = rng.binomial(n, 2 * rate * (1 - rate), runs)
+    wins = rng.binomial(discordant, 0.5)
+    return {
+        "questions": n,
+        "rate": rate,
+        "coverage": float(((low <= rate) & (rate <= high)).mean()),
+        "false_positives": float((mcnemar_exact(wins, discordant - wins) <= LEVEL).mean()),
+    }
+
+
+def simulate(runs, seed=0, groups=GROUPS, correlations=CORRELATIONS):
+    """All settings; a list for clustered sets and one for single questions."""
+    clustered = [one_setting(g, c, runs, seed) for g in groups for c in correlations]
+    single = [single_questions(n, rate, runs, seed) for n in (90, 100) for rate in (0.05, 0.3)]
+    return clustered, single
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    start = time.perf_counter()
+    clustered, single = simulate(args.runs)
+    print(f"{args.runs} runs each, {time.perf_counter() - start:.0f} s\n")
+    print(
+        "| Documents | Correlation | Coverage | Coverage, not clustered | False positives "
+        f"| False positives, any of {METHODS} methods |\n|---:|---:|---:|---:|---:|---:|"
+    )
+    for row in clustered:
+        numbers = [f"{100 * value:.1f}%" for value in list(row.values())[2:]]
+        print(f"| {row['documents']} | {row['correlation']} | " + " | ".join(numbers) + " |")
+    print("\n| Questions | Rate | Coverage | False positives |\n|---:|---:|---:|---:|")
+    for row in single:
+        print(
+            f"| {row['questions']} | {row['rate']} | {100 * row['coverage']:.1f}% | "
+            f"{100 * row['false_positives']:.1f}% |"
+        )
+    if args.json:
+        found = {"clustered": clustered, "single": single}
+        Path(args.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Figures by the artists that they draw, never by pixels."""
+
+import itertools
+
+import pytest
+
+from leval_leaderboard.figures import method_colours, write_figures
+from leval_leaderboard.figures.forest import forest_figure
+from leval_leaderboard.figures.write import _figures
+from leval_leaderboard.results import load_results
+from leval_leaderboard.tables import analyse
+
+
+@pytest.fixture(scope="module")
+def analysis(sweep):
+    return analyse(load_results(sweep))
+
+
+@pytest.fixture(scope="module")
+def drawn(analysis):
+    return {title: figure for _, title, figure in _figures(analysis)}
+
+
+def test_curves_show_the_values_of_the_frame(analysis, drawn):
+    title = "SmolLM2-135M: Coursera, exact match by context length"
+    axes = drawn[title].axes[0]
+    frame = analysis.frame
+    lines = {line.get_label(): line for line in axes.get_lines() if line.get_label()[0] != "_"}
+    assert set(lines) == {"none", "linear", "yarn", "resonance_yarn"}
+    for method, line in lines.items():
+        rows = frame[
+            (frame["label"] == method)
+            & (frame["task"] == "leval_coursera")
+            & (frame["metric"] == "exact_match")
+        ].sort_values("context_length")
+        assert list(line.get_xdata()) == [4096, 8192]
+        assert list(line.get_ydata()) == pytest.approx(list(100 * rows["value"]))
+    assert len(axes.collections) == 4  # one band a method
+    assert "tokens" in axes.get_xlabel()
+    below = drawn[title].get_supxlabel()
+    assert "SmolLM2-135M" in below
+    assert "leval-harness sweep" in below
+    assert "data:" in below
+
+
+def test_perplexity_axis_says_which_way_is_better(drawn):
+    (figure,) = [f for title, f in drawn.items() if "token perplexity" in title]
+    assert "lower is better" in figure.axes[0].get_ylabel()
+
+
+def test_forest_shows_each_difference_and_fills_the_significant(analysis, drawn):
+    figure = drawn["SmolLM2-135M: difference to none at 8K"]
+    axes = figure.axes[0]
+    markers = [line for line in axes.get_lines() if line.get_linestyle() == "None"]
+    frame = analysis.frame
+    rows = frame[frame["difference"].notna() & (frame["context_length"] == 8192) & frame["primary"]]
+    assert sorted(line.get_xdata()[0] for line in markers) == pytest.approx(
+        sorted(100 * rows["difference"])
+    )
+    filled = sum(line.get_markerfacecolor() != "white" for line in markers)
+    assert filled == (rows["mark"] == "*").sum() > 0
+
+
+def test_methods_keep_a_look_and_no_two_share_one():
+    names = [f"m{at:02d}" for at in range(14)]
+    looks = method_colours(names)
+    for one, other in itertools.combinations(names, 2):
+        assert looks[one] != looks[other]
+    assert method_colours(reversed(names)) == looks
+
+
+def test_names_are_never_read_as_mathematics(analysis):
+    frame = analysis.frame[analysis.frame["difference"].notna()].copy()
+    frame["label"] = r"$\frac{1}{0"
+    figure = forest_figure(
+        frame[frame["context_length"] == 8192], "$x", method_colours(frame["label"])
+    )
+    figure.canvas.draw()
+
+
+def test_files_are_written_as_svg_and_png_under_our_own_names(analysis, tmp_path):
+    figures = write_figures(analysis, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"{f.name}.{kind}" for f in figures for kind in ("svg", "png")}
+    assert len(figures) == 9

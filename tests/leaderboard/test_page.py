@@ -1,0 +1,198 @@
+"""The page in a real browser, opened from disk."""
+
+import json
+import shutil
+
+import fixture_results as make
+import pytest
+from browser import chromium
+
+from leval_leaderboard.page import write_page
+from leval_leaderboard.page.data import script
+from leval_leaderboard.results import load_results
+from leval_leaderboard.tables import analyse
+
+
+@pytest.fixture(scope="module")
+def page(sweep, tmp_path_factory):
+    return write_page(analyse(load_results(sweep)), tmp_path_factory.mktemp("page") / "out")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    assert shutil.which("chromium"), "the page's tests need chromium and chromium-driver"
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def opened(browser, page):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    browser.get(page.as_uri())
+    WebDriverWait(browser, 20).until(lambda d: rows(d))
+    yield browser
+    log = [entry for entry in browser.get_log("browser") if entry["level"] != "INFO"]
+    assert log == []
+    assert browser.execute_script("return window.pwned") is None
+
+
+def rows(browser):
+    """The table's text, a list a row."""
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#board tbody tr')]"
+        ".map(r => [...r.children].map(c => c.textContent))"
+    )
+
+
+def choose(browser, control, value):
+    browser.execute_script(
+        "const s = document.getElementById(arguments[0]); s.value = arguments[1];"
+        "s.dispatchEvent(new Event(s.tagName === 'SELECT' ? 'change' : 'input'));",
+        control, value,
+    )  # fmt: skip
+
+
+def wait(browser, condition):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, 20).until(lambda d: d.execute_script("return " + condition))
+
+
+@pytest.mark.browser
+def test_leaderboard_shows_what_the_analysis_says(opened, sweep):
+    frame = analyse(load_results(sweep)).frame
+    value = frame[
+        (frame["label"] == "yarn") & (frame["context_length"] == 8192)
+        & (frame["task"] == "leval_toefl") & (frame["metric"] == "exact_match")
+    ]["value"].iloc[0]  # fmt: skip
+    row = next(r for r in rows(opened) if r[:2] == ["yarn", "8K"])
+    assert row[5].startswith(f"{100 * value:.2f}")
+    assert any(r[0] == "dynamic" and "failed" in r for r in rows(opened))
+
+
+@pytest.mark.browser
+def test_sorting_by_click_and_by_keyboard(opened):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    opened.find_element(By.CSS_SELECTOR, "thead button[data-key='0']").click()
+    values = [float(r[2].split(" ")[0].rstrip("*?")) for r in rows(opened) if r[2] != "–"]
+    assert values == sorted(values, reverse=True)
+    focused = opened.switch_to.active_element
+    assert focused.get_attribute("data-key") == "0"
+    focused.send_keys(Keys.ENTER)
+    values = [float(r[2].split(" ")[0].rstrip("*?")) for r in rows(opened) if r[2] != "–"]
+    assert values == sorted(values)
+    head = opened.find_element(By.CSS_SELECTOR, "th[aria-sort='ascending']")
+    assert "Coursera" in head.text
+    assert rows(opened)[-1][2] == "–"
+
+
+@pytest.mark.browser
+def test_filtering(opened):
+    choose(opened, "search", "resonance")
+    assert {r[0] for r in rows(opened)} == {"resonance_yarn"}
+    choose(opened, "search", "")
+    choose(opened, "context", "4096")
+    assert {r[1] for r in rows(opened)} == {"4K"}
+    choose(opened, "tasks", "perplexity")
+    heads = opened.execute_script(
+        "return [...document.querySelectorAll('thead th')].map(h => h.textContent)"
+    )
+    assert heads[2:] == [f"GovReport token ppl@{n}K" for n in (1, 2, 4)]
+
+
+@pytest.mark.browser
+def test_another_baseline_gives_other_differences(opened):
+    choose(opened, "show", "difference")
+    wait(opened, "view.baseline === 'none' && view.compare !== null")
+    assert next(r for r in rows(opened) if r[0] == "none")[2] == "·"
+    choose(opened, "baseline", "yarn")
+    wait(opened, "view.baseline === 'yarn'")
+    assert next(r for r in rows(opened) if r[0] == "yarn")[2] == "·"
+    assert next(r for r in rows(opened) if r[0] == "none")[2][0] in "-+"
+
+
+@pytest.mark.browser
+def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
+    before = opened.execute_script("return document.scripts.length")
+    opened.execute_script(
+        "const r = [...document.querySelectorAll('#board tbody tr')]"
+        ".find(r => r.children[0].textContent === 'yarn' && r.children[1].textContent === '8K');"
+        "r.children[5].querySelector('button').click();"
+    )
+    wait(opened, "document.querySelectorAll('.question').length > 0")
+    assert opened.execute_script("return document.scripts.length") == before + 3
+    status = opened.execute_script("return document.getElementById('compare-status').textContent")
+    frame = analyse(load_results(sweep)).frame
+    row = frame[
+        (frame["label"] == "yarn") & (frame["context_length"] == 8192)
+        & (frame["task"] == "leval_toefl") & (frame["metric"] == "exact_match")
+    ].iloc[0]  # fmt: skip
+    assert status.startswith(
+        f"269 common questions: {row['wins']:g} won, {row['ties']:g} tied, {row['losses']:g} lost"
+    )
+    answers = opened.execute_script(
+        "return [...document.querySelectorAll('.question')].map(q => q.textContent)"
+    )
+    assert all("<script>window.pwned=1</script></td>" in text for text in answers)
+    assert all("Expected: " in text for text in answers)
+    assert any("Document cut: first 750 and last 750 of 1900 tokens kept" in t for t in answers)
+    assert opened.execute_script("return document.querySelectorAll('.question script').length") == 0
+    facts = opened.execute_script("return document.getElementById('provenance').textContent")
+    assert "leval-harness sweep test.yaml" in facts
+    choose(opened, "which", "win")
+    wins = opened.execute_script("return document.getElementById('compare-status').textContent")
+    assert f"of {row['wins']:g} shown" in wins
+
+
+@pytest.mark.browser
+def test_phone_width_scrolls_only_inside_the_table(page, tmp_path):
+    with chromium(tmp_path, width=390, height=800, dark=True) as driver:
+        driver.get(page.as_uri())
+        width = driver.execute_script("return document.documentElement.scrollWidth")
+        assert width <= 390
+        colour = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert colour == "rgb(20, 23, 26)"
+
+
+def test_the_page_names_no_other_host_and_copies_no_prompt(page):
+    for path in page.parent.rglob("*"):
+        if path.suffix in {".html", ".js", ".css"}:
+            text = path.read_text(encoding="utf-8")
+            assert "http://" not in text
+            assert "https://" not in text
+            assert "<script>window" not in text
+            assert "gen_args_0" not in text
+
+
+def test_file_names_are_counters_whatever_the_results_say(tmp_path):
+    samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.4, 1)}
+    make.write_cell(tmp_path / "r", "x1", samples, method="../../evil", model="/etc/passwd")
+    write_page(analyse(load_results(tmp_path / "r")), tmp_path / "out")
+    names = {p.name for p in (tmp_path / "out" / "data").iterdir()}
+    assert names == {"leaderboard.js", "q00000.js", "a000000.js", "c000.js"}
+    assert {p.name for p in tmp_path.iterdir()} == {"r", "out"}
+
+
+def test_an_older_page_is_replaced_and_other_folders_are_left_alone(tmp_path, sweep):
+    analysis = analyse(load_results(sweep / "04096"))
+    out = tmp_path / "out"
+    write_page(analysis, out)
+    (out / "data" / "old.js").write_text("")
+    write_page(analysis, out)
+    assert not (out / "data" / "old.js").exists()
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match="not empty"):
+        write_page(analysis, other)
+    assert [p.name for p in other.iterdir()] == ["thesis.tex"]
+
+
+def test_script_files_are_harmless_wherever_they_are_pasted():
+    text = script("x", {"a": "</script><!--\u2028&"})
+    assert not set("<>&\u2028") & set(text)
+    inner = text[text.index(",") + 1 : text.rindex(")")]
+    assert json.loads(inner) == {"a": "</script><!--\u2028&"}

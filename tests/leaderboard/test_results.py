@@ -1,0 +1,234 @@
+"""The reader: our cells, plain lm-eval folders, and folders that nobody should trust."""
+
+import itertools
+import json
+import math
+import shutil
+
+import fixture_results as make
+import pytest
+
+from leval_leaderboard.results import ResultsError, load_results
+from leval_leaderboard.results.chance import chance_level
+from leval_leaderboard.results.verify import verify
+
+GSM = make.closed_samples("leval_gsm", 0.4, 1)
+
+
+def only(results, task="leval_gsm", metric="exact_match"):
+    rows = results.scores
+    found = rows[(rows["task"] == task) & (rows["metric"].isin([metric, ""]))]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def edit(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_a_cell_becomes_tidy_rows(tmp_path):
+    make.write_cell(tmp_path, "ab12", {"leval_gsm": GSM}, method="yarn")
+    results = load_results(tmp_path)
+    row = only(results)
+    assert (row["model"], row["method"], row["context_length"]) == ("SmolLM2-135M", "yarn", 8192)
+    assert row["value"] == pytest.approx(sum(r["exact_match"] for r in GSM) / 100)
+    assert (row["n"], row["clusters"], row["status"]) == (100, 100, "done")
+    assert row["cut"] == pytest.approx(0.34)
+    assert row["tokens_per_second"] == pytest.approx(102000 / 50)
+    samples = results.samples
+    assert set(samples["metric"]) == {"exact_match", "exact_match_strict"}
+    assert (samples["metric"] == "exact_match").sum() == 100
+    assert results.runs[0].command.endswith("--only ab12")
+
+
+def test_several_folders_merge_and_a_run_found_twice_counts_once(tmp_path):
+    make.write_cell(tmp_path / "a", "x1", {"leval_gsm": GSM}, method="yarn")
+    make.write_cell(tmp_path / "b", "x2", {"leval_gsm": GSM}, method="none")
+    shutil.copytree(tmp_path / "a" / "x1", tmp_path / "b" / "x1")
+    results = load_results(tmp_path / "a", tmp_path / "b")
+    assert len(results.runs) == 2
+    assert "twice" in results.warnings[0]
+
+
+def test_plain_lm_eval_output_is_read(tmp_path):
+    rows = [
+        {"doc_id": at, "doc": {"q": at}, "target": "1", "filter": "none", "metrics": ["acc"],
+         "resps": [["1"]], "filtered_resps": ["1"], "acc": float(at % 2)}
+        for at in range(10)
+    ]  # fmt: skip
+    rope = {"rope_type": "yarn", "factor": 4.0}
+    make.write_lm_eval(
+        tmp_path / "model", {"arc": rows}, "2026-01-01T00-00-00.1", model_name="org/model",
+        config={"model": "hf", "model_args": {"rope_parameters": rope}, "limit": 10.0},
+        max_length=4096, original={"arc": 500},
+    )  # fmt: skip
+    row = only(load_results(tmp_path), "arc", "acc")
+    assert (row["model"], row["method"], row["context_length"]) == ("org/model", "yarn x4", 4096)
+    assert row["partial"]
+    assert row["value"] == 0.5
+
+
+def test_a_limit_marks_a_run_as_partial(tmp_path):
+    make.write_cell(tmp_path, "x1", {"leval_gsm": GSM[:10]}, limit=10)
+    make.write_cell(
+        tmp_path, "x2", {"leval_gsm": GSM[:10]}, method="none", original={"leval_gsm": 100}
+    )
+    assert load_results(tmp_path).scores["partial"].all()
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    cell = make.write_cell(tmp_path, "x1", {"leval_gsm": GSM})
+    edit(cell / "cell.json", lambda c: c.update(schema_version=2))
+    with pytest.raises(ResultsError, match="schema_version 2 is newer"):
+        load_results(tmp_path)
+
+
+def test_nothing_to_read_is_an_error(tmp_path):
+    with pytest.raises(ResultsError, match="no cell"):
+        load_results(tmp_path)
+    with pytest.raises(ResultsError, match="no such folder"):
+        load_results(tmp_path / "absent")
+
+
+def test_failed_and_unfinished_cells_are_marked(tmp_path):
+    cell = make.write_cell(tmp_path, "x1", {"leval_gsm": GSM})
+    (cell / "done.json").unlink()
+    assert only(load_results(tmp_path))["status"] == "unfinished"
+    (cell / "failed.json").write_text('{"kind": "oom", "reason": "out of memory"}')
+    row = only(load_results(tmp_path))
+    assert (row["status"], row["note"]) == ("failed", "oom: out of memory")
+    assert math.isnan(row["value"])
+
+
+def results_file(cell):
+    return next(cell.glob("results_*.json"))
+
+
+def set_value(value):
+    def change(cell):
+        path = results_file(cell)
+        edit(path, lambda c: c["results"]["leval_gsm"].update({"exact_match,extract": value}))
+        edit(cell / "done.json", lambda c: c.update(files={}))
+
+    return change
+
+
+def damage_samples(cell):
+    path = next(cell.glob("samples_*"))
+    path.write_text(path.read_text().replace('"exact_match": 1.0', '"exact_match": 0.0', 1))
+
+
+def escape_through_files(cell):
+    edit(cell / "done.json", lambda c: c["files"].update({"../../../etc/passwd": "00"}))
+
+
+def link_outside(cell):
+    path = next(cell.glob("samples_*"))
+    outside = cell.parent.parent / "outside.jsonl"
+    outside.write_text(path.read_text())
+    path.unlink()
+    path.symlink_to(outside)
+
+
+def deep(cell):
+    (cell / "cell.json").write_text("[" * 100_000)
+
+
+def long_integer(cell):
+    path = results_file(cell)
+    path.write_text(path.read_text().replace('"sample_len": 100', '"sample_len": ' + "9" * 6000))
+    edit(cell / "done.json", lambda c: c.update(files={}))
+
+
+BAD = {
+    "NaN": set_value(math.nan),
+    "infinite": set_value(math.inf),
+    "text": set_value("0.9"),
+    "true": set_value(True),
+    "above one": set_value(1.5),
+    "huge": set_value(10**400),
+    "disagrees": set_value(0.99),
+    "samples altered": damage_samples,
+    "results altered": lambda cell: results_file(cell).write_text("{}"),
+    "path out of the folder": escape_through_files,
+    "link out of the folder": link_outside,
+    "results missing": lambda cell: results_file(cell).unlink(),
+    "deep nesting": deep,
+    "long integer": long_integer,
+    "not json": lambda cell: (cell / "cell.json").write_text("!!python/object/apply:os.system"),
+    "tasks of a wrong type": lambda cell: edit(cell / "cell.json", lambda c: c.update(tasks=3)),
+    "model of a wrong type": lambda cell: edit(cell / "cell.json", lambda c: c.update(model=[])),
+    "length of a wrong type": lambda cell: edit(
+        cell / "cell.json", lambda c: c.update(context_length="8K")
+    ),
+    "marker of another cell": lambda cell: edit(
+        cell / "done.json", lambda c: c.update(cell_id="zz")
+    ),
+    "half a marker": lambda cell: (cell / "done.json").write_text('{"schema_ver'),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD))
+def test_what_cannot_be_trusted_is_marked_and_has_no_number(tmp_path, name):
+    make.write_cell(tmp_path / "results", "good", {"leval_gsm": GSM}, method="none")
+    cell = make.write_cell(tmp_path / "results", "bad", {"leval_gsm": GSM})
+    BAD[name](cell)
+    results = load_results(tmp_path / "results")
+    rows = results.scores
+    good = rows[(rows["method"] == "none") & (rows["metric"] == "exact_match")]
+    assert list(good["status"]) == ["done"]
+    bad = rows[(rows["method"] != "none") & (rows["metric"] != "exact_match_strict")]
+    assert list(bad["status"]) == ["malformed"], bad
+    assert bad["value"].isna().all()
+    assert bad["note"].str.len().gt(0).all()
+
+
+def test_a_question_logged_twice_is_marked(tmp_path):
+    make.write_cell(tmp_path, "x1", {"leval_gsm": [*GSM, GSM[0]]})
+    results = load_results(tmp_path)
+    assert results.runs[0].status == "malformed"
+    assert "twice" in results.runs[0].reason
+
+
+def test_names_with_folders_make_no_paths(tmp_path):
+    make.write_cell(tmp_path, "x1", {"leval_gsm": GSM}, method="../../up", model="a/../../b")
+    path = results_file(tmp_path / "x1")
+    edit(path, lambda c: c["results"].update({"../../x": c["results"]["leval_gsm"]}))
+    edit(tmp_path / "x1" / "done.json", lambda c: c.update(files={}))
+    results = load_results(tmp_path)
+    assert all(file.parent == tmp_path / "x1" for file in results.sample_files.values())
+
+
+def test_verify_recomputes_from_the_samples(tmp_path):
+    make.write_sweep(tmp_path, methods=("none", "yarn"))
+    outcome = verify(load_results(tmp_path))
+    rescored = [text for text in outcome.differences if "the answer scores" in text]
+    assert outcome.differences == rescored
+    assert outcome.checked > 20
+
+
+def test_verify_finds_a_score_that_the_official_rule_does_not_give(tmp_path):
+    rows = [
+        {**row, "resps": [[row["doc"]["gold"] if row["exact_match"] else "None"]]}
+        for row in make.closed_samples("leval_toefl", 0.5, 1)
+    ]
+    rows = [{**r, "resps": r["resps"] if r["exact_match"] else [[""]]} for r in rows]
+    make.write_cell(tmp_path, "x1", {"leval_toefl": rows})
+    assert verify(load_results(tmp_path)).differences == []
+    wrong = {**rows[0], "resps": [["" if rows[0]["exact_match"] else rows[0]["doc"]["gold"]]]}
+    make.write_cell(tmp_path, "x1", {"leval_toefl": [wrong, *rows[1:]]})
+    differences = verify(load_results(tmp_path)).differences
+    assert len(differences) == 1
+    assert "question 0" in differences[0]
+
+
+def test_courseras_chance_follows_from_its_gold_answers():
+    assert chance_level("leval_coursera", ["A"]) == pytest.approx(1 / 15)
+    assert chance_level("leval_coursera", ["ABC"]) == pytest.approx((1 + 0.25 * 6) / 15)
+    letters = [set(s) for n in (1, 2, 3, 4) for s in itertools.combinations("ABCD", n)]
+    gold = set("AD")
+    brute = sum(1.0 if s == gold else 0.25 if s < gold else 0.0 for s in letters) / 15
+    assert chance_level("leval_coursera", ["AD"]) == pytest.approx(brute)
+    assert math.isnan(chance_level("other", ["A"]))

@@ -1,0 +1,272 @@
+"""Tables: ranking, marks, honesty notes, snapshots, and every special character in every format."""
+
+import csv
+import html
+import io
+import re
+import shutil
+import subprocess
+import unicodedata
+
+import fixture_results as make
+import pytest
+
+from leval_leaderboard.results import ResultsError, load_results
+from leval_leaderboard.tables import (
+    Block,
+    Cell,
+    Column,
+    Row,
+    Table,
+    analyse,
+    build_tables,
+    details_table,
+    escape,
+    render,
+)
+
+SPECIAL = "\\{}$&#%_~^<>|\"'`-[]*?!+=@()/,;:."
+UNICODE = "±×−–—…†≤≥·→’‘“”éÀñüçž中文😀\u202e\u0007\x1b"
+
+
+def table_of(tmp_path, folder="r", **options):
+    analysis = analyse(load_results(tmp_path / folder), options.pop("baseline", None))
+    return build_tables(analysis, **options)
+
+
+def find(table, method):
+    """`column label -> cell` of a method's first row."""
+    for block in table.blocks:
+        for row in block.rows:
+            if row.cells[0].text == method:
+                return dict(zip([c.label for c in table.columns], row.cells, strict=True))
+    raise AssertionError(method)
+
+
+def closed(tmp_path, cell_id, skill, method, seed=1, tasks=tuple(make.SHAPES), **cell):
+    samples = {task: make.closed_samples(task, skill, seed) for task in tasks}
+    return make.write_cell(tmp_path / "r", cell_id, samples, method=method, **cell)
+
+
+def test_best_second_average_and_mark(tmp_path):
+    closed(tmp_path, "a", 0.2, "none")
+    closed(tmp_path, "b", 0.8, "yarn", seed=2)
+    closed(tmp_path, "c", 0.5, "linear", seed=3)
+    table = table_of(tmp_path)[0]
+    best, second, base = (find(table, m) for m in ("yarn", "linear", "none"))
+    for task in ("Coursera", "TOEFL", "Avg."):
+        assert (best[task].emphasis, second[task].emphasis) == ("best", "second")
+        assert base[task].emphasis == ""
+    assert best["TOEFL"].mark == "*"
+    assert base["TOEFL"].mark == ""
+    assert best["Avg."].value == pytest.approx(
+        sum(best[t].value for t in ("Coursera", "GSM", "QuALITY", "TOEFL", "CodeU", "SFiction")) / 6
+    )
+
+
+def test_seven_documents_say_when_they_cannot_tell(tmp_path):
+    for at, method in enumerate(["none", "a", "b", "c", "d"]):
+        closed(tmp_path, f"x{at}", 0.1 + 0.2 * at, method, seed=at, tasks=["leval_sfiction"])
+    table = table_of(tmp_path)[0]
+    assert find(table, "d")["SFiction"].mark == "?"
+    assert any("7 documents cannot tell" in note for note in table.notes)
+
+
+def test_fewer_than_six_tasks_have_no_average(tmp_path):
+    closed(tmp_path, "a", 0.3, "none", tasks=["leval_gsm", "leval_toefl"])
+    table = table_of(tmp_path)[0]
+    assert "Avg." not in [column.label for column in table.columns]
+    assert any("No average" in note for note in table.notes)
+
+
+def test_sample_results_say_so_and_stand_apart(tmp_path):
+    closed(tmp_path, "a", 0.3, "none")
+    closed(tmp_path, "b", 0.9, "yarn", sample=True)
+    table = table_of(tmp_path)[0]
+    assert len(table.blocks) == 2
+    assert "sample" in table.blocks[1].title
+    assert any(note.startswith("sample:") for note in table.notes)
+
+
+def test_partial_runs_are_not_ranked_beside_full_ones(tmp_path):
+    closed(tmp_path, "a", 0.3, "none")
+    closed(tmp_path, "b", 0.5, "linear")
+    closed(tmp_path, "c", 0.95, "yarn", limit=10)
+    table = table_of(tmp_path)[0]
+    assert [len([r for r in b.rows if r.kind == "ours"]) for b in table.blocks] == [2, 1]
+    assert "partial: the first 10" in table.blocks[1].title
+    assert find(table, "linear")["TOEFL"].emphasis == "best"
+    assert find(table, "yarn")["TOEFL"].emphasis == ""
+    assert find(table, "yarn")["TOEFL"].mark == ""
+
+
+@pytest.mark.parametrize("setting", [{"gen_kwargs": {"top_k": 5}}, {"apply_chat_template": True}])
+def test_runs_with_other_settings_are_not_ranked_together(tmp_path, setting):
+    closed(tmp_path, "a", 0.3, "none")
+    closed(tmp_path, "b", 0.9, "yarn", **setting)
+    assert len(table_of(tmp_path)[0].blocks) == 2
+
+
+def test_two_runs_in_one_place_keep_both(tmp_path):
+    closed(tmp_path, "a", 0.3, "yarn")
+    closed(tmp_path, "b", 0.6, "yarn", metadata={"other": 1})
+    rows = [r for r in table_of(tmp_path)[0].blocks[0].rows if r.kind == "ours"]
+    assert [row.cells[0].text for row in rows] == ["yarn (run 0)", "yarn (run 1)"]
+
+
+def test_unknown_baseline_is_an_error(tmp_path):
+    closed(tmp_path, "a", 0.3, "yarn")
+    with pytest.raises(ResultsError, match="no run has the method 'nope'; methods: yarn"):
+        table_of(tmp_path, baseline="nope")
+
+
+def test_perplexity_ranks_the_lowest_first(tmp_path):
+    for at, (method, gain) in enumerate({"none": 0.1, "yarn": -0.1}.items()):
+        rows = make.perplexity_samples((1024, 4096), gain, 7)
+        make.write_cell(tmp_path / "r", f"p{at}", {"ppl_govreport": rows}, method=method)
+    (table,) = table_of(tmp_path)
+    assert "lower is better" in table.title
+    assert [column.label for column in table.columns] == ["Method", "1K", "4K"]
+    cell = find(table, "yarn")["4K"]
+    assert (cell.emphasis, cell.mark) == ("best", "*")
+    nats = sum(r["token_perplexity@4096"][0] for r in rows)
+    tokens = sum(r["token_perplexity@4096"][1] for r in rows)
+    assert cell.value == pytest.approx(2.718281828459045 ** (nats / tokens))
+
+
+def test_published_rows_appear_for_the_papers_models_and_are_marked(tmp_path):
+    closed(tmp_path, "a", 0.3, "yarn", model="meta-llama/Llama-2-7b-chat-hf")
+    tables = table_of(tmp_path)
+    (published,) = [table for table in tables if "Published" in table.title]
+    row = find(published, "Resonance YaRN (s=8, FT@4K, 400)")
+    assert row["Avg."].text == "37.58"
+    assert row["Avg."].emphasis == "best"
+    assert row["Method"].mark == " †"
+    assert all(r.kind == "published" for b in published.blocks for r in b.rows)
+    assert any("not run here" in note for note in published.notes)
+    assert not any("Published" in t.title for t in table_of(tmp_path, published=False))
+    assert sum("Published" in t.title for t in table_of(tmp_path, published=True)) == 2
+
+
+def test_cost_columns(tmp_path):
+    closed(tmp_path, "a", 0.3, "none")
+    table = table_of(tmp_path, costs=["seconds", "tokens_per_second", "peak_memory"])[0]
+    row = find(table, "none")
+    assert [row[c].text for c in ("Seconds", "Tokens/s", "Peak GiB")] == ["60.0", "2,040.0", "3.0"]
+    with pytest.raises(ValueError, match="'speed' is unknown; one of seconds"):
+        table_of(tmp_path, costs=["speed"])
+
+
+def test_csv_holds_full_precision_and_an_origin(tmp_path):
+    closed(tmp_path, "a", 0.3, "none")
+    analysis = analyse(load_results(tmp_path / "r"))
+    text = render([details_table(analysis, published=True)], "csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    ours = next(r for r in rows if r["task"] == "leval_toefl" and r["metric"] == "exact_match")
+    samples = make.closed_samples("leval_toefl", 0.3, 1)
+    assert float(ours["value"]) == pytest.approx(
+        100 * sum(s["exact_match"] for s in samples) / len(samples), rel=1e-12
+    )
+    assert ours["run_id"] == "a"
+    assert {r["origin"] for r in rows} == {"ours", "published"}
+
+
+SMALL = Table(
+    "Scores, %",
+    (Column("Method", numeric=False), Column("Task A"), Column("Avg.")),
+    (
+        Block(
+            "Model_1 & friends",
+            (
+                Row((Cell("a|b"), Cell("51.20", 51.2, "1.10", "*", "best"), Cell("50.00", 50.0))),
+                Row((Cell("=1+1"), Cell("49.00", 49.0, "1.20", "?", "second"), Cell("–"))),
+                Row((Cell("c"), Cell("(failed)"), Cell("–")), "stopped"),
+            ),
+        ),
+        Block(
+            "Paper (published)",
+            (Row((Cell("YaRN", mark=" †"), Cell("37.62", 37.62), Cell("–")), "published"),),
+            published=True,
+        ),
+    ),
+    ("a note with 5% & <tags>",),
+)
+
+
+@pytest.mark.parametrize("output", ["md", "csv", "tex", "html"])
+def test_small_table(output, snapshot):
+    assert render([SMALL], output) == snapshot
+
+
+def test_unknown_format():
+    with pytest.raises(ValueError, match="'xls' is unknown; one of md, csv, tex, html"):
+        render([SMALL], "xls")
+
+
+def test_a_row_of_the_wrong_width_is_refused():
+    with pytest.raises(ValueError, match="1 cells"):
+        Table("t", SMALL.columns, (Block("", (Row((Cell("x"),)),)),))
+
+
+def unescape_markdown(text):
+    return html.unescape(re.sub(r"\\([\\`*_\[\]#|~$])", r"\1", text))
+
+
+@pytest.mark.parametrize("char", list(SPECIAL))
+def test_each_special_character_survives(char):
+    text = f"a{char}b"
+    assert html.unescape(escape.html(text)) == text
+    assert not re.search(r"[<>\"']|&(?!\w+;|#\d+;)", escape.html(text))
+    assert unescape_markdown(escape.markdown(text)) == text
+    assert "|" not in re.sub(r"\\\|", "", escape.markdown(text))
+    assert "<" not in escape.markdown(text)
+    table = Table("t", (Column("a", numeric=False),), (Block("", (Row((Cell(char + "b"),)),)),))
+    ((_,), (field,)) = csv.reader(io.StringIO(render([table], "csv")))
+    assert field.lstrip("'") == (char + "b").lstrip("'")
+    assert escape.csv(char + "b")[0] not in "=+-@"
+
+
+@pytest.mark.parametrize("char", ["\x00", "\x1b", "\x07", "\u202e", "\u2066"])
+@pytest.mark.parametrize("output", [escape.markdown, escape.html, escape.latex, escape.csv])
+def test_control_characters_and_direction_overrides_never_pass(char, output):
+    assert char not in output(f"a{char}b")
+    assert output("a\nb\tc") == "a b c"
+
+
+def test_html_table_holds_no_markup_from_names(tmp_path):
+    closed(tmp_path, "a", 0.3, "<script>x</script>", model="</td><b>")
+    text = render(table_of(tmp_path), "html")
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert "</td><b>" not in text
+
+
+@pytest.mark.latex
+def test_latex_compiles_and_prints_every_character(tmp_path):
+    assert shutil.which("pdflatex"), "pdflatex is needed (texlive-latex-base, -recommended)"
+    closed(tmp_path, "a", 0.3, SPECIAL + UNICODE, model=SPECIAL)
+    closed(tmp_path, "b", 0.6, "none", model=SPECIAL)
+    tables = [*table_of(tmp_path, published=True), SMALL]
+    document = (
+        "\\documentclass{article}\\usepackage[T1]{fontenc}\\usepackage{textcomp}"
+        "\\usepackage{booktabs}\\usepackage[landscape,margin=5mm]{geometry}\\begin{document}\n"
+        + render(tables, "tex")
+        + "\\end{document}\n"
+    )
+    (tmp_path / "t.tex").write_text(document, encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "t.tex"],
+        cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "Missing character" not in done.stdout
+    assert (tmp_path / "t.pdf").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("char", [c for c in SPECIAL if not c.isalnum()])
+def test_latex_maps_active_characters(char):
+    mapped = escape.latex(char)
+    if char in "\\{}$&#%_~^":
+        assert mapped != char
+        assert mapped.startswith("\\")
+    assert unicodedata.is_normalized("NFC", mapped)
