@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from lm_eval.models.utils import (
 )
 from tqdm import tqdm
 
-from leval_backends import precision, reuse
+from leval_backends import parallel, precision, reuse
 from leval_backends.generate import Decoder, Question, must_run_alone
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
@@ -70,6 +71,10 @@ class HFLong(HFLM):
             device = "cuda" if torch.cuda.is_available() else "cpu"
         super().__init__(pretrained, device=device, **kwargs)
         precision.apply(self.model, rope_precision)
+        if self.world_size == 1 and hasattr(self, "accelerator"):
+            # lm-eval sets these on several GPUs only; processes on CPUs divide the work as well.
+            self._rank = self.accelerator.process_index
+            self._world_size = self.accelerator.num_processes
         self.chunk = int(prefill_chunk)
         self.max_rows = int(question_batch_size)
         self.budget_bytes = int(kv_cache_gib * _GIB)
@@ -124,6 +129,17 @@ class HFLong(HFLM):
             One text a request, in their order; "" for a request that memory did not suffice for
             (named in the log and in `telemetry`).
         """
+        if self.world_size == 1:
+            return self._answer(requests, disable_tqdm)
+        asked = [_Request(request.args, _name(request, i)) for i, request in enumerate(requests)]
+        return parallel.exchange(
+            asked,
+            [request.args[0] for request in requests],
+            self.rank,
+            lambda share: self._answer(share, disable_tqdm),
+        )
+
+    def _answer(self, requests: Sequence[Any], disable_tqdm: bool) -> list[str]:
         answers: list[str] = [""] * len(requests)
         questions: dict[int, Question] = {}
         alone: list[int] = []
@@ -230,14 +246,26 @@ class HFLong(HFLM):
             (sum in nats, all correct) a request; (nan, False) where memory did not suffice. The
             softmax and the sum are float32 or wider whatever the model's dtype.
         """
-        requests = list(requests)
-        keys: list[Any] = []
-        passages: list[Passage] = []
-        for index, request in enumerate(requests):
-            key, context, scored = request
-            keys.append(key)
-            passages.append(self._passage(list(context), list(scored), _name(request, index)))
-        results: list[tuple[float, bool]] = [(float("nan"), False)] * len(requests)
+        asked = [
+            (*tuple(request)[:3], _name(request, index)) for index, request in enumerate(requests)
+        ]
+        if self.world_size == 1:
+            return self._likelihoods(asked, disable_tqdm)
+        return parallel.exchange(
+            asked,
+            [[*context, *scored] for _, context, scored, _ in asked],
+            self.rank,
+            lambda share: self._likelihoods(share, disable_tqdm),
+        )
+
+    def _likelihoods(
+        self, asked: list[tuple[Any, list[int], list[int], str]], disable_tqdm: bool
+    ) -> list[tuple[float, bool]]:
+        keys = [key for key, _, _, _ in asked]
+        passages = [
+            self._passage(list(context), list(scored), name) for _, context, scored, name in asked
+        ]
+        results: list[tuple[float, bool]] = [(float("nan"), False)] * len(asked)
 
         def done(index: int, scores: Scores | None) -> None:
             if scores is None:
@@ -350,8 +378,18 @@ class HFLong(HFLM):
             yield expect, bar.update
 
 
+@dataclass(frozen=True)
+class _Request:
+    """A request on its way between processes."""
+
+    args: tuple[Any, ...]
+    name: str
+
+
 def _name(request: Any, index: int) -> str:
     """How a request is called in messages: task, document and number, else its place."""
+    if isinstance(request, _Request):
+        return request.name
     task = getattr(request, "task_name", None)
     if task is None:
         return f"#{index}"

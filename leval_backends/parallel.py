@@ -1,0 +1,74 @@
+"""Several processes with a copy of the model each: every document is read by one of them.
+
+lm-eval deals documents to processes in turn, question by question, so that each process would read
+nearly every document. Here the processes put their requests together, divide them at the borders
+of documents, and give the answers back to whoever asked.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leval_backends.plan import common_prefix
+
+
+def divide(prompts: Sequence[Any], parts: int) -> list[list[int]]:
+    """Divide prompts among processes so that common prefixes stay together and work is even.
+
+    Args:
+        prompts: Texts or lists of token ids.
+        parts: Number of processes.
+
+    Returns:
+        `parts` lists of indices, together all of them; some may be empty.
+    """
+    order = sorted(range(len(prompts)), key=lambda index: prompts[index])
+    blocks: list[tuple[int, list[int]]] = []
+    for place, index in enumerate(order):
+        prompt = prompts[index]
+        shared = common_prefix(prompts[order[place - 1]], prompt) if place else 0
+        # A new document begins where less than half of a prompt is known from the one before.
+        if place == 0 or 2 * shared < len(prompt):
+            blocks.append((len(prompt), [index]))
+        else:
+            cost, members = blocks[-1]
+            blocks[-1] = (cost + len(prompt) - shared, [*members, index])
+    loads = [0] * parts
+    shares: list[list[int]] = [[] for _ in range(parts)]
+    for cost, members in sorted(blocks, reverse=True):  # the largest first, to the least busy
+        least = loads.index(min(loads))
+        loads[least] += cost
+        shares[least] += members
+    return shares
+
+
+def exchange(
+    items: Sequence[Any],
+    prompts: Sequence[Any],
+    rank: int,
+    run: Callable[[list[Any]], Sequence[Any]],
+) -> list[Any]:
+    """Answer this process's items with the help of all processes; each must call it.
+
+    Args:
+        items: What this process was asked; they travel between processes.
+        prompts: The text or token ids of each item, by which the work is divided.
+        rank: Of this process.
+        run: Answers a list of items.
+
+    Returns:
+        One answer an item.
+    """
+    from torch import distributed
+
+    world = distributed.get_world_size()
+    asked: list[Any] = [None] * world
+    distributed.all_gather_object(asked, list(zip(items, prompts, strict=True)))
+    flat = [(owner, place) for owner, theirs in enumerate(asked) for place in range(len(theirs))]
+    mine = divide([asked[owner][place][1] for owner, place in flat], world)[rank]
+    answers = run([asked[flat[i][0]][flat[i][1]][0] for i in mine])
+    told: list[Any] = [None] * world
+    distributed.all_gather_object(
+        told, {flat[i]: answer for i, answer in zip(mine, answers, strict=True)}
+    )
+    known = {key: answer for theirs in told for key, answer in theirs.items()}
+    return [known[rank, place] for place in range(len(items))]
