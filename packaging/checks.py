@@ -24,11 +24,13 @@ STATIC = (
 )
 
 
-def run(name: str, command: tuple[str, ...]) -> None:
-    """Run one step and end everything if it fails."""
+def run(name: str, command: tuple[str, ...], **environment: str) -> None:
+    """Run one step, with additions to the environment, and end everything if it fails."""
     print(f"\n== {name}: {' '.join(command)}", flush=True)
     start = time.monotonic()
-    code = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, check=False).returncode
+    full = {**os.environ, **environment}
+    step = [BIN / command[0], *command[1:]]
+    code = subprocess.run(step, cwd=ROOT, env=full, check=False).returncode
     print(f"== {name}: {time.monotonic() - start:.0f} s, exit code {code}", flush=True)
     if code:
         sys.exit(code)
@@ -51,7 +53,9 @@ def main() -> None:
     for name, command in STATIC:
         run(name, command)
     run("model", ("leval-harness", "model", "smollm2"))
-    run("fast tests", ("pytest", "-q", "-n", "2", "-m", f"not ({REAL})"))
+    # One thread each: two test processes with two threads each wait for one another on two cores.
+    fast = ("pytest", "-q", "-n", "2", "--durations=15", "-m", f"not ({REAL})")
+    run("fast tests", fast, OMP_NUM_THREADS="1")
     if installed["vllm"]:
         run("real engines", ("pytest", "-q", "--durations=15", "-m", REAL))
         return
