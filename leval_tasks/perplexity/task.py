@@ -19,7 +19,7 @@ from lm_eval.config.task import TaskConfig
 from leval_tasks.errors import DataError, SettingError
 from leval_tasks.perplexity import metrics
 from leval_tasks.perplexity.documents import Document, Drawn, draw, read_corpus
-from leval_tasks.perplexity.model import Reader, find_reader
+from leval_tasks.perplexity.model import Reader, find_reader, running_model
 from leval_tasks.perplexity.pydocs import equal_cuts, language_reference
 from leval_tasks.perplexity.settings import Settings, read_settings
 from leval_tasks.perplexity.windows import Window, make_windows
@@ -164,6 +164,8 @@ class PerplexityTask(Task):
         if kwargs.get("apply_chat_template"):
             logger.warning("%s reads plain text: no chat template", self.task_name)
         super().build_all_requests(**kwargs)
+        if asks_lm_eval_for_shared_logits(running_model()):
+            check_shared_logits([instance.token_parts for instance in self.instances])
 
     def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
         """Empty: windows hold the document's tokens and nothing else."""
@@ -274,6 +276,32 @@ def band_pairs(cumulated: Sequence[tuple[int, float, int]]) -> dict[str, list[fl
     return {
         band_name(a[0], b[0]): [b[1] - a[1], b[2] - a[2]] for a, b in itertools.pairwise(cumulated)
     }
+
+
+def asks_lm_eval_for_shared_logits(model: Any) -> bool:
+    """Whether this is lm-eval's own hf backend with its cache of logits, which is on by default."""
+    return bool(getattr(model, "logits_cache", False)) and not hasattr(model, "teacher_forced")
+
+
+def check_shared_logits(parts: Sequence[tuple[None, list[int], list[int]]]) -> None:
+    """Refuse requests that lm-eval 0.4.13's hf backend would answer with the wrong positions.
+
+    It answers requests of the same tokens from one forward pass and takes the *first* positions of
+    the longest scored part for all of them (`Collator.get_cache`), which is wrong where the scored
+    parts differ in length. Repetitive text gives such windows.
+
+    Raises:
+        SettingError: There are such requests; says which argument turns that off.
+    """
+    lengths: dict[str, int] = {}
+    for _, context, scored in parts:
+        key = hashlib.sha256(repr(context + scored[:-1]).encode()).hexdigest()
+        if lengths.setdefault(key, len(scored)) != len(scored):
+            raise SettingError(
+                "two windows hold the same tokens but score different parts of them, which "
+                "lm-eval's hf backend mixes up; give logits_cache=False in --model_args, or use "
+                "--model hf-long"
+            )
 
 
 def draw_pydocs(reader: Reader, settings: Settings) -> tuple[Drawn, dict[str, Any]]:

@@ -1,0 +1,76 @@
+"""A tiny random Llama with a small byte-level tokenizer, and a folder of documents."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SENTENCE = "the language reference of python and its statements and expressions"
+WORDS = SENTENCE.split()
+LIMIT = 256
+
+
+def build_model(path: Path, *, bos: bool = True, vocabulary: int | None = None) -> Path:
+    """Save the model and its tokenizer; `vocabulary` cuts the model's embedding only."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([SENTENCE] * 3, trainer)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>" if bos else None, eos_token="</s>"
+    ).save_pretrained(path)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary or tokenizer.get_vocab_size(),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=LIMIT,
+        initializer_range=0.1,
+    )
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def sentence(seed: int, words: int) -> str:
+    """Some words in an order of their own, with a character of several bytes among them."""
+    return " ".join(random.Random(seed).choices(WORDS, k=words)) + " naïve – end"
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[..., Path]:
+    return build_model
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return [sentence(seed, words) for seed, words in enumerate((220, 180, 260, 200))]
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
+    """`govreport.jsonl`: four usable texts, one empty, one twice, one short."""
+    folder = tmp_path_factory.mktemp("data")
+    rows = [texts[0], "  ", texts[1], texts[0] + "\n", "short", texts[2], texts[3]]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in rows]
+    (folder / "govreport.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder

@@ -1,0 +1,222 @@
+"""The tasks through lm-eval, against a plain transformers loop that shares none of their code."""
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.hf
+
+
+def evaluate(model: str, path: Path, metadata: dict[str, Any], task="ppl_govreport", **args: Any):
+    import lm_eval
+    import lm_eval.models
+    from lm_eval.tasks import TaskManager
+
+    import leval_backends
+    import leval_tasks.perplexity
+
+    leval_backends.register()
+    if model == "vllm":
+        settings = {"max_model_len": 256, "enforce_eager": True, "max_num_seqs": 4}
+    else:
+        settings = {"device": "cpu"}
+    settings |= {"pretrained": str(path), "dtype": "float32"} | args
+    # indexing all of lm-eval's tasks takes seconds; that ours are found there is a test of its own
+    tasks = TaskManager(
+        include_path=str(Path(leval_tasks.perplexity.__file__).parent / "tasks"),
+        include_defaults=False,
+        metadata=settings | metadata,
+    )
+    return lm_eval.simple_evaluate(
+        model=model,
+        model_args=settings,
+        tasks=[task],
+        task_manager=tasks,
+        batch_size=1,
+        bootstrap_iters=0,
+    )
+
+
+def per_document(results: dict[str, Any], metric: str, task="ppl_govreport") -> list[list[float]]:
+    return [sample[metric] for sample in results["samples"][task]]
+
+
+def plain_sliding(path: Path, text: str, length: int, stride: int) -> tuple[float, int]:
+    """Sliding windows with BOS as the papers' scripts write them: labels of -100, HF's own loss."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0]
+    bos = torch.tensor([tokenizer.bos_token_id])
+    total, count, previous = 0.0, 0, 0
+    for begin in range(0, len(ids), stride):
+        end = min(begin + length - 1, len(ids))
+        window = torch.cat([bos, ids[begin:end]])[None]
+        labels = window.clone()
+        labels[0, : -(end - previous)] = -100
+        with torch.no_grad():
+            loss = model(window, labels=labels).loss
+        total += loss.item() * (end - previous)
+        count += end - previous
+        previous = end
+        if end == len(ids):
+            break
+    return total, count
+
+
+SLIDING = {"context_length": [48, 96], "stride": 16, "mode": "sliding"}
+
+
+@pytest.fixture(scope="module")
+def sliding_long(tiny: Path, data_dir: Path) -> dict[str, Any]:
+    return evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir)})
+
+
+def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
+    for length in SLIDING["context_length"]:
+        pairs = per_document(sliding_long, f"token_perplexity@{length}")
+        expected = [plain_sliding(tiny, text, length, 16) for text in texts]
+        assert [count for _, count in pairs] == [count for _, count in expected]
+        for (nll, count), (want, _) in zip(pairs, expected, strict=True):
+            assert nll / count == pytest.approx(want / count, abs=1e-4)
+            assert nll == pytest.approx(want, rel=1e-5)
+        value = sliding_long["results"]["ppl_govreport"][f"token_perplexity@{length},none"]
+        want = math.exp(sum(x for x, _ in expected) / sum(n for _, n in expected))
+        assert value == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["sliding", "truncate", "last", "disjoint"])
+def test_hf_and_hf_long_score_the_same_windows_alike(tiny, data_dir, mode):
+    metadata = SLIDING | {"mode": mode, "data_dir": str(data_dir)}
+    stock = evaluate("hf", tiny, metadata, softmax_dtype="float32")
+    own = evaluate("hf-long", tiny, metadata)
+    for a, b in zip(*(r["samples"]["ppl_govreport"] for r in (stock, own)), strict=True):
+        assert a["arguments"] == b["arguments"]
+        assert a["doc"] == b["doc"]
+        for name in (f"{m}@{n}" for m in ("token_perplexity", "word_perplexity") for n in (48, 96)):
+            assert a[name][1] == b[name][1]
+            assert a[name][0] / a[name][1] == pytest.approx(b[name][0] / b[name][1], abs=1e-4)
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_vllm_scores_the_same_windows_alike(tiny, data_dir):
+    metadata = SLIDING | {"data_dir": str(data_dir)}
+    own = evaluate("hf-long", tiny, metadata)
+    served = evaluate("vllm", tiny, metadata)
+    for a, b in zip(*(r["samples"]["ppl_govreport"] for r in (served, own)), strict=True):
+        assert a["arguments"] == b["arguments"]
+        for length in (48, 96):
+            x, y = a[f"token_perplexity@{length}"], b[f"token_perplexity@{length}"]
+            assert x[1] == y[1]
+            assert x[0] / x[1] == pytest.approx(y[0] / y[1], abs=1e-4)
+    with pytest.raises(ValueError, match=r"255 positions.*give max_model_len=257"):
+        evaluate("vllm", tiny, metadata | {"context_length": 256}, max_model_len=256)
+
+
+def test_truncate_gives_the_bands_between_its_lengths(tiny, data_dir):
+    metadata = {"context_length": [48, 96], "mode": "truncate", "data_dir": str(data_dir)}
+    results = evaluate("hf-long", tiny, metadata)
+    values = results["results"]["ppl_govreport"]
+    short, long = (per_document(results, f"token_perplexity@{n}") for n in (48, 96))
+    assert {n for _, n in short} == {47}
+    assert {n for _, n in long} == {95}
+    nats = sum(b[0] - a[0] for a, b in zip(short, long, strict=True))
+    assert values["nll@48-96,none"] == pytest.approx(nats / (4 * 48), rel=1e-9)
+    assert values["nll@0-48,none"] == pytest.approx(math.log(values["token_perplexity@48,none"]))
+
+
+def test_one_document_gives_no_interval(tiny, data_dir):
+    results = evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir), "num_docs": 2})
+    assert results["results"]["ppl_govreport"]["token_perplexity@48_stderr,none"] == "N/A"
+
+
+def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
+    metadata = sliding_long["configs"]["ppl_govreport"]["metadata"]
+    assert metadata["left_out"] == {"empty": 1, "duplicate": 1, "too_short": 1}
+    assert metadata["documents"] == 4
+    assert metadata["data"]["source"] == "data_dir"
+    assert len(metadata["data"]["files"]["govreport.jsonl"]) == 64
+    assert metadata["softmax"] == "float32"
+    logged = json.dumps(sliding_long["samples"]["ppl_govreport"], default=str)
+    assert not any(text[:60] in logged for text in texts)
+    doc = sliding_long["samples"]["ppl_govreport"][0]["doc"]
+    assert doc["document_id"] == doc["cluster"] == "govreport-0"
+
+
+def test_the_softmax_of_stock_hf_is_marked_unless_float32(tiny, data_dir, caplog):
+    metadata = SLIDING | {"data_dir": str(data_dir), "num_docs": 1}
+    with caplog.at_level(logging.WARNING):
+        results = evaluate("hf", tiny, metadata, dtype="bfloat16")
+    assert results["configs"]["ppl_govreport"]["metadata"]["softmax"] == "bfloat16"
+    assert "softmax_dtype=float32" in caplog.text
+    results = evaluate("hf", tiny, metadata, dtype="bfloat16", softmax_dtype="float32")
+    assert results["configs"]["ppl_govreport"]["metadata"]["softmax"] == "float32"
+
+
+def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(tiny, data_dir):
+    metadata = {"context_length": 257, "data_dir": str(data_dir)}
+    with pytest.raises(ValueError, match=r"257 is larger than the 256.*max_length=257.*yarn"):
+        evaluate("hf-long", tiny, metadata)
+    # the user may ask for bare extrapolation
+    assert evaluate("hf-long", tiny, metadata, max_length=300)["results"]
+
+
+def test_windows_that_lm_evals_hf_would_mix_up_are_refused(tiny, tmp_path):
+    text = " and" * 200  # every window looks like the first, which scores more of it
+    (tmp_path / "pg19.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    metadata = {"context_length": 48, "stride": 12, "data_dir": str(tmp_path)}
+    with pytest.raises(ValueError, match="logits_cache=False"):
+        evaluate("hf", tiny, metadata, task="ppl_pg19", softmax_dtype="float32")
+    results = evaluate(
+        "hf", tiny, metadata, task="ppl_pg19", softmax_dtype="float32", logits_cache=False
+    )
+    ((nll, count),) = per_document(results, "token_perplexity@48", "ppl_pg19")
+    want, _ = plain_sliding(tiny, text, 48, 12)
+    assert nll / count == pytest.approx(want / count, abs=1e-4)
+
+
+def test_settings_under_perplexity_win(tiny, data_dir):
+    metadata = {"context_length": 9999, "data_dir": "nowhere"}
+    metadata["perplexity"] = SLIDING | {"data_dir": str(data_dir), "num_docs": 1}
+    results = evaluate("hf-long", tiny, metadata)
+    assert "token_perplexity@96,none" in results["results"]["ppl_govreport"]
+
+
+def test_without_bos_the_first_token_is_context_only(build, tmp_path, data_dir, caplog):
+    path = build(tmp_path / "nobos", bos=False)
+    metadata = {"context_length": 48, "mode": "truncate", "data_dir": str(data_dir)}
+    with caplog.at_level(logging.WARNING):
+        results = evaluate("hf-long", path, metadata)
+    assert "first token of each document is not scored" in caplog.text
+    assert per_document(results, "token_perplexity@48")[0][1] == 47
+    with pytest.raises(ValueError, match="no BOS token; leave bos out"):
+        evaluate("hf-long", path, metadata | {"bos": True})
+
+
+def test_a_tokenizer_of_another_model_is_refused(build, tmp_path, data_dir):
+    path = build(tmp_path / "small", vocabulary=100)
+    with pytest.raises(ValueError, match=r"does not match the model: token id \d+ is outside"):
+        evaluate("hf-long", path, SLIDING | {"data_dir": str(data_dir)})
+
+
+def test_pydocs_needs_no_data(tiny):
+    metadata = {"context_length": [32, 64], "num_docs": 3}
+    results = evaluate("hf-long", tiny, metadata, task="ppl_pydocs")
+    pairs = per_document(results, "token_perplexity@64", "ppl_pydocs")
+    assert [n for _, n in pairs] == [63, 63, 63]
+    data = results["configs"]["ppl_pydocs"]["metadata"]["data"]
+    assert set(data) >= {"python_version", "files"}
+
+
+@pytest.mark.parametrize("task", ["ppl_govreport", "ppl_proofpile", "ppl_pg19", "ppl_pydocs"])
+def test_tasks_are_where_lm_eval_looks(task):
+    from lm_eval.tasks import TaskManager
+
+    assert task in TaskManager().all_tasks

@@ -1,0 +1,149 @@
+"""Window arithmetic on whole numbers: nothing scored twice, nothing left out, nothing too long."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from leval_tasks.errors import SettingError
+from leval_tasks.perplexity.windows import (
+    Window,
+    check_context_lengths,
+    document_tokens,
+    make_windows,
+)
+
+MOVING = ("sliding", "disjoint")
+
+
+def tokens_of(window: Window) -> tuple[list[int], list[int]]:
+    """Context and scored tokens of a document whose tokens are 0, 1, 2, …; BOS is -1."""
+    context = [-1] * window.bos + list(range(window.start, window.score_start))
+    return context, list(range(window.score_start, window.end))
+
+
+@st.composite
+def moving_case(draw: st.DrawFn) -> tuple[int, int, int, bool]:
+    bos = draw(st.booleans())
+    length = draw(st.integers(2 if bos else 3, 40))
+    stride = draw(st.integers(1, length - 1))
+    return draw(st.integers(0, 200)), length, stride, bos
+
+
+@given(moving_case(), st.sampled_from(MOVING))
+def test_every_token_is_scored_exactly_once(case, mode):
+    n, length, stride, bos = case
+    windows = make_windows(n, length, stride, mode, bos)
+    scored = [token for window in windows for token in tokens_of(window)[1]]
+    assert scored == list(range(0 if bos else 1, n))
+
+
+@given(moving_case(), st.sampled_from(MOVING))
+def test_windows_hold_no_more_than_their_positions_and_have_a_context(case, mode):
+    n, length, stride, bos = case
+    for window in make_windows(n, length, stride, mode, bos):
+        context, scored = tokens_of(window)
+        assert len(context) + len(scored) == window.positions <= length
+        assert context
+        assert len(scored) == window.scored > 0
+
+
+@given(moving_case())
+def test_sliding_keeps_the_context_that_the_stride_leaves(case):
+    n, length, stride, bos = case
+    w = document_tokens(length, bos)
+    windows = make_windows(n, length, stride, "sliding", bos)
+    for number, window in enumerate(windows):
+        assert window.start == number * stride
+        if number:
+            assert window.score_start - window.start == w - stride
+    for window in windows[1:-1]:
+        assert window.scored == stride
+
+
+def test_sliding_as_the_papers_scripts_do_it():
+    # 10 tokens, window of 5 with BOS, stride 2, by hand
+    windows = make_windows(10, 5, 2, "sliding", bos=True)
+    assert [tokens_of(window) for window in windows] == [
+        ([-1], [0, 1, 2, 3]),
+        ([-1, 2, 3], [4, 5]),
+        ([-1, 4, 5], [6, 7]),
+        ([-1, 6, 7], [8, 9]),
+    ]
+
+
+def test_sliding_without_bos_does_not_score_the_first_token():
+    windows = make_windows(7, 4, 2, "sliding", bos=False)
+    assert [tokens_of(window) for window in windows] == [
+        ([0], [1, 2, 3]),
+        ([2, 3], [4, 5]),
+        ([4, 5], [6]),
+    ]
+
+
+@given(st.integers(1, 60), st.integers(2, 20))
+def test_disjoint_is_lm_evals_rolling(n, model_length):
+    tokens = list(range(n))
+    expected = [
+        make_disjoint_window(pair)
+        for pair in get_rolling_token_windows(tokens, -1, model_length, 1)
+    ]
+    windows = make_windows(n, model_length + 1, 1, "disjoint", bos=True)
+    assert [tokens_of(window) for window in windows] == expected
+
+
+@pytest.mark.parametrize(("bos", "first", "end"), [(True, 0, 7), (False, 1, 8)])
+def test_truncate_is_one_full_window(bos, first, end):
+    (window,) = make_windows(100, 8, 3, "truncate", bos)
+    assert (window.start, window.score_start, window.end) == (0, first, end)
+    assert window.positions == 8
+
+
+@pytest.mark.parametrize(("bos", "scored"), [(True, [4, 5, 6]), (False, [5, 6, 7])])
+def test_last_scores_the_last_stride_of_a_full_window(bos, scored):
+    (window,) = make_windows(100, 8, 3, "last", bos)
+    assert tokens_of(window)[1] == scored
+    assert window.positions == 8
+
+
+@pytest.mark.parametrize("mode", ["truncate", "last"])
+def test_a_document_that_does_not_fill_the_window_is_refused(mode):
+    assert make_windows(7, 8, 3, mode, bos=True)
+    with pytest.raises(SettingError, match="6 tokens does not fill a window of 8 positions"):
+        make_windows(6, 8, 3, mode, bos=True)
+
+
+@pytest.mark.parametrize(
+    ("length", "stride", "mode", "bos", "message"),
+    [
+        (8, 8, "sliding", True, "stride=8 is larger than the 7 tokens"),
+        (8, 8, "sliding", False, "stride=8 is larger than the 7 tokens"),
+        (8, 8, "last", True, "take stride=7 or less"),
+        (8, 0, "sliding", True, "stride=0 must be at least 1"),
+        (1, 1, "truncate", True, "context_length=1 leaves no token"),
+        (8, 2, "slidding", True, "Did you mean 'sliding'"),
+    ],
+)
+def test_settings_that_do_not_fit(length, stride, mode, bos, message):
+    with pytest.raises(SettingError, match=message):
+        make_windows(100, length, stride, mode, bos)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([], "empty list"),
+        ([64, 64, 128], "names 64 more than once"),
+        ([128, 64], r"out of order; write it as \[64, 128\]"),
+        ([64.0], "whole numbers"),
+        ([True, 64], "whole numbers"),
+        (["64"], "whole numbers"),
+    ],
+)
+def test_lengths_that_are_no_curve(lengths, message):
+    with pytest.raises(SettingError, match=message):
+        check_context_lengths(lengths)
+
+
+def test_lengths_of_a_curve():
+    assert check_context_lengths([64, 128]) == (64, 128)
