@@ -15,7 +15,7 @@ from leval_leaderboard.results.fields import ResultsError, finite, mapping, read
 from leval_leaderboard.results.samples import NOT_SCORES, Samples, read_samples
 from leval_leaderboard.results.schema import Run
 
-PRIMARY = ("exact_match", "acc_norm", "acc", "score", "f1")
+PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
 SCORE_COLUMNS = (
     "run", "status", "note", "model", "method", "context_length", "task", "metric", "primary",
     "value", "stderr", "n", "clusters", "cut", "unparsed", "prompt_tokens", "kept_tokens", "chance",
@@ -270,7 +270,7 @@ def _task_rows(
         row = {
             **common,
             "metric": metric,
-            "primary": metric == main or "@" in metric,
+            "primary": metric == main or ("perplexity" in metric and "@" in metric),
             "value": np.nan if number is None else number,
             "stderr": finite(stderr) if finite(stderr) is not None else np.nan,
             "higher_is_better": better.get(metric) is not False and "perplexity" not in metric

@@ -21,8 +21,8 @@ const LEVAL = {
     });
   },
 };
-const PAGE = 200;
-const view = { sort: null, down: true, all: false, compare: null };
+const PAGE = 100;
+const view = { sort: null, down: true, limit: PAGE, compare: null };
 const by = (id) => document.getElementById(id);
 
 function make(tag, className, text) {
@@ -64,7 +64,7 @@ function start() {
   by("search").addEventListener("input", draw);
   by("baseline").addEventListener("change", loadBaseline);
   by("controls").addEventListener("submit", (event) => event.preventDefault());
-  by("more").addEventListener("click", () => { view.all = true; draw(); });
+  by("more").addEventListener("click", () => { view.limit += 5 * PAGE; draw(); });
   by("theme").addEventListener("click", () => {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
@@ -135,10 +135,16 @@ function draw() {
   const average = scores && LEVAL.board.average && by("tasks").value !== "" && by("show").value === "score" && columns.length > 1;
   view.models = new Set(rows.map((row) => row.block)).size > 1;
   drawHead(columns, average, scores);
-  const shown = view.all ? rows : rows.slice(0, PAGE);
-  document.querySelector("#board tbody").replaceChildren(...shown.map((row) => drawRow(row, columns, average, scores)));
+  const shown = rows.slice(0, view.limit);
+  const look = [by("tasks").value, by("show").value, view.baseline, view.models, view.compare !== null].join("\n");
+  if (look !== view.look) { view.look = look; view.drawn = new Map(); }
+  const nodes = shown.map((row) => {  // sorting and filtering only move rows that are already made
+    if (!view.drawn.has(row)) view.drawn.set(row, drawRow(row, columns, average, scores));
+    return view.drawn.get(row);
+  });
+  document.querySelector("#board tbody").replaceChildren(...nodes);
   by("more").hidden = shown.length === rows.length;
-  by("more").textContent = "Show all " + rows.length + " rows";
+  by("more").textContent = "Show " + Math.min(5 * PAGE, rows.length - shown.length) + " more rows";
   by("status").textContent = rows.length + (rows.length === 1 ? " row" : " rows") +
     (shown.length < rows.length ? ", the first " + shown.length + " shown" : "") +
     (view.models || !rows.length ? "" : " of " + rows[0].block) + (view.baseline ? "; baseline: " + view.baseline : "");

@@ -70,6 +70,19 @@ def test_plain_lm_eval_output_is_read(tmp_path):
     assert row["value"] == 0.5
 
 
+def test_posgens_main_number_is_its_accuracy_past_the_training_length(tmp_path):
+    values = {"ood_accuracy": 0.5, "id_accuracy": 1.0, "accuracy@64-127": 0.75}
+    rows = [
+        {"doc_id": at, "doc": {"document_id": f"s{at}", "cluster": f"s{at}"}, "filter": "none",
+         "resps": [], "filtered_resps": [], "target": "", "metrics": list(values), **values}
+        for at in range(5)
+    ]  # fmt: skip
+    make.write_cell(tmp_path, "x1", {"posgen_cot": rows})
+    scores = load_results(tmp_path).scores
+    assert list(scores.loc[scores["primary"], "metric"]) == ["ood_accuracy"]
+    assert set(scores["metric"]) == set(values)
+
+
 def test_a_limit_marks_a_run_as_partial(tmp_path):
     make.write_cell(tmp_path, "x1", {"leval_gsm": GSM[:10]}, limit=10)
     make.write_cell(
