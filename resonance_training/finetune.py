@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,7 @@ def finetune(
     }
     if trainer.is_world_process_zero():
         (out / RESULT_FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
+        shutil.rmtree(states, ignore_errors=True)
     return result
 
 
@@ -244,6 +246,8 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
         lr_scheduler_type=settings.schedule,
         max_grad_norm=settings.max_grad_norm,
         bf16=settings.bf16,
+        # bf16 on a CPU is refused unless the CPU is asked for by name.
+        use_cpu=not torch.accelerator.is_available(),
         gradient_checkpointing=settings.gradient_checkpointing,
         logging_steps=1,
         logging_nan_inf_filter=False,

@@ -216,7 +216,8 @@ def _trainer(
         save_steps=save_steps,
         save_total_limit=1,
         bf16=recipe.bf16,
-        use_cpu=device == "cpu",
+        # bf16 on a CPU is refused unless the CPU is asked for by name.
+        use_cpu=device == "cpu" or not torch.accelerator.is_available(),
         seed=data.runs[0].seed,
         remove_unused_columns=False,
         dataloader_pin_memory=False,

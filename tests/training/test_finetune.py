@@ -118,6 +118,13 @@ def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
     assert len((tmp_path / "a/held_out/books.jsonl").read_text().splitlines()) == 2
 
 
+def test_bf16_works_without_a_gpu_and_leaves_no_states(model, data, tmp_path):
+    finetune(model, [data], tmp_path / "a", FineTuneSettings(**{**TINY, "bf16": True, "steps": 2}))
+    saved = json.loads((tmp_path / "a/config.json").read_text())
+    assert saved["dtype"] == "bfloat16"
+    assert not (tmp_path / "a/states").exists()
+
+
 def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_path):
     settings = FineTuneSettings(**TINY)
     first = finetune(model, [data], tmp_path / "a", settings)

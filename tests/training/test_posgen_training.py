@@ -180,6 +180,17 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch, dropout)
         assert [r["step"] for r in csv.DictReader(curves[0].splitlines())] == ["3", "6", "9", "12"]
 
 
+def test_bf16_stays_near_float32(tmp_path):
+    data = {**DATA, "train": 400}
+    results = [
+        train_stack(_recipe(data=data, epochs=6, bf16=bf16), RUNS[:1], tmp_path / str(bf16))[0]
+        for bf16 in (False, True)
+    ]
+    exact, rounded = (result["test"]["loss"] for result in results)
+    assert exact != rounded
+    assert abs(exact - rounded) < 0.05
+
+
 def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path):
     recipe = _recipe(epochs=1)
     run = RUNS[0]
