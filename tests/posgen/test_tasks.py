@@ -1,0 +1,49 @@
+"""The lm-eval side of PosGen: index, settings and metrics without a model."""
+
+import numpy as np
+import pytest
+
+from leval_tasks.posgen.sequences import PosGenError, Settings
+from leval_tasks.posgen.task import accuracies, read_settings
+from leval_tasks.posgen.vocabulary import Vocabulary, build_tokenizer, from_tokenizer
+
+VOCABULARY = Vocabulary(tuple(range(17)), 21)
+
+
+def test_tasks_and_group_are_in_the_index():
+    from lm_eval.tasks import TaskManager
+
+    names = {"posgen", "posgen_recursive", "posgen_cot", "posgen_semi_recursive"}
+    assert names <= set(TaskManager().all_tasks)
+
+
+def test_vocabulary_has_the_ids_of_the_authors_code():
+    vocabulary = from_tokenizer(build_tokenizer(17))
+    assert vocabulary == VOCABULARY
+    assert vocabulary.encode(np.array([[3, 16]])) == [[21, 3, 16]]
+    with pytest.raises(PosGenError, match="hold the number 17"):
+        vocabulary.encode(np.array([[17]]))
+    assert build_tokenizer(17)("3 16")["input_ids"] == [21, 3, 16]
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_accuracy_counts_numbers_by_their_position(prefix):
+    settings = Settings(subtask="cot")
+    # With a prefix token the first number is predicted as well; it is never scored.
+    right = {4, 63, 64, 65, 255}
+    correct = [position in right for position in range(1 - prefix, 256)]
+    metrics = accuracies(correct, settings)
+    assert metrics["id_accuracy"] == pytest.approx(2 / 60)
+    assert metrics["ood_accuracy"] == pytest.approx(3 / 192)
+    assert metrics["accuracy@64-127"] == pytest.approx(2 / 64)
+    assert metrics["accuracy@192-255"] == pytest.approx(1 / 64)
+
+
+def test_settings_come_from_metadata_else_checkpoint_else_vocabulary(tmp_path):
+    (tmp_path / "config.json").write_text('{"posgen": {"modulus": 7, "length": 99, "seed": 3}}')
+    pretrained = {"pretrained": str(tmp_path)}
+    trained = read_settings("cot", pretrained, VOCABULARY)
+    assert (trained.subtask, trained.modulus, trained.length, trained.seed) == ("cot", 7, 99, 3)
+    asked = read_settings("cot", {**pretrained, "length": 128}, VOCABULARY)
+    assert (asked.modulus, asked.length) == (7, 128)
+    assert read_settings("cot", {}, VOCABULARY).modulus == 17
