@@ -71,7 +71,7 @@ class Reader:
             f"{' (vLLM keeps one for the token it generates)' if needed > context_length else ''}; "
             f"give {self.raise_limit}={needed} in --model_args. Past the trained length a model "
             f"also needs RoPE scaling, such as rope_type=yarn with factor={factor:.1f} "
-            "(`leval-harness rope` lists the methods); or take a shorter context_length"
+            f"(`leval-harness rope` lists the methods); or take context_length={self.limit} or less"
         )
 
 
