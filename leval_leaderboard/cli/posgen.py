@@ -57,7 +57,11 @@ def train(
     from resonance_training.posgen_train import train_all
 
     recipe = settings.preset(preset)
-    asked: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "seeds": seeds or None}
+    asked: dict[str, Any] = {
+        "epochs": epochs,
+        "learning_rate": learning_rate,
+        "seeds": seeds or None,
+    }
     data = {"modulus": modulus, "train": train_sequences}
     recipe = dataclasses.replace(
         recipe,
