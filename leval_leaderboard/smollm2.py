@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def cache_dir() -> Path:
-    """Folder for what is made once and kept: `LEVAL_CACHE_DIR`, else the platform's cache folder."""
+    """Folder for what is made once: `LEVAL_CACHE_DIR`, else the platform's cache folder."""
     if configured := os.environ.get("LEVAL_CACHE_DIR"):
         return Path(configured).expanduser()
     if sys.platform == "darwin":
