@@ -92,7 +92,6 @@ def _blocks(frame: Any, runs: list[Run]) -> list[str]:
         model: [name for name in BLOCK_SETTINGS if part[name].nunique() > 1]
         for model, part in rows.groupby("model")
     }
-    data_kinds = frame.groupby(["model", "task"])["data"].transform("nunique")
     titles = []
     for at, row in enumerate(frame.itertuples()):
         parts = [str(row.model)]
@@ -102,13 +101,29 @@ def _blocks(frame: Any, runs: list[Run]) -> list[str]:
         ]
         if row.sample:
             parts.append("bundled sample, not the real documents")
-        if data_kinds.iloc[at] > 1 and row.data:
-            parts.append(f"data {row.data}")
         if row.partial:
             limit = partial_text(row.limit, runs[row.run].num_docs)
             parts.append(f"partial: {limit}")
         titles.append(" · ".join(parts))
-    return titles
+    return _split_by_data(frame, titles)
+
+
+def _split_by_data(frame: Any, titles: list[str]) -> list[str]:
+    """Set runs apart that would share a block although they asked about different documents.
+
+    A run's label is made of the tasks in dispute alone, so all its tasks stay in one block.
+    """
+    rows = frame[["run", "task", "data"]].assign(title=titles)
+    known = rows[rows["data"].fillna("") != ""].drop_duplicates()
+    disputed = known.groupby(["title", "task"])["data"].transform("nunique") > 1
+    labels = {
+        run: "+".join(sorted(set(part["data"])))
+        for run, part in known[disputed].groupby("run", sort=False)
+    }
+    return [
+        f"{title} · data {labels[run]}" if run in labels else title
+        for title, run in zip(titles, frame["run"], strict=True)
+    ]
 
 
 def partial_text(limit: float | None, documents: float | None) -> str:

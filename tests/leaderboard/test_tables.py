@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -105,6 +106,34 @@ def test_runs_with_other_settings_are_not_ranked_together(tmp_path, setting):
     closed(tmp_path, "a", 0.3, "none")
     closed(tmp_path, "b", 0.9, "yarn", **setting)
     assert len(table_of(tmp_path)[0].blocks) == 2
+
+
+def change_data(cell, task, digest):
+    path = next(cell.glob("results_*.json"))
+    content = json.loads(path.read_text())
+    content["configs"][task]["metadata"]["data"]["files"] = {"x.jsonl": digest}
+    path.write_text(json.dumps(content))
+    done = json.loads((cell / "done.json").read_text())
+    (cell / "done.json").write_text(json.dumps({**done, "files": {}}))
+
+
+def test_other_documents_are_not_ranked_together_and_a_row_stays_whole(tmp_path):
+    closed(tmp_path, "a", 0.3, "none")
+    cell = closed(tmp_path, "b", 0.9, "yarn")
+    change_data(cell, "leval_toefl", "11")
+    table = table_of(tmp_path)[0]
+    assert len(table.blocks) == 2
+    assert all(len([r for r in b.rows if r.kind == "ours"]) == 1 for b in table.blocks)
+    assert find(table, "yarn")["Avg."].value is not None
+
+
+def test_tasks_with_files_of_their_own_share_a_block(tmp_path):
+    for cell_id, method in (("a", "none"), ("b", "yarn")):
+        cell = closed(tmp_path, cell_id, 0.3, method)
+        for at, task in enumerate(make.SHAPES):
+            change_data(cell, task, f"{at}")
+    (block,) = table_of(tmp_path)[0].blocks
+    assert len([row for row in block.rows if row.kind == "ours"]) == 2
 
 
 def test_two_runs_in_one_place_keep_both(tmp_path):
