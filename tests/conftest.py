@@ -1,6 +1,13 @@
 """Shared fixtures: where the real documents are, if they are at hand."""
 
 import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -32,3 +39,47 @@ def smollm2() -> Path:
     from leval_leaderboard.smollm2 import prepare
 
     return prepare()
+
+
+@pytest.fixture(scope="session")
+def vllm_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., AbstractContextManager[str]]:
+    """Starts `vllm serve MODEL ARGUMENTS…` under the name smollm2; gives its `/v1` address."""
+
+    @contextmanager
+    def serve(model: Path, *arguments: str) -> Iterator[str]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        log = tmp_path_factory.mktemp("server") / "log.txt"
+        command = [str(Path(sys.executable).with_name("vllm")), "serve", str(model)]
+        command += ["--served-model-name", "smollm2", "--max-num-seqs", "2", "--enforce-eager"]
+        command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        with log.open("w") as output:
+            server = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        try:
+            deadline = time.monotonic() + 400
+            while not _answers(f"http://127.0.0.1:{port}/health"):
+                if server.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"the server does not answer:\n{log.read_text()[-3000:]}")
+                time.sleep(1)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+            try:
+                server.wait(60)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+    return serve
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -3,11 +3,8 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,42 +32,11 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def address(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(vllm_server: Any, smollm2: Path) -> Iterator[str]:
     """A running `vllm serve`, started as the documentation says."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("serve") / "log.txt"
-    command = [script("vllm"), "serve", str(smollm2), "--served-model-name", "smollm2"]
-    command += ["--hf-overrides", json.dumps({"rope_parameters": ROPE})]
-    command += ["--max-model-len", str(LENGTH), "--max-num-seqs", "2", "--enforce-eager"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    with log.open("w") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, env=environment())
-    try:
-        wait_until_ready(server, f"http://127.0.0.1:{port}/health", log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        try:
-            server.wait(60)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def wait_until_ready(server: "subprocess.Popen[bytes]", health: str, log: Path) -> None:
-    deadline = time.monotonic() + 400
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            pytest.fail(f"the server ended with {server.returncode}:\n{log.read_text()[-3000:]}")
-        try:
-            with urllib.request.urlopen(health, timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except OSError:
-            time.sleep(1)
-    pytest.fail(f"the server did not become ready:\n{log.read_text()[-3000:]}")
+    overrides = json.dumps({"rope_parameters": ROPE})
+    with vllm_server(smollm2, "--hf-overrides", overrides, "--max-model-len", str(LENGTH)) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
