@@ -109,6 +109,7 @@ def table(runs: int) -> dict[str, Any]:
 
 def engine(runs: int, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
     """Prefill and decode of SmolLM2 under the two settings, alternately in one engine."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # its log shares standard output
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, here)
