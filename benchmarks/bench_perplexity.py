@@ -53,6 +53,7 @@ def task(args: argparse.Namespace, window: int) -> dict[str, Any]:
         include_defaults=False,
         metadata=metadata,
     )
+    warm_up(model.model)
     start = time.perf_counter()
     results = lm_eval.simple_evaluate(
         model=model, tasks=["ppl_pydocs"], task_manager=manager, bootstrap_iters=0
@@ -61,6 +62,14 @@ def task(args: argparse.Namespace, window: int) -> dict[str, Any]:
     assert len(sample["arguments"]) == args.count
     nll, count = sample[f"token_perplexity@{window}"]
     return {"seconds": time.perf_counter() - start, "nll": nll / count, "scored": count}
+
+
+def warm_up(model: Any) -> None:
+    """A short pass, so that reading weights for the first time is not counted."""
+    import torch
+
+    with torch.no_grad():
+        model(torch.arange(64)[None], use_cache=False)
 
 
 def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
@@ -86,6 +95,7 @@ def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
     ids = torch.tensor(drawn.documents[0].tokens)
     bos = torch.tensor([tokenizer.bos_token_id])
     total, count, previous = 0.0, 0, 0
+    warm_up(model)
     start = time.perf_counter()
     with torch.no_grad():
         for begin in range(0, args.count * args.stride, args.stride):
