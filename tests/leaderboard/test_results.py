@@ -198,6 +198,25 @@ def test_what_cannot_be_trusted_is_marked_and_has_no_number(tmp_path, name):
     assert bad["note"].str.len().gt(0).all()
 
 
+def test_a_metric_of_every_third_question_is_no_damage(tmp_path):
+    """Topic retrieval asks for three positions in turn: a question has a score for one of them."""
+    rows = make.closed_samples("leval_toefl", 0.5, 1)
+    cell = make.write_cell(tmp_path, "x1", {"leval_topic_retrieval": rows})
+    firsts = [row["exact_match"] for row in rows[::3]]
+    for at, row in enumerate(rows):
+        row["first"] = row["exact_match"] if at % 3 == 0 else None
+    next(cell.glob("samples_*.jsonl")).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mean = sum(firsts) / len(firsts)
+    edit(
+        results_file(cell),
+        lambda c: c["results"]["leval_topic_retrieval"].update({"first,none": mean}),
+    )
+    edit(cell / "done.json", lambda c: c.update(files={}))
+    row = only(load_results(tmp_path), "leval_topic_retrieval", "first")
+    assert (row["status"], row["note"]) == ("done", "")
+    assert row["value"] == pytest.approx(mean)
+
+
 def test_a_question_logged_twice_is_marked(tmp_path):
     make.write_cell(tmp_path, "x1", {"leval_gsm": [*GSM, GSM[0]]})
     results = load_results(tmp_path)
