@@ -6,12 +6,12 @@ it is looked up there; the settings serve where there is none, as when prompts a
 """
 
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from leval_tasks.errors import ContextLengthError, SettingError
+from leval_tasks.running import running_model
 from leval_tasks.tokens import backend_limit, checkpoint_config, checkpoint_limit, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -96,18 +96,6 @@ def find_reader(metadata: Mapping[str, Any]) -> Reader:
     if module.startswith(("lm_eval.models.openai", "lm_eval.models.api")):
         return Reader(tokenizer, "api", length, "max_length", None, "the server's")
     return Reader(tokenizer, backend, length, "max_length", _vocabulary(model), _softmax(model))
-
-
-def running_model() -> Any | None:
-    """The model of the lm-eval evaluation that is building requests, or None outside of one."""
-    frame = sys._getframe()
-    while (caller := frame.f_back) is not None:
-        frame = caller
-        if frame.f_globals.get("__name__") == "lm_eval.evaluator" and "lm" in frame.f_locals:
-            model = frame.f_locals["lm"]
-            # --use_cache wraps the model
-            return model.lm if type(model).__name__ == "CachingLM" else model
-    return None
 
 
 def _from_settings(metadata: Mapping[str, Any]) -> Reader:

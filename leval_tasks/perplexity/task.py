@@ -19,10 +19,11 @@ from lm_eval.config.task import TaskConfig
 from leval_tasks.errors import DataError, SettingError
 from leval_tasks.perplexity import metrics
 from leval_tasks.perplexity.documents import Document, Drawn, draw, read_corpus
-from leval_tasks.perplexity.model import Reader, find_reader, running_model
+from leval_tasks.perplexity.model import Reader, find_reader
 from leval_tasks.perplexity.pydocs import equal_cuts, language_reference
 from leval_tasks.perplexity.settings import Settings, read_settings
 from leval_tasks.perplexity.windows import Window, make_windows
+from leval_tasks.running import running_model
 
 logger = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
-from lm_eval.api.model import LM
 from lm_eval.api.task import Task
 
 from leval_tasks.posgen.sequences import PosGenError, Settings, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
+from leval_tasks.running import running_model
 
 REQUEST = "teacher_forced"
 BANDS = 3
@@ -39,17 +39,17 @@ class TokenRequest(Instance):
         return (self.token_ids,)
 
 
-def _unsupported(self: LM, requests: object, **_: object) -> None:
-    raise PosGenError(
-        f"model: the backend {type(self).__name__} gives no result for each position, which PosGen "
-        "needs; use --model hf-long (with `leval-harness lm-eval`)"
-    )
+def check_backend(model: Any) -> None:
+    """Refuse a model without per-position results, by the name of the backend that has them.
 
-
-# A backend without per-position results must stop with a message that says which one has them;
-# without this the user would see an AttributeError.
-if not hasattr(LM, REQUEST):
-    setattr(LM, REQUEST, _unsupported)
+    Raises:
+        PosGenError: the model is known and lacks them.
+    """
+    if model is not None and not hasattr(model, REQUEST):
+        raise PosGenError(
+            f"model: the backend {type(model).__name__} gives no result for each position, which "
+            "PosGen needs; use --model hf-long (with `leval-harness lm-eval`)"
+        )
 
 
 def bands(settings: Settings) -> list[tuple[int, int]]:
@@ -143,6 +143,7 @@ class PosGenTask(Task):
         """One forward pass over the sequence."""
         import numpy as np
 
+        check_backend(running_model())
         row = np.array([[int(n) for n in ctx.split()]])
         (ids,) = self.vocabulary.encode(row)
         return TokenRequest(ids, ctx, doc=doc, idx=0, metadata=kwargs["metadata"])
