@@ -23,6 +23,10 @@ import click
     "--published/--no-published", default=None,
     help="Show the paper's tables; default: where they match what was run.",
 )  # fmt: skip
+@click.option(
+    "--pair", "pairs", multiple=True, metavar="METHOD:BASELINE",
+    help="Only paired differences of perplexity, nats a token, by text and pooled. Repeatable.",
+)  # fmt: skip
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Every number as JSON instead of a table.")
 @click.option(
@@ -34,6 +38,7 @@ def command(
     baseline: str | None,
     columns: str,
     published: bool | None,
+    pairs: tuple[str, ...],
     out: Path | None,
     as_json: bool,
     verify: bool,
@@ -42,6 +47,7 @@ def command(
     from leval_leaderboard.report import write_text
     from leval_leaderboard.results import load_results
     from leval_leaderboard.tables import analyse, build_tables, details_table, render
+    from leval_leaderboard.tables.differences import difference_table, parse_pairs
     from leval_leaderboard.tables.escape import plain
 
     read = load_results(*results)
@@ -52,7 +58,10 @@ def command(
         return
     analysis = analyse(read, baseline)
     names = [name.strip() for name in columns.split(",") if name.strip()]
-    if as_json:
+    if pairs:
+        wanted = difference_table(analysis, parse_pairs(pairs))
+        text = _json(wanted) if as_json else render([wanted], output)
+    elif as_json:
         text = _json(details_table(analysis, bool(published)))
     elif output == "csv":
         text = render([details_table(analysis, bool(published))], "csv")

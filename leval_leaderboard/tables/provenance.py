@@ -1,0 +1,62 @@
+"""What a table's reader needs to judge or repeat it: commands, versions, seeds and the scale."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from leval_leaderboard.results import Run
+
+
+def provenance_notes(
+    commands: Iterable[str],
+    versions: Iterable[Mapping[str, Any]],
+    seeds: Iterable[object],
+    scale: str,
+) -> tuple[str, ...]:
+    """Notes for below a table; what several runs share is said once.
+
+    Args:
+        commands: the commands that made the runs.
+        versions: of each run, name -> version.
+        seeds: of each run.
+        scale: how large an experiment this was, in words.
+    """
+    found: dict[str, set[str]] = {}
+    for mapping in versions:
+        for name, version in mapping.items():
+            if isinstance(version, str):
+                found.setdefault(str(name), set()).add(version)
+    notes = [f"Made by: {command}" for command in sorted({c for c in commands if c})]
+    listed = [f"{name} {' and '.join(sorted(each))}" for name, each in sorted(found.items())]
+    notes += [f"Versions: {', '.join(listed)}"] if listed else []
+    named = sorted({str(seed) for seed in seeds if seed not in (None, "")})
+    notes += [f"Seeds: {', '.join(named)}"] if named else []
+    return (*notes, f"Scale: {scale}")
+
+
+def run_provenance(runs: Iterable[Run], documents: str) -> tuple[str, ...]:
+    """The same for lm-eval runs: models, precision, machine and the time of all of them.
+
+    Args:
+        runs: the runs that a table rests on.
+        documents: how many documents, in words.
+    """
+    runs = list(runs)
+    machines = sorted({machine(run.host) for run in runs} - {""})
+    dtypes = sorted({run.settings.get("dtype", "") for run in runs} - {""})
+    seconds = [run.seconds for run in runs if run.seconds is not None]
+    parts = [", ".join(sorted({run.model for run in runs})), *dtypes, documents, *machines]
+    parts += [f"{sum(seconds) / 60:.0f} minutes for all {len(runs)} runs"] if seconds else []
+    return provenance_notes(
+        (run.command for run in runs),
+        (run.versions for run in runs),
+        (run.settings.get("seed") for run in runs),
+        ", ".join(parts),
+    )
+
+
+def machine(host: Mapping[str, Any]) -> str:
+    """A machine by what decides its speed; never its name."""
+    device, cores = host.get("device"), host.get("cores")
+    if isinstance(device, str) and device:
+        return device
+    return f"{cores} CPU cores" if isinstance(cores, int) else ""
