@@ -82,14 +82,18 @@ def analyse(results: Results, baseline: str | None = None) -> Analysis:
 
 
 def _blocks(frame: Any, runs: list[Run]) -> list[str]:
-    """A block's title for each row: the model, and whatever distinguishes blocks of one model."""
+    """A block's title for each row: the model, and whatever distinguishes its runs of one task.
+
+    A setting that differs between tasks alone (perplexity has no generation arguments) sets no runs
+    apart that a reader could take for one another.
+    """
     settings = pd.DataFrame(
         [{name: run.settings.get(name, "") for name in BLOCK_SETTINGS} for run in runs]
     )
     rows = settings.iloc[frame["run"].to_numpy()].reset_index(drop=True)
-    rows["model"] = frame["model"].to_numpy()
+    rows["model"], rows["task"] = frame["model"].to_numpy(), frame["task"].to_numpy()
     varying = {
-        model: [name for name in BLOCK_SETTINGS if part[name].nunique() > 1]
+        model: [name for name in BLOCK_SETTINGS if part.groupby("task")[name].nunique().max() > 1]
         for model, part in rows.groupby("model")
     }
     titles = []
