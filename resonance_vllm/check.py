@@ -97,8 +97,9 @@ def vllm_limit(params: Mapping[str, Any], positions: int, config: Mapping[str, A
     """`max_model_len` that vLLM derives, our plugin's correction of our own types included."""
     rope_type = params["rope_type"]
     factor = params.get("factor")
-    if not RopeSpec.from_dict(dict(params)).is_stock and factor is not None:
-        return int((params.get("original_max_position_embeddings") or positions) * factor)
+    spec = RopeSpec.from_dict(dict(params))
+    if not spec.is_stock:
+        return spec.length_limit(positions)
     if rope_type in VLLM_UNMULTIPLIED or "gemma3" in str(config.get("model_type")):
         return int(positions)
     return int(positions * (factor or 1.0))

@@ -109,13 +109,15 @@ def adapt(model: nn.Module) -> None:
                 f"{getattr(config, 'model_type', None)!r}) has no rotary module that reads it; "
                 "allowed: families built on transformers' rope registry"
             )
-    for module in rotary:
-        _adapt_module(module, precision)
+    _adapt_modules(model, rotary, precision)
 
 
 def set_precision(model: nn.Module, precision: str) -> None:
     """Change the rotation's precision of a built model, see `hf.set_rope_precision`."""
-    rotary = [module for module in model.modules() if _reads_registry(module)]
+    _adapt_modules(model, [m for m in model.modules() if _reads_registry(m)], precision)
+
+
+def _adapt_modules(model: nn.Module, rotary: list[nn.Module], precision: str) -> None:
     if not rotary and precision == "float32":
         raise _no_float32(model, "it has no rotary module that reads transformers' registry")
     for module in rotary:

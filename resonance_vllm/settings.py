@@ -20,7 +20,13 @@ logger = logging.getLogger(__name__)
 # `factor` (vllm/config/model.py, _get_and_verify_max_len).
 VLLM_UNMULTIPLIED = frozenset({"yarn", "llama3", "longrope"})
 ROPE_PRECISIONS = ("float32", "model")
-BACKENDS = ("hf", "hf-long", "vllm")
+# Backends whose RoPE we can set -> the library that runs the model.
+BACKENDS = {
+    "hf": "transformers",
+    "hf-long": "transformers",
+    "vllm": "vllm",
+    "vllm-long": "vllm",
+}
 GLOBAL_LAYERS = "full_attention"
 
 
@@ -193,10 +199,8 @@ def context_limit(
 ) -> int:
     """Longest sequence a model may be asked with these settings, on HF and vLLM alike.
 
-    `original_max_position_embeddings * factor`, whether the config's `max_position_embeddings` is
-    written scaled or not; without a factor `max_position_embeddings`. Two kinds of method follow
-    the length that is asked for: `dynamic`, whose base grows with it, and the unscaled ones, which
-    then extrapolate.
+    `RopeSpec.length_limit`, except for two kinds of method that follow the length asked for:
+    `dynamic`, whose base grows with it, and the unscaled ones, which then extrapolate.
 
     Args:
         rope: the request; None for the checkpoint as it is.
@@ -209,16 +213,10 @@ def context_limit(
             return max_positions(config)
         rope = own
     spec = RopeSpec.from_dict(complete(rope, config))
-    limit = _limit(spec, config)
+    limit = spec.length_limit(max_positions(config))
     if spec.is_dynamic or spec.factor is None:
         return max(limit, context_length or 0)
     return limit
-
-
-def _limit(spec: RopeSpec, config: Mapping[str, Any]) -> int:
-    if spec.factor is None or spec.original_max_position_embeddings is None:
-        return max_positions(config)
-    return int(spec.original_max_position_embeddings * spec.factor)
 
 
 def hf_overrides(
@@ -269,7 +267,7 @@ def vllm_hf_overrides(
     limit = context_limit(rope, config, max_model_len)
     if spec.is_dynamic:
         spec = static_ntk(spec, max_model_len or limit)
-        limit = _limit(spec, config)
+        limit = spec.length_limit(max_positions(config))
         logger.warning(
             "vLLM fixes RoPE frequencies at start-up: dynamic runs as %s with factor %g, the base "
             "of %d tokens",
@@ -283,6 +281,7 @@ def vllm_hf_overrides(
     original = spec.original_max_position_embeddings or limit
     multiplied = (
         spec.factor is not None
+        and spec.method != "llama3"
         and spec.rope_type not in VLLM_UNMULTIPLIED
         and "gemma3" not in str(config.get("model_type"))
     )
@@ -349,7 +348,7 @@ def effective_rope_precision(backend: str, rope_precision: str) -> str:
             f"rope_precision: {rope_precision!r} is not allowed; allowed: "
             f"{' or '.join(ROPE_PRECISIONS)}"
         )
-    return "model" if backend == "vllm" else rope_precision
+    return "model" if BACKENDS.get(backend) == "vllm" else rope_precision
 
 
 def model_args(
@@ -364,7 +363,7 @@ def model_args(
 
     Args:
         rope: the request; None runs the checkpoint as it is.
-        backend: `hf`, `hf-long` or `vllm`.
+        backend: one of `BACKENDS`.
         model_path: checkpoint folder or hub name.
         context_length: longest sequence in tokens; None leaves the limit of the settings.
         rope_precision: precision of the rotation on HF, `float32` or `model`.
@@ -397,7 +396,7 @@ def model_args(
             length,
             max_positions(config),
         )
-    if backend == "vllm":
+    if BACKENDS[backend] == "vllm":
         if rope is not None:
             args["hf_overrides"] = vllm_hf_overrides(rope, config, length)
         return {**args, "max_model_len": length}

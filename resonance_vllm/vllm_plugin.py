@@ -260,8 +260,7 @@ def check_model(config: Any) -> None:
 def length_limit(own: list[dict[str, Any]], config: Any, requested: int | None) -> int:
     """Longest sequence that may be served, in tokens.
 
-    `original_max_position_embeddings * factor`, whether `max_position_embeddings` is written scaled
-    or not; without a factor `max_position_embeddings`. `dynamic` follows what is asked for.
+    `RopeSpec.length_limit` of each dictionary; `dynamic` follows what is asked for.
 
     Args:
         own: the dictionaries with one of our types.
@@ -271,10 +270,7 @@ def length_limit(own: list[dict[str, Any]], config: Any, requested: int | None) 
     limits = []
     for rope in own:
         spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k != "rope_dim"})
-        positions = int(config.max_position_embeddings)
-        limit = positions
-        if spec.factor is not None:
-            limit = int((spec.original_max_position_embeddings or positions) * spec.factor)
+        limit = spec.length_limit(int(config.max_position_embeddings))
         if spec.is_dynamic:
             limit = max(limit, requested or 0)
             logger.warning(

@@ -203,6 +203,20 @@ class RopeSpec:
         """Whether the frequencies follow the length of the sequence as it grows."""
         return self.method == "dynamic"
 
+    def length_limit(self, max_position_embeddings: int) -> int:
+        """Longest sequence in tokens that these settings are meant for.
+
+        `original_max_position_embeddings * factor`, whether the config's `max_position_embeddings`
+        is written scaled or not; without a factor `max_position_embeddings`. The factor of `llama3`
+        shapes its frequencies and is no extension ratio (Llama 3.1: 8,192 * 8, trained to 131,072),
+        so a config written above the original length stands there.
+        """
+        original = self.original_max_position_embeddings or max_position_embeddings
+        written_scaled = self.method == "llama3" and max_position_embeddings > original
+        if self.factor is None or written_scaled:
+            return max_position_embeddings
+        return int(original * self.factor)
+
     def to_dict(self) -> dict[str, Any]:
         """The complete dictionary: `RopeSpec.from_dict(spec.to_dict()) == spec`.
 

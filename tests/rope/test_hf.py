@@ -254,6 +254,16 @@ def test_a_family_not_listed_refuses_float32(tiny):
         hf.set_rope_precision(tiny("phi3", DEFAULT), "float32")
 
 
+def test_a_model_without_rope_refuses_float32_when_it_is_built():
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        "gpt2", n_layer=1, n_head=2, n_embd=32, vocab_size=64, rope_precision="float32"
+    )
+    with pytest.raises(RopeConfigError, match="no rotary module"):
+        AutoModelForCausalLM.from_config(config)
+
+
 @pytest.mark.parametrize(
     ("family", "rope", "extra", "words"),
     [

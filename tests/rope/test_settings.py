@@ -91,6 +91,18 @@ def test_same_limit_with_and_without_resonance_and_for_either_way_of_writing(rop
         assert settings.hf_overrides(rope, config)["max_position_embeddings"] == 16384
 
 
+@pytest.mark.parametrize("rope_type", ["llama3", "resonance_llama3"])
+@pytest.mark.parametrize(("written", "limit"), [(131072, 131072), (8192, 65536)])
+def test_the_factor_of_llama3_is_no_extension_ratio(rope_type, written, limit):
+    """Llama 3.1 has factor 8 over 8,192 and was trained to 131,072, as its config says."""
+    config = {**CONFIG, "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}}
+    config["max_position_embeddings"] = written
+    facts = report({"rope_type": rope_type}, config)
+    assert facts["hf"]["limit"] == facts["vllm"]["limit"] == limit
+    assert facts["vllm"]["cache_rows"] >= limit
+    assert settings.context_limit({"rope_type": rope_type}, config) == limit
+
+
 def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
     written = settings.hf_overrides({"rope_type": "dynamic", "factor": 1.0}, CONFIG, 16384)
     assert written["max_position_embeddings"] == 8192
@@ -147,10 +159,13 @@ def test_model_args_of_each_backend(checkpoint):
         assert args["max_length"] == 12000
         assert args["max_position_embeddings"] == 16384
         assert args["rope_precision"] == "float32"
-    args = settings.model_args(rope, backend="vllm", model_path=checkpoint, context_length=12000)
-    assert args["max_model_len"] == 12000
-    assert args["hf_overrides"]["max_position_embeddings"] == 8192
-    assert "rope_precision" not in args
+    for backend in ("vllm", "vllm-long"):
+        args = settings.model_args(
+            rope, backend=backend, model_path=checkpoint, context_length=12000
+        )
+        assert args["max_model_len"] == 12000
+        assert args["hf_overrides"]["max_position_embeddings"] == 8192
+        assert "rope_precision" not in args
 
 
 def test_model_args_refuse_another_backend_and_a_length_above_the_limit(checkpoint):
