@@ -107,10 +107,12 @@ def _verify(read: object, as_json: bool) -> None:
     else:
         for problem in outcome.differences:
             click.echo(plain(problem))
+        for name in outcome.not_recomputed:
+            click.echo(f"Not recomputed: {plain(name)}")
         click.echo(
             f"{outcome.checked} numbers recomputed from the samples, {outcome.rescored} answers "
-            f"scored again, {len(outcome.differences)} differences, {outcome.unchecked} numbers "
-            "without samples"
+            f"scored again, {len(outcome.differences)} differences, {len(outcome.not_recomputed)} "
+            "numbers not recomputed"
         )
     if outcome.differences:
         raise SystemExit(1)

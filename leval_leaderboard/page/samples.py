@@ -8,8 +8,8 @@ from typing import Any
 from leval_leaderboard.page.data import number, script
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.fields import finite
+from leval_leaderboard.results.rescore import responses_of
 from leval_leaderboard.results.samples import parsed_lines, question_key
-from leval_leaderboard.results.verify import response_of
 
 LONGEST_QUESTION = 2_000
 LONGEST_ANSWER = 1_500
@@ -75,8 +75,8 @@ def _texts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _answer(row: dict[str, Any], doc: dict[str, Any]) -> list[Any]:
     extracted = row.get("filtered_resps")
-    if isinstance(extracted, list) and extracted:
-        extracted = extracted[0]
+    if isinstance(extracted, list) and extracted:  # SFiction asks twice: both answers are shown
+        extracted = ", ".join(text for text in extracted if isinstance(text, str)) or extracted[0]
     prompt = doc.get("prompt") if isinstance(doc.get("prompt"), dict) else {}
     assert isinstance(prompt, dict)
     score = next(
@@ -88,7 +88,7 @@ def _answer(row: dict[str, Any], doc: dict[str, Any]) -> list[Any]:
         None,
     )
     return [
-        _cut(response_of(row), LONGEST_ANSWER), _cut(extracted, 200), number(score),
+        _cut("\n\n".join(responses_of(row)), LONGEST_ANSWER), _cut(extracted, 200), number(score),
         1 if finite(row.get("unparsed")) else 0, 1 if prompt.get("truncated") is True else 0,
         finite(prompt.get("document_tokens")), finite(prompt.get("kept_head")),
         finite(prompt.get("kept_tail")),

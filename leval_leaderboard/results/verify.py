@@ -1,38 +1,63 @@
 """Recompute what the results files claim from the samples that were logged."""
 
 import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from leval_leaderboard.results.fields import finite
+from leval_leaderboard.results.fields import finite, mapping, read_json
 from leval_leaderboard.results.frames import Results
+from leval_leaderboard.results.recompute import (
+    OURS,
+    NotRecomputableError,
+    Values,
+    figures,
+    group_figures,
+    logged_values,
+)
+from leval_leaderboard.results.rescore import RULES, judged_metrics
 from leval_leaderboard.results.samples import parsed_lines
-from leval_leaderboard.results.schema import Run
 
-RULES = {
-    "leval_coursera": "coursera",
-    "leval_gsm": "gsm",
-    "leval_quality": "quality",
-    "leval_toefl": "toefl",
-    "leval_codeu": "codeu",
-}
-"""Tasks whose answers are scored again from the text by the official rule of that name."""
+MEANS = ("acc", "acc_norm", "exact_match")
+"""Metrics that lm-eval averages where a task does not say otherwise."""
 
 
 @dataclass
 class Outcome:
-    """What verification found; `differences` is empty where everything agrees."""
+    """What verification found.
+
+    `differences` is empty where everything agrees; `not_recomputed` names each figure that the
+    samples do not determine, and why.
+    """
 
     checked: int = 0
     rescored: int = 0
-    unchecked: int = 0
+    not_recomputed: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
         return asdict(self)
+
+    def compare(self, name: str, said: Any, again: Callable[[], list[float | None]]) -> None:
+        """Note whether a figure is one of those that the samples give."""
+        try:
+            possible = again()
+        except NotRecomputableError as error:
+            self.not_recomputed.append(f"{name}: {error}")
+            return
+        self.checked += 1
+        if not any(_agree(value, said) for value in possible):
+            given = " or ".join("N/A" if v is None else f"{v:.8g}" for v in possible)
+            self.differences.append(f"{name}: samples give {given}, the results file says {said!r}")
+
+
+def _agree(value: float | None, said: Any) -> bool:
+    number = finite(said)
+    if value is None or number is None:
+        return value is None and said == "N/A"
+    return math.isclose(value, number, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def verify(results: Results) -> Outcome:
@@ -42,76 +67,152 @@ def verify(results: Results) -> Outcome:
         results: what `load_results` read; rows it already refused are reported as differences.
     """
     outcome = Outcome()
-    sums = results.samples.groupby(["run", "task", "metric"], observed=True)[
-        ["numerator", "denominator"]
-    ].sum()
+    refused: set[tuple[int, str, str]] = set()
     for row in results.scores.itertuples():
-        run = results.runs[row.run]
-        name = f"{run.model}, {row.method}, {row.task}, {row.metric} ({run.run_id})"
+        where = _name(results, row.run, row.task, row.metric)
         if row.status == "malformed":
-            outcome.differences.append(f"{name}: {row.note}")
-        elif row.status != "done":
-            continue
-        elif (row.run, row.task, row.metric) not in sums.index:
-            outcome.unchecked += 1
-        else:
-            again = _again(str(row.metric), *sums.loc[(row.run, row.task, row.metric)])
-            outcome.checked += 1
-            if not math.isclose(again, row.value, rel_tol=1e-6, abs_tol=1e-9):
-                outcome.differences.append(
-                    f"{name}: samples give {again:.8g}, the results file says {row.value:.8g}"
-                )
-    _rescore(results, outcome)
+            refused.add((row.run, row.task, row.metric))
+            outcome.differences.append(f"{where}: {row.note}")
+        elif row.status == "done" and (row.run, row.task) not in results.sample_files:
+            outcome.not_recomputed.append(f"{where}: no samples were logged")
+    for index in sorted({run for run, _ in results.sample_files}):
+        if results.runs[index].status == "done":
+            _verify_run(results, index, refused, outcome)
     return outcome
 
 
-def _again(metric: str, top: float, bottom: float) -> float:
-    ratio = float(top) / float(bottom) if bottom else math.nan
-    if "perplexity" in metric:
-        return float(np.exp(ratio))
-    return ratio / math.log(2) if metric.startswith("bits_per_byte") else ratio
+def _name(results: Results, index: int, task: str, metric: str) -> str:
+    run = results.runs[index]
+    return f"{run.model}, {run.method}, {task}, {metric} ({run.run_id})"
 
 
-def _rescore(results: Results, outcome: Outcome) -> None:
-    """Score logged answers again with the official rule, where it can be named."""
-    from leval_tasks.closed.scoring import judge
+def _verify_run(
+    results: Results, index: int, refused: set[tuple[int, str, str]], outcome: Outcome
+) -> None:
+    """Every figure of every task of one run whose samples are there, and of its groups."""
 
-    for (index, task), path in results.sample_files.items():
-        rule = RULES.get(task)
-        if rule is None or results.runs[index].status != "done":
+    def named(task: str, what: str) -> str:
+        return _name(results, index, task, what)
+
+    seen: dict[Path, dict[str, Any]] = {}
+    for (run, task), path in results.sample_files.items():
+        if run != index:
             continue
-        seen: object = None
-        for row in parsed_lines(path):
-            if row is None:
-                continue
-            seen = row.get("filter") if seen is None else seen
-            response, gold = response_of(row), gold_of(row)
-            if row.get("filter") != seen or response is None or gold is None:
-                continue
-            outcome.rescored += 1
-            score, logged = judge(rule, response, gold).score, finite(row.get("exact_match"))
-            if logged is None or abs(score - logged) > 1e-9:
-                outcome.differences.append(_said(results.runs[index], task, row, score, logged))
+        where = path.with_name(f"results_{path.stem.removeprefix(f'samples_{task}_')}.json")
+        content = seen[where] = seen.get(where) or read_json(where)
+        config = mapping(mapping(content, "configs", where), task, where)
+        values = logged_values(path)
+        for figure in _figures_of(mapping(content, "results", where).get(task)):
+            if (index, task, figure[0]) not in refused:
+                name = named(task, figure[0])
+                _verify_figure(name, task, figure, values, config, outcome)
+        if task in RULES:
+            _rescore(lambda what, t=task: named(t, what), task, path, config, outcome)
+    for where, content in seen.items():
+        _verify_groups(named, content, where, outcome)
 
 
-def _said(run: Run, task: str, row: dict[str, Any], score: float, logged: float | None) -> str:
-    return (
-        f"{run.model}, {run.method}, {task}, question {row.get('doc_id')} ({run.run_id}): the "
-        f"answer scores {score:g}, logged is {logged}"
-    )[:500]
+def _figures_of(values: Any) -> Iterator[tuple[str, str, Any]]:
+    """`(metric, filter, value)` of every figure, standard errors included."""
+    for key, value in values.items() if isinstance(values, dict) else ():
+        metric, _, chosen = key.partition(",")
+        twice = metric.endswith("_stderr_stderr")  # lm-eval's of ours, which it never has
+        if chosen and not (twice and value == "N/A"):
+            yield metric, chosen, value
 
 
-def response_of(row: dict[str, Any]) -> str | None:
-    """The model's own text: `resps` is a list (a request) of lists (repeats)."""
-    value: object = row.get("resps")
-    for _ in range(2):
-        if isinstance(value, list) and value:
-            value = value[0]
-    return value if isinstance(value, str) else None
+def _verify_figure(
+    name: str,
+    task: str,
+    figure: tuple[str, str, Any],
+    values: Values,
+    config: Mapping[str, Any],
+    outcome: Outcome,
+) -> None:
+    """One figure; another project's task may aggregate in ways that only its code knows."""
+    (metric, chosen, said), own = figure, task.startswith(OURS)
+    if said == "N/A" and (chosen, metric) not in values:
+        return  # lm-eval's word for a standard error that it did not compute
+
+    def again() -> list[float | None]:
+        possible = figures(task, metric, chosen, values)
+        how = _aggregation(config, metric.removesuffix("_stderr"))
+        if own or how == "mean" or any(_agree(value, said) for value in possible):
+            return possible
+        raise NotRecomputableError(f"the task aggregates it by {how or 'its own code'}")
+
+    outcome.compare(name, said, again)
 
 
-def gold_of(row: dict[str, Any]) -> str | None:
-    """The gold answer of a sample of ours."""
-    doc = row.get("doc")
-    gold = doc.get("gold") if isinstance(doc, dict) else None
-    return gold if isinstance(gold, str) else None
+def _aggregation(config: Mapping[str, Any], metric: str) -> str:
+    """How a task's configuration says that a metric is aggregated; empty if it does not."""
+    listed = config.get("metric_list")
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and entry.get("metric") == metric and entry.get("aggregation"):
+            return str(entry["aggregation"])[:60]
+    return "mean" if metric in MEANS else ""
+
+
+def _verify_groups(
+    named: Callable[[str, str], str], content: Mapping[str, Any], where: Path, outcome: Outcome
+) -> None:
+    """A group's figures from those of its tasks."""
+    results = mapping(content, "results", where)
+    for group, members in mapping(content, "group_subtasks", where).items():
+        if not isinstance(members, list) or not members:
+            continue
+        parts = [part for name in members if isinstance(part := results.get(name), dict)]
+        for metric, chosen, said in _figures_of(mapping(content, "groups", where).get(group)):
+            if finite(said) is not None:
+                key = f"{metric},{chosen}"
+                outcome.compare(named(group, metric), said, lambda k=key, p=parts: _group(k, p))
+
+
+def _group(key: str, parts: list[dict[str, Any]]) -> list[float | None]:
+    if "_stderr," in key:
+        raise NotRecomputableError("lm-eval's pooled standard error of a group, in no table here")
+    known = [
+        (figure, finite(part.get("sample_len")) or 0.0)
+        for part in parts
+        if (figure := finite(part.get(key))) is not None
+    ]
+    if not known:
+        raise NotRecomputableError("no task of the group has this figure")
+    return list(group_figures(known))
+
+
+def _rescore(
+    named: Callable[[str], str],
+    task: str,
+    path: Path,
+    config: Mapping[str, Any],
+    outcome: Outcome,
+) -> None:
+    """Judge the logged answers again with the official rule; every metric that follows must fit."""
+    settings = mapping(mapping(config, "metadata", path), "settings", path)
+    end_of_thinking = settings.get("end_of_thinking")
+    end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
+    chosen: object = None
+    without = 0
+    for row in parsed_lines(path):
+        if row is None:
+            continue
+        chosen = row.get("filter") if chosen is None else chosen
+        if row.get("filter") != chosen:
+            continue
+        expected = judged_metrics(task, row, end_of_thinking)
+        if expected is None:
+            without += 1
+            continue
+        outcome.rescored += 1
+        for metric, value in expected.items():
+            logged = row.get(metric)
+            if metric in row and logged != value:
+                name = named(f"question {row.get('doc_id')}"[:50])
+                outcome.differences.append(
+                    f"{name}: the answer gives {metric} {value}, logged is {logged!r}"[:500]
+                )
+    if without:
+        outcome.not_recomputed.append(
+            f"{named('answers')}: {without} questions have no logged answer to score again"
+        )

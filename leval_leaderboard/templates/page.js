@@ -21,8 +21,8 @@ const LEVAL = {
     });
   },
 };
-const PAGE = 100;
-const view = { sort: null, down: true, limit: PAGE, compare: null };
+const BATCH = 250;
+const view = { sort: null, down: true, compare: null, turn: 0 };
 const by = (id) => document.getElementById(id);
 
 function make(tag, className, text) {
@@ -64,7 +64,6 @@ function start() {
   by("search").addEventListener("input", draw);
   by("baseline").addEventListener("change", loadBaseline);
   by("controls").addEventListener("submit", (event) => event.preventDefault());
-  by("more").addEventListener("click", () => { view.limit += 5 * PAGE; draw(); });
   by("theme").addEventListener("click", () => {
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
@@ -130,33 +129,42 @@ function rowsShown(columns) {
 }
 
 function draw() {
-  const columns = columnsShown(), rows = rowsShown(columns);
+  const columns = columnsShown(), rows = rowsShown(columns), table = by("board");
   const scores = columns.some((c) => !c.lower);
   const average = scores && LEVAL.board.average && by("tasks").value !== "" && by("show").value === "score" && columns.length > 1;
   view.models = new Set(rows.map((row) => row.block)).size > 1;
+  table.classList.toggle("one-model", !view.models);
   drawHead(columns, average, scores);
-  const shown = rows.slice(0, view.limit);
-  const look = [by("tasks").value, by("show").value, view.baseline, view.models, view.compare !== null].join("\n");
+  const look = [by("tasks").value, by("show").value, view.baseline, view.compare !== null].join("\n");
   if (look !== view.look) { view.look = look; view.drawn = new Map(); }
-  const nodes = shown.map((row) => {  // sorting and filtering only move rows that are already made
-    if (!view.drawn.has(row)) view.drawn.set(row, drawRow(row, columns, average, scores));
-    return view.drawn.get(row);
-  });
-  document.querySelector("#board tbody").replaceChildren(...nodes);
-  by("more").hidden = shown.length === rows.length;
-  by("more").textContent = "Show " + Math.min(5 * PAGE, rows.length - shown.length) + " more rows";
+  show(rows, (row) => drawRow(row, columns, average, scores));
   by("status").textContent = rows.length + (rows.length === 1 ? " row" : " rows") +
-    (shown.length < rows.length ? ", the first " + shown.length + " shown" : "") +
     (view.models || !rows.length ? "" : " of " + rows[0].block) + (view.baseline ? "; baseline: " + view.baseline : "");
 }
+// Sorting and filtering only move rows that are made already; rows that are not are made in
+// batches, so that the first of them are seen at once.
+function show(rows, drawn, from = 0, turn = ++view.turn) {
+  if (turn !== view.turn) return;
+  const nodes = [], body = by("board").tBodies[0];
+  let at = from;
+  for (let made = 0; at < rows.length && made < BATCH; at++) {
+    if (!view.drawn.has(rows[at])) { view.drawn.set(rows[at], drawn(rows[at])); made++; }
+    nodes.push(view.drawn.get(rows[at]));
+  }
+  if (from) body.append(...nodes); else body.replaceChildren(...nodes);
+  view.whole = at === rows.length;
+  if (!view.whole) setTimeout(show, 0, rows, drawn, at, turn);
+}
 function drawHead(columns, average, scores) {
-  const heads = [["method", "Method"], ...(view.models ? [["block", "Model"]] : []), ["ctx", "Context"], ...columns.map((c) => [c.at, c.label, c.lower])];
-  if (average) heads.push(["avg", "Avg."]);
-  if (scores) heads.push(["cut", "Cut %"], ["un", "Unparsed %"]);
-  const row = make("tr");
-  for (const [key, label, lower] of heads) {
-    const th = make("th");
-    th.scope = "col";
+  const heads = [["method", "Method", "--method"], ...(view.models ? [["block", "Model", "--block"]] : []), ["ctx", "Context", "--short"], ...columns.map((c) => [c.at, c.label, "--number", c.lower])];
+  if (average) heads.push(["avg", "Avg.", "--short"]);
+  if (scores) heads.push(["cut", "Cut %", "--short"], ["un", "Unparsed %", "--short"]);
+  const board = by("board"), widths = heads.map(([, , width]) => "var(" + width + ")");
+  board.style.setProperty("--columns", widths.map((width) => "minmax(" + width + ",1fr)").join(" "));
+  board.style.setProperty("--wide", "calc(" + widths.join(" + ") + ")");
+  const row = part("tr", "row");
+  for (const [key, label, , lower] of heads) {
+    const th = part("th", "columnheader");
     const active = view.sort === key;
     th.setAttribute("aria-sort", active ? (view.down ? "descending" : "ascending") : "none");
     if (key === "method" || key === "block") th.className = "left";
@@ -173,32 +181,34 @@ function drawHead(columns, average, scores) {
     th.append(button);
     row.append(th);
   }
-  document.querySelector("#board thead").replaceChildren(row);
+  board.tHead.replaceChildren(row);
+}
+// a part of the table, with the role that its display as a grid would take from it
+function part(tag, role, className, text) {
+  const node = make(tag, className, text);
+  node.setAttribute("role", role);
+  return node;
 }
 function drawRow(row, columns, average, scores) {
-  const tr = make("tr", row.published ? "published" : "");
-  const name = make("th", "", row.method);
-  name.scope = "row";
-  name.title = row.method;
+  const tr = part("tr", "row", row.published ? "published" : "");
+  const name = part("th", "rowheader", "", row.method);
   for (const tag of ["published", "sample", "partial"]) if (row[tag]) name.append(make("span", "tag", tag));
-  const block = make("td", "model", row.block);
-  block.title = row.block;
-  tr.append(name, ...(view.models ? [block] : []), make("td", "", lengthLabel(row.ctx)));
+  tr.append(name, part("td", "cell", "model", row.block), part("td", "cell", "", lengthLabel(row.ctx)));
   for (const column of columns) tr.append(drawCell(row, column));
   if (average) {
-    const td = make("td");
+    const td = part("td", "cell");
     const strong = row.avgRank === 1 ? "best" : row.avgRank === 2 ? "second" : "";
     td.append(make("span", strong, row.avg === null || row.avg === undefined ? "–" : row.avg.toFixed(2)));
     tr.append(td);
   }
   if (scores) for (const key of ["cut", "un"]) {
     const value = share(row, key);
-    tr.append(make("td", "", value === undefined ? "–" : value.toFixed(1)));
+    tr.append(part("td", "cell", "", value === undefined ? "–" : value.toFixed(1)));
   }
   return tr;
 }
 function drawCell(row, column) {
-  const td = make("td"), cell = row.cells[column.at];
+  const td = part("td", "cell"), cell = row.cells[column.at];
   if (!cell) { td.textContent = "–"; return td; }
   const digits = column.lower ? 3 : 2;
   if (cell.v === undefined) {

@@ -41,7 +41,7 @@ def rows(browser):
     """The table's text, a list a row."""
     return browser.execute_script(
         "return [...document.querySelectorAll('#board tbody tr')]"
-        ".map(r => [...r.children].map(c => c.textContent))"
+        ".map(r => [...r.children].filter(c => c.checkVisibility()).map(c => c.textContent))"
     )
 
 
@@ -119,8 +119,8 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     before = opened.execute_script("return document.scripts.length")
     opened.execute_script(
         "const r = [...document.querySelectorAll('#board tbody tr')]"
-        ".find(r => r.children[0].textContent === 'yarn' && r.children[1].textContent === '8K');"
-        "r.children[5].querySelector('button').click();"
+        ".find(r => r.children[0].textContent === 'yarn' && r.children[2].textContent === '8K');"
+        "r.querySelector('button[aria-label^=TOEFL]').click();"
     )
     wait(opened, "document.querySelectorAll('.question').length > 0")
     assert opened.execute_script("return document.scripts.length") == before + 3
@@ -145,6 +145,79 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     choose(opened, "which", "win")
     wins = opened.execute_script("return document.getElementById('compare-status').textContent")
     assert f"of {row['wins']:g} shown" in wins
+
+
+def press(browser, *keys):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(browser).send_keys(*keys).perform()
+
+
+def tab_to(browser, selector):
+    """Press Tab until the focus is on what is looked for; nothing is clicked."""
+    from selenium.webdriver.common.keys import Keys
+
+    for _ in range(60):
+        press(browser, Keys.TAB)
+        focused = browser.switch_to.active_element
+        if browser.execute_script("return arguments[0].matches(arguments[1])", focused, selector):
+            return focused
+    raise AssertionError(f"{selector} is not reached with the Tab key")
+
+
+@pytest.mark.browser
+def test_filter_baseline_and_drill_down_with_the_keyboard_alone(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    tab_to(opened, "#search")
+    press(opened, "resonance")
+    assert {r[0] for r in rows(opened)} == {"resonance_yarn"}
+    press(opened, *[Keys.BACKSPACE] * len("resonance"))
+    assert len({r[0] for r in rows(opened)}) == 5
+    tab_to(opened, "#context")
+    press(opened, "8K")  # type-ahead of a list
+    assert {r[1] for r in rows(opened)} == {"8K"}
+    tab_to(opened, "#baseline")
+    before = opened.execute_script("return view.baseline")
+    press(opened, Keys.ARROW_DOWN)
+    wait(opened, f"view.baseline !== {json.dumps(before)} && view.compare !== null")
+    chosen = opened.execute_script("return view.baseline")
+    assert chosen in {"linear", "yarn", "resonance_yarn"}
+
+    cell = tab_to(opened, "#board td button")
+    assert ": details" in cell.get_attribute("aria-label")
+    press(opened, Keys.ENTER)
+    wait(opened, "document.querySelectorAll('.question').length > 0")
+    assert opened.switch_to.active_element.get_attribute("id") == "detail-title"
+    assert f"Against {chosen}" in opened.execute_script("return by('facts').textContent")
+    tab_to(opened, "#detail summary")
+    press(opened, Keys.ENTER)
+    assert opened.execute_script("return document.querySelector('#detail details').open")
+    tab_to(opened, "#which")
+    press(opened, Keys.END)  # all questions
+    wait(opened, "by('compare-status').textContent.includes('20 of 172 shown')")
+    tab_to(opened, "#more-questions")
+    press(opened, Keys.SPACE)
+    wait(opened, "document.querySelectorAll('.question').length === 40")
+
+
+@pytest.mark.browser
+def test_rows_out_of_sight_are_found_sorted_and_reached(opened):
+    """Many rows: all of them are in the page, none is laid out before it is scrolled to."""
+    opened.execute_script(
+        "const one = LEVAL.board.rows[0]; LEVAL.board.rows = Array.from({length: 1000}, (_, at) =>"
+        "({...one, at, method: 'method ' + at, text: 'method ' + at})); draw();"
+    )
+    wait(opened, "view.whole")
+    assert len(opened.execute_script("return [...by('board').tBodies[0].rows]")) == 1000
+    assert opened.execute_script("return window.find('method 987')")
+    press(opened, *"x")  # a key that does nothing here
+    last = "const r = [...by('board').tBodies[0].rows].at(-1); r.scrollIntoView(); "
+    assert opened.execute_script(last + "return r.getBoundingClientRect().height > 20")
+    widths = "return [...r.children].map(c => Math.round(c.getBoundingClientRect().left))"
+    head = "return [...by('board').tHead.rows[0].children].map(c => "
+    seen = opened.execute_script(last + widths + ".filter(x => x)")
+    assert opened.execute_script(head + "Math.round(c.getBoundingClientRect().left))") == seen
 
 
 @pytest.mark.browser

@@ -108,6 +108,30 @@ def test_runs_with_other_settings_are_not_ranked_together(tmp_path, setting):
     assert len(table_of(tmp_path)[0].blocks) == 2
 
 
+def test_settings_that_differ_between_tasks_alone_set_no_runs_apart(tmp_path):
+    for at, method in enumerate(("none", "yarn")):
+        closed(tmp_path, f"g{at}", 0.4, method, tasks=["leval_gsm"],
+               gen_kwargs={"max_gen_toks": 128})  # fmt: skip
+        closed(tmp_path, f"t{at}", 0.4, method, tasks=["leval_toefl"])
+    (block,) = table_of(tmp_path)[0].blocks
+    assert block.title == "SmolLM2-135M"
+    row = find(table_of(tmp_path)[0], "yarn")
+    assert row["GSM"].value is not None
+    assert row["TOEFL"].value is not None
+
+
+def test_two_dtypes_of_one_task_stand_in_two_blocks_that_say_so(tmp_path):
+    for dtype in ("float32", "bfloat16"):
+        model = {"name": "m", "backend": "hf-long", "dtype": dtype, "args": {}}
+        for method in ("none", "yarn"):
+            cell = closed(tmp_path, f"{dtype}-{method}", 0.4, method, tasks=["leval_gsm"])
+            request = json.loads((cell / "cell.json").read_text())
+            (cell / "cell.json").write_text(json.dumps({**request, "model": model}))
+    blocks = table_of(tmp_path)[0].blocks
+    assert [block.title for block in blocks] == ["m · dtype bfloat16", "m · dtype float32"]
+    assert all(len([r for r in b.rows if r.kind == "ours"]) == 2 for b in blocks)
+
+
 def change_data(cell, task, digest):
     path = next(cell.glob("results_*.json"))
     content = json.loads(path.read_text())
