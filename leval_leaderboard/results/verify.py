@@ -1,5 +1,6 @@
 """Recompute what the results files claim from the samples that were logged."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -107,7 +108,7 @@ def _verify_run(
                 name = named(task, figure[0])
                 _verify_figure(name, task, figure, values, config, outcome)
         if task in RULES:
-            _rescore(lambda what, t=task: named(t, what), task, path, config, outcome)
+            _rescore(functools.partial(named, task), task, path, config, outcome)
     for where, content in seen.items():
         _verify_groups(named, content, where, outcome)
 
@@ -165,7 +166,7 @@ def _verify_groups(
         for metric, chosen, said in _figures_of(mapping(content, "groups", where).get(group)):
             if finite(said) is not None:
                 key = f"{metric},{chosen}"
-                outcome.compare(named(group, metric), said, lambda k=key, p=parts: _group(k, p))
+                outcome.compare(named(group, metric), said, functools.partial(_group, key, parts))
 
 
 def _group(key: str, parts: list[dict[str, Any]]) -> list[float | None]:
