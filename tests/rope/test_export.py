@@ -13,6 +13,7 @@ from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.export import export_checkpoint
 from resonance_vllm.settings import complete
 
+RESCALED = [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8]
 FIXED = [
     {"rope_type": "default"},
     {"rope_type": "linear", "factor": 4},
@@ -20,12 +21,21 @@ FIXED = [
     {"rope_type": "yarn", "factor": 4},
     {"rope_type": "yarn_wavelength", "factor": 4},
     {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4},
+    {"rope_type": "longrope", "factor": 4, "short_factor": RESCALED, "long_factor": RESCALED},
     {"rope_type": "resonance"},
     {"rope_type": "resonance_linear", "factor": 4},
     {"rope_type": "resonance_ntk_aware", "factor": 4},
     {"rope_type": "resonance_yarn", "factor": 4},
+    {"rope_type": "resonance_yarn", "factor": 4, "ramp": "wavelength"},
+    {"rope_type": "resonance_llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4},
+    {
+        "rope_type": "resonance_longrope",
+        "factor": 4,
+        "short_factor": RESCALED,
+        "long_factor": RESCALED,
+    },
 ]
-IDS = torch.randint(3, 64, (1, 700), generator=torch.Generator().manual_seed(2)).tolist()[0]
+IDS = torch.randint(3, 64, (1, 2600), generator=torch.Generator().manual_seed(2)).tolist()[0]
 
 BLOCKED = """
 import sys
@@ -48,6 +58,25 @@ for folder, ids in json.load(open(sys.argv[1])):
     scores = logits[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
     module = model.model.rotary_emb
     answers.append([module.inv_freq.tolist(), module.attention_scaling, scores.tolist()])
+assert "resonance_vllm" not in sys.modules
+json.dump(answers, open(sys.argv[2], "w"))
+"""
+)
+STOCK_VLLM_TABLES = (
+    BLOCKED
+    + """
+import json, torch
+from types import SimpleNamespace
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.rotary_embedding import get_rope
+answers = []
+for folder, limit in json.load(open(sys.argv[1])):
+    engine = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    engine.model_config = SimpleNamespace(max_model_len=limit)
+    rope = json.load(open(folder + "/config.json"))["rope_parameters"]
+    with set_current_vllm_config(engine):
+        made = get_rope(16, limit, True, rope, dtype=torch.float32)
+    answers.append([made.use_long_rope, made.long_short_cos_sin_cache.tolist()])
 assert "resonance_vllm" not in sys.modules
 json.dump(answers, open(sys.argv[2], "w"))
 """
@@ -107,20 +136,25 @@ def source(tiny, tmp_path):
     folder = tmp_path / "source"
     # weights of a trained model's size: larger ones blow the last bits of an angle up
     rope = {"rope_type": "default", "rope_theta": 10000.0}
-    tiny("llama", rope, initializer_range=0.1).save_pretrained(folder)
+    sizes = {"initializer_range": 0.1, "max_position_embeddings": 2048}
+    tiny("llama", rope, **sizes).save_pretrained(folder)
     return folder
+
+
+def exported(source, tmp_path):
+    """Every fixed method's exported folder and limit."""
+    for number, rope in enumerate(FIXED):
+        out = tmp_path / f"out{number}"
+        limit = export_checkpoint(source, rope, out)
+        assert limit == 2048 * rope.get("factor", 1)
+        yield str(out), limit
 
 
 @pytest.mark.hf
 @pytest.mark.slow
 def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
     config = json.loads((source / "config.json").read_text())
-    request = []
-    for number, rope in enumerate(FIXED):
-        out = tmp_path / f"out{number}"
-        limit = export_checkpoint(source, rope, out)
-        assert limit == 256 * rope.get("factor", 1)
-        request.append([str(out), IDS[: min(limit, 700)]])
+    request = [[out, IDS[: min(limit, len(IDS))]] for out, limit in exported(source, tmp_path)]
     answers = stock(STOCK_HF, request, tmp_path)
     for rope, (_, ids), (inv_freq, scale, scores) in zip(FIXED, request, answers, strict=True):
         spec = RopeSpec.from_dict(complete(rope, config))
@@ -133,6 +167,24 @@ def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
 
 
 @pytest.mark.vllm
+def test_stock_vllm_builds_the_table_of_every_fixed_method(source, tmp_path):
+    """At position 1, where the angle is the frequency, in both halves of vLLM's table."""
+    config = json.loads((source / "config.json").read_text())
+    request = list(exported(source, tmp_path))
+    answers = stock(STOCK_VLLM_TABLES, request, tmp_path, VLLM_PLUGINS="")
+    for rope, (_, limit), (long, table) in zip(FIXED, request, answers, strict=True):
+        spec = RopeSpec.from_dict(complete(rope, config))
+        assert long == (limit > 2048)
+        assert len(table) == 2048 + limit
+        for first in (0, 2048):
+            cos, sin = torch.tensor(table[first + 1], dtype=torch.float64).chunk(2)
+            expected = frequencies.inv_freq(spec, 16)
+            torch.testing.assert_close(torch.atan2(sin, cos), expected, rtol=1e-6, atol=0)
+            scale = torch.full_like(cos, frequencies.attention_factor(spec))
+            torch.testing.assert_close(torch.hypot(cos, sin), scale)
+
+
+@pytest.mark.vllm
 @pytest.mark.slow
 def test_stock_vllm_runs_an_export_past_the_trained_length(tiny, tmp_path):
     source, default = tmp_path / "source", {"rope_type": "default", "rope_theta": 10000.0}
@@ -142,9 +194,10 @@ def test_stock_vllm_runs_an_export_past_the_trained_length(tiny, tmp_path):
     rope, out = {"rope_type": "resonance_yarn", "factor": 4}, tmp_path / "out"
     limit = export_checkpoint(source, rope, out)
     environment = {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    answers = stock(STOCK_VLLM, [str(out), IDS, limit], tmp_path, **environment)
+    ids = IDS[:700]
+    answers = stock(STOCK_VLLM, [str(out), ids, limit], tmp_path, **environment)
     for scores in answers:
-        ours = scores_with(source, rope, IDS[: len(scores) + 1])
+        ours = scores_with(source, rope, ids[: len(scores) + 1])
         torch.testing.assert_close(torch.tensor(scores), ours, rtol=0, atol=1e-3)
-    plain = scores_with(source, {"rope_type": "yarn", "factor": 4}, IDS)
+    plain = scores_with(source, {"rope_type": "yarn", "factor": 4}, ids)
     assert float((plain - torch.tensor(answers[1])).abs().max()) > 1e-2
