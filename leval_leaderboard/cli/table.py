@@ -17,7 +17,8 @@ import click
 @click.option("--baseline", help="Method to compare with; default: the one the sweep names.")
 @click.option(
     "--columns", default="", metavar="NAMES",
-    help="Extra columns, comma-separated: seconds, tokens_per_second, peak_memory.",
+    help="Extra columns, comma-separated: seconds, tokens_per_second, peak_memory, "
+    "tokens_prefilled, tokens_shared, tokens_generated, tokens_unique.",
 )  # fmt: skip
 @click.option(
     "--published/--no-published", default=None,

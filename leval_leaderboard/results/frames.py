@@ -19,10 +19,16 @@ PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
 SCORE_COLUMNS = (
     "run", "status", "note", "model", "method", "context_length", "task", "metric", "primary",
     "value", "stderr", "n", "clusters", "cut", "unparsed", "prompt_tokens", "kept_tokens", "chance",
-    "higher_is_better", "partial", "limit", "sample", "data", "source", "seconds",
-    "tokens_per_second", "peak_memory_bytes", "baseline", "created", "command",
+    "higher_is_better", "partial", "limit", "sample", "data", "source", "python",
+    "softmax", "seconds", "tokens_per_second", "peak_memory_bytes", "tokens_prefilled",
+    "tokens_shared", "tokens_generated", "tokens_unique", "baseline", "created", "command",
 )  # fmt: skip
 """Columns of `Results.scores`; a missing number is NaN, a missing text is empty."""
+
+TELEMETRY = (
+    "peak_memory_bytes", "tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique",
+)  # fmt: skip
+"""What our backends tell of a whole run."""
 
 
 @dataclass
@@ -157,7 +163,7 @@ def _shared(run: Run, index: int) -> dict[str, Any]:
         "method": run.method, "context_length": run.context_length, "limit": run.limit,
         "partial": run.limit is not None, "seconds": run.seconds,
         "tokens_per_second": tokens / seconds if tokens and seconds else np.nan,
-        "peak_memory_bytes": run.telemetry.get("peak_memory_bytes", np.nan),
+        **{name: run.telemetry.get(name, np.nan) for name in TELEMETRY},
         "baseline": run.baseline or "", "created": run.created, "command": run.command,
     }  # fmt: skip
 
@@ -213,16 +219,26 @@ def _read_run(
 
 
 def _data(content: Mapping[str, Any], task: str, where: Path) -> dict[str, Any]:
-    """`source`, `sample` and a fingerprint of the documents, as the task recorded them."""
+    """`source`, `sample` and a fingerprint of the documents, as the task recorded them.
+
+    Also `softmax`, its precision where the task knows it, and `python`, the version whose language
+    reference was read; the latter is part of the fingerprint even if the text is the same.
+    """
     config = mapping(mapping(content, "configs", where), task, where)
     metadata = mapping(config, "metadata", where)
     data = metadata.get("data")
+    softmax = str(metadata.get("softmax") or "")[:30]
     if not isinstance(data, dict):
-        return {"source": "", "sample": metadata.get("data_dir") == "sample", "data": ""}
+        sample = metadata.get("data_dir") == "sample"
+        return {"source": "", "sample": sample, "data": "", "python": "", "softmax": softmax}
     files = data.get("files")
+    python = str(data.get("python_version") or "")[:30]
     text = "".join(f"{k}:{v};" for k, v in sorted(files.items())) if isinstance(files, dict) else ""
+    text += f"python:{python};" if python else ""
     source = str(data.get("source") or "")[:100]
     return {
+        "python": python,
+        "softmax": softmax,
         "source": source,
         "sample": data.get("sample") is True or source == "sample",
         "data": hashlib.sha256(text.encode()).hexdigest()[:8] if text else "",

@@ -26,6 +26,9 @@ BLOCK_SETTINGS = (
 )  # fmt: skip
 """Settings that must agree before two runs are ranked against each other."""
 
+PRECISE_SOFTMAX = ("", "float32", "float64")
+"""Precisions that need no mark; empty where a task takes no softmax."""
+
 SIGNIFICANT, CANNOT_TELL = "*", "?"
 
 Key = tuple[int, str, str]
@@ -60,6 +63,7 @@ def analyse(results: Results, baseline: str | None = None) -> Analysis:
     frame = results.scores.copy()
     frame["partial"] = frame["partial"].fillna(False).astype(bool)
     frame["sample"] = frame["sample"].fillna(False).astype(bool)
+    frame["softmax"] = frame["softmax"].fillna("")
     frame["block"] = _blocks(frame, results.runs)
     frame["label"] = _labels(frame)
     methods = set(frame["label"])
@@ -105,6 +109,8 @@ def _blocks(frame: Any, runs: list[Run]) -> list[str]:
         ]
         if row.sample:
             parts.append("bundled sample, not the real documents")
+        if row.softmax not in PRECISE_SOFTMAX:
+            parts.append(f"softmax: {row.softmax}")
         if row.partial:
             limit = partial_text(row.limit, runs[row.run].num_docs)
             parts.append(f"partial: {limit}")

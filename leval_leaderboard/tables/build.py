@@ -5,17 +5,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from leval_leaderboard.results.chance import CHANCE_NOTE
-from leval_leaderboard.tables.analysis import CANNOT_TELL, SIGNIFICANT, Analysis, lower_is_better
+from leval_leaderboard.tables.analysis import (
+    CANNOT_TELL,
+    PRECISE_SOFTMAX,
+    SIGNIFICANT,
+    Analysis,
+    lower_is_better,
+)
 from leval_leaderboard.tables.model import Block, Cell, Column, Emphasis, Row, Table
 from leval_leaderboard.tables.names import CLOSED, POSGEN, length_label, task_label
 from leval_leaderboard.tables.published import published_tables
 
 COSTS = {
-    "seconds": ("Seconds", "seconds", 1.0),
-    "tokens_per_second": ("Tokens/s", "tokens_per_second", 1.0),
-    "peak_memory": ("Peak GiB", "peak_memory_bytes", 1 / 2**30),
+    "seconds": ("Seconds", "seconds", 1.0, "sum", ",.1f"),
+    "tokens_per_second": ("Tokens/s", "tokens_per_second", 1.0, "mean", ",.1f"),
+    "peak_memory": ("Peak GiB", "peak_memory_bytes", 1 / 2**30, "max", ",.1f"),
+    "tokens_prefilled": ("Prefilled", "tokens_prefilled", 1.0, "sum", ",.0f"),
+    "tokens_shared": ("Shared", "tokens_shared", 1.0, "sum", ",.0f"),
+    "tokens_generated": ("Generated", "tokens_generated", 1.0, "sum", ",.0f"),
+    "tokens_unique": ("Unique", "tokens_unique", 1.0, "sum", ",.0f"),
 }
-"""Optional columns: name on the command line -> (head, column of the frame, factor)."""
+"""Optional columns: name on the command line -> (head, column of the frame, factor, how the runs of
+a row are joined, format)."""
 
 EMPHASIS: dict[int, Emphasis] = {1: "best", 2: "second"}
 
@@ -178,14 +189,13 @@ def _share(rows: Any, column: str) -> Cell:
 
 
 def _cost(rows: Any, name: str) -> Cell:
-    """Time adds up over the runs of a row; speed and memory are averaged or the largest."""
-    _, column, factor = COSTS[name]
+    """Time and tokens add up over the runs of a row; speed and memory are averaged or largest."""
+    _, column, factor, how, style = COSTS[name]
     values = rows.drop_duplicates("run")[column].dropna().astype(float) * factor
     if not len(values):
         return Cell("–")
-    how = {"seconds": values.sum, "tokens_per_second": values.mean, "peak_memory": values.max}[name]
-    value = float(how())
-    return Cell(f"{value:,.1f}", value)
+    value = float(values.agg(how))
+    return Cell(format(value, style), value)
 
 
 def _counts(block: Any, task: str) -> Cell:
@@ -244,6 +254,11 @@ def _notes(part: Any, analysis: Analysis, average: bool | None) -> list[str]:
         )
     if done["chance"].notna().any():
         notes.append(CHANCE_NOTE)
+    if not done["softmax"].isin(PRECISE_SOFTMAX).all():
+        notes.append(
+            "softmax: not float32, or not known to be: bfloat16 shifts a perplexity by some tenths "
+            "of a percent"
+        )
     if done["partial"].any():
         notes.append("partial: run with a limit, never ranked beside full runs")
     return notes
@@ -288,7 +303,10 @@ def _by_length(title: str, part: Any, column: str, cell: Any, notes: Sequence[st
 
 
 def _perplexity_tables(part: Any, analysis: Analysis) -> list[Table]:
-    """One table a task for token perplexity, and for the paper's where it was computed."""
+    """One table a task for token perplexity, and for the paper's where it was computed.
+
+    Runs that read the language reference of different Python versions get tables of their own.
+    """
     tables = []
     names = [str(metric).partition("@") for metric in part["metric"]]
     lengths = [float(n) if n.isdigit() and len(n) < 12 else math.nan for _, _, n in names]
@@ -296,11 +314,13 @@ def _perplexity_tables(part: Any, analysis: Analysis) -> list[Table]:
     part["at"] = part["at"].fillna(part["context_length"].astype(float))
     for task in dict.fromkeys(part["task"]):
         for family in ("token_perplexity", "paper_perplexity"):
-            rows = part[(part["task"] == task) & (part["family"] == family)]
-            if len(rows):
-                what = family.replace("_", " ")
-                title = f"{task_label(task)}: {what} by context length, lower is better"
+            found = part[(part["task"] == task) & (part["family"] == family)]
+            what = f"{family.replace('_', ' ')} by context length, lower is better"
+            texts = found.groupby(found["python"].fillna(""), sort=False)
+            for version, rows in texts:
+                python = f" (Python {version})" if len(texts) > 1 else ""
                 notes = _notes(rows, analysis, None)
+                title = f"{task_label(task)}{python}: {what}"
                 tables.append(_by_length(title, rows, "at", perplexity_cell, notes))
     return tables
 

@@ -8,12 +8,13 @@ from leval_leaderboard.tables.published import TABLE_2, TASKS
 
 TEXT = (
     "origin", "block", "model", "method", "task", "metric", "status", "note", "interval", "mark",
-    "baseline", "source", "data", "run_id", "created", "command",
+    "baseline", "source", "data", "python", "softmax", "run_id", "created", "command",
 )  # fmt: skip
 NUMBERS = (
     "context_length", "value", "stderr", "low", "high", "rank", "n", "clusters", "chance", "cut",
     "unparsed", "difference", "diff_low", "diff_high", "p", "p_holm", "smallest_p", "wins", "ties",
     "losses", "detectable", "limit", "seconds", "tokens_per_second", "peak_memory_bytes",
+    "tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique",
 )  # fmt: skip
 PERCENT = {"value", "stderr", "low", "high", "difference", "diff_low", "diff_high", "detectable"}
 COLUMNS = (*TEXT[:6], *NUMBERS, *TEXT[6:])
