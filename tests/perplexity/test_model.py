@@ -21,8 +21,9 @@ def reader_of(monkeypatch: pytest.MonkeyPatch, module: str, **attributes: Any) -
     return model.find_reader({})
 
 
-def test_vllm_keeps_a_position_for_the_token_it_generates(monkeypatch):
-    reader = reader_of(monkeypatch, "lm_eval.models.vllm_causallms")
+@pytest.mark.parametrize("module", ["lm_eval.models.vllm_causallms", "leval_backends.vllm_long"])
+def test_vllm_keeps_a_position_for_the_token_it_generates(monkeypatch, module):
+    reader = reader_of(monkeypatch, module)
     reader.check_window(255)
     with pytest.raises(
         ContextLengthError, match=r"255 positions.*vLLM keeps one.*max_model_len=257"
