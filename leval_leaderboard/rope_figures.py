@@ -118,6 +118,7 @@ def _draw_gaps(
         xlabel="feature",
         ylabel="feature gap",
         ylim=(-2e-6, 3),
-        title=f"Gap between positions below {original:,} and up to {int(original * factor):,}",
+        title=f"Gap of positions up to {int(original * factor):,}",
     )
-    ax.legend(loc="center left")
+    # Between zero and 1e-4, where no feature of a usual model lies.
+    ax.legend(loc="lower left", bbox_to_anchor=(0.02, 0.1))
