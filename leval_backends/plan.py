@@ -108,10 +108,10 @@ def make_plan(
         if not prompt:
             raise ValueError(f"prompt {index} has no tokens; a request needs at least one")
     keys = [prompt[: len(prompt) - reserve] for prompt in lists]
-    order = sorted(range(len(lists)), key=lambda index: lists[index])
+    order = reading_order(lists)
     root = _build(order, keys)
     total = sum(map(len, lists))
-    unique = _unique(lists, order)
+    unique = unique_tokens(lists, order)
     _flatten(root, budget=int(slack * unique))
     steps = _walk(root, lists, reserve, max_suffix)
     return Plan(tuple(steps), total, unique, computed_tokens(steps, lists))
@@ -125,7 +125,18 @@ def computed_tokens(steps: Sequence[Step], prompts: Sequence[Sequence[int]]) -> 
     )
 
 
-def _unique(prompts: list[list[int]], order: list[int]) -> int:
+def reading_order(prompts: Sequence[list[int]]) -> list[int]:
+    """Indices of the prompts, sorted by their tokens: common prefixes side by side."""
+    return sorted(range(len(prompts)), key=lambda index: prompts[index])
+
+
+def unique_tokens(prompts: Sequence[Sequence[int]], order: Sequence[int]) -> int:
+    """Nodes of the trie of all prompts, the least that any way of asking them can compute.
+
+    Args:
+        prompts: Token ids of each prompt.
+        order: Their `reading_order`.
+    """
     total = len(prompts[order[0]]) if order else 0
     for before, after in itertools.pairwise(order):
         total += len(prompts[after]) - common_prefix(prompts[before], prompts[after])

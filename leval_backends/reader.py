@@ -43,17 +43,23 @@ class Counters:
         self.prompt_tokens += plan.prompt_tokens
         self.tokens_unique += plan.unique_tokens
 
-    def telemetry(self, device: torch.device) -> dict[str, Any]:
-        """Counts in tokens, seconds, and the peak of memory in bytes.
-
-        On CUDA the peak is that of the device's tensors, elsewhere that of the whole process.
-        """
+    def work(self) -> dict[str, Any]:
+        """Counts in tokens and seconds: what every backend of ours can tell."""
         return {
             "tokens_prefilled": self.tokens_prefilled,
             "tokens_shared": self.prompt_tokens - self.tokens_prefilled,
             "tokens_generated": self.tokens_generated,
             "tokens_unique": self.tokens_unique,
             "seconds": self.seconds,
+        }
+
+    def telemetry(self, device: torch.device) -> dict[str, Any]:
+        """Counts in tokens, seconds, and the peak of memory in bytes.
+
+        On CUDA the peak is that of the device's tensors, elsewhere that of the whole process.
+        """
+        return {
+            **self.work(),
             "peak_memory_bytes": peak_memory_bytes(device),
             "requests_failed": list(self.requests_failed),
             "requests_alone": dict(self.requests_alone),

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import leval_backends
 from leval_leaderboard import own_tasks
 from leval_leaderboard.cell_files import (
     CELL,
@@ -29,6 +30,7 @@ from leval_leaderboard.cell_files import (
     read_json,
 )
 from leval_leaderboard.errors import CellError
+from resonance_vllm.settings import BACKENDS
 
 log = logging.getLogger("leval_leaderboard.cell")
 
@@ -80,23 +82,20 @@ def cell_lock(folder: Path, patience: float = 30.0) -> Iterator[None]:
 
 
 def register(backend: str) -> None:
-    """Make our RoPE types and our backend known before the model is built.
+    """Make our RoPE types and our backends known before the model is built.
 
     vLLM loads our plugin by itself, in each of its processes.
     """
-    if backend in ("hf", "hf-long"):
+    if BACKENDS.get(backend) == "transformers":
         from resonance_vllm import hf
 
         hf.register()
-    if backend == "hf-long":
-        import leval_backends
-
-        leval_backends.register()
+    leval_backends.register()
 
 
 def default_device(backend: str) -> str | None:
     """Where a transformers model goes if nobody says: lm-eval would insist on a GPU."""
-    if backend not in ("hf", "hf-long"):
+    if BACKENDS.get(backend) != "transformers":
         return None
     import torch
 

@@ -116,7 +116,9 @@ def backends() -> list[str]:
     """Names of lm-eval's model types and of ours."""
     from lm_eval.models import MODEL_MAPPING
 
-    return sorted({*MODEL_MAPPING, "hf-long"})
+    import leval_backends
+
+    return sorted({*MODEL_MAPPING, *leval_backends.BACKENDS})
 
 
 def _backend(value: Any, where: str) -> str:

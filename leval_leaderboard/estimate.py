@@ -22,12 +22,12 @@ DEFAULT_CONTEXT = 8192
 QUESTION_TOKENS = 150.0
 PERPLEXITY_DOCUMENTS = 50
 # Backends that read a document once for all its questions.
-READS_ONCE = ("hf-long", "vllm")
+READS_ONCE = ("hf-long", "vllm", "vllm-long")
 METHOD = (
     "Estimated from the documents' characters / 4, cut at the context length, counted once a "
-    "document on hf-long and vllm and once a question elsewhere, plus 150 tokens a question; a new "
-    "token costs as much as 20 of a prompt; time at the speed of finished cells of the same model, "
-    "else at the tokens_per_second of its config."
+    "document on hf-long, vllm and vllm-long and once a question elsewhere, plus 150 tokens a "
+    "question; a new token costs as much as 20 of a prompt; time at the speed of finished cells of "
+    "the same model, else at the tokens_per_second of its config."
 )
 
 

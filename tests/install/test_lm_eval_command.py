@@ -58,17 +58,17 @@ def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order() -> None:
         lambda path: ["-a", json.dumps({"pretrained": str(path), "dtype": "float32"})],
     ],
 )
-@pytest.mark.parametrize("backend", ["hf", "vllm"])
+@pytest.mark.parametrize("backend", ["hf", "hf-long", "vllm", "vllm-long"])
 def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str) -> None:
     args = merged(
         ["run", "--model", backend, *form(model), "--rope", "resonance_yarn:factor=2", "-L", "1"]
     )
     assert args["dtype"] == "float32"
-    rope = (args["hf_overrides"] if backend == "vllm" else args)["rope_parameters"]
+    rope = (args["hf_overrides"] if "vllm" in backend else args)["rope_parameters"]
     assert rope["rope_type"] == "resonance_yarn"
     assert rope["rope_theta"] == 100000.0
     assert rope["original_max_position_embeddings"] == 8192
-    assert args["max_model_len" if backend == "vllm" else "max_length"] == 16384
+    assert args["max_model_len" if "vllm" in backend else "max_length"] == 16384
 
 
 @pytest.mark.parametrize(

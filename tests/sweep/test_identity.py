@@ -84,6 +84,22 @@ def test_how_a_model_is_run_changes_the_id(checkpoint: Path, name: str) -> None:
     assert only_id(config(checkpoint)) != only_id(changed)
 
 
+@pytest.mark.parametrize("stock", ["hf", "vllm"])
+def test_a_backend_of_ours_runs_as_the_stock_one_does(checkpoint: Path, stock: str) -> None:
+    """Same arguments, precision and library versions; only the name and with it the id differ."""
+    records = []
+    for backend in (stock, f"{stock}-long"):
+        changed = config(checkpoint)
+        changed["models"]["small"]["backend"] = backend
+        (cell,) = cells.plan(parse_config(changed))
+        record = copy.deepcopy(dict(cell.record))
+        assert record["model"].pop("backend") == record["identity"]["model"].pop("backend")
+        records.append({**record, "cell_id": None})
+    assert records[0] == records[1]
+    assert "transformers" in records[0]["versions"]
+    assert ("vllm" in records[0]["versions"]) == (stock == "vllm")
+
+
 def test_names_and_limits_of_time_do_not(checkpoint: Path) -> None:
     changed = config(checkpoint, timeout=60, baseline="other", name="elsewhere")
     changed["methods"] = {"other": changed["methods"]["yarn"]}

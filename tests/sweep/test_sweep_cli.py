@@ -56,9 +56,10 @@ def test_dry_run_shows_cells_tokens_and_time(config: Path, tmp_path: Path) -> No
     assert not (tmp_path / "mine").exists(), "a dry run writes nothing"
 
 
-def test_a_backend_that_reads_once_is_reckoned_so(config: Path) -> None:
+@pytest.mark.parametrize("backend", ["hf-long", "vllm-long"])
+def test_a_backend_that_reads_once_is_reckoned_so(config: Path, backend: str) -> None:
     (plain, *_) = plan(load_config(str(config)))
-    (once, *_) = plan(load_config(str(config), ["models.small.backend=hf-long"]))
+    (once, *_) = plan(load_config(str(config), [f"models.small.backend={backend}"]))
     many, few = estimate(plain.record).prompt_tokens, estimate(once.record).prompt_tokens
     assert many is not None
     assert few is not None

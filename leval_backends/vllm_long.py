@@ -1,0 +1,158 @@
+"""lm-eval's vLLM backend, the requests of a document side by side.
+
+lm-eval sorts requests by length, which interleaves documents, and hands them over a batch at a
+time. vLLM keeps what it has computed of earlier requests in its prefix cache, and drops the oldest
+of it when space is needed: a cache that holds a document or two is then empty of each document
+again when its next question comes. Here the engine is given all requests at once, sorted by their
+tokens; it admits them in that order, so that a document stays cached from its first question to
+its last.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from lm_eval.models.vllm_causallms import VLLM
+
+from leval_backends.parallel import divide
+from leval_backends.plan import reading_order, unique_tokens
+from leval_backends.reader import Counters
+
+logger = logging.getLogger(__name__)
+
+
+class VLLMLong(VLLM):
+    """lm-eval's `vllm` with requests grouped by document; every argument of `vllm` is accepted.
+
+    Args:
+        pretrained: As for `vllm`.
+        batch_size: `auto`, or requests in the engine at a time at most (vLLM's `max_num_seqs`).
+            1 is lm-eval's default and leaves that to vLLM as `auto` does.
+        max_batch_size: As for `vllm`: `max_num_seqs`.
+        kwargs: Arguments of `vllm`; `max_num_seqs` goes before both.
+
+    Raises:
+        ValueError: `batch_size` is neither `auto` nor a positive whole number.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        batch_size: str | int = "auto",
+        max_batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        bound = max_batch_size or concurrency(batch_size)
+        super().__init__(pretrained, batch_size="auto", max_batch_size=bound, **kwargs)
+        self.counters = Counters()
+        self.tokens_queried = 0
+
+    def telemetry(self) -> dict[str, Any]:
+        """Prompt tokens computed, taken from the cache and unique; tokens generated; seconds.
+
+        As the engine counts them when it first admits a request; what it computes again after it
+        had to take a request's memory away is not in it. `prefix_cache_hit_rate` is the share of
+        the prompt tokens that were in the cache, of the requests that may read it, or None.
+        """
+        work = self.counters.work()
+        rate = work["tokens_shared"] / self.tokens_queried if self.tokens_queried else None
+        return {**work, "prefix_cache_hit_rate": rate}
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval writes into the results."""
+        return {"vllm_long": self.telemetry()}
+
+    def _model_generate(
+        self,
+        requests: list[list[int]],
+        generate: bool = False,
+        sampling_params: Any = None,
+    ) -> list[Any]:
+        """Ask the engine in the order of the prompts' tokens.
+
+        Args:
+            requests: Token ids of each prompt.
+            generate: Whether texts are wanted; else the log-probabilities of the prompts.
+            sampling_params: vLLM's, one for each prompt or one for all.
+
+        Returns:
+            vLLM's output of each prompt, in the order of `requests`.
+        """
+        order = reading_order(requests)
+        parts = max(self.data_parallel_size, 1)
+        dealt: list[int | None] = [*order]
+        if parts > 1:
+            dealt = deal(divide(requests, parts))
+        with self.counters.timed():
+            outputs = super()._model_generate(
+                [requests[0][:1] if index is None else requests[index] for index in dealt],
+                generate,
+                _chosen(sampling_params, dealt),
+            )
+        answers = {
+            index: output for index, output in zip(dealt, outputs, strict=True) if index is not None
+        }
+        told = [answers[index] for index in range(len(requests))]
+        self._count(requests, order, told, generate)
+        return told
+
+    def _count(
+        self,
+        requests: Sequence[Sequence[int]],
+        order: Sequence[int],
+        outputs: Sequence[Any],
+        generate: bool,
+    ) -> None:
+        prompt_tokens = sum(map(len, requests))
+        cached = sum(output.num_cached_tokens or 0 for output in outputs)
+        self.counters.prompt_tokens += prompt_tokens
+        self.counters.tokens_prefilled += prompt_tokens - cached
+        self.counters.tokens_unique += unique_tokens(requests, order)
+        if generate:
+            # Requests for the prompt's log-probabilities never look into the prefix cache.
+            self.tokens_queried += prompt_tokens
+            self.counters.tokens_generated += sum(
+                len(answer.token_ids) for output in outputs for answer in output.outputs
+            )
+
+
+def concurrency(batch_size: str | int) -> int | None:
+    """Requests in the engine at a time at most; None leaves it to vLLM.
+
+    Raises:
+        ValueError: Neither `auto` nor a positive whole number.
+    """
+    text = str(batch_size)
+    if text.split(":")[0] == "auto":
+        return None
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"batch_size={batch_size!r} must be auto or a positive whole number")
+    return int(text) if int(text) > 1 else None
+
+
+def deal(shares: Sequence[Sequence[int]]) -> list[int | None]:
+    """Lay shares out so that whoever deals in turn gives each of them to one replica.
+
+    lm-eval gives request `i` to replica `i mod n`. A share that is shorter than the longest is
+    filled up with None, for a request that costs next to nothing.
+
+    Args:
+        shares: Indices for each replica.
+
+    Returns:
+        Indices and fillers; the `k`-th of replica `r` is at `k * n + r`.
+    """
+    longest = max(map(len, shares))
+    return [
+        share[place] if place < len(share) else None for place in range(longest) for share in shares
+    ]
+
+
+def _chosen(sampling_params: Any, dealt: Sequence[int | None]) -> Any:
+    """The sampling parameters that go with requests in another order; fillers get one token."""
+    if not isinstance(sampling_params, list):
+        return sampling_params
+    short = sampling_params[0].clone()
+    short.max_tokens, short.min_tokens = 1, 0
+    return [short if index is None else sampling_params[index] for index in dealt]
