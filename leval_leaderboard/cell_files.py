@@ -3,6 +3,7 @@
 cell.json      the request, with the identity whose hash is the folder's name
 results_*.json, samples_<task>_*.jsonl   lm-eval's own
 log.txt        everything the cell's process printed
+rope_features.json   wavelengths and feature gaps, for the figures
 failed.json    why the last attempt ended without results
 done.json      written last: the results' hashes; without it a cell is not done
 """
@@ -19,6 +20,7 @@ from leval_leaderboard.identity import cell_id, file_sha256
 
 SCHEMA_VERSION = 1
 CELL, DONE, FAILED, LOG = "cell.json", "done.json", "failed.json", "log.txt"
+FEATURES = "rope_features.json"
 PARTIAL = "partial"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -98,7 +100,8 @@ def clear_attempt(folder: Path) -> None:
         if path.name.startswith(PARTIAL) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name.startswith((".done.json.", ".cell.json.", ".failed.json.")) or (
-            path.name.startswith(("results_", "samples_")) and path.suffix in (".json", ".jsonl")
+            path.name.startswith(("results_", "samples_", FEATURES))
+            and path.suffix in (".json", ".jsonl")
         ):
             path.unlink()
 

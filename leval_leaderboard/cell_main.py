@@ -30,6 +30,7 @@ from leval_leaderboard.cell_files import (
     read_json,
 )
 from leval_leaderboard.errors import CellError
+from leval_leaderboard.rope_features import write_features
 from resonance_vllm.settings import BACKENDS
 
 log = logging.getLogger("leval_leaderboard.cell")
@@ -265,6 +266,7 @@ def run(folder: Path) -> None:
         partial.mkdir()
         register(cell["model"]["backend"])
         telemetry = evaluate(cell, folder, partial)
+        write_features(cell, partial)
         seconds = round(time.monotonic() - started, 3)
         marker = {"cell_id": cell["cell_id"], "seconds": seconds, "telemetry": telemetry}
         publish(folder, partial, marker)

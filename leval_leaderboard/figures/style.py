@@ -31,18 +31,25 @@ def method_colours(methods: Iterable[str]) -> dict[str, Look]:
     }
 
 
-def new_figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure with one axes, without a display and without touching pyplot's state."""
+def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, Any]:
+    """A figure without a display and without touching pyplot's state, and its axes.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        panels: axes side by side; the second value is a list of them where there are several.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(visible=True, color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
-    return figure, axes
+    made = list(figure.subplots(1, panels, squeeze=False)[0])
+    for axes in made:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+    return figure, made[0] if panels == 1 else made
 
 
 def literal(text: str, longest: int = 90) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 from leval_leaderboard.figures.curves import length_figure
 from leval_leaderboard.figures.forest import forest_figure
+from leval_leaderboard.figures.rope import rope_figure
 from leval_leaderboard.figures.style import method_colours
+from leval_leaderboard.results.rope_features import RopeFeatures, read_features
 from leval_leaderboard.tables.analysis import Analysis, lower_is_better
 from leval_leaderboard.tables.names import length_label, task_label
 
@@ -66,3 +68,26 @@ def _figures(analysis: Analysis) -> Iterator[tuple[str, str, Any]]:
             baseline = analysis.baselines[str(block)]
             title = f"{block}: difference to {baseline} at {length_label(float(str(length)))}"
             yield "forest", title, forest_figure(rows, baseline, looks)
+    yield from _rope_figures(analysis, looks)
+
+
+def _rope_figures(analysis: Analysis, looks: Any) -> Iterator[tuple[str, str, Any]]:
+    """One for each model and trained length; of a method's runs, the longest context counts."""
+    runs = analysis.results.runs
+    of_run = {at: found for at, run in enumerate(runs) if (found := read_features(run))}
+    models: dict[tuple[str, int, int], dict[str, RopeFeatures]] = {}
+    first: dict[tuple[str, int, int], int] = {}
+    for row in analysis.frame.drop_duplicates("run").itertuples():
+        found = of_run.get(row.run)
+        if found is None:
+            continue
+        key = (str(row.model), found.original, len(found.wavelengths))
+        methods = models.setdefault(key, {})
+        first.setdefault(key, row.run)
+        other = methods.get(row.label)
+        if other is None or (found.context_length or 0) > (other.context_length or 0):
+            methods[row.label] = found
+    for key, methods in models.items():
+        if len(methods) <= MOST_METHODS:
+            title = f"{key[0]}: wavelengths and feature gaps of the methods"
+            yield "rope", title, rope_figure(methods, looks, key[0], runs[first[key]].command)

@@ -173,6 +173,7 @@ def write_cell(
     context_length: int | None = 8192,
     sample: bool = False,
     original: dict[str, int] | None = None,
+    features: dict[str, Any] | None = None,
     **cell: Any,
 ) -> Path:
     """One finished cell's folder."""
@@ -180,6 +181,10 @@ def write_cell(
     hashes = write_lm_eval(
         folder, tasks, "2026-01-02T03-04-05.000000", sample=sample, original=original or {}
     )
+    if features is not None:
+        text = json.dumps(features)
+        (folder / "rope_features.json").write_text(text, encoding="utf-8")
+        hashes["rope_features.json"] = hashlib.sha256(text.encode()).hexdigest()
     request = {
         "schema_version": 1,
         "cell_id": cell_id,
@@ -214,6 +219,14 @@ def write_cell(
     }  # fmt: skip
     (folder / "done.json").write_text(json.dumps(done), encoding="utf-8")
     return folder
+
+
+def rope_features(wavelengths: Sequence[float], context_length: int = 8192) -> dict[str, Any]:
+    """What a cell writes about its RoPE settings."""
+    gaps = {str(s): [s / 100 + at / 1000 for at in range(len(wavelengths))] for s in (2, 4)}
+    return {"schema_version": 1, "head_dim": 2 * len(wavelengths), "context_length": context_length,
+            "original_max_position_embeddings": 4096, "wavelengths": list(wavelengths),
+            "feature_gap": gaps}  # fmt: skip
 
 
 def write_sweep(root: Path, methods: Sequence[str] = tuple(SKILL), evil: str = "") -> Path:

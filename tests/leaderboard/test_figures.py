@@ -1,7 +1,10 @@
 """Figures by the artists that they draw, never by pixels."""
 
+import hashlib
 import itertools
+import json
 
+import fixture_results as make
 import pytest
 
 from leval_leaderboard.figures import method_colours, write_figures
@@ -59,6 +62,65 @@ def test_forest_shows_each_difference_and_fills_the_significant(analysis, drawn)
     )
     filled = sum(line.get_markerfacecolor() != "white" for line in markers)
     assert filled == (rows["mark"] == "*").sum() > 0
+
+
+@pytest.fixture
+def two_methods(tmp_path):
+    """A sweep of two methods that left what their RoPE settings do."""
+    lengths = {"none": [6.3, 60.2, 700.0, 9000.0], "yarn": [6.3, 60.2, 900.0, 18000.0]}
+    for at, (method, wavelengths) in enumerate(lengths.items()):
+        for length in (4096, 8192):
+            samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.4, 1)}
+            shown = wavelengths if length == 8192 else [1.0, 2.0, 3.0, 4.0]
+            make.write_cell(
+                tmp_path / "r", f"{at}{length}", samples, method=method, context_length=length,
+                features=make.rope_features(shown, length),
+            )  # fmt: skip
+    return tmp_path / "r", lengths
+
+
+def rope_pictures(folder):
+    return [(t, f) for kind, t, f in _figures(analyse(load_results(folder))) if kind == "rope"]
+
+
+def test_wavelengths_and_gaps_of_the_methods_are_shown(two_methods):
+    folder, lengths = two_methods
+    ((title, figure),) = rope_pictures(folder)
+    assert title == "SmolLM2-135M: wavelengths and feature gaps of the methods"
+    left, right = figure.axes
+    lines = {line.get_label(): line for line in left.get_lines() if line.get_label()[0] != "_"}
+    assert {m: list(line.get_ydata()) for m, line in lines.items()} == lengths
+    assert "below 4,096 and up to 8,192" in right.get_title(loc="left")  # what was run: twice L
+    assert list(right.get_lines()[0].get_ydata()) == [0.02, 0.021, 0.022, 0.023]
+    assert "8,192 tokens" in figure.get_supxlabel()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace("700.0", "1e999"),
+        lambda text: text.replace("700.0", '"700"'),
+        lambda text: text.replace("700.0", "-700.0"),
+        lambda text: text.replace("[6.3", "[" * 2000),
+        lambda text: text.replace("4096", "true"),
+        lambda text: text.replace("700.0", "701.0"),
+    ],
+)
+@pytest.mark.parametrize("promised", [True, False])
+def test_damaged_features_are_left_out(two_methods, damage, promised):
+    folder, lengths = two_methods
+    path = folder / "08192" / "rope_features.json"
+    text = damage(path.read_text())
+    path.write_text(text)
+    if promised:  # somebody has written a marker that fits
+        done = json.loads((folder / "08192" / "done.json").read_text())
+        done["files"][path.name] = hashlib.sha256(text.encode()).hexdigest()
+        (folder / "08192" / "done.json").write_text(json.dumps(done))
+    ((_, figure),) = rope_pictures(folder)
+    lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[0].get_lines()}
+    assert lines["yarn"] == lengths["yarn"]
+    right = promised and "701.0" in text
+    assert lines["none"] == ([6.3, 60.2, 701.0, 9000.0] if right else [1.0, 2.0, 3.0, 4.0])
 
 
 def test_methods_keep_a_look_and_no_two_share_one():

@@ -1,0 +1,79 @@
+"""What a cell's RoPE settings do to every feature, written beside its results.
+
+Figures are drawn where no torch is, so the cell's process, which has it, leaves the numbers.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leval_leaderboard.cell_files import FEATURES, SCHEMA_VERSION, write_json
+from resonance_vllm import settings
+from resonance_vllm.core.errors import RopeConfigError
+
+log = logging.getLogger("leval_leaderboard.cell")
+
+MULTIPLES = (2, 4, 8, 16, 32)
+MOST_POSITIONS = 2**18
+"""Gaps are looked for up to so many positions: seconds of work and some hundred megabytes."""
+
+
+def features(
+    rope: Mapping[str, Any], config: Mapping[str, Any], context_length: int | None
+) -> dict[str, Any]:
+    """Wavelengths and feature gaps of a method on a model.
+
+    Args:
+        rope: the completed `rope_parameters`.
+        config: the model's config.json.
+        context_length: tokens at which a method that follows the length is looked at.
+
+    Returns:
+        `wavelengths` in tokens, `[head_dim/2]`; `feature_gap[s]`, for each multiple `s` of the
+        trained length `L`, the gaps between positions below `L` and those up to `s*L`.
+
+    Raises:
+        RopeConfigError: the settings or the model's config cannot be read.
+    """
+    from resonance_vllm.core import frequencies
+    from resonance_vllm.core.feature_gap import feature_gap
+    from resonance_vllm.core.spec import RopeSpec
+
+    spec = RopeSpec.from_dict(dict(rope))
+    dim = settings.rotary_dim(config, rope)
+    original = spec.original_max_position_embeddings or settings.original_length(config)
+    lengths = frequencies.wavelengths(spec, dim, context_length)
+    return {
+        "head_dim": dim,
+        "original_max_position_embeddings": original,
+        "context_length": context_length,
+        "attention_factor": frequencies.attention_factor(spec),
+        "critical_dimension": frequencies.critical_dimension(lengths, original),
+        "wavelengths": lengths.tolist(),
+        "feature_gap": {
+            str(s): feature_gap(spec, dim, original, s, context_length).tolist()
+            for s in MULTIPLES
+            if s * original <= MOST_POSITIONS
+        },
+    }
+
+
+def write_features(cell: Mapping[str, Any], folder: Path) -> None:
+    """Write `FEATURES` into a folder, for a model whose RoPE settings are known.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written.
+    """
+    if cell["model"]["backend"] not in settings.BACKENDS:
+        return
+    try:
+        config = settings.read_config(cell["model"]["path"])
+        rope = cell["method"]["rope_parameters"]
+        if rope is None:
+            rope = settings.complete(settings.own_rope(config), config)
+        found = features(rope, config, cell["context_length"])
+    except RopeConfigError as error:
+        log.info("no picture of the RoPE features: %s", error)
+        return
+    write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **found})

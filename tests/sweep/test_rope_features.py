@@ -1,0 +1,64 @@
+"""What a cell writes about its RoPE settings, against a plain search over all positions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leval_leaderboard.cell_files import FEATURES
+from leval_leaderboard.rope_features import MOST_POSITIONS, features, write_features
+
+CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4}
+
+
+def gap(wavelength: float, original: int, multiple: int) -> float:
+    """Largest distance of a test position on the circle to its nearest training position."""
+    turn = np.exp(2j * np.pi * np.arange(original * multiple) / wavelength)
+    apart = np.abs(turn[original:, None] - turn[None, :original])
+    return float(apart.min(axis=1).max())
+
+
+@pytest.mark.parametrize("rope_type", ["default", "resonance", "yarn", "resonance_yarn"])
+def test_wavelengths_and_gaps(rope_type: str) -> None:
+    rope = {"rope_type": rope_type, "rope_theta": 1e4}
+    if "yarn" in rope_type:
+        rope |= {"factor": 4.0, "original_max_position_embeddings": 64}
+    found = features(rope, CONFIG, 256)
+    assert found["head_dim"] == 8
+    assert found["original_max_position_embeddings"] == 64
+    if rope_type == "default":
+        plain = 2 * np.pi * 1e4 ** (np.arange(0, 8, 2) / 8)
+        assert found["wavelengths"] == pytest.approx(list(plain))
+    if "resonance" in rope_type:
+        assert all(length == round(length) for length in found["wavelengths"][:2])
+    for multiple in ("2", "4"):
+        again = [gap(length, 64, int(multiple)) for length in found["wavelengths"]]
+        assert found["feature_gap"][multiple] == pytest.approx(again, abs=1e-9)
+
+
+def test_long_models_have_fewer_multiples() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    config = {**CONFIG, "max_position_embeddings": MOST_POSITIONS // 4}
+    assert list(features(rope, config, None)["feature_gap"]) == ["2", "4"]
+
+
+def cell(path: Path, rope: dict[str, object] | None, backend: str = "hf") -> dict[str, object]:
+    return {
+        "model": {"path": str(path), "backend": backend},
+        "method": {"rope_parameters": rope},
+        "context_length": 64,
+    }
+
+
+def test_a_model_as_it_is_and_one_that_nobody_can_describe(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    write_features(cell(tmp_path, None), tmp_path)
+    written = json.loads((tmp_path / FEATURES).read_text())
+    assert written["schema_version"] == 1
+    assert len(written["wavelengths"]) == 4
+    (tmp_path / FEATURES).unlink()
+    write_features(cell(tmp_path, None, "local-completions"), tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "kv_lora_rank": 512}))
+    write_features(cell(tmp_path, None), tmp_path)
+    assert not (tmp_path / FEATURES).exists()
