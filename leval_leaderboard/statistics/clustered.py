@@ -140,7 +140,8 @@ def estimate_ratio(
         totals: `[G]`, negative log-likelihood of each document in nats.
         sizes: `[G]`, tokens (words, bytes) of each document.
         exponent: 1 for a perplexity; None for the ratio itself.
-        confidence: of the two-sided interval; none is given below three documents.
+        confidence: of the two-sided interval; neither it nor a standard error is given below three
+            documents, as lm-eval's own field of our tasks has none there.
 
     Raises:
         ValueError: no document, a number that is not finite, or no tokens.
@@ -152,8 +153,9 @@ def estimate_ratio(
         raise ValueError("sizes: every document needs at least one token")
     ratio, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     groups = totals.size
-    half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr if groups >= 3 else math.nan
     method = "clustered" if groups >= 3 else "none"
+    stderr = stderr if groups >= 3 else math.nan
+    half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
     ends = (ratio - half, ratio + half)
     if exponent is None:
         return Estimate(ratio, stderr, *ends, int(sizes.sum()), groups, df, method)

@@ -174,9 +174,10 @@ def test_perplexity_is_a_ratio_with_the_delta_method():
     assert found.low < found.value < found.high
 
 
-def test_two_documents_give_no_interval():
+def test_two_documents_give_no_interval_and_no_standard_error():
     found = estimate_ratio(np.array([260.0, 500]), np.array([100.0, 200]))
     assert math.isnan(found.low)
+    assert math.isnan(found.stderr)
     assert found.method == "none"
 
 
