@@ -15,8 +15,8 @@ from resonance_vllm.core.errors import RopeConfigError
 log = logging.getLogger("leval_leaderboard.cell")
 
 MULTIPLES = (2, 4, 8, 16, 32)
-MOST_POSITIONS = 2**18
-"""Gaps are looked for up to so many positions: seconds of work and some hundred megabytes."""
+MOST_POSITIONS = 2**17
+"""Beyond twice the trained length gaps are looked for up to so many positions: a second's work."""
 
 
 def features(
@@ -54,7 +54,7 @@ def features(
         "feature_gap": {
             str(s): feature_gap(spec, dim, original, s, context_length).tolist()
             for s in MULTIPLES
-            if s * original <= MOST_POSITIONS
+            if s == MULTIPLES[0] or s * original <= MOST_POSITIONS
         },
     }
 

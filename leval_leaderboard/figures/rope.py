@@ -43,7 +43,7 @@ def rope_figure(
     left.set_yscale("log")
     left.axhline(original, color="black", linewidth=0.9, linestyle=":")
     left.annotate(
-        f"trained length {original:,}", (0, original), xycoords=("axes fraction", "data"),
+        f"trained length {original:,}", (0.02, original), xycoords=("axes fraction", "data"),
         ha="left", va="bottom", fontsize=7, color="#444444",
     )  # fmt: skip
     left.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
