@@ -1,20 +1,24 @@
 """Run every check in the environment that `bootstrap.py test` made: what `make test` does.
 
 Standard library only. Steps run in order of cost and the first failure ends the run, so that a
-typing error is known in seconds. Where vLLM cannot be had its tests are named; with CI set that is
-a failure.
+typing error is known in seconds. Where vLLM, a browser or LaTeX cannot be had, the tests
+that need them are named; with CI set that is a failure.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
 REAL = "vllm or ray or browser or latex"
+# marker of tests -> programs of the system without which they cannot run
+PROGRAMS = {"browser": ("chromium", "chromedriver"), "latex": ("pdflatex",)}
 
 STATIC = (
     ("lint", ("ruff", "check", ".")),
@@ -36,9 +40,19 @@ def run(name: str, command: tuple[str, ...], **environment: str) -> None:
         sys.exit(code)
 
 
-def vllm_tests() -> list[str]:
-    """Ids of the tests that need the vLLM engine."""
-    command = [BIN / "pytest", "--collect-only", "-q", "-m", "vllm"]
+def missing(installed: dict[str, Any]) -> dict[str, str]:
+    """Marker -> reason, for the tests that cannot run on this machine."""
+    reasons = {} if installed["vllm"] else {"vllm": str(installed["reason"])}
+    for marker, programs in PROGRAMS.items():
+        absent = [program for program in programs if shutil.which(program) is None]
+        if absent:
+            reasons[marker] = f"{' and '.join(absent)} not found"
+    return reasons
+
+
+def tests_of(marker: str) -> list[str]:
+    """Ids of the tests that have a marker."""
+    command = [BIN / "pytest", "--collect-only", "-q", "-m", marker]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return [line for line in listing.stdout.splitlines() if "::" in line]
 
@@ -56,13 +70,13 @@ def main() -> None:
     # One thread each: two test processes with two threads each wait for one another on two cores.
     fast = ("pytest", "-q", "-n", "2", "--durations=15", "-m", f"not ({REAL})")
     run("fast tests", fast, OMP_NUM_THREADS="1")
-    if installed["vllm"]:
-        run("real engines", ("pytest", "-q", "--durations=15", "-m", REAL))
-        return
-    run("real engines", ("pytest", "-q", "--durations=15", "-m", f"({REAL}) and not vllm"))
-    print(f"\nvLLM is not installed ({installed['reason']}). These tests cannot run here:")
-    print("\n".join(f"  {test}" for test in vllm_tests()))
-    if os.environ.get("CI"):
+    absent = missing(installed)
+    wanted = " and ".join([f"({REAL})", *(f"not {marker}" for marker in absent)])
+    run("real engines", ("pytest", "-q", "--durations=15", "-m", wanted))
+    for marker, reason in absent.items():
+        print(f"\nThese tests ({marker}) cannot run here: {reason}")
+        print("\n".join(f"  {test}" for test in tests_of(marker)))
+    if absent and os.environ.get("CI"):
         sys.exit("Error: in CI every test has to run")
 
 

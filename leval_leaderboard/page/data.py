@@ -119,8 +119,10 @@ def _cell(record: dict[str, Any]) -> dict[str, Any]:
         "g": record["clusters"], "cut": 100 * record["cut"], "un": 100 * record["unparsed"],
     }  # fmt: skip
     known = {name: number(value) for name, value in cell.items()}
+    data = plain(" ".join(str(record[name]) for name in ("source", "data") if record[name]))
     return {name: value for name, value in known.items() if value is not None} | {
-        "run": record["run"]
+        "run": record["run"],
+        "data": data,
     }
 
 
@@ -189,6 +191,6 @@ def _provenance(run: Run) -> dict[str, Any]:
         "Host": ", ".join(f"{k} {v}" for k, v in run.host.items()),
         "Seconds": "" if run.seconds is None else f"{run.seconds:,.1f}",
         "Telemetry": ", ".join(f"{k} {v:,.10g}" for k, v in run.telemetry.items()),
-        "Log": f"{run.folder.name}/log.txt",
+        "Log": f"{run.folder.name}/log.txt" if (run.folder / "log.txt").is_file() else "",
     }  # fmt: skip
     return {name: plain(str(value))[:1000] for name, value in facts.items() if value}

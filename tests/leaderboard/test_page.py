@@ -141,7 +141,10 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     assert any("Document cut: first 750 and last 750 of 1900 tokens kept" in t for t in answers)
     assert opened.execute_script("return document.querySelectorAll('.question script').length") == 0
     facts = opened.execute_script("return document.getElementById('provenance').textContent")
-    assert "leval-harness sweep test.yaml" in facts
+    for told in ("leval-harness sweep test.yaml", "torch 2.13.0", "Seed0", "28192/log.txt"):
+        assert told in facts
+    found = opened.execute_script("return by('facts').textContent")
+    assert f"data_dir {row['data']} (source and start of their SHA-256)" in found
     choose(opened, "which", "win")
     wins = opened.execute_script("return document.getElementById('compare-status').textContent")
     assert f"of {row['wins']:g} shown" in wins

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from pathlib import Path
 
 import fixture_results as make
 import pytest
@@ -221,3 +222,17 @@ def test_a_groups_figure_is_that_of_its_tasks(tmp_path, figure, wrong):
     }
     outcome = foreign(tmp_path, [{"acc": 0.5}], {}, **groups)
     assert len([text for text in outcome.differences if " g, acc" in text]) == wrong
+
+
+def test_results_of_the_first_schema_stay_readable():
+    """Two real cells of `leval-harness sweep quickstart`, prompts left out; they never change."""
+    results = load_results(Path(__file__).parent / "schema_1")
+    rows = results.scores[results.scores["status"] == "done"].set_index(["task", "metric"])
+    assert set(results.scores["status"]) == {"done"}
+    assert rows.loc[("leval_sfiction", "factuality"), "value"] == 0.5
+    assert rows.loc[("leval_gsm", "exact_match"), "n"] == 4
+    assert rows.loc[("ppl_pydocs", "token_perplexity@12288"), "value"] == 7.727327653731784
+    assert {run.method for run in results.runs} == {"yarn"}
+    outcome = verify(results)
+    assert (outcome.differences, outcome.not_recomputed) == ([], [])
+    assert outcome.rescored == 12
