@@ -31,15 +31,17 @@ class Pace:
     Attributes:
         work: what each cell is reckoned to cost, in any unit, by cell id.
         finished: work and seconds of the cells that were finished, in this run or before.
+        expected: seconds a unit is reckoned to take before anything was measured, if known.
     """
 
     work: Mapping[str, float]
     finished: list[tuple[float, float]] = field(default_factory=list)
+    expected: float | None = None
 
     def seconds_per_unit(self) -> float | None:
-        """Seconds that a unit of work has taken so far; None before anything was measured."""
+        """Seconds that a unit of work has taken so far, else is expected to take."""
         work = sum(each for each, _ in self.finished)
-        return sum(seconds for _, seconds in self.finished) / work if work else None
+        return sum(seconds for _, seconds in self.finished) / work if work else self.expected
 
     def remaining(self, cells: Mapping[str, float], parallel: int = 1) -> float | None:
         """Seconds still needed for `cells` (id -> seconds they have run already)."""
@@ -87,12 +89,15 @@ class Progress:
         """Nothing more will come."""
 
     def eta(self) -> str:
-        """`ETA 3 min 05 s`, or that it is not known yet."""
+        """`ETA 3 min 05 s`, or how little is known yet."""
         now = time.monotonic()
         ahead = dict.fromkeys(self.waiting, 0.0)
         ahead |= {ident: now - since for ident, (_, since) in self.running.items()}
         seconds = self.pace.remaining(ahead, self.most_at_once)
-        return f"ETA {duration(seconds)}" if seconds is not None else "ETA after the first cell"
+        if seconds is None:
+            return "ETA after the first cell"
+        # Before the first cell has ended it rests on the config's guess alone.
+        return f"ETA {'' if self.pace.finished else 'roughly '}{duration(seconds)}"
 
     def position(self) -> str:
         """`[3/12, 1 failed]`."""

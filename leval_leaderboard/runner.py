@@ -137,8 +137,9 @@ def _relabel(folder: Path, cell: Cell) -> None:
 
 
 def known_pace(folder: Path, state: State, work: dict[str, float]) -> Pace:
-    """What the cells finished earlier took."""
-    pace = Pace(work=work)
+    """What the cells finished earlier took, and what the config says of the others."""
+    speeds = [cell.tokens_per_second for cell in state.pending if cell.tokens_per_second]
+    pace = Pace(work=work, expected=len(speeds) / sum(speeds) if speeds else None)
     for cell in state.finished:
         seconds = (read_json(folder / cell.id / DONE) or {}).get("seconds")
         if isinstance(seconds, int | float) and seconds > 0:

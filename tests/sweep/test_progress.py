@@ -40,6 +40,15 @@ def test_remaining_time_goes_by_the_work_and_the_pace_so_far() -> None:
     assert pace.remaining({"b": 0.0, "c": 0.0}, parallel=2) == 12.5
 
 
+def test_the_configs_guess_serves_until_something_was_measured(tmp_path: Path) -> None:
+    pace = Pace(work={"a": 10.0, "b": 30.0}, expected=2.0)
+    show = PlainProgress([cell("a"), cell("b")], 0, pace, tmp_path, lambda line: None)
+    assert show.eta() == "ETA roughly 1 min 20 s"
+    pace.finished.append((10.0, 5.0))
+    show.waiting.pop("a")
+    assert show.eta() == "ETA 15 s"
+
+
 def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_path: Path) -> None:
     said: list[str] = []
     pace = Pace(work={"a": 1.0, "b": 1.0})
