@@ -8,10 +8,12 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +197,49 @@ def test_a_disk_without_room_ends_the_sweep_and_costs_nothing(
     assert not finished(tmp_path / "sweep")
     run_sweep(config, tmp_path)
     assert results(tmp_path / "sweep") == quiet["results"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, made anew with a size; only root may mount one."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(where)]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("a real full disk needs the command mount, which is not here")
+    if made.returncode:
+        pytest.skip(f"a real full disk needs the right to mount one: {made.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", str(where)], check=True)
+
+
+@pytest.mark.parametrize("kib", [4, 20, 40, 100])
+def test_a_really_full_disk_at_any_point_costs_nothing(
+    tiny: Path, quiet: dict[str, Any], small_disk: Path, kib: int
+) -> None:
+    """Room for not even the request; not for the results; not for the second cell; for no page."""
+    config = tiny / "sweep.yaml"
+
+    def room(size: str) -> None:
+        remount = ["mount", "-o", f"remount,size={size}", str(small_disk)]
+        subprocess.run(remount, check=True)
+
+    room(f"{kib}k")
+    ended = run_sweep(config, small_disk)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stdout + ended.stderr
+    known = finished(small_disk / "sweep")
+    told = "disk: " in ended.stderr and "not started: the disk is full" in ended.stderr
+    assert told or "the results are there, the table is not" in ended.stderr, ended.stderr
+    assert shutil.disk_usage(small_disk).free < 20_000, "the disk was never full"
+    room("64m")
+    again = run_sweep(config, small_disk)
+    assert again.returncode == 0, again.stderr
+    assert known.items() <= finished(small_disk / "sweep").items()
+    assert results(small_disk / "sweep") == quiet["results"]
+    assert (small_disk / "sweep" / "page" / "index.html").is_file()
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "marker cut", "marker gone", "file gone"])
