@@ -36,20 +36,23 @@ class ContextLengthError(TaskError):
     """The context length is unknown, too small for the prompt or above the backend's limit."""
 
 
-def one_of(field: str, value: object, allowed: Iterable[str]) -> str:
+def one_of(
+    field: str, value: object, allowed: Iterable[str], error: type[ValueError] = SettingError
+) -> str:
     """Return `value` if it is allowed.
 
     Args:
         field: name of the setting, for the message.
         value: what was given.
         allowed: the allowed values.
+        error: what to raise.
 
     Raises:
-        SettingError: names the setting, the value, what is allowed and the nearest match.
+        ValueError: as `error`; names the setting, the value, what is allowed and the nearest match.
     """
     choices = list(allowed)
     if isinstance(value, str) and value in choices:
         return value
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise SettingError(f"{field} is {value!r}; allowed: {', '.join(choices)}.{hint}")
+    raise error(f"{field} is {value!r}; allowed: {', '.join(choices)}.{hint}")

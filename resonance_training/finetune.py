@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import shutil
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from resonance_training import text
 from resonance_training.finetune_settings import FineTuneSettings
+from resonance_training.made_by import made_by
 from resonance_training.posgen_settings import TrainingError
+from resonance_training.resume import Clock, InOrderTrainer, last_state, write_whole
 from resonance_vllm.hf import register
 from resonance_vllm.settings import complete, hf_overrides, own_rope, read_config
 
@@ -37,18 +39,26 @@ logger = logging.getLogger(__name__)
 REQUEST_FILE = "finetune.json"
 RESULT_FILE = "finetune_result.json"
 METRICS_FILE = "metrics.csv"
+CHARACTERS_PER_TOKEN = 6
+"""More than English has, so that a large data set is read no further than one epoch needs."""
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
 
 class _Rows(Dataset[dict[str, Tensor]]):
-    def __init__(self, rows: text.Ids) -> None:
+    """All sequences of a run in the order in which they are read, epoch after epoch."""
+
+    def __init__(self, rows: text.Ids, sequences: int, seed: int) -> None:
         self.rows = torch.from_numpy(rows)
+        epochs = range(-(-sequences // len(rows)))
+        orders = [np.random.RandomState(seed + e).permutation(len(rows)) for e in epochs]
+        self.order = np.concatenate(orders)[:sequences]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+        row = self.rows[self.order[index]]
+        return {"input_ids": row, "labels": row}
 
 
 class _Metrics(TrainerCallback):
@@ -82,6 +92,12 @@ class _Metrics(TrainerCallback):
                 csv.DictWriter(stream, COLUMNS).writerow(values)
 
 
+def _mean_loss(file: Path) -> float:
+    """Mean over all steps, also those of sessions before this one."""
+    with file.open(newline="") as stream:
+        return statistics.mean(float(row["loss"]) for row in csv.DictReader(stream))
+
+
 def prepare_text(
     sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings
 ) -> tuple[text.Ids, list[text.Document]]:
@@ -90,8 +106,10 @@ def prepare_text(
     Text is split by document first; what training documents share with held-out ones in runs of
     50 tokens is cut out of them.
     """
+    sequences = settings.sequences(PartialState().num_processes)
+    characters = CHARACTERS_PER_TOKEN * sequences * settings.sequence_length
     training, held_out = text.split_documents(
-        text.read_documents(sources), settings.held_out, settings.seed
+        text.read_documents(sources, characters), settings.held_out, settings.seed
     )
     hashes = [text.run_hashes(_ids(tokenizer, d)) for d in held_out]
     known = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.int64)
@@ -165,8 +183,7 @@ def claim_folder(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
         return None
     if out.is_dir() and any(out.iterdir()):
         raise TrainingError(f"out: {out} is not empty; choose another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    file.write_text(wanted, encoding="utf-8")
+    write_whole(file, wanted)
     return None
 
 
@@ -184,7 +201,8 @@ def finetune(
         settings: how.
 
     Returns:
-        What stands in `finetune_result.json`: steps, tokens, epochs, losses, documents.
+        What stands in `finetune_result.json`: steps, tokens, epochs, losses, documents,
+        seconds, and what made it (`made_by`).
 
     Raises:
         TrainingError: see the functions above; also when the loss is no number.
@@ -206,29 +224,31 @@ def finetune(
     if settings.lora_rank:
         model = _with_lora(model, settings)
     states = out / "states"
-    last = get_last_checkpoint(str(states)) if states.is_dir() else None
-    trainer = Trainer(
+    last, done = last_state(states)
+    clock = Clock()
+    sequences = settings.sequences(PartialState().num_processes)
+    trainer = InOrderTrainer(
         model=model,
         args=_arguments(states, settings),
-        train_dataset=_Rows(rows),
-        callbacks=[_Metrics(out / METRICS_FILE, int(last.rsplit("-", 1)[1]) if last else 0)],
+        train_dataset=_Rows(rows, sequences, settings.seed),
+        callbacks=[_Metrics(out / METRICS_FILE, done), clock],
     )
-    outcome = trainer.train(resume_from_checkpoint=last)
+    trainer.train(resume_from_checkpoint=last)
     _save(trainer, tokenizer, out, settings)
     if trainer.is_world_process_zero():
         _write_held_out(out / "held_out", held_out)
-    sequences = settings.steps * settings.batch_size * settings.accumulation
-    sequences *= trainer.args.world_size
     result = {
         "schema_version": 1,
         "steps": trainer.state.global_step,
         "tokens": sequences * settings.sequence_length,
         "epochs": sequences / len(rows),
-        "mean_loss": outcome.training_loss,
+        "mean_loss": _mean_loss(out / METRICS_FILE),
         "held_out": [document.digest for document in held_out],
+        "seconds": clock.seconds,
+        **made_by(),
     }
     if trainer.is_world_process_zero():
-        (out / RESULT_FILE).write_text(json.dumps(result, indent=1), encoding="utf-8")
+        write_whole(out / RESULT_FILE, json.dumps(result, indent=1))
         shutil.rmtree(states, ignore_errors=True)
     return result
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import yaml
 
-from resonance_training.posgen_settings import TrainingError, check_name
+from leval_tasks.errors import one_of
+from resonance_training.posgen_settings import TrainingError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,10 @@ class FineTuneSettings:
         if self.lora_rank < 0:
             raise TrainingError(f"lora_rank: {self.lora_rank} is not allowed; 0 or more")
 
+    def sequences(self, processes: int) -> int:
+        """Training sequences of a run on so many processes."""
+        return self.steps * self.batch_size * self.accumulation * processes
+
     def changed(self, changes: dict[str, Any]) -> FineTuneSettings:
         """A copy with those changes that are not None.
 
@@ -73,10 +77,7 @@ class FineTuneSettings:
         """
         names = {field.name for field in dataclasses.fields(self)}
         for name in changes:
-            if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise TrainingError(f"{name}: no such setting; {', '.join(sorted(names))}{hint}")
+            one_of("setting", name, sorted(names), TrainingError)
         return dataclasses.replace(self, **{k: v for k, v in changes.items() if v is not None})
 
 
@@ -92,6 +93,6 @@ def preset(name: str) -> FineTuneSettings:
     Raises:
         TrainingError: there is none of that name.
     """
-    check_name("preset", name, preset_names())
+    one_of("preset", name, preset_names(), TrainingError)
     text = (files("harness_configs") / "train" / f"{name}.yaml").read_text(encoding="utf-8")
     return FineTuneSettings().changed(yaml.safe_load(text))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from leval_tasks.errors import one_of
 from leval_tasks.posgen.sequences import SUBTASKS
-from resonance_training.posgen_settings import TrainingError, check_name
+from resonance_training.posgen_settings import TrainingError
 
 
 def evaluate_checkpoint(
@@ -42,7 +43,7 @@ def evaluate_checkpoint(
     subtask = subtask or config.get("posgen", {}).get("subtask")
     if subtask is None:
         raise TrainingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
-    check_name("subtask", subtask, SUBTASKS)
+    one_of("subtask", subtask, SUBTASKS, TrainingError)
     register()
     t5_layer.register()
     name = f"posgen_{subtask}"

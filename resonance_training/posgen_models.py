@@ -77,7 +77,8 @@ def build_stack(recipe: Recipe, runs: Sequence[Run]) -> StackedDecoder:
     ]
     states = [build_model(recipe, run).state_dict() for run in runs]
     length = recipe.settings(runs[0].subtask).length + 1
-    return StackedDecoder(recipe.architecture, states, ropes[0], ropes[1], length)
+    keep_best = recipe.keep == "best"
+    return StackedDecoder(recipe.architecture, states, ropes[0], ropes[1], length, keep_best)
 
 
 def save_models(stack: StackedDecoder, recipe: Recipe, runs: Sequence[Run], folder: Path) -> None:

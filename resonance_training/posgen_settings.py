@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
+from leval_tasks.errors import one_of
 from leval_tasks.posgen.sequences import SUBTASKS, Settings
 
 ENCODINGS = ("rope", "resonance", "yarn", "resonance_yarn")
 ARCHITECTURES = ("llama", "t5")
+KEEP = ("last", "best")
 SPECIAL_TOKENS = 5
 
 
 class TrainingError(ValueError):
     """A training run that cannot be done as asked."""
-
-
-def check_name(field_name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise TrainingError with near matches if `value` is not one of `allowed`."""
-    if value not in allowed:
-        near = difflib.get_close_matches(value, allowed, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise TrainingError(f"{field_name}: {value!r} is not allowed; {', '.join(allowed)}{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +45,7 @@ class Architecture:
     freeze_feed_forward: bool = False
 
     def __post_init__(self) -> None:
-        check_name("architecture", self.kind, ARCHITECTURES)
+        one_of("architecture", self.kind, ARCHITECTURES, TrainingError)
         if self.kind == "llama" and self.dropout:
             raise TrainingError(f"dropout: {self.dropout} is not allowed with llama; use t5")
 
@@ -94,6 +87,8 @@ class Recipe:
         weight_decay: of AdamW.
         evaluate_every: epochs between two validations.
         bf16: bfloat16 autocast.
+        keep: which model is tested and saved: the `last` one, or the `best` one at a validation,
+            the first with the highest in-distribution accuracy, as in the authors' code.
     """
 
     architecture: Architecture = field(default_factory=Architecture)
@@ -106,8 +101,10 @@ class Recipe:
     weight_decay: float = 0.01
     evaluate_every: int = 2
     bf16: bool = False
+    keep: str = "last"
 
     def __post_init__(self) -> None:
+        one_of("keep", self.keep, KEEP, TrainingError)
         for name in ("epochs", "batch_size", "learning_rate", "evaluate_every"):
             if getattr(self, name) <= 0:
                 raise TrainingError(f"{name}: {getattr(self, name)} is not allowed; above 0")
@@ -142,8 +139,8 @@ class Run:
     seed: int
 
     def __post_init__(self) -> None:
-        check_name("subtask", self.subtask, SUBTASKS)
-        check_name("encoding", self.encoding, ENCODINGS)
+        one_of("subtask", self.subtask, SUBTASKS, TrainingError)
+        one_of("encoding", self.encoding, ENCODINGS, TrainingError)
 
     @property
     def folder(self) -> str:
@@ -161,6 +158,7 @@ PRESETS = {
         scaling=Scaling(factor=257 / 65, original=257, in_training=False),
         data={"seed_policy": "cycled"},
         seeds=(5549, 4955, 42, 3701, 49),
+        keep="best",
     ),
     # Two cores: what a small model can learn in about 100 seconds a run.
     "quick": Recipe(
@@ -180,7 +178,7 @@ def preset(name: str) -> Recipe:
     Raises:
         TrainingError: there is none of that name.
     """
-    check_name("preset", name, tuple(PRESETS))
+    one_of("preset", name, tuple(PRESETS), TrainingError)
     return PRESETS[name]
 
 
@@ -195,7 +193,7 @@ def rope_parameters(encoding: str, scaling: Scaling, *, training: bool = False) 
     Raises:
         TrainingError: the encoding is unknown.
     """
-    check_name("encoding", encoding, ENCODINGS)
+    one_of("encoding", encoding, ENCODINGS, TrainingError)
     resonance = encoding.startswith("resonance")
     if "yarn" not in encoding or (training and not scaling.in_training):
         return {"rope_type": "resonance" if resonance else "default", "rope_theta": 10_000.0}

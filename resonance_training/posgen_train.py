@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from leval_tasks.posgen.sequences import Settings
 from leval_tasks.posgen.task import bands
+from resonance_training.made_by import made_by
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_models import build_stack, save_models
 from resonance_training.posgen_settings import Recipe, Run, TrainingError
+from resonance_training.resume import Clock, InOrderTrainer, last_state, write_whole
 from resonance_training.stacked import StackedDecoder, token_losses
 
 logger = logging.getLogger(__name__)
@@ -89,15 +89,12 @@ def _by_position(accuracy: list[float], settings: Settings) -> dict[str, float]:
     }
 
 
-class _StackTrainer(Trainer):
-    """Trainer over a dataset whose items are whole batches, read in order."""
+class _StackTrainer(InOrderTrainer):
+    """Trainer over a dataset whose items are whole batches."""
 
     def __init__(self, *, first_target: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._first_target = first_target
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        return SequentialSampler(train_dataset or self.train_dataset)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return model(inputs["input_ids"], self._first_target)["loss"]
@@ -126,7 +123,11 @@ class _Recorder(TrainerCallback):
                     f"({self.data.recipe.learning_rate:g}) or train without bf16"
                 )
         if due:
-            results = evaluate(self.stack, self.data, "validation", VALIDATION_ROWS)
+            best = self.data.recipe.keep == "best"
+            rows = None if best else VALIDATION_ROWS  # choosing a model takes all of them
+            results = evaluate(self.stack, self.data, "validation", rows)
+            if best:
+                self.stack.keep([result["id_accuracy"] for result in results], step)
             for file, loss, result in zip(self.files, values, results, strict=True):
                 epoch = step / self.data.recipe.steps_per_epoch
                 row = [step, epoch, loss, *(result[k] for k in ("loss", *METRICS[-2:]))]
@@ -172,17 +173,26 @@ def train_stack(
     stack, data = build_stack(recipe, runs), StackData(recipe, runs)
     name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
     states = folder / ".unfinished" / name
-    last = get_last_checkpoint(str(states)) if states.is_dir() else None
-    done = int(last.rsplit("-", 1)[1]) if last else 0
+    last, done = last_state(states)
+    clock = Clock()
     trainer = _trainer(recipe, stack, data, states, save_steps=save_steps, device=device)
     trainer.add_callback(_Recorder(stack, data, folder, done))
+    trainer.add_callback(clock)
     logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
     trainer.train(resume_from_checkpoint=last)
+    steps = trainer.state.global_step
+    kept = stack.restore_kept() if recipe.keep == "best" else [steps] * len(runs)
     results = evaluate(stack, data, "test")
     save_models(stack, recipe, runs, folder)
+    shared = {
+        "steps": steps,
+        "seconds": clock.seconds / len(runs),
+        "stack": len(runs),
+        **made_by(),
+    }
     written = [
-        _write_result(folder, run, result, trainer.state.global_step)
-        for run, result in zip(runs, results, strict=True)
+        _write_result(folder, run, {"kept_step": step, "test": result, **shared})
+        for run, step, result in zip(runs, kept, results, strict=True)
     ]
     shutil.rmtree(states, ignore_errors=True)
     return written
@@ -234,12 +244,9 @@ def _trainer(
     )
 
 
-def _write_result(folder: Path, run: Run, result: dict[str, float], steps: int) -> dict[str, Any]:
-    record = {"schema_version": 1, **vars(run), "steps": steps, "test": result}
-    target = folder / run.folder / RESULT_FILE
-    partial = target.with_suffix(".tmp")
-    partial.write_text(json.dumps(record, indent=1), encoding="utf-8")
-    partial.replace(target)
+def _write_result(folder: Path, run: Run, values: dict[str, Any]) -> dict[str, Any]:
+    record = {"schema_version": 1, **vars(run), **values}
+    write_whole(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
     return record
 
 
@@ -262,8 +269,7 @@ def open_folder(folder: Path, recipe: Recipe) -> None:
         raise TrainingError(
             f"out: {folder} is not empty and holds no PosGen runs; choose another folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+    write_whole(file, text)
 
 
 def train_all(

@@ -62,6 +62,8 @@ class StackedDecoder(nn.Module):
         train_ropes: `rope_parameters` of each model in training.
         eval_ropes: the same in evaluation.
         length: longest input in tokens.
+        keep_best: hold a second copy of the weights, for `keep` and `restore_kept`; it is part of
+            the state dictionary, so that a resumed run knows it.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class StackedDecoder(nn.Module):
         train_ropes: Sequence[Mapping[str, Any]],
         eval_ropes: Sequence[Mapping[str, Any]],
         length: int,
+        keep_best: bool = False,
     ) -> None:
         super().__init__()
         self.architecture = architecture
@@ -84,12 +87,42 @@ class StackedDecoder(nn.Module):
             )
             parameter.requires_grad_(not frozen)
             self.register_parameter(name.replace(".", "__"), parameter)
+        if keep_best:
+            self._hold_copies(len(states))
         dim = architecture.head_dim
         self.train_angles: Tensor
         self.eval_angles: Tensor
         for which, ropes in (("train_angles", train_ropes), ("eval_angles", eval_ropes)):
             self.register_buffer(which, angle_table(ropes, dim, length), persistent=False)
         self.last_losses: Tensor | None = None
+
+    def _hold_copies(self, models: int) -> None:
+        self.register_buffer("kept_score", torch.full((models,), -1.0, dtype=torch.float64))
+        self.register_buffer("kept_step", torch.zeros(models, dtype=torch.int64))
+        for name, parameter in list(self.named_parameters()):
+            if parameter.requires_grad:
+                self.register_buffer(f"kept__{name}", parameter.detach().clone())
+
+    @torch.no_grad()
+    def keep(self, scores: Sequence[float], step: int) -> None:
+        """Copy the weights of those models whose score is above all their scores before."""
+        highest = self.get_buffer("kept_score")
+        new = torch.tensor(scores, dtype=torch.float64, device=highest.device)
+        better = new > highest
+        highest[better] = new[better]
+        self.get_buffer("kept_step")[better] = step
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                self.get_buffer(f"kept__{name}")[better] = parameter[better]
+
+    @torch.no_grad()
+    def restore_kept(self) -> list[int]:
+        """Put the kept weights back; the step of each model's."""
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(self.get_buffer(f"kept__{name}"))
+        steps: list[int] = self.get_buffer("kept_step").tolist()
+        return steps
 
     def weight(self, name: str) -> Tensor:
         """A stacked weight by its name in the single model."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,13 +38,13 @@ class Document:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def read_documents(sources: Sequence[str], limit: int | None = None) -> list[Document]:
+def read_documents(sources: Sequence[str], characters: int | None = None) -> list[Document]:
     """Read text, each document once.
 
     Args:
         sources: `.jsonl` files (one object with `text` a line), `.txt` files (one document each),
             folders of these, or `pg19` for the hub data set.
-        limit: documents to read from a hub data set.
+        characters: stop reading a hub data set after so many; None reads all of it.
 
     Raises:
         TrainingError: a source cannot be read, a line is no JSON or has no `text`, or there is no
@@ -53,7 +52,7 @@ def read_documents(sources: Sequence[str], limit: int | None = None) -> list[Doc
     """
     found: dict[str, Document] = {}
     for source in sources:
-        for document in _read_source(source, limit):
+        for document in _read_source(source, characters):
             if document.text.strip():
                 found.setdefault(document.digest, document)
     if not found:
@@ -61,13 +60,13 @@ def read_documents(sources: Sequence[str], limit: int | None = None) -> list[Doc
     return list(found.values())
 
 
-def _read_source(source: str, limit: int | None) -> Iterable[Document]:
+def _read_source(source: str, characters: int | None) -> Iterable[Document]:
     path = Path(source)
     if source in HUB_SETS and not path.exists():
-        return _read_hub(source, limit)
+        return _read_hub(source, characters)
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix in (".jsonl", ".txt"))
-        return [document for file in files for document in _read_source(str(file), limit)]
+        return [document for file in files for document in _read_source(str(file), characters)]
     if not path.is_file():
         raise TrainingError(
             f"data: {source!r} is no file or folder; allowed: .jsonl, .txt, a folder of them, or "
@@ -88,12 +87,15 @@ def _read_line(path: Path, number: int, line: str) -> Document:
         ) from error
 
 
-def _read_hub(name: str, limit: int | None) -> Iterable[Document]:
+def _read_hub(name: str, characters: int | None) -> Iterator[Document]:
     from datasets import load_dataset
 
-    stream = load_dataset(HUB_SETS[name], split="train", streaming=True)
-    rows: Iterable[Any] = stream if limit is None else stream.take(limit)
-    return [Document(name, row["text"]) for row in rows]
+    seen = 0
+    for row in load_dataset(HUB_SETS[name], split="train", streaming=True):
+        yield Document(name, row["text"])
+        seen += len(row["text"])
+        if characters is not None and seen >= characters:
+            return
 
 
 def split_documents(

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -39,6 +40,29 @@ def smollm2() -> Path:
     from leval_leaderboard.smollm2 import prepare
 
     return prepare()
+
+
+@pytest.fixture(scope="session")
+def save_llama() -> Callable[..., Path]:
+    """Saves a Llama of random weights into a folder; further arguments are those of its config."""
+
+    def save(folder: Path, dtype: str = "float32", **config: Any) -> Path:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        sizes = {
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        }
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(LlamaConfig(**{**sizes, **config}))
+        model.to(getattr(torch, dtype)).save_pretrained(folder)
+        return folder
+
+    return save
 
 
 @pytest.fixture(scope="session")

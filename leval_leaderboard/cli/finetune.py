@@ -55,5 +55,6 @@ def command(
     else:
         click.echo(
             f"{result['steps']} steps, {result['tokens']:,} tokens, "
-            f"{result['epochs']:.2f} epochs, mean loss {result['mean_loss']:.4f}: {out}"
+            f"{result['epochs']:.2f} epochs, mean loss {result['mean_loss']:.4f}, "
+            f"{result['seconds'] / 60:.0f} min: {out}"
         )

@@ -27,6 +27,8 @@ def command() -> None:
 @click.option("--epochs", type=int, help="Passes over the training sequences.")
 @click.option("--learning-rate", type=float, help="Peak learning rate.")
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
+@click.option("--bf16/--no-bf16", default=None, help="bfloat16 autocast.")
+@click.option("--keep", help="Model that is tested: last, or best at a validation.")
 @click.option("--stack", default=1, show_default=True, help="Models trained side by side.")
 @click.option("--save-steps", default=200, show_default=True, help="Steps between two states.")
 @click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True)
@@ -41,6 +43,8 @@ def train(
     epochs: int | None,
     learning_rate: float | None,
     train_sequences: int | None,
+    bf16: bool | None,
+    keep: str | None,
     stack: int,
     save_steps: int,
     device: str,
@@ -60,6 +64,8 @@ def train(
     asked: dict[str, Any] = {
         "epochs": epochs,
         "learning_rate": learning_rate,
+        "bf16": bf16,
+        "keep": keep,
         "seeds": seeds or None,
     }
     data = {"modulus": modulus, "train": train_sequences}
@@ -114,23 +120,51 @@ def evaluate(
 
 
 @command.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--format", "style", type=click.Choice(["md", "csv", "tex", "json"]), default="md")
+@click.argument(
+    "folders", nargs=-1, required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)  # fmt: skip
 @click.option(
-    "--figure", type=click.Path(path_type=Path), help="Also draw Figure 3 (svg, pdf, png)."
-)
-def table(folder: Path, style: str, figure: Path | None) -> None:
-    """Table 1 of the paper from the finished runs of a folder, beside the published numbers.
+    "--format", "output", type=click.Choice(["md", "csv", "tex", "html"]), default="md",
+    show_default=True, help="csv writes every number, the others the table people read.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Every number as JSON instead of a table.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
+@click.option(
+    "--figure", type=click.Path(dir_okay=False, path_type=Path),
+    help="Also draw Figure 3 of the (one) folder: .svg, .pdf or .png.",
+)  # fmt: skip
+def table(
+    folders: tuple[Path, ...], output: str, as_json: bool, out: Path | None, figure: Path | None
+) -> None:
+    """Table 1 of the paper from finished runs, beside the published numbers.
+
+    Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
-    from resonance_training import posgen_report as report
+    from leval_leaderboard.report import write_text
+    from leval_leaderboard.tables import posgen as tables
+    from leval_leaderboard.tables import render
+    from leval_leaderboard.tables.render import records
 
-    rows = report.rows(report.read_results(folder))
-    if style == "json":
-        click.echo(json.dumps([{**vars(row), "learned": row.learned} for row in rows]))
+    if figure is not None and len(folders) > 1:
+        raise click.UsageError("--figure shows one folder; give one")
+    experiments = [tables.read_experiment(folder) for folder in folders]
+    if as_json:
+        rows = records(tables.posgen_details(experiments))
+        text = json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    elif output == "csv":
+        text = render([tables.posgen_details(experiments)], output)
     else:
-        click.echo(report.render(rows, style))
+        text = render([tables.posgen_table(experiments)], output)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        click.echo(f"Written: {out}", err=True)
     if figure is not None:
-        report.figure(folder, figure)
-        click.echo(f"wrote {figure}", err=True)
+        from leval_leaderboard.figures.posgen import write_loss_figure
+
+        write_loss_figure(experiments[0], figure)
+        click.echo(f"Written: {figure}", err=True)

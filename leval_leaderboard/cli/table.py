@@ -76,21 +76,14 @@ def command(
 
 
 def _json(table: object) -> str:
-    """The long table as a JSON list of objects; a missing number is null."""
+    """A table as a JSON list of objects."""
     import json
 
     from leval_leaderboard.tables import Table
+    from leval_leaderboard.tables.render import records
 
     assert isinstance(table, Table)
-    records = [
-        {
-            column.label: (cell.value if column.numeric else cell.text)
-            for column, cell in zip(table.columns, row.cells, strict=True)
-        }
-        for block in table.blocks
-        for row in block.rows
-    ]
-    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(records(table), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _verify(read: object, as_json: bool) -> None:

@@ -64,6 +64,18 @@ def csv_text(tables: Sequence[Table]) -> str:
     return out.getvalue()
 
 
+def records(table: Table) -> list[dict[str, object]]:
+    """A table as objects for JSON, a row each: numbers of full precision, null where missing."""
+    return [
+        {
+            column.label: (cell.value if column.numeric else cell.text)
+            for column, cell in zip(table.columns, row.cells, strict=True)
+        }
+        for block in table.blocks
+        for row in block.rows
+    ]
+
+
 def _csv_cell(cell: Cell) -> str:
     if isinstance(cell.value, float):
         return repr(cell.value)

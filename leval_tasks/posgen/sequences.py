@@ -6,12 +6,13 @@ sub-task is ambiguous, the reading that reproduces its Figure 2.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+
+from leval_tasks.errors import one_of
 
 Tokens = npt.NDArray[np.int64]
 
@@ -56,8 +57,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_name("subtask", self.subtask, SUBTASKS)
-        _check_name("seed_policy", self.seed_policy, SEED_POLICIES)
+        one_of("subtask", self.subtask, SUBTASKS, PosGenError)
+        one_of("seed_policy", self.seed_policy, SEED_POLICIES, PosGenError)
         for name in ("far", "near", "train", "validation", "test"):
             if getattr(self, name) < 1:
                 raise PosGenError(f"{name}: {getattr(self, name)} is not allowed; at least 1")
@@ -84,13 +85,6 @@ class Splits:
     test: Tokens
 
 
-def _check_name(field: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        near = difflib.get_close_matches(value, allowed, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise PosGenError(f"{field}: {value!r} is not allowed; {', '.join(allowed)}{hint}")
-
-
 def far_start(subtask: str, index: int, far: int, near: int) -> int:
     """Position of the first far token in the sum for position `index`."""
     if subtask == "recursive":
@@ -114,7 +108,7 @@ def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, nea
     Returns:
         `[n, length]`; the first `far + near` columns are the seeds.
     """
-    _check_name("subtask", subtask, SUBTASKS)
+    one_of("subtask", subtask, SUBTASKS, PosGenError)
     if seeds.ndim != 2 or seeds.shape[1] != far + near:
         raise PosGenError(f"seeds: shape {seeds.shape} is not allowed; [n, {far + near}]")
     if length < far + near:

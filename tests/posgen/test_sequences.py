@@ -117,8 +117,8 @@ def test_the_same_numbers_in_another_process():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"subtask": "recursiv"}, "did you mean recursive"),
-        ({"subtask": "cot", "seed_policy": "cycle"}, "did you mean cycled"),
+        ({"subtask": "recursiv"}, "Did you mean 'recursive'"),
+        ({"subtask": "cot", "seed_policy": "cycle"}, "Did you mean 'cycled'"),
         ({"subtask": "cot", "train_length": 4}, "train_length: 4"),
         ({"subtask": "cot", "length": 32}, "train_length: 64"),
         ({"subtask": "cot", "modulus": 1}, "modulus: 1"),

@@ -1,7 +1,9 @@
 """A real model of a few kilobytes, a task on four lines of data, and sweeps over them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,11 +35,10 @@ metadata: {{version: 1}}
 """
 
 
-def make_model(folder: Path) -> None:
-    """A one-layer Llama with random weights and a byte-level tokenizer."""
-    import torch
+def byte_tokenizer() -> Any:
+    """A tokenizer of single bytes and a few merges."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -47,29 +48,23 @@ def make_model(folder: Path) -> None:
         vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet
     )
     tokenizer.train_from_iterator(["What is the answer?"], trainer)
-    fast = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>"
     )
-    fast.save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(fast),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=128,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]) -> Path:
     """Folder with `model/`, `tiny_gen.yaml` and `sweep.yaml`."""
     root = tmp_path_factory.mktemp("tiny")
-    make_model(root / "model")
+    tokenizer = byte_tokenizer()
+    save_llama(
+        root / "model",
+        vocab_size=len(tokenizer),
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+    )
+    tokenizer.save_pretrained(root / "model")
     rows = [{"q": f"What is {i} + {i}?", "a": str(2 * i)} for i in range(4)]
     (root / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (root / "tiny_gen.yaml").write_text(TASK.format(root=root))

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_training import finetune as module
@@ -30,20 +30,9 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory, save_llama):
     folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=22,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
-        eos_token_id=21,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    save_llama(folder, vocab_size=22, max_position_embeddings=64, eos_token_id=21)
     build_tokenizer(17).save_pretrained(folder)
     return str(folder)
 
@@ -76,25 +65,60 @@ def test_training_and_held_out_text_share_no_run_of_50_tokens(model, data):
         assert not known & {tuple(row[i : i + 50]) for i in range(len(row) - 49)}
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+def _dies_after_logging(step):
+    original = module._Metrics.on_log
+
+    def hook(self, args, state, control, **kwargs):
+        original(self, args, state, control, **kwargs)
+        if state.global_step == step:
+            raise KeyboardInterrupt
+
+    return module._Metrics, "on_log", hook
+
+
+def _dies_while_saving(step):
+    original = module.Trainer._save_optimizer_and_scheduler
+
+    def hook(self, output_dir):
+        if self.state.global_step == step:
+            raise KeyboardInterrupt
+        original(self, output_dir)
+
+    return module.Trainer, "_save_optimizer_and_scheduler", hook
+
+
+def _dies(*args):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("rank", "where"),
+    [
+        (0, _dies_after_logging(5)),
+        (2, _dies_after_logging(5)),
+        (0, _dies_while_saving(4)),
+        (0, (module, "_save", _dies)),
+        (2, (module, "_write_held_out", _dies)),
+    ],
+    ids=["a-step", "a-step-lora", "half-a-state", "before-the-checkpoint", "before-the-result"],
+)
 def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
-    model, data, tmp_path, monkeypatch, rank
+    model, data, tmp_path, monkeypatch, rank, where
 ):
     settings = FineTuneSettings(**TINY, lora_rank=rank, save_steps=2)
     whole = finetune(model, [data], tmp_path / "a", settings)
     assert whole["tokens"] == 6 * 32
-    original = module._Metrics.on_log
-
-    def dies(self, args, state, control, **kwargs):
-        original(self, args, state, control, **kwargs)
-        if state.global_step == 5:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(module._Metrics, "on_log", dies)
-    with pytest.raises(KeyboardInterrupt):
-        finetune(model, [data], tmp_path / "b", settings)
-    monkeypatch.setattr(module._Metrics, "on_log", original)
-    finetune(model, [data], tmp_path / "b", settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(*where)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(model, [data], tmp_path / "b", settings)
+    resumed = finetune(model, [data], tmp_path / "b", settings)
+    assert {k: v for k, v in resumed.items() if k != "seconds"} == {
+        k: v for k, v in whole.items() if k != "seconds"
+    }
+    assert resumed["seconds"] > 0
+    losses = [float(row["loss"]) for row in csv.DictReader((tmp_path / "a/metrics.csv").open())]
+    assert whole["mean_loss"] == pytest.approx(sum(losses) / 6)
     register()
     weights = [AutoModelForCausalLM.from_pretrained(tmp_path / x).state_dict() for x in ("a", "b")]
     untrained = AutoModelForCausalLM.from_pretrained(model).state_dict()
@@ -116,6 +140,15 @@ def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
     }
     assert config["max_position_embeddings"] == 128
     assert len((tmp_path / "a/held_out/books.jsonl").read_text().splitlines()) == 2
+
+
+def test_every_epoch_reads_every_row_once_in_an_order_of_its_own():
+    rows = np.arange(10).reshape(5, 2)
+    data = module._Rows(rows, 12, seed=1)
+    read = [data[i]["input_ids"][0].item() // 2 for i in range(len(data))]
+    assert sorted(read[:5]) == sorted(read[5:10]) == [0, 1, 2, 3, 4]
+    assert read[:5] != read[5:10]
+    assert len(set(read[10:])) == len(read[10:]) == 2
 
 
 def test_bf16_works_without_a_gpu_and_leaves_no_states(model, data, tmp_path):
@@ -155,7 +188,7 @@ def test_presets_are_the_papers():
         assert tokens[f"llama2-{size}"] == 104_857_600
     seven = preset("llama2-7b-long")
     assert (seven.learning_rate, seven.weight_decay, seven.warmup) == (2e-5, 0.01, 0.05)
-    with pytest.raises(TrainingError, match="did you mean llama2-7b-long"):
+    with pytest.raises(TrainingError, match="Did you mean 'llama2-7b-long'"):
         preset("llama-7b-long")
-    with pytest.raises(TrainingError, match="did you mean steps"):
+    with pytest.raises(TrainingError, match="Did you mean 'steps'"):
         FineTuneSettings().changed({"step": 1})

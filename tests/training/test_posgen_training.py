@@ -3,14 +3,12 @@
 import csv
 import dataclasses
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from resonance_training import posgen_report as report
 from resonance_training import posgen_settings as settings
 from resonance_training import posgen_train, t5_layer
 from resonance_training.posgen_data import Batches, StackData
@@ -153,31 +151,100 @@ class _KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch, dropout):
-    recipe = _recipe(architecture=dataclasses.replace(T5, dropout=dropout), evaluate_every=1)
-    runs = RUNS[:2]
-    unbroken = list(train_all(recipe, runs, tmp_path / "a", stack_size=2, device="cpu"))
+def _dies_after(step):
+    """Killed while the step's state is in memory only, or just saved."""
     original = posgen_train._Recorder.on_step_end
 
-    def dies(self, args, state, control, **kwargs):
+    def hook(self, args, state, control, **kwargs):
         original(self, args, state, control, **kwargs)
-        if state.global_step == 8:
+        if state.global_step == step:
             raise _KilledError
 
-    monkeypatch.setattr(posgen_train._Recorder, "on_step_end", dies)
-    with pytest.raises(_KilledError):
-        list(train_all(recipe, runs, tmp_path / "b", stack_size=2, save_steps=5, device="cpu"))
-    monkeypatch.setattr(posgen_train._Recorder, "on_step_end", original)
+    return posgen_train._Recorder, "on_step_end", hook
+
+
+def _dies_while_saving(step):
+    """Killed with the weights of a state written, the rest not."""
+    original = posgen_train.Trainer._save_optimizer_and_scheduler
+
+    def hook(self, output_dir):
+        if self.state.global_step == step:
+            raise _KilledError
+        original(self, output_dir)
+
+    return posgen_train.Trainer, "_save_optimizer_and_scheduler", hook
+
+
+def _dies(*args):
+    raise _KilledError
+
+
+@pytest.mark.parametrize(
+    ("where", "dropout", "keep"),
+    [
+        (_dies_after(8), 0.0, "last"),
+        (_dies_after(3), 0.2, "best"),
+        (_dies_while_saving(10), 0.2, "best"),
+        ((posgen_train, "save_models", _dies), 0.2, "best"),
+        ((posgen_train, "_write_result", _dies), 0.0, "last"),
+    ],
+    ids=[
+        "a-step",
+        "before-any-state",
+        "half-a-state",
+        "before-the-checkpoint",
+        "before-the-result",
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch, where, dropout, keep):
+    architecture = dataclasses.replace(T5, dropout=dropout)
+    recipe = _recipe(architecture=architecture, evaluate_every=1, keep=keep)
+    runs = RUNS[:2]
+
+    def all_of(folder):
+        return list(train_all(recipe, runs, folder, stack_size=2, save_steps=5, device="cpu"))
+
+    unbroken = all_of(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(*where)
+        with pytest.raises(_KilledError):
+            all_of(tmp_path / "b")
     assert not list((tmp_path / "b").glob("*/*/*/result.json"))
-    resumed = list(
-        train_all(recipe, runs, tmp_path / "b", stack_size=2, save_steps=5, device="cpu")
-    )
-    assert resumed == unbroken
+    resumed = all_of(tmp_path / "b")
+    for name in ("test", "steps", "kept_step"):
+        assert [r[name] for r in resumed] == [r[name] for r in unbroken]
     for run in runs:
         curves = [(tmp_path / x / run.folder / "metrics.csv").read_text() for x in "ab"]
         assert curves[0] == curves[1]
         assert [r["step"] for r in csv.DictReader(curves[0].splitlines())] == ["3", "6", "9", "12"]
+    assert resumed[0]["seconds"] > 0
+    assert set(resumed[0]["versions"]) >= {"leval-harness", "torch", "transformers"}
+
+
+def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypatch):
+    """Accuracies are dictated; the saved weights must be those of the chosen step."""
+    recipe = _recipe(evaluate_every=1, keep="best")
+    dictated = {3: (0.2, 0.1), 6: (0.7, 0.1), 9: (0.7, 0.3), 12: (0.1, 0.2)}
+    stacks = []
+
+    def evaluate(stack, data, split, rows=None):
+        if split == "test":
+            return real(stack, data, split, rows)
+        assert rows is None
+        stacks.append([stack.state_of(index) for index in range(2)])
+        values = dictated[3 * len(stacks)]
+        return [{"loss": 1.0, "id_accuracy": value, "ood_accuracy": 0.0} for value in values]
+
+    real = posgen_train.evaluate
+    monkeypatch.setattr(posgen_train, "evaluate", evaluate)
+    results = train_stack(recipe, RUNS[:2], tmp_path, device="cpu")
+    assert [result["kept_step"] for result in results] == [6, 9]
+    for index, at in enumerate((1, 2)):
+        folder = tmp_path / RUNS[index].folder
+        saved = build_model(recipe, RUNS[index]).from_pretrained(folder).state_dict()
+        for name, value in stacks[at][index].items():
+            assert torch.equal(saved[name], value), name
+        assert not torch.equal(value, stacks[3][index][name])
 
 
 def test_bf16_stays_near_float32(tmp_path):
@@ -218,6 +285,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
 def test_code_preset_freezes_feed_forward_and_scales_only_in_evaluation(tmp_path):
     code = settings.preset("code")
     assert code.scaling.factor == pytest.approx(3.954, abs=1e-3)
+    assert code.keep == "best"
     architecture = dataclasses.replace(T5, freeze_feed_forward=True)
     recipe = _recipe(architecture=architecture, scaling=code.scaling, epochs=1)
     run = Run("cot", "resonance_yarn", 0)
@@ -270,7 +338,7 @@ def test_a_model_without_numbers_and_an_unknown_subtask_are_refused(tmp_path):
     recipe = _recipe(epochs=1)
     train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
     folder = tmp_path / RUNS[0].folder
-    with pytest.raises(TrainingError, match="did you mean cot"):
+    with pytest.raises(TrainingError, match="Did you mean 'cot'"):
         evaluate_checkpoint(str(folder), subtask="coT")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -304,44 +372,15 @@ def test_other_backends_stop_with_an_error_that_names_hf_long(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Run("cot", "resonace", 0), "did you mean resonance"),
-        (lambda: Run("kot", "rope", 0), "did you mean cot"),
-        (lambda: settings.preset("papr"), "did you mean paper"),
-        (lambda: Architecture(kind="gpt"), "architecture: 'gpt'"),
+        (lambda: Run("cot", "resonace", 0), "Did you mean 'resonance'"),
+        (lambda: Run("kot", "rope", 0), "Did you mean 'cot'"),
+        (lambda: settings.preset("papr"), "Did you mean 'paper'"),
+        (lambda: Architecture(kind="gpt"), "architecture is 'gpt'"),
         (lambda: Architecture(dropout=0.1), "use t5"),
         (lambda: _recipe(epochs=0), "epochs: 0"),
+        (lambda: _recipe(keep="bestt"), "Did you mean 'best'"),
     ],
 )
 def test_wrong_settings_are_named(make, message):
     with pytest.raises(TrainingError, match=message):
         make()
-
-
-def _result(subtask, encoding, seed, ood, id_accuracy=0.99):
-    test = {"ood_accuracy": ood, "id_accuracy": id_accuracy}
-    return {"subtask": subtask, "encoding": encoding, "seed": seed, "test": test}
-
-
-def test_table_has_means_and_marks_rows_that_were_not_learned(tmp_path):
-    rows = report.rows(
-        [
-            _result("cot", "rope", 0, 0.5),
-            _result("cot", "rope", 1, 0.7),
-            _result("cot", "yarn", 0, 0.9, id_accuracy=0.5),
-        ]
-    )
-    text = report.render(rows, "md").splitlines()
-    assert text[2] == "| RoPE | CoT | 2 | 99.00 | 60.00 | 14.14 | 69.56 | best learned |"
-    assert text[3] == "| YaRN | CoT | 1 | 50.00 | 90.00 | – | 98.71 | not learned |"
-    assert report.render(rows, "csv").startswith("Encoding,Sub-task,Seeds")
-    assert r"\%" in report.render(rows, "tex")
-    with pytest.raises(TrainingError, match="no finished PosGen run"):
-        report.read_results(tmp_path)
-
-
-def test_figure_is_drawn_from_the_metrics(tmp_path):
-    recipe = _recipe(epochs=2, evaluate_every=1)
-    list(train_all(recipe, RUNS[:2], tmp_path, device="cpu"))
-    report.figure(tmp_path, tmp_path / "f.svg")
-    assert "Recursive" in Path(tmp_path / "f.svg").read_text()
-    assert report._mean_curve(sorted(tmp_path.glob("cot/rope/*/metrics.csv"))).keys() == {1, 2}

@@ -1,0 +1,173 @@
+"""PosGen's table and figure from results on disk: means, marks, published rows, every format."""
+
+import csv
+import io
+import json
+import statistics
+
+import pytest
+from click.testing import CliRunner
+
+from leval_leaderboard.cli import cli
+from leval_leaderboard.cli.errors import exit_code_for
+from leval_leaderboard.figures.posgen import loss_curves, loss_figure, write_loss_figure
+from leval_leaderboard.results import ResultsError
+from leval_leaderboard.tables.posgen import posgen_table, published_accuracy, read_experiment
+
+SETTINGS = {
+    "architecture": {"kind": "llama", "layers": 2, "hidden": 128},
+    "data": {"modulus": 7},
+    "epochs": 11,
+}
+
+
+def write_run(folder, subtask, encoding, seed, ood, inside=0.99, losses=(2.0, 1.0), **more):
+    run = folder / subtask / encoding / f"seed-{seed}"
+    run.mkdir(parents=True)
+    record = {
+        "schema_version": 1, "subtask": subtask, "encoding": encoding, "seed": seed,
+        "test": {"id_accuracy": inside, "ood_accuracy": ood}, "seconds": 90.0,
+        "command": "leval-harness posgen train --preset quick", "host": {"cores": 2},
+        "versions": {"torch": "2.13.0"}, **more,
+    }  # fmt: skip
+    (run / "result.json").write_text(json.dumps(record))
+    lines = [f"{79 * e},{float(e)},1.0,{loss},0.5,0.2" for e, loss in enumerate(losses, 1)]
+    head = "step,epoch,train_loss,validation_loss,id_accuracy,ood_accuracy"
+    (run / "metrics.csv").write_text("\n".join([head, *lines]) + "\n")
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    quick = tmp_path / "quick"
+    for seed, ood in enumerate((0.5, 0.7)):
+        write_run(quick, "cot", "rope", seed, ood, losses=(2.0 - seed, 1.0))
+        write_run(quick, "cot", "resonance", seed, ood - 0.1)
+    write_run(quick, "cot", "yarn", 0, 0.9, inside=0.94)
+    (quick / "settings.json").write_text(json.dumps(SETTINGS))
+    return quick
+
+
+def rows_of(table):
+    labels = [column.label for column in table.columns]
+    return {
+        row.cells[0].text: dict(zip(labels, row.cells, strict=True))
+        for block in reversed(table.blocks)
+        for row in block.rows
+    }
+
+
+def test_means_over_seeds_best_and_second_among_what_was_learned(folder):
+    table = posgen_table([read_experiment(folder)])
+    rows = rows_of(table)
+    best, second = rows["RoPE"]["CoT"], rows["Resonance RoPE"]["CoT"]
+    assert (best.value, second.value) == (pytest.approx(60), pytest.approx(50))
+    assert best.stderr_text == f"{statistics.stdev([50, 70]):.2f}"
+    assert (best.emphasis, second.emphasis) == ("best", "second")
+    assert rows["RoPE"]["Seeds"].text == "2"
+    assert rows["RoPE"]["Recursive"].text == "–"
+    assert (
+        table.blocks[0].title
+        == "quick: llama, 2 layers, width 128, modulus 7, 10,000 sequences, 11 epochs"
+    )
+
+
+def test_what_was_not_learned_is_marked_and_not_compared(folder):
+    cell = rows_of(posgen_table([read_experiment(folder)]))["YaRN"]["CoT"]
+    assert (cell.text, cell.mark, cell.emphasis) == ("90.00", " (not learned)", "")
+    write_run(folder, "recursive", "rope", 0, 0.9)
+    write_run(folder, "recursive", "yarn", 0, 0.8, inside=0.2)
+    rows = rows_of(posgen_table([read_experiment(folder)]))
+    assert rows["RoPE"]["Recursive"].emphasis == "", "there is nobody to compare it with"
+
+
+def test_published_rows_stand_beside_and_are_marked(folder):
+    table = posgen_table([read_experiment(folder)])
+    published = table.blocks[-1]
+    assert published.published
+    assert [row.kind for row in published.rows] == ["published"] * 4
+    row = rows_of(table)["Resonance YaRN (s=4)"]
+    assert (row["Recursive"].text, row["CoT"].text) == ("98.30", "99.58")
+    assert row["Encoding"].mark == " †"
+    assert row["CoT"].emphasis == ""
+    assert any("not run here" in note for note in table.notes)
+    assert published_accuracy("yarn", "semi_recursive") == 33.70
+
+
+def test_notes_say_scale_making_and_distance(folder):
+    notes = posgen_table([read_experiment(folder)]).notes
+    assert "Made by: leval-harness posgen train --preset quick" in notes
+    assert "Versions: torch 2.13.0" in notes
+    assert "Seeds: 0, 1" in notes
+    scale = "Scale: 5 models, llama, 2 layers, width 128, modulus 7, 10,000 sequences, 11 epochs, "
+    assert scale + "2 CPU cores, 8 minutes of training" in notes
+    gaps = [abs(60 - 69.56), abs(50 - 75.25), abs(90 - 98.71)]
+    expected = f"quick: {statistics.mean(gaps):.1f} points from the published numbers"
+    assert any(note.startswith(expected) for note in notes)
+
+
+def test_several_folders_are_blocks_of_one_table(folder, tmp_path):
+    write_run(tmp_path / "paper", "cot", "rope", 0, 0.8)
+    result = run(folder, tmp_path / "paper")
+    assert "quick: llama" in result.stdout
+    assert "paper: settings unknown" in result.stdout
+    assert exit_code_for(run(folder, tmp_path / "paper", "--figure", "x.svg").exception) == 2
+
+
+def run(*args):
+    return CliRunner().invoke(cli, ["posgen", "table", *map(str, args)], standalone_mode=False)
+
+
+def test_every_format(folder, tmp_path):
+    assert "| YaRN | 1 | – | – | 90.00 (not learned) | 94.00 |" in run(folder).stdout
+    assert r"\textit{RoPE \textdagger{}}" in run(folder, "--format", "tex").stdout
+    assert "<table>" in run(folder, "--format", "html").stdout
+    rows = list(csv.DictReader(io.StringIO(run(folder, "--format", "csv").stdout)))
+    yarn = next(row for row in rows if row["Encoding"] == "yarn")
+    assert (yarn["Learned"], float(yarn["OOD"]), yarn["Deviation"]) == ("no", 90.0, "")
+    assert json.loads(run(folder, "--json").stdout)[0]["Published"] == 69.56
+    out = tmp_path / "table.md"
+    assert run(folder, "--out", out).stdout == ""
+    assert "not learned" in out.read_text()
+
+
+def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
+    experiment = read_experiment(folder)
+    files = sorted(folder.glob("cot/rope/*/metrics.csv"))
+    assert loss_curves(files) == {1.0: [2.0, 1.0], 2.0: [1.0, 1.0]}
+    figure = loss_figure(experiment)
+    (axes,) = figure.axes
+    lines = {line.get_label(): line.get_ydata().tolist() for line in axes.get_lines()}
+    assert set(lines) == {"RoPE", "Resonance RoPE", "YaRN"}
+    assert lines["RoPE"] == [1.5, 1.0]
+    for name in ("f.svg", "f.png"):
+        write_loss_figure(experiment, tmp_path / "new" / name)
+        assert (tmp_path / "new" / name).stat().st_size > 1000
+    with pytest.raises(ResultsError, match=r"must end in \.svg"):
+        write_loss_figure(experiment, tmp_path / "f.jpg")
+    files[0].write_text("step,epoch\n1,1\n")
+    with pytest.raises(ResultsError, match="no validation curve"):
+        loss_curves(files)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "schema_version 2"),
+        ({"encoding": "alibi"}, "'cot' with 'alibi' is no PosGen run"),
+        ({"test": {"id_accuracy": 0.9, "ood_accuracy": 40}}, "ood_accuracy is 40; a fraction"),
+        ({"test": {}}, "id_accuracy is None"),
+    ],
+)
+def test_damaged_results_are_named(tmp_path, change, message):
+    write_run(tmp_path, "cot", "rope", 0, 0.5)
+    file = tmp_path / "cot/rope/seed-0/result.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(ResultsError, match=message):
+        read_experiment(tmp_path)
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    result = run(tmp_path)
+    assert isinstance(result.exception, ResultsError)
+    assert "no finished PosGen run" in str(result.exception)
