@@ -164,27 +164,28 @@ def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
     return get_peft_model(model, config)
 
 
-def claim_folder(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
-    """Claim an output folder; return the result of a finished run of the same request.
+def finished_result(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
+    """The result of a finished run of the same request; None where it is still to be trained.
 
     Raises:
         TrainingError: the folder holds something else.
     """
     file, result = out / REQUEST_FILE, out / RESULT_FILE
-    wanted = json.dumps(request, indent=1, sort_keys=True)
     if file.is_file():
-        if file.read_text(encoding="utf-8") != wanted:
+        if file.read_text(encoding="utf-8") != _as_text(request):
             raise TrainingError(
                 f"out: {out} holds a run with other settings; choose another folder"
             )
         if result.is_file():
             finished: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
             return finished
-        return None
-    if out.is_dir() and any(out.iterdir()):
+    elif out.is_dir() and any(out.iterdir()):
         raise TrainingError(f"out: {out} is not empty; choose another folder")
-    write_whole(file, wanted)
     return None
+
+
+def _as_text(request: dict[str, Any]) -> str:
+    return json.dumps(request, indent=1, sort_keys=True)
 
 
 def finetune(
@@ -213,8 +214,7 @@ def finetune(
         "data": list(sources),
         **dataclasses.asdict(settings),
     }
-    with PartialState().main_process_first():
-        finished = claim_folder(out, request)
+    finished = finished_result(out, request)
     if finished is not None:
         logger.info("%s is finished already", out)
         return finished
@@ -223,6 +223,8 @@ def finetune(
     model = load_model(model_path, settings)
     if settings.lora_rank:
         model = _with_lora(model, settings)
+    if PartialState().is_main_process:  # claimed only now, when all that was asked for is possible
+        write_whole(out / REQUEST_FILE, _as_text(request))
     states = out / "states"
     last, done = last_state(states)
     clock = Clock()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from leval_tasks.posgen.sequences import Settings
+from leval_tasks.posgen.sequences import Settings, splits
 from leval_tasks.posgen.task import bands
 from resonance_training.made_by import made_by
 from resonance_training.posgen_data import Batches, StackData
@@ -281,7 +281,14 @@ def train_all(
     save_steps: int = 200,
     device: str = "auto",
 ) -> Iterator[dict[str, Any]]:
-    """Train every run that has no result yet, `stack_size` at a time; yield all results."""
+    """Train every run that has no result yet, `stack_size` at a time; yield all results.
+
+    Raises:
+        PosGenError: the sequences cannot be made as asked; the folder is left alone.
+        TrainingError: the folder holds something else, or a loss is no number.
+    """
+    for subtask in {run.subtask for run in runs}:
+        splits(recipe.settings(subtask))
     open_folder(folder, recipe)
     waiting = []
     for run in runs:

@@ -31,7 +31,7 @@ def command(
     as_json: bool,
     **changes: object,
 ) -> None:
-    """Fine-tune MODEL; a stopped command continues where it was.
+    """Fine-tune MODEL, a folder, a hub name or `smollm2`; a stopped command continues.
 
     On several GPUs: accelerate launch --config_file fsdp.yaml $(which leval-harness) finetune ...
     with a file of harness_configs/train/accelerate.
@@ -49,6 +49,10 @@ def command(
         settings = dataclasses.replace(settings, rope=None)
     elif rope is not None:
         settings = settings.changed({"rope": parse_rope(rope)})
+    if model == "smollm2":
+        from leval_leaderboard.smollm2 import prepare
+
+        model = str(prepare())
     result = finetune(model, sources, out, settings)
     if as_json:
         click.echo(json.dumps(result))

@@ -28,6 +28,7 @@ def test_wrong_input_is_named(tmp_path, args, message):
     assert isinstance(error, ValueError)
     assert message in str(error)
     assert exit_code_for(error) == 1
+    assert not (tmp_path / "out").exists(), "the folder is free for the mended command"
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,10 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
     wrong = settings.changed({"rope": {"rope_type": "resonance_yarm", "factor": 2}})
     with pytest.raises(RopeConfigError, match="did you mean resonance_yarn"):
         finetune(model, [data], tmp_path / "d", wrong)
+    with pytest.raises(TrainingError, match="no text in nothing; give --data FILE"):
+        finetune(model, [], tmp_path / "d", settings)
+    assert not (tmp_path / "c").exists(), "what cannot be done leaves no folder behind"
+    assert not (tmp_path / "d").exists()
     hot = settings.changed({"learning_rate": 1e35})
     with pytest.raises(TrainingError, match="lower the learning rate"):
         finetune(model, [data], tmp_path / "e", hot)
