@@ -71,6 +71,7 @@ def measure(folder, out):
     lap("table")
     write_page(analysis, out)
     lap("page")
+    steps["cpu"] = time.process_time()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     print(json.dumps({**steps, "peak_mib": peak}))
 
@@ -153,10 +154,11 @@ def main():
             command = [sys.executable, __file__, "--measure", folder / "results", folder / "page"]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             steps = json.loads(done.stdout)
-            peak = steps.pop("peak_mib")
+            peak, cpu = steps.pop("peak_mib"), steps.pop("cpu")
             laps = ", ".join(f"{step} {s:.1f} s" for step, s in steps.items())
             each = 1000 * sum(steps.values()) / cells
-            print(f"{cells} cells: {laps}; {each:.0f} ms a cell; peak {peak:.0f} MiB", flush=True)
+            each = f"{each:.0f} ms a cell ({1000 * cpu / cells:.0f} of one core)"
+            print(f"{cells} cells: {laps}; {each}; peak {peak:.0f} MiB", flush=True)
             if args.browser and cells == args.cells[-1]:
                 synthetic_rows(folder / "page", args.rows)
                 print(browse(folder / "page"))

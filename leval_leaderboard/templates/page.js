@@ -141,19 +141,16 @@ function draw() {
   by("status").textContent = rows.length + (rows.length === 1 ? " row" : " rows") +
     (view.models || !rows.length ? "" : " of " + rows[0].block) + (view.baseline ? "; baseline: " + view.baseline : "");
 }
-// Sorting and filtering only move rows that are made already; rows that are not are made in
-// batches, so that the first of them are seen at once.
+// In batches, so that the first rows stand at once; those that are made already are only moved.
 function show(rows, drawn, from = 0, turn = ++view.turn) {
   if (turn !== view.turn) return;
-  const nodes = [], body = by("board").tBodies[0];
-  let at = from;
-  for (let made = 0; at < rows.length && made < BATCH; at++) {
-    if (!view.drawn.has(rows[at])) { view.drawn.set(rows[at], drawn(rows[at])); made++; }
-    nodes.push(view.drawn.get(rows[at]));
-  }
+  const body = by("board").tBodies[0], nodes = rows.slice(from, from + BATCH).map((row) => {
+    if (!view.drawn.has(row)) view.drawn.set(row, drawn(row));
+    return view.drawn.get(row);
+  });
   if (from) body.append(...nodes); else body.replaceChildren(...nodes);
-  view.whole = at === rows.length;
-  if (!view.whole) setTimeout(show, 0, rows, drawn, at, turn);
+  view.whole = from + BATCH >= rows.length;
+  if (!view.whole) setTimeout(show, 0, rows, drawn, from + BATCH, turn);
 }
 function drawHead(columns, average, scores) {
   const heads = [["method", "Method", "--method"], ...(view.models ? [["block", "Model", "--block"]] : []), ["ctx", "Context", "--short"], ...columns.map((c) => [c.at, c.label, "--number", c.lower])];
