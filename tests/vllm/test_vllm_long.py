@@ -1,0 +1,294 @@
+"""`vllm-long`: each document computed once, whatever order the requests come in.
+
+First on engines that only keep count, then on the real one with a cache for one and a half
+documents.
+"""
+
+import copy
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.vllm
+
+TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
+PROMPTS = st.lists(TOKENS, min_size=1, max_size=12)
+
+
+class OnePrompt:
+    """Stands for vLLM's engine; its prefix cache holds the last prompt and nothing else."""
+
+    made: ClassVar[list["OnePrompt"]] = []
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
+        self.last: list[int] = []
+        self.asked: list[list[int]] = []
+        OnePrompt.made.append(self)
+        config = SimpleNamespace(max_model_len=4096)
+        self.llm_engine = SimpleNamespace(model_config=config)
+
+    def generate(self, prompts: Any, sampling_params: Any, **_: Any) -> list[Any]:
+        outputs = []
+        for prompt, params in zip(prompts, sampling_params, strict=True):
+            tokens = prompt["prompt_token_ids"]
+            self.asked.append(tokens)
+            known = 0
+            if params.prompt_logprobs is None:
+                pairs = enumerate(zip(tokens, self.last, strict=False))
+                shorter = min(len(tokens), len(self.last))
+                known = next((n for n, (a, b) in pairs if a != b), shorter)
+            self.last = tokens
+            answer = SimpleNamespace(token_ids=[0] * params.max_tokens, text=str(tokens))
+            outputs.append(
+                SimpleNamespace(outputs=[answer], num_cached_tokens=known, prompt=tokens)
+            )
+        return outputs
+
+
+def backend(replicas: int = 1) -> Any:
+    """The backend without a model, around an engine that counts."""
+    from leval_backends.reader import Counters
+    from leval_backends.vllm_long import VLLMLong
+
+    lm = VLLMLong.__new__(VLLMLong)
+    lm.counters, lm.tokens_queried = Counters(), 0
+    lm.data_parallel_size, lm.tensor_parallel_size = replicas, 1
+    lm.model, lm.model_args = OnePrompt(), {}
+    lm.batch_size, lm.lora_request = "auto", None
+    return lm
+
+
+def ask(lm: Any, prompts: list[list[int]]) -> list[Any]:
+    from vllm import SamplingParams
+
+    params = [SamplingParams(max_tokens=1 + len(prompt)) for prompt in prompts]
+    return lm._model_generate(prompts, generate=True, sampling_params=params)
+
+
+def trie_nodes(prompts: list[list[int]]) -> int:
+    return len({tuple(p[:n]) for p in prompts for n in range(1, len(p) + 1)})
+
+
+@given(PROMPTS.flatmap(lambda p: st.tuples(st.just(p), st.permutations(p))))
+def test_any_order_of_requests_computes_each_token_once(
+    drawn: tuple[list[list[int]], list[list[int]]],
+) -> None:
+    told = []
+    for prompts in drawn:
+        lm = backend()
+        outputs = ask(lm, prompts)
+        assert [output.prompt for output in outputs] == prompts
+        assert [len(output.outputs[0].token_ids) for output in outputs] == [
+            1 + len(prompt) for prompt in prompts
+        ], "each prompt keeps its own sampling parameters"
+        told.append({**lm.telemetry(), "seconds": None})
+    assert told[0] == told[1]
+    prompts = drawn[0]
+    total, unique = sum(map(len, prompts)), trie_nodes(prompts)
+    assert told[0]["tokens_unique"] == told[0]["tokens_prefilled"] == unique
+    assert told[0]["tokens_shared"] == total - unique
+    assert told[0]["tokens_generated"] == total + len(prompts)
+    assert told[0]["prefix_cache_hit_rate"] == pytest.approx((total - unique) / total)
+
+
+def test_log_probabilities_never_come_from_the_cache() -> None:
+    """vLLM reads no cache for them, so they count as computed and lower no hit rate."""
+    from vllm import SamplingParams
+
+    assert SamplingParams(prompt_logprobs=1).skip_reading_prefix_cache
+    assert not SamplingParams().skip_reading_prefix_cache
+    prompts = [[1, 2, 3, 4], [5, 6], [1, 2, 3, 5]]
+    lm = backend()
+    assert [output.prompt for output in lm._model_generate(prompts)] == prompts
+    told = lm.telemetry()
+    assert (told["tokens_prefilled"], told["tokens_unique"]) == (10, 7)
+    assert told["tokens_generated"] == told["tokens_shared"] == 0
+    assert told["prefix_cache_hit_rate"] is None
+    ask(lm, prompts)
+    assert lm.telemetry()["prefix_cache_hit_rate"] == pytest.approx(3 / 10)
+
+
+@pytest.fixture
+def replicas(monkeypatch: pytest.MonkeyPatch) -> list[OnePrompt]:
+    """lm-eval's own data parallelism with Ray tasks run on the spot; the engines it starts."""
+    ray = ModuleType("ray")
+
+    def remote(**_: Any) -> Any:
+        return lambda function: SimpleNamespace(remote=function)
+
+    ray.remote, ray.get, ray.shutdown = remote, list, lambda: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("lm_eval.models.vllm_causallms.LLM", OnePrompt)
+    monkeypatch.setattr(OnePrompt, "made", [])
+    return OnePrompt.made
+
+
+@pytest.mark.parametrize("generate", [True, False])
+def test_each_replica_gets_whole_documents(replicas: list[OnePrompt], generate: bool) -> None:
+    documents = {name: [name] * size for name, size in ((1, 60), (2, 40), (3, 40), (4, 20))}
+    prompts = [[*documents[name], 5, n] for n in range(5) for name in documents]
+    lm = backend(replicas=3)
+    replicas.clear()
+    outputs = ask(lm, prompts) if generate else lm._model_generate(prompts)
+    assert [output.prompt for output in outputs] == prompts
+    assert len(replicas) == 3
+    seen = [{prompt[0] for prompt in engine.asked if len(prompt) > 1} for engine in replicas]
+    assert sorted(name for names in seen for name in names) == [1, 2, 3, 4]
+    told = lm.telemetry()
+    unique = trie_nodes(prompts)
+    assert told["tokens_unique"] == unique
+    if generate:
+        assert told["tokens_prefilled"] == unique
+
+
+def test_batch_size_bounds_the_requests_in_flight() -> None:
+    from leval_backends.vllm_long import concurrency
+
+    given_bound = {"auto": None, "auto:4": None, 1: None, "1": None, 8: 8, "8": 8}
+    assert {size: concurrency(size) for size in given_bound} == given_bound
+    for wrong in (0, -2, "many", 1.5):
+        with pytest.raises(ValueError, match=r"batch_size=.*must be auto or a positive"):
+            concurrency(wrong)  # type: ignore[arg-type]
+
+
+BLOCK = 32
+DOCUMENT = 520
+QUESTIONS = 6
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a tokenizer of one word for each of its 512 ids."""
+    import shutil
+
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("tiny-llama-words") / "model"
+    shutil.copytree(tiny_llama, folder)
+    words = {"<unk>": 0, "</s>": 1} | {f"w{n}": n for n in range(2, 512)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>"
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ours(checkpoint: Path) -> Iterator[Any]:
+    """The real engine; its cache holds 24 blocks, a document with its question takes 17."""
+    from lm_eval.api.registry import get_model
+
+    import leval_backends
+
+    leval_backends.register()
+    lm = get_model("vllm-long").create_from_arg_obj(
+        {
+            "pretrained": str(checkpoint),
+            "dtype": "float32",
+            "hf_overrides": {"max_position_embeddings": 576},
+            "max_model_len": 576,
+            "block_size": BLOCK,
+            "num_gpu_blocks_override": 24,
+            "kv_cache_memory_bytes": 2**28,
+            "gpu_memory_utilization": 0.1,
+            "enforce_eager": True,
+        },
+        {"batch_size": 8, "max_batch_size": None, "device": None},
+    )
+    yield lm
+    lm.model.llm_engine.engine_core.shutdown()
+
+
+def stock_of(lm: Any) -> Any:
+    """lm-eval's own backend around the same engine, its cache empty, with the outputs it got."""
+    from lm_eval.models.vllm_causallms import VLLM
+
+    stock = copy.copy(lm)
+    stock.__class__ = VLLM
+    stock.batch_size = 1  # what lm-eval gives it unless told otherwise
+    stock.outputs = []
+
+    def generate(*arguments: Any, **options: Any) -> list[Any]:
+        stock.outputs += (outputs := VLLM._model_generate(stock, *arguments, **options))
+        return outputs
+
+    stock._model_generate = generate
+    assert lm.model.reset_prefix_cache()
+    return stock
+
+
+def requests() -> list[Any]:
+    """Questions about three documents, one of each in turn."""
+    import random
+
+    from lm_eval.api.instance import Instance
+
+    words = random.Random(5)
+    made = []
+    documents = [words.choices(range(2, 512), k=DOCUMENT) for _ in range(3)]
+    for number in range(QUESTIONS):
+        for document in documents:
+            question = words.choices(range(2, 512), k=3 + number)
+            text = " ".join(f"w{token}" for token in [*document, *question])
+            options = {"until": [], "max_gen_toks": 6 + number, "do_sample": False}
+            made.append(
+                Instance("generate_until", {}, (text, options), len(made), ("t", len(made), 1))
+            )
+    return made
+
+
+@pytest.mark.slow
+def test_a_cache_for_one_document_is_enough(ours: Any) -> None:
+    asked = requests()
+    assert ours.model.llm_engine.vllm_config.scheduler_config.max_num_seqs == 8
+    stock = stock_of(ours)
+    expected = stock.generate_until(asked)
+    prompts = [output.prompt_token_ids for output in stock.outputs]
+    unique = trie_nodes(prompts)
+    computed = sum(map(len, prompts)) - sum(output.num_cached_tokens for output in stock.outputs)
+
+    assert ours.model.reset_prefix_cache()
+    assert ours.generate_until(asked) == expected
+    told = ours.telemetry()
+    assert told["tokens_unique"] == unique
+    assert told["tokens_prefilled"] + told["tokens_shared"] == sum(map(len, prompts))
+    # A block is kept whole or not at all, so that a question recomputes less than one block.
+    assert unique <= told["tokens_prefilled"] < unique + len(asked) * BLOCK
+    assert told["tokens_prefilled"] <= 1.1 * unique
+    assert computed > 4 * told["tokens_prefilled"], "the order of stock lm-eval does not fit"
+    assert told["prefix_cache_hit_rate"] == pytest.approx(
+        told["tokens_shared"] / sum(map(len, prompts))
+    )
+    assert told["tokens_generated"] == sum(
+        len(answer.token_ids) for output in stock.outputs for answer in output.outputs
+    )
+    assert json.loads(json.dumps(ours.get_model_info())) == {"vllm_long": told}
+
+
+@pytest.mark.slow
+def test_log_likelihoods_are_those_of_stock(ours: Any) -> None:
+    scored = []
+    for request in requests()[:5]:
+        tokens = ours.tok_encode(request.args[0])
+        scored.append((None, tokens[:-4], tokens[-4:]))
+    before = ours.telemetry()
+    stock = stock_of(ours)
+    expected = stock._loglikelihood_tokens(scored)
+    found = ours._loglikelihood_tokens(scored)
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected])
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    after = ours.telemetry()
+    asked = sum(len(context) + len(goal) for _, context, goal in scored)
+    assert after["tokens_prefilled"] - before["tokens_prefilled"] == asked
+    assert after["tokens_shared"] == before["tokens_shared"]
+    assert after["prefix_cache_hit_rate"] == before["prefix_cache_hit_rate"]
