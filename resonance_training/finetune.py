@@ -72,10 +72,8 @@ class _Metrics(TrainerCallback):
         if file.is_file():
             with file.open(newline="") as stream:
                 rows = [row for row in csv.DictReader(stream) if int(row["step"]) <= done]
-        with file.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
+        kept = [",".join(row[name] for name in COLUMNS) for row in rows]
+        write_whole(file, "".join(f"{line}\n" for line in [",".join(COLUMNS), *kept]))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
@@ -89,7 +87,7 @@ class _Metrics(TrainerCallback):
         if state.is_world_process_zero:
             with self.file.open("a", newline="") as stream:
                 values = {"step": state.global_step, **{k: logs.get(k) for k in COLUMNS[1:]}}
-                csv.DictWriter(stream, COLUMNS).writerow(values)
+                csv.DictWriter(stream, COLUMNS, lineterminator="\n").writerow(values)
 
 
 def _mean_loss(file: Path) -> float:

@@ -86,6 +86,7 @@ class Recipe:
         learning_rate: peak of the one-cycle schedule.
         weight_decay: of AdamW.
         evaluate_every: epochs between two validations.
+        validation_rows: sequences of a validation; None takes the whole split.
         bf16: bfloat16 autocast.
         keep: which model is tested and saved: the `last` one, or the `best` one at a validation,
             the first with the highest in-distribution accuracy, as in the authors' code.
@@ -100,6 +101,7 @@ class Recipe:
     learning_rate: float = 2e-4
     weight_decay: float = 0.01
     evaluate_every: int = 2
+    validation_rows: int | None = None
     bf16: bool = False
     keep: str = "last"
 
@@ -167,6 +169,7 @@ PRESETS = {
         epochs=11,
         learning_rate=2e-3,
         evaluate_every=1,
+        validation_rows=100,
         bf16=True,
     ),
 }

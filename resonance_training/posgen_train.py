@@ -33,7 +33,6 @@ RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
 EVALUATION_BATCH = 125
-VALIDATION_ROWS = 250
 
 
 @torch.no_grad()
@@ -123,16 +122,15 @@ class _Recorder(TrainerCallback):
                     f"({self.data.recipe.learning_rate:g}) or train without bf16"
                 )
         if due:
-            best = self.data.recipe.keep == "best"
-            rows = None if best else VALIDATION_ROWS  # choosing a model takes all of them
-            results = evaluate(self.stack, self.data, "validation", rows)
-            if best:
+            recipe = self.data.recipe
+            results = evaluate(self.stack, self.data, "validation", recipe.validation_rows)
+            if recipe.keep == "best":
                 self.stack.keep([result["id_accuracy"] for result in results], step)
             for file, loss, result in zip(self.files, values, results, strict=True):
                 epoch = step / self.data.recipe.steps_per_epoch
                 row = [step, epoch, loss, *(result[k] for k in ("loss", *METRICS[-2:]))]
                 with file.open("a", newline="") as stream:
-                    csv.writer(stream).writerow(row)
+                    csv.writer(stream, lineterminator="\n").writerow(row)
 
 
 def _keep_rows(file: Path, done: int) -> None:
@@ -141,9 +139,7 @@ def _keep_rows(file: Path, done: int) -> None:
     if file.is_file():
         with file.open(newline="") as stream:
             rows = [r for r in csv.reader(stream) if r and r[0].isdigit() and int(r[0]) <= done]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w", newline="") as stream:
-        csv.writer(stream).writerows([list(METRICS), *rows])
+    write_whole(file, "".join(f"{','.join(row)}\n" for row in [METRICS, *rows]))
 
 
 def train_stack(

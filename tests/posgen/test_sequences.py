@@ -137,3 +137,18 @@ def test_too_few_tuples_and_wrong_shapes():
         extend(np.zeros((1, 3), dtype=np.int64), "cot", 9, 17, 1, 3)
     with pytest.raises(PosGenError, match="modulus: 3 is too small"):
         cycled_seeds(4, 4, 3)
+
+
+@pytest.mark.parametrize("modulus", [7, 17])
+def test_half_of_a_semi_recursive_sequence_follows_without_the_far_token(modulus):
+    """Two neighbours share their far token, so the second is `2 x[l-1] - x[l-4]`.
+
+    A model that never finds the far token can still be right in `(1 + 1/m) / 2` of all places.
+    """
+    rows = extend(random_seeds(50, 4, modulus, 0), "semi_recursive", 64, modulus, 1, 3)
+    second = np.arange(5, 64, 2)
+    local = (2 * rows[:, second - 1] - rows[:, second - 4]) % modulus
+    assert (local == rows[:, second]).all()
+    first = np.arange(4, 64, 2)
+    local = (2 * rows[:, first[1:] - 1] - rows[:, first[1:] - 4]) % modulus
+    assert (local == rows[:, first[1:]]).mean() < 2 / modulus
