@@ -1,9 +1,11 @@
 """How reading results and writing table and page grow with the number of cells.
 
     python benchmarks/bench_results.py --cells 100 200 400 --samples 1000 [--browser]
+    python benchmarks/bench_results.py --statistics
 
-Prints seconds a cell at each size (which stay level where time grows linearly), the peak memory of
-the process, and, with --browser, first paint and the time to sort and filter in headless Chromium.
+Prints milliseconds a cell at each size (which stay level where time grows linearly), the peak
+memory of the process, and, with --browser, first paint and the time to sort and filter in headless
+Chromium: to the next frame, and until every row stands.
 """
 
 import argparse
@@ -76,6 +78,24 @@ def measure(folder, out):
     print(json.dumps({**steps, "peak_mib": peak}))
 
 
+def statistics(methods=12):
+    """Seconds for every interval and test of so many methods on the six closed-ended tasks."""
+    from leval_leaderboard.results import load_results
+    from leval_leaderboard.tables import analyse
+
+    made = fixture("fixture_results")
+    with tempfile.TemporaryDirectory() as name:
+        for at in range(methods):
+            tasks = {t: made.closed_samples(t, 0.3 + 0.02 * at, at) for t in made.SHAPES}
+            method = f"method-{at:02d}" if at else "none"
+            made.write_cell(Path(name), f"c{at}", tasks, method=method)
+        read = load_results(Path(name))
+    analyse(read)  # imports and tables of signs
+    start = time.perf_counter()
+    tests = analyse(read).frame["p"].notna().sum()
+    print(f"{methods} methods: {tests} comparisons in {time.perf_counter() - start:.2f} s")
+
+
 def synthetic_rows(page, rows):
     """Repeat the page's own rows until it has so many: the browser's part of the work."""
     path = page / "data" / "leaderboard.js"
@@ -142,8 +162,12 @@ def main():
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=2000, help="rows of the page in the browser")
     parser.add_argument("--browser", action="store_true")
+    parser.add_argument("--statistics", action="store_true", help="only those, of 12 methods")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.statistics:
+        statistics()
+        return
     if args.measure:
         measure(Path(args.measure[0]), Path(args.measure[1]))
         return
