@@ -217,3 +217,16 @@ def test_unknown_tasks_are_named_with_near_ones() -> None:
         own_tasks.check_names(["leval_gsn"])
     with pytest.raises(ConfigError, match=r"there is no file nowhere\.yaml"):
         own_tasks.check_names(["nowhere.yaml"])
+
+
+@pytest.mark.parametrize("backend", ["vllm", "vllm-long"])
+def test_vllms_own_parallelism_reaches_it_from_the_config(checkpoint: Path, backend: str) -> None:
+    args = {"tensor_parallel_size": 4, "data_parallel_size": 2}
+    content = config(checkpoint)
+    content["models"]["small"] |= {"backend": backend, "args": args}
+    (cell,) = cells.plan(parse_config(content))
+    reached = cell.record["model_args"]
+    assert args.items() <= reached.items()
+    assert reached["hf_overrides"]["rope_parameters"]["rope_type"] == "yarn"
+    content["models"]["small"]["args"] = {"tensor_parallel_size": 2}
+    assert only_id(content) != cell.id
