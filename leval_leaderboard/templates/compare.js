@@ -47,7 +47,7 @@ function drawFacts(row, column, cell) {
   if (column.chance !== null && !column.lower) say("Chance", (100 * column.chance).toFixed(1) + "%");
   if (cell.cut !== undefined) say("Cut", cell.cut.toFixed(1) + "% of the questions had their document shortened");
   if (cell.un !== undefined) say("Unparsed", cell.un.toFixed(1) + "% of the answers");
-  if (cell.data) say("Documents", cell.data + " (source and start of their SHA-256)");
+  if (cell.data) say("Documents", cell.data + " (source, and a fingerprint of the files’ SHA-256)");
   const c = comparisonOf(cell, column);
   if (c) {
     const per = column.lower ? " nats a token" : " points";

@@ -144,7 +144,7 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     for told in ("leval-harness sweep test.yaml", "torch 2.13.0", "Seed0", "28192/log.txt"):
         assert told in facts
     found = opened.execute_script("return by('facts').textContent")
-    assert f"data_dir {row['data']} (source and start of their SHA-256)" in found
+    assert f"data_dir {row['data']} (source, and a fingerprint of the files’ SHA-256)" in found
     choose(opened, "which", "win")
     wins = opened.execute_script("return document.getElementById('compare-status').textContent")
     assert f"of {row['wins']:g} shown" in wins
