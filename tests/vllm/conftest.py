@@ -11,32 +11,23 @@ ORIGINAL = 256
 
 
 @pytest.fixture(scope="session")
-def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]) -> Path:
     """Random float32 Llama, original length 256, 512 tokens, no tokenizer.
 
     Weights are wider than usual, so that attention is sharp and a wrong position shows.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    return save_llama(
+        tmp_path_factory.mktemp("tiny-llama"),
         vocab_size=512,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=2,
-        num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=ORIGINAL,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         initializer_range=0.15,
-        tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,
     )
-    folder = tmp_path_factory.mktemp("tiny-llama")
-    LlamaForCausalLM(config).to(torch.float32).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

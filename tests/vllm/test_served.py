@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +100,16 @@ def test_prompt_beyond_the_served_length_is_refused(client: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny_chat_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_chat_model(
+    smollm2: Path, tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[..., Path]
+) -> Path:
     """Random weights behind the real model's tokenizer: reads 8,000 tokens in a second."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("tiny-chat")
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    folder = save_llama(
+        tmp_path_factory.mktemp("tiny-chat"),
+        dtype="bfloat16",
         vocab_size=49152,
         hidden_size=64,
         intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=8192,
         rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
@@ -120,7 +117,6 @@ def tiny_chat_model(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         eos_token_id=2,
         pad_token_id=2,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(smollm2 / name, folder)
     return folder
