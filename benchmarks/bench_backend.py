@@ -1,11 +1,14 @@
 """Time and memory of `hf-long` against lm-eval's `hf`, the per-question loop and bare forwards.
 
     python benchmarks/bench_backend.py plan DATA MODEL
+    python benchmarks/bench_backend.py prefix DATA MODEL
     python benchmarks/bench_backend.py generate DATA MODEL --tasks tpo --docs 2 --new-tokens 16
     python benchmarks/bench_backend.py perplexity DATA MODEL --windows 8192 16384 --count 2
 
 DATA is the folder with `leval/closed` and `corpora`; MODEL a checkpoint folder. Every variant runs
 in a process of its own, one after the other, so that peak memory is its own; ratios are printed.
+`plan` and `prefix` count tokens without a model: what `hf-long` computes, and what vLLM computes
+with a prefix cache of a given size in the order of `vllm-long` and in that of lm-eval's `vllm`.
 """
 
 import argparse
@@ -14,7 +17,8 @@ import resource
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from collections import OrderedDict
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +66,55 @@ def plan(args: argparse.Namespace) -> None:
             f"computed {made.computed_tokens:8,} ratio {made.ratio:.4f} "
             f"saved {made.prompt_tokens / made.computed_tokens:.1f}x"
         )
+
+
+def prefix(args: argparse.Namespace) -> None:
+    from transformers import AutoTokenizer
+
+    from leval_backends.plan import reading_order, unique_tokens
+
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    for task in args.tasks:
+        texts = prompts(args.data, task, None, None)
+        tokens = tokenizer(texts)["input_ids"]
+        ours = reading_order(tokens)
+        stock = sorted(range(len(texts)), key=lambda i: (-len(tokens[i]), texts[i]))
+        unique, longest = unique_tokens(tokens, ours), max(map(len, tokens))
+        for size in args.cache:
+            computed = [
+                uncached([tokens[i] for i in order], int(size * longest)) / unique
+                for order in (ours, stock)
+            ]
+            print(
+                f"{task:26} cache for {size:g} prompts: computed / unique {computed[0]:.3f} "
+                f"in the order of vllm-long, {computed[1]:.3f} in that of vllm"
+            )
+
+
+def uncached(prompts: list[list[int]], capacity: int, block: int = 16) -> int:
+    """Tokens that an engine computes which asks one prompt after the other.
+
+    Its cache holds `capacity` tokens in whole blocks; the oldest goes first, of one prompt the end.
+    """
+    held: OrderedDict[int, None] = OrderedDict()
+    computed = 0
+    for tokens in prompts:
+        keys = list(
+            accumulate(
+                (tuple(tokens[at : at + block]) for at in range(0, len(tokens) - block + 1, block)),
+                lambda before, part: hash((before, part)),
+                initial=0,
+            )
+        )[1:]
+        usable = keys[: (len(tokens) - 1) // block]  # the last token is always computed
+        hits = next((at for at, key in enumerate(usable) if key not in held), len(usable))
+        computed += len(tokens) - hits * block
+        for key in reversed(keys):
+            held.pop(key, None)
+            held[key] = None
+        while len(held) > capacity // block:
+            held.popitem(last=False)
+    return computed
 
 
 def generate(args: argparse.Namespace) -> None:
@@ -221,11 +274,12 @@ def run_perplexity(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("plan", "generate", "perplexity"))
+    parser.add_argument("command", choices=("plan", "prefix", "generate", "perplexity"))
     parser.add_argument("data", type=Path)
     parser.add_argument("model", type=Path)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
     parser.add_argument("--variants", nargs="+")
+    parser.add_argument("--cache", nargs="+", type=float, default=[1.1, 1.5, 2.5])
     parser.add_argument("--docs", type=int, default=2)
     parser.add_argument("--questions", type=int, help="of each document; all by default")
     parser.add_argument("--new-tokens", type=int, default=16)
@@ -247,7 +301,8 @@ def main() -> None:
     if args.variant:
         one(args)
     else:
-        {"plan": plan, "generate": generate, "perplexity": perplexity}[args.command](args)
+        commands = {"plan": plan, "prefix": prefix, "generate": generate, "perplexity": perplexity}
+        commands[args.command](args)
 
 
 if __name__ == "__main__":

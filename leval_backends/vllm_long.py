@@ -1,9 +1,9 @@
 """lm-eval's vLLM backend, the requests of a document side by side.
 
-lm-eval sorts requests by length, which interleaves documents, and hands them over a batch at a
-time. vLLM keeps what it has computed of earlier requests in its prefix cache, and drops the oldest
-of it when space is needed: a cache that holds a document or two is then empty of each document
-again when its next question comes. Here the engine is given all requests at once, sorted by their
+lm-eval sorts requests by length, which interleaves documents of about the same length, and hands
+them over a batch at a time. vLLM keeps what it has computed of earlier requests in its prefix
+cache, and drops the oldest of it when space is needed: a cache that holds a document or two is then
+empty of each document again when its next question comes. Here the engine is given all requests at once, sorted by their
 tokens; it admits them in that order, so that a document stays cached from its first question to
 its last.
 """

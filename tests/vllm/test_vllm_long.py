@@ -1,7 +1,6 @@
 """`vllm-long`: each document computed once, whatever order the requests come in.
 
-First on engines that only keep count, then on the real one with a cache for one and a half
-documents.
+First on engines that only keep count, then on the real one with a cache for 1.4 documents.
 """
 
 import copy
