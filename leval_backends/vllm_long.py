@@ -3,12 +3,11 @@
 lm-eval sorts requests by length, which interleaves documents of about the same length, and hands
 them over a batch at a time. vLLM keeps what it has computed of earlier requests in its prefix
 cache, and drops the oldest of it when space is needed: a cache that holds a document or two is then
-empty of each document again when its next question comes. Here the engine is given all requests at once, sorted by their
-tokens; it admits them in that order, so that a document stays cached from its first question to
-its last.
+empty of each document again when its next question comes. Here the engine is given all requests at
+once, sorted by their tokens; it admits them in that order, so that a document stays cached from its
+first question to its last.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,6 @@ from lm_eval.models.vllm_causallms import VLLM
 from leval_backends.parallel import divide
 from leval_backends.plan import reading_order, unique_tokens
 from leval_backends.reader import Counters
-
-logger = logging.getLogger(__name__)
 
 
 class VLLMLong(VLLM):
