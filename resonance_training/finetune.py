@@ -44,6 +44,11 @@ CHARACTERS_PER_TOKEN = 6
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
 
+def _processes() -> PartialState:
+    """The processes of this run; accelerate finds those on a CPU only if it is named."""
+    return PartialState(cpu=not torch.accelerator.is_available())
+
+
 class _Rows(Dataset[dict[str, Tensor]]):
     """All sequences of a run in the order in which they are read, epoch after epoch."""
 
@@ -66,7 +71,7 @@ class _Metrics(TrainerCallback):
 
     def __init__(self, file: Path, done: int) -> None:
         self.file = file
-        if not PartialState().is_main_process:
+        if not _processes().is_main_process:
             return
         rows: list[dict[str, str]] = []
         if file.is_file():
@@ -104,7 +109,7 @@ def prepare_text(
     Text is split by document first; what training documents share with held-out ones in runs of
     50 tokens is cut out of them.
     """
-    sequences = settings.sequences(PartialState().num_processes)
+    sequences = settings.sequences(_processes().num_processes)
     characters = CHARACTERS_PER_TOKEN * sequences * settings.sequence_length
     training, held_out = text.split_documents(
         text.read_documents(sources, characters), settings.held_out, settings.seed
@@ -221,12 +226,12 @@ def finetune(
     model = load_model(model_path, settings)
     if settings.lora_rank:
         model = _with_lora(model, settings)
-    if PartialState().is_main_process:  # claimed only now, when all that was asked for is possible
+    if _processes().is_main_process:  # claimed only now, when all that was asked for is possible
         write_whole(out / REQUEST_FILE, _as_text(request))
     states = out / "states"
     last, done = last_state(states)
     clock = Clock()
-    sequences = settings.sequences(PartialState().num_processes)
+    sequences = settings.sequences(_processes().num_processes)
     trainer = InOrderTrainer(
         model=model,
         args=_arguments(states, settings),

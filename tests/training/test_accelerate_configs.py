@@ -38,8 +38,7 @@ def test_two_processes_share_the_work(tmp_path, save_llama):
     lines = [json.dumps({"text": " ".join(map(str, row))}) for row in numbers]
     (tmp_path / "text.jsonl").write_text("\n".join(lines))
     tools = Path(sys.executable).parent
-    command = [tools / "accelerate", "launch", "--cpu", "--num_processes", "2"]
-    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command = [tools / "torchrun", "--standalone", "--nproc-per-node", "2"]
     command += [tools / "leval-harness", "finetune", model, "--data", tmp_path / "text.jsonl"]
     command += ["--rope", "resonance_yarn:factor=2", "--sequence-length", "32", "--steps", "3"]
     command += ["--held-out", "1", "--no-bf16", "--out", tmp_path / "out"]
