@@ -97,6 +97,7 @@ class SweepConfig:
     baseline: str | None = None
     rope_precision: str = "float32"
     timeout: float | None = None
+    jobs: int = 1
     use_cache: bool = False
     confirm_run_unsafe_code: bool = False
 
@@ -209,6 +210,7 @@ _SWEEP: dict[str, checks.Check] = {
     "baseline": checks.optional(checks.text),
     "rope_precision": checks.one_of("float32", "model"),
     "timeout": checks.optional(checks.positive_number),
+    "jobs": checks.positive_int,
     "use_cache": checks.flag,
     "confirm_run_unsafe_code": checks.flag,
 }

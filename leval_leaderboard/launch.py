@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from leval_leaderboard.cell_files import (
@@ -96,6 +97,7 @@ def run_cell(
     timeout: float | None,
     command: str,
     tick: Callable[[], None] = lambda: None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
     """Compute one cell in a process of its own and judge the result by the files it left.
 
@@ -104,7 +106,8 @@ def run_cell(
         folder: the cell's folder; made if it is not there.
         timeout: seconds after which the cell is ended as hanging.
         command: what the user typed, for the record.
-        tick: called several times a second while the cell runs.
+        tick: called several times a second while the cell runs; what it raises ends the cell.
+        environment: additions to this process's environment.
 
     Returns:
         How it ended. A failure is written to `failed.json` as well, if the disk takes it.
@@ -115,7 +118,7 @@ def run_cell(
     started = time.monotonic()
     cell_id = str(record["cell_id"])
     try:
-        process = _start(record, folder, command)
+        process = _start(record, folder, command, environment)
     except OSError as error:
         return Outcome(cell_id=cell_id, kind=_os_kind(error), reason=f"cannot start: {error}")
     kills = oom_kills()
@@ -142,7 +145,9 @@ def run_cell(
     return outcome
 
 
-def _start(record: Mapping[str, Any], folder: Path, command: str) -> "subprocess.Popen[bytes]":
+def _start(
+    record: Mapping[str, Any], folder: Path, command: str, environment: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
     """Write the request and start the process with its output going to the log."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
@@ -158,6 +163,7 @@ def _start(record: Mapping[str, Any], folder: Path, command: str) -> "subprocess
             stdout=handle,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={**os.environ, **environment},
         )
 
 

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from leval_leaderboard.cells import Cell
+    from leval_leaderboard.executors import Executor
     from leval_leaderboard.launch import Outcome
     from leval_leaderboard.runner import State
 
@@ -104,7 +105,10 @@ def command(
     folder = out / loaded.name
     if dry_run:
         return _dry_run(cells, folder, as_json)
-    return _run(cells, folder, executor, ray_address, retry_failed, shard)
+    from leval_leaderboard.executors import LocalExecutor, RayExecutor
+
+    run_by = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
+    return _run(cells, folder, run_by, retry_failed, shard)
 
 
 def _dry_run(cells: "list[Cell]", folder: Path, as_json: bool) -> int:
@@ -142,17 +146,14 @@ def _time(value: float | None, duration: Any) -> str:
 def _run(
     cells: "list[Cell]",
     folder: Path,
-    executor: str,
-    ray_address: str | None,
+    run_by: "Executor",
     retry_failed: bool,
     shard: tuple[int, int] | None,
 ) -> int:
     """Run what is not done, list what failed, write and print the table."""
     from leval_leaderboard import runner
-    from leval_leaderboard.executors import LocalExecutor, RayExecutor
 
     resume = "leval-harness " + shlex.join(sys.argv[1:])
-    run_by = RayExecutor(ray_address) if executor == "ray" else LocalExecutor()
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         with runner.sweep_lock(folder, shard):
@@ -186,7 +187,7 @@ def _as_interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _compute(state: "State", folder: Path, resume: str, run_by: Any) -> "list[Outcome]":
+def _compute(state: "State", folder: Path, resume: str, run_by: "Executor") -> "list[Outcome]":
     from leval_leaderboard import runner
     from leval_leaderboard.estimate import work
     from leval_leaderboard.progress import LiveProgress, PlainProgress

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from leval_leaderboard.cell_files import why_not_done
+from leval_leaderboard.executors import available_cores
 
 FAULTS = Path(__file__).parent / "faults"
 POINTS = int(os.environ.get("SWEEP_KILL_POINTS", "6"))
@@ -350,15 +351,19 @@ def test_a_changed_config_makes_new_cells_and_the_old_ones_come_back(
     assert {each["model"]["name"] for each in labels} == {"renamed"}
 
 
-def test_ctrl_c_ends_the_cell_and_prints_how_to_resume(
-    tiny: Path, quiet: dict[str, Any], tmp_path: Path
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
+    tiny: Path, quiet: dict[str, Any], tmp_path: Path, jobs: int
 ) -> None:
     config = tiny / "sweep.yaml"
     process = subprocess.Popen(
-        sweep_command(config, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        sweep_command(config, tmp_path, "--set", f"jobs={jobs}"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     until = time.monotonic() + 60
-    while not cells_running(tmp_path):
+    while len(cells_running(tmp_path)) < min(jobs, available_cores()):
         assert time.monotonic() < until
         time.sleep(0.05)
     second = run_sweep(config, tmp_path)
@@ -367,8 +372,8 @@ def test_ctrl_c_ends_the_cell_and_prints_how_to_resume(
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert f"leval-harness sweep {config} --out {tmp_path}" in errors
+    assert f"leval-harness sweep {config} --out {tmp_path} --set jobs={jobs}" in errors
     assert not cells_running(tmp_path)
     assert "Traceback" not in errors
-    run_sweep(config, tmp_path)
+    run_sweep(config, tmp_path, "--set", f"jobs={jobs}")
     assert results(tmp_path / "sweep") == quiet["results"]
