@@ -140,7 +140,12 @@ def partial_text(limit: float | None, documents: float | None) -> str:
     """How a partial run was limited."""
     if limit is not None and limit == limit:
         return f"the first {limit:g} questions of each task"
-    return f"{documents:g} documents of each task" if documents else "limited"
+    return f"{counted(documents, 'document')} of each task" if documents else "limited"
+
+
+def counted(number: float, noun: str) -> str:
+    """`1 document`, `3 documents`."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def _labels(frame: Any) -> Any:

@@ -10,6 +10,7 @@ from leval_leaderboard.tables.analysis import (
     PRECISE_SOFTMAX,
     SIGNIFICANT,
     Analysis,
+    counted,
     lower_is_better,
 )
 from leval_leaderboard.tables.model import Block, Cell, Column, Emphasis, Row, Table
@@ -241,7 +242,7 @@ def _notes(part: Any, analysis: Analysis, average: bool | None) -> list[str]:
     ):
         worst = rows.iloc[0]
         notes.append(
-            f"{CANNOT_TELL}: {task_label(str(task))}: {clusters:g} documents cannot tell: the "
+            f"{CANNOT_TELL}: {task_label(str(task))}: {counted(clusters, 'document')} cannot tell: the "
             f"smallest possible p is {worst['smallest_p']:.3g}, the threshold "
             f"{worst['threshold']:.3g}"
         )
