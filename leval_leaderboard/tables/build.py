@@ -242,8 +242,8 @@ def _notes(part: Any, analysis: Analysis, average: bool | None) -> list[str]:
     ):
         worst = rows.iloc[0]
         notes.append(
-            f"{CANNOT_TELL}: {task_label(str(task))}: {counted(clusters, 'document')} cannot tell: the "
-            f"smallest possible p is {worst['smallest_p']:.3g}, the threshold "
+            f"{CANNOT_TELL}: {task_label(str(task))}: {counted(clusters, 'document')} cannot tell: "
+            f"the smallest possible p is {worst['smallest_p']:.3g}, the threshold "
             f"{worst['threshold']:.3g}"
         )
     if average is False:
