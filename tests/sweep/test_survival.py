@@ -361,6 +361,8 @@ def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A job in the background inherits an ignored SIGINT; a sweep in a terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until = time.monotonic() + 60
     while len(cells_running(tmp_path)) < min(jobs, available_cores()):
