@@ -34,8 +34,8 @@ class Executor(Protocol):
 class LocalExecutor:
     """Cells on this machine, in order; with one job a cell has all of its memory and cores.
 
-    Two cells with a thread each keep two cores busier than one cell with two threads: the quickstart
-    took 8 min 56 s in place of 9 min 37 s, at twice the memory.
+    Two cells with a thread each keep two cores busier than one cell with two threads: the
+    quickstart took 8 min 56 s in place of 9 min 37 s, at twice the memory.
 
     Args:
         jobs: cells at a time at most; never more than there are cores, which they share.
