@@ -38,12 +38,15 @@ function samplesOf(row) {
   const cell = row.cells[pair.column.at];
   return cell && LEVAL.board.samples[cell.run + " " + pair.column.task];
 }
+function counted(n, noun) {
+  return n + " " + noun + (n === 1 ? "" : "s");
+}
 function drawFacts(row, column, cell) {
   const list = make("dl"), digits = column.lower ? 3 : 2, unit = column.lower ? "" : "%";
   const say = (name, value) => list.append(make("dt", "", name), make("dd", "", value));
   say("Model and setting", row.block);
   say("Value", cell.v.toFixed(digits) + unit + (cell.lo === undefined ? "" : "; 95% interval " + cell.lo.toFixed(digits) + " to " + cell.hi.toFixed(digits)));
-  if (cell.n) say("Asked", cell.n + (column.lower ? " samples" : " questions") + (cell.g ? ", " + cell.g + " documents" : ""));
+  if (cell.n) say("Asked", counted(cell.n, column.lower ? "sample" : "question") + (cell.g ? ", " + counted(cell.g, "document") : ""));
   if (column.chance !== null && !column.lower) say("Chance", (100 * column.chance).toFixed(1) + "%");
   if (cell.cut !== undefined) say("Cut", cell.cut.toFixed(1) + "% of the questions had their document shortened");
   if (cell.un !== undefined) say("Unparsed", cell.un.toFixed(1) + "% of the answers");
@@ -54,7 +57,7 @@ function drawFacts(row, column, cell) {
     say("Against " + view.baseline, (c[0] > 0 ? "+" : "") + c[0].toFixed(digits) + per + (c[1] === null ? "" : " (" + c[1].toFixed(digits) + " to " + c[2].toFixed(digits) + ", corrected level)") + "; p " + (c[3] < 0.001 ? "< 0.001" : "= " + c[3].toFixed(3)) + " (Holm)");
     say("Win / tie / loss", c[5] + " / " + c[6] + " / " + c[7]);
     if (c[8] !== null) say("Detectable", "a true difference of about " + c[8] + per + " would be found in 80% of such sets");
-    if (c[4] === "?") say("Cannot tell", "the smallest p that " + cell.g + " documents can give is " + c[9] + ", the threshold is " + c[10]);
+    if (c[4] === "?") say("Cannot tell", "the smallest p that " + counted(cell.g, "document") + " can give is " + c[9] + ", the threshold is " + c[10]);
   }
   by("facts").replaceChildren(list);
 }
