@@ -65,53 +65,29 @@ def test_training_and_held_out_text_share_no_run_of_50_tokens(model, data):
         assert not known & {tuple(row[i : i + 50]) for i in range(len(row) - 49)}
 
 
-def _dies_after_logging(step):
-    original = module._Metrics.on_log
-
-    def hook(self, args, state, control, **kwargs):
-        original(self, args, state, control, **kwargs)
-        if state.global_step == step:
-            raise KeyboardInterrupt
-
-    return module._Metrics, "on_log", hook
-
-
-def _dies_while_saving(step):
-    original = module.Trainer._save_optimizer_and_scheduler
-
-    def hook(self, output_dir):
-        if self.state.global_step == step:
-            raise KeyboardInterrupt
-        original(self, output_dir)
-
-    return module.Trainer, "_save_optimizer_and_scheduler", hook
-
-
-def _dies(*args):
-    raise KeyboardInterrupt
+_SAVES = (module.Trainer, "_save_optimizer_and_scheduler")  # the weights are written by then
+_LOGS = (module._Metrics, "on_log")
 
 
 @pytest.mark.parametrize(
     ("rank", "where"),
     [
-        (0, _dies_after_logging(5)),
-        (2, _dies_after_logging(5)),
-        (0, _dies_while_saving(4)),
-        (0, (module, "_save", _dies)),
-        (2, (module, "_write_held_out", _dies)),
+        (0, (*_LOGS, 5, True)),
+        (2, (*_LOGS, 5, True)),
+        (0, (*_SAVES, 4)),
+        (0, (module, "_save")),
+        (2, (module, "_write_held_out")),
     ],
     ids=["a-step", "a-step-lora", "half-a-state", "before-the-checkpoint", "before-the-result"],
 )
 def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
-    model, data, tmp_path, monkeypatch, rank, where
+    model, data, tmp_path, killed, rank, where
 ):
     settings = FineTuneSettings(**TINY, lora_rank=rank, save_steps=2)
     whole = finetune(model, [data], tmp_path / "a", settings)
     assert whole["tokens"] == 6 * 32
-    with monkeypatch.context() as patch:
-        patch.setattr(*where)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(model, [data], tmp_path / "b", settings)
+    with killed(*where):
+        finetune(model, [data], tmp_path / "b", settings)
     resumed = finetune(model, [data], tmp_path / "b", settings)
     assert {k: v for k, v in resumed.items() if k != "seconds"} == {
         k: v for k, v in whole.items() if k != "seconds"

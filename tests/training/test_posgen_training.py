@@ -147,46 +147,18 @@ def test_targets_are_the_numbers_after_the_seed_and_batches_cover_each_epoch():
         assert torch.equal(seen[:, 6], (far + seen[:, 3:6].sum(1)) % 17)
 
 
-class _KilledError(Exception):
-    pass
-
-
-def _dies_after(step):
-    """Killed while the step's state is in memory only, or just saved."""
-    original = posgen_train._Recorder.on_step_end
-
-    def hook(self, args, state, control, **kwargs):
-        original(self, args, state, control, **kwargs)
-        if state.global_step == step:
-            raise _KilledError
-
-    return posgen_train._Recorder, "on_step_end", hook
-
-
-def _dies_while_saving(step):
-    """Killed with the weights of a state written, the rest not."""
-    original = posgen_train.Trainer._save_optimizer_and_scheduler
-
-    def hook(self, output_dir):
-        if self.state.global_step == step:
-            raise _KilledError
-        original(self, output_dir)
-
-    return posgen_train.Trainer, "_save_optimizer_and_scheduler", hook
-
-
-def _dies(*args):
-    raise _KilledError
+_SAVES = (posgen_train.Trainer, "_save_optimizer_and_scheduler")  # the weights are written by then
+_STEPS = (posgen_train._Recorder, "on_step_end")  # the step is in memory only, or just saved
 
 
 @pytest.mark.parametrize(
     ("where", "dropout", "keep"),
     [
-        (_dies_after(8), 0.0, "last"),
-        (_dies_after(3), 0.2, "best"),
-        (_dies_while_saving(10), 0.2, "best"),
-        ((posgen_train, "save_models", _dies), 0.2, "best"),
-        ((posgen_train, "_write_result", _dies), 0.0, "last"),
+        ((*_STEPS, 8, True), 0.0, "last"),
+        ((*_STEPS, 3, True), 0.2, "best"),
+        ((*_SAVES, 10), 0.2, "best"),
+        ((posgen_train, "save_models"), 0.2, "best"),
+        ((posgen_train, "_write_result"), 0.0, "last"),
     ],
     ids=[
         "a-step",
@@ -196,7 +168,7 @@ def _dies(*args):
         "before-the-result",
     ],
 )
-def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch, where, dropout, keep):
+def test_a_killed_run_resumes_to_the_same_result(tmp_path, killed, where, dropout, keep):
     architecture = dataclasses.replace(T5, dropout=dropout)
     recipe = _recipe(architecture=architecture, evaluate_every=1, keep=keep)
     runs = RUNS[:2]
@@ -205,10 +177,8 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, monkeypatch, where, d
         return list(train_all(recipe, runs, folder, stack_size=2, save_steps=5, device="cpu"))
 
     unbroken = all_of(tmp_path / "a")
-    with monkeypatch.context() as patch:
-        patch.setattr(*where)
-        with pytest.raises(_KilledError):
-            all_of(tmp_path / "b")
+    with killed(*where):
+        all_of(tmp_path / "b")
     assert not list((tmp_path / "b").glob("*/*/*/result.json"))
     resumed = all_of(tmp_path / "b")
     for name in ("test", "steps", "kept_step"):
