@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from leval_leaderboard.figures.rope import gap_panel, wavelength_panel
 from resonance_vllm.core.spec import RopeSpec
 
 TRAINED, TESTED = "#4477aa", "#ee6677"
-METHOD_COLOURS = ("#666666", "#228833")
+METHOD_MARKS = (("#666666", "o"), ("#228833", "x"))
 # Figure 1 of the paper shows 64 training and 64 test positions of feature 6.
 SHOWN_PERIODS = 3
 
@@ -46,11 +47,20 @@ def draw(
     """
     from matplotlib.figure import Figure
 
+    from resonance_vllm.core.feature_gap import feature_gap
+    from resonance_vllm.core.frequencies import wavelengths
+
     figure = Figure(figsize=(10, 7.5), layout="constrained")
     above = figure.subplots(2, 2)
     _draw_angles(above[0], specs, head_dim, original, seq_len)
-    _draw_wavelengths(above[1][0], specs, head_dim, original, seq_len)
-    _draw_gaps(above[1][1], specs, head_dim, original, factor, seq_len)
+    lengths, gaps = [], []
+    for spec, (colour, marker) in zip(specs, METHOD_MARKS, strict=True):
+        style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
+        lengths.append((_name(spec), wavelengths(spec, head_dim, seq_len).tolist(), style))
+        gaps.append((_name(spec), feature_gap(spec, head_dim, original, factor, seq_len), style))
+    wavelength_panel(above[1][0], lengths, original)
+    gap_panel(above[1][1], gaps, original, int(original * factor))
+    above[1][0].legend()
     figure.savefig(path, dpi=150)
 
 
@@ -85,40 +95,3 @@ def _draw_angles(
         ax.set(xlabel="position", ylabel="rotation angle", ylim=(-0.2, 2 * math.pi + 1.1))
         ax.set_yticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
         ax.legend(loc="upper right", ncols=2)
-
-
-def _draw_wavelengths(
-    ax: Any, specs: Sequence[RopeSpec], head_dim: int, original: int, seq_len: int | None
-) -> None:
-    from resonance_vllm.core.frequencies import wavelengths
-
-    for spec, colour, marker in zip(specs, METHOD_COLOURS, ("o", "x"), strict=True):
-        lengths = wavelengths(spec, head_dim, seq_len)
-        ax.semilogy(lengths, marker, ms=4, color=colour, label=_name(spec))
-    ax.axhline(original, color="black", lw=0.8, ls=":", label=f"L = {original:,}")
-    ax.set(xlabel="feature", ylabel="wavelength (tokens)", title="Wavelengths")
-    ax.legend()
-
-
-def _draw_gaps(
-    ax: Any,
-    specs: Sequence[RopeSpec],
-    head_dim: int,
-    original: int,
-    factor: float,
-    seq_len: int | None,
-) -> None:
-    from resonance_vllm.core.feature_gap import feature_gap
-
-    for spec, colour, marker in zip(specs, METHOD_COLOURS, ("o", "x"), strict=True):
-        gaps = feature_gap(spec, head_dim, original, factor, seq_len)
-        ax.plot(gaps, marker, ms=4, color=colour, label=_name(spec))
-    ax.set_yscale("symlog", linthresh=1e-5)
-    ax.set(
-        xlabel="feature",
-        ylabel="feature gap",
-        ylim=(-2e-6, 3),
-        title=f"Gap of positions up to {int(original * factor):,}",
-    )
-    # Between zero and 1e-4, where no feature of a usual model lies.
-    ax.legend(loc="lower left", bbox_to_anchor=(0.02, 0.1))

@@ -1,10 +1,13 @@
 """Wavelengths and feature gaps of the methods of one model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leval_leaderboard.figures.style import Look, literal, new_figure, sign
 from leval_leaderboard.results.rope_features import RopeFeatures
+
+# Label, a value a feature, and keywords of matplotlib's `plot`.
+Curve = tuple[str, Sequence[float], Mapping[str, Any]]
 
 
 def shown_multiple(features: Mapping[str, RopeFeatures]) -> int | None:
@@ -31,33 +34,50 @@ def rope_figure(
     figure, (left, right) = new_figure(10.5, 4.2, panels=2)
     original = next(iter(features.values())).original
     multiple = shown_multiple(features)
-    for at, (method, found) in enumerate(sorted(features.items())):
-        look = looks[method]
-        # methods often agree: each marks every so many features, so that all of them are seen
-        every = (at % 4, 4)
-        style = {"color": look.colour, "marker": look.marker, "markersize": 4, "linewidth": 0.8,
-                 "linestyle": look.line, "markevery": every}  # fmt: skip
-        left.plot(found.wavelengths, label=literal(method), **style)
-        if multiple is not None:
-            right.plot(found.gaps[multiple], label="_nolegend_", **style)
-    left.set_yscale("log")
-    left.axhline(original, color="black", linewidth=0.9, linestyle=":")
-    left.annotate(
-        f"trained length {original:,}", (0.02, original), xycoords=("axes fraction", "data"),
-        ha="left", va="bottom", fontsize=7, color="#444444",
-    )  # fmt: skip
-    left.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
-    left.set_title("Wavelengths", loc="left")
+    styles = {
+        method: {
+            "color": looks[method].colour, "marker": looks[method].marker, "markersize": 4,
+            "linewidth": 0.8, "linestyle": looks[method].line,
+            # methods often agree: each marks every so many features, so that all of them are seen
+            "markevery": (at % 4, 4),
+        }
+        for at, method in enumerate(sorted(features))
+    }  # fmt: skip
+    wavelength_panel(left, [(m, features[m].wavelengths, styles[m]) for m in styles], original)
     if multiple is None:
         right.set_axis_off()
     else:
-        right.set_yscale("symlog", linthresh=1e-5)
-        right.set_ylim(-2e-6, 3)
-        right.set(xlabel="Feature (pair of dimensions)", ylabel="Feature gap (0 to 2)")
-        title = f"Gap between positions below {original:,} and up to {original * multiple:,}"
-        right.set_title(title, loc="left")
-    figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=4)
+        gaps = [(method, features[method].gaps[multiple], styles[method]) for method in styles]
+        gap_panel(right, gaps, original, original * multiple)
+    figure.legend(
+        *left.get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center",
+        ncols=4,
+    )  # fmt: skip
     lengths = sorted({each.context_length for each in features.values() if each.context_length})
     at_length = f" · at {lengths[-1]:,} tokens" if lengths else ""
     sign(figure, f"{block}{at_length}", "", command)
     return figure
+
+
+def wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None:
+    """Wavelength in tokens over the feature, one line a method, and the trained length."""
+    for label, values, style in lengths:
+        axes.plot(values, label=literal(label), **style)
+    axes.set_yscale("log")
+    axes.axhline(original, color="black", linewidth=0.9, linestyle=":")
+    axes.annotate(
+        f"trained length {original:,}", (0.02, original), xycoords=("axes fraction", "data"),
+        ha="left", va="bottom", fontsize=7, color="#444444",
+    )  # fmt: skip
+    axes.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
+    axes.set_title("Wavelengths", loc="left")
+
+
+def gap_panel(axes: Any, gaps: Sequence[Curve], original: int, longest: int) -> None:
+    """Feature gap between the positions below `original` and those up to `longest`."""
+    for label, values, style in gaps:
+        axes.plot(values, label=literal(label), **style)
+    axes.set_yscale("symlog", linthresh=1e-5)
+    axes.set_ylim(-2e-6, 3)
+    axes.set(xlabel="Feature (pair of dimensions)", ylabel="Feature gap (0 to 2)")
+    axes.set_title(f"Gap to positions below {original:,}, up to {longest:,}", loc="left")
