@@ -54,6 +54,6 @@ def length_figure(rows: Any, looks: dict[str, Look]) -> Any:
     )
     figure.legend(fontsize=8, frameon=False, loc="outside right upper")
     sources = " ".join(sorted({s for s in rows["source"].dropna() if s}))
-    sign(figure, f"{rows['block'].iloc[0]} · bands: 95% intervals, by document", sources,
-         str(rows["command"].iloc[0]))  # fmt: skip
+    bands = " · bands: 95% intervals, by document" if rows["low"].notna().any() else ""
+    sign(figure, f"{rows['block'].iloc[0]}{bands}", sources, str(rows["command"].iloc[0]))
     return figure

@@ -81,7 +81,7 @@ function drawQuestions() {
   const which = by("which").value, items = pair.items;
   const wins = items.filter((i) => i.by > 0).length, losses = items.filter((i) => i.by < 0).length;
   const chosen = items.filter((i) => which === "all" || (which === "win" ? i.by > 0 : which === "loss" ? i.by < 0 : i.by !== 0));
-  by("compare-status").textContent = items.length + " common questions: " + wins + " won, " +
+  by("compare-status").textContent = items.length + " common question" + (items.length === 1 ? "" : "s") + ": " + wins + " won, " +
     (items.length - wins - losses) + " tied, " + losses + " lost. " + Math.min(pair.shown, chosen.length) + " of " + chosen.length + " shown.";
   by("questions").replaceChildren(...chosen.slice(0, pair.shown).map(drawQuestion));
   by("more-questions").hidden = chosen.length <= pair.shown;
