@@ -83,7 +83,7 @@ def shared_prefix_attention(
         )
     layer = cache.layers[module.layer_idx]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out, norm = _own(query, key, value, scale, cache.own_mask(query.shape[2], key.shape[2]))
+    out, norm = _own(query, key, value, scale, cache.own_mask(query.shape[2], key))
     if layer.shared_length:
         shared, shared_norm = _shared(query, layer.shared_keys, layer.shared_values, scale)
         # The shared part's weight in the joint softmax is exp(a) / (exp(a) + exp(b)).

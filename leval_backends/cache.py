@@ -105,33 +105,34 @@ class PrefixCache(Cache):
         else:
             super().__init__(layers=layers)
         self.pads: torch.Tensor | None = None
-        self._mask: torch.Tensor | None = None
+        self._masks: dict[torch.device, torch.Tensor] = {}
 
-    def own_mask(self, n: int, m: int) -> torch.Tensor | None:
-        """Additive mask over the rows' own keys, the same for every layer of a forward pass.
+    def own_mask(self, n: int, key: torch.Tensor) -> torch.Tensor | None:
+        """Additive mask over the rows' own keys, the same for every layer on one device.
 
         Args:
             n: New positions.
-            m: Own positions, the new ones last.
+            key: Own keys `[batch, kv_heads, m, head_dim]` of a layer, the new ones last.
 
         Returns:
             None where plain causal attention over the own part is right; else `[batch, 1, n, m]`
             in the keys' dtype. A padding position sees itself, so that no row is empty.
         """
+        m, device = key.shape[2], key.device
         if self.pads is None and n in (1, m):
             return None
-        if self._mask is not None and self._mask.shape[2:] == (n, m):
-            return self._mask
-        layer = self.layers[0]
-        rows = torch.arange(m - n, m, device=layer.device)[:, None]
-        columns = torch.arange(m, device=layer.device)[None, :]
+        known = self._masks.get(device)
+        if known is not None and known.shape[2:] == (n, m):
+            return known
+        rows = torch.arange(m - n, m, device=device)[:, None]
+        columns = torch.arange(m, device=device)[None, :]
         seen = (columns <= rows)[None]
         if self.pads is not None:
-            seen = seen & (columns[None] >= self.pads.to(layer.device)[:, None, None])
+            seen = seen & (columns[None] >= self.pads.to(device)[:, None, None])
             seen = seen | (columns == rows)[None]
-        mask = torch.zeros(seen.shape, dtype=layer.dtype, device=layer.device)
-        self._mask = mask.masked_fill_(~seen, float("-inf"))[:, None]
-        return self._mask
+        mask = torch.zeros(seen.shape, dtype=key.dtype, device=device)
+        self._masks[device] = mask.masked_fill_(~seen, float("-inf"))[:, None]
+        return self._masks[device]
 
 
 def path_cache(capacity: int, *, split: bool) -> PrefixCache:

@@ -21,7 +21,7 @@ from transformers import (
 from leval_backends import attention
 from leval_backends.plan import Step, make_plan
 from leval_backends.reader import Counters, PathReader, batches, free_memory, out_of_memory
-from leval_backends.reuse import Reuse, implementation
+from leval_backends.reuse import Reuse, implementation, input_device
 
 logger = logging.getLogger(__name__)
 
@@ -308,7 +308,7 @@ class Decoder:
         self, questions: list[Question], length: int, reader: PathReader
     ) -> list[list[int]]:
         """New tokens of each question, all of which begin with the path's first `length`."""
-        device = self.model.get_input_embeddings().weight.device
+        device = input_device(self.model)
         own = [question.tokens[length:] for question in questions]
         width = max(map(len, own))
         pads = torch.tensor([width - len(row) for row in own], device=device)

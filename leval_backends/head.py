@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from leval_backends.reuse import keeps_logits
+from leval_backends.reuse import input_device, keeps_logits
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Head:
         self.output: Any = None
         try:
             decoder, output = model.get_decoder(), model.get_output_embeddings()
-            tokens = torch.arange(4, 12, device=model.get_input_embeddings().weight.device)[None]
+            tokens = torch.arange(4, 12, device=input_device(model))[None]
             with torch.no_grad():
                 hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
                 same = torch.equal(output(hidden), model(tokens, use_cache=False).logits)

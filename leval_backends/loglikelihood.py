@@ -11,7 +11,7 @@ from leval_backends.cache import PrefixCache
 from leval_backends.head import Head, Scores
 from leval_backends.plan import Step, make_plan
 from leval_backends.reader import Counters, PathReader, batches, free_memory, out_of_memory
-from leval_backends.reuse import Reuse, forward, implementation
+from leval_backends.reuse import Reuse, forward, implementation, input_device
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ class Scorer:
     def _after(
         self, tokens: list[int], position: int, first: int, reader: PathReader
     ) -> torch.Tensor:
-        device = self.model.get_input_embeddings().weight.device
+        device = input_device(self.model)
         places = torch.arange(position, position + len(tokens), device=device)[None]
         with attention.attending(reader.path):
             return self.head.run(
@@ -224,7 +224,7 @@ class Scorer:
         """Rows after a shared prefix; where memory runs out, each of them by itself."""
         own = [passages[row].inputs[length:] for row in batch]
         width = max(map(len, own))
-        device = self.model.get_input_embeddings().weight.device
+        device = input_device(self.model)
         pads = torch.tensor([width - len(row) for row in own], device=device)
         past = reader.rows(length, width, pads if bool(pads.any()) else None)
         try:
@@ -275,7 +275,7 @@ class Scorer:
         done: Callable[[int, Scores | None], object],
     ) -> None:
         """One forward pass; where memory runs out, its halves; then chunks; then failure."""
-        device = self.model.get_input_embeddings().weight.device
+        device = input_device(self.model)
         first = passages[batch[0]].first
         inputs = [passages[row].inputs for row in batch]
         try:

@@ -136,7 +136,7 @@ def _probe(model: Any, *, split: bool) -> tuple[float, int]:
     step = max(1, (config.vocab_size - 8) // (_PROBE_LENGTH + 1))
     tokens = [4 + step * i for i in range(1, _PROBE_LENGTH + 1)]
     rows = [tokens, tokens[:_PROBE_SPLIT] + tokens[_PROBE_SPLIT + 3 :]]
-    device = model.get_input_embeddings().weight.device
+    device = input_device(model)
     plain = [
         model(torch.tensor([row], device=device), use_cache=False).logits[0, -2:].float()
         for row in rows
@@ -180,7 +180,7 @@ def forward(
         run: The part of the model to call, the whole of it by default.
         options: Passed to the model.
     """
-    device = model.get_input_embeddings().weight.device
+    device = input_device(model)
     before = past.get_seq_length()
     width = max(map(len, rows))
     fresh = torch.tensor([width - len(row) for row in rows], device=device)
@@ -204,6 +204,13 @@ def forward(
             use_cache=True,
             **options,
         )
+
+
+def input_device(model: Any) -> torch.device:
+    """Where token ids go: beside the embeddings, or where accelerate brings them from elsewhere."""
+    embeddings = model.get_input_embeddings()
+    device = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
+    return embeddings.weight.device if device is None else torch.device(device)
 
 
 def keeps_logits(model: Any) -> bool:

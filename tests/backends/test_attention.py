@@ -69,6 +69,15 @@ def test_split_softmax_equals_one_softmax_over_shared_and_own_keys(pads):
         torch.testing.assert_close(got[row, pad:].double(), expected[row, pad:], atol=2e-6, rtol=0)
 
 
+def test_each_device_has_the_mask_of_its_layers():
+    rows = cache.rows_cache(None, 0, 4, split=True, pads=torch.tensor([0, 2]))
+    here = rows.own_mask(1, torch.ones(2, 1, 4, 8))
+    there = rows.own_mask(1, torch.ones(2, 1, 4, 8, device="meta"))
+    assert (here.device.type, there.device.type) == ("cpu", "meta")
+    assert rows.own_mask(1, torch.ones(2, 1, 4, 8)) is here
+    assert here.isinf().sum(-1).flatten().tolist() == [0, 2]
+
+
 def test_shared_keys_are_views_not_copies():
     path = cache.path_cache(8, split=True)
     path.update(torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4), 0)

@@ -51,6 +51,22 @@ def test_greedy_text_is_that_of_hf(make_model, tokenizer, kind, attention):
     assert ours.telemetry()["near_ties"] == []
 
 
+def test_a_model_spread_over_devices_answers_as_on_one(make_model, tokenizer, tmp_path):
+    """Accelerate's hooks bring weights, tokens and states together, here from the disk."""
+    make_model("llama").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    whole = HFLong(str(tmp_path), device="cpu", dtype="float32")
+    rows = [(None, row[:5], row[5:]) for row in map(whole.tok_encode, PROMPTS)]
+    expected = whole.generate_until(requests()), whole._loglikelihood_tokens(rows)
+    spread = HFLong(
+        str(tmp_path), device="cpu", dtype="float32", parallelize=True,
+        max_cpu_memory="60KB", offload_folder=str(tmp_path / "away"),
+    )  # fmt: skip
+    assert "disk" in spread.model.hf_device_map.values()
+    assert (spread.generate_until(requests()), spread._loglikelihood_tokens(rows)) == expected
+    assert spread.reuse.mode == "split"
+
+
 @pytest.mark.parametrize(
     "options",
     [
