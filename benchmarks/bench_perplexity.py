@@ -78,8 +78,8 @@ def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from leval_tasks.perplexity.model import Reader
+    from leval_tasks.perplexity.pydocs import draw_pydocs
     from leval_tasks.perplexity.settings import read_settings
-    from leval_tasks.perplexity.task import draw_pydocs
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype))

@@ -116,10 +116,10 @@ def engine(runs: int, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     from leval_leaderboard.smollm2 import prepare
-    from resonance_vllm import settings
+    from resonance_vllm import model_config, settings
 
     path = prepare()
-    config = settings.read_config(str(path))
+    config = model_config.read_config(str(path))
     overrides = {
         name: settings.vllm_hf_overrides({"rope_type": name, "factor": 2}, config)
         for name in ("yarn", "resonance_yarn")

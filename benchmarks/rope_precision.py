@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from resonance_vllm import hf, settings
+from resonance_vllm import hf, model_config, settings
 
 METHODS = ("yarn", "resonance_yarn")
 PRECISIONS = ((torch.float32, "model"), (torch.bfloat16, "model"), (torch.bfloat16, "float32"))
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=2.0)
     args = parser.parse_args()
     hf.register()
-    config = settings.read_config(args.checkpoint)
+    config = model_config.read_config(args.checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(args.checkpoint)
     text = longest_document(args.corpus)
     ids = tokenizer(text, return_tensors="pt").input_ids[:, : args.length]

@@ -12,42 +12,20 @@ from typing import Any
 
 import torch
 from transformers import (
-    LogitsProcessor,
     LogitsProcessorList,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 
 from leval_backends import attention
+from leval_backends.options import greedy, looks_back
 from leval_backends.plan import Step, make_plan
 from leval_backends.reader import Counters, PathReader, batches, free_memory, out_of_memory
 from leval_backends.reuse import Reuse, implementation, input_device
+from leval_backends.steps import NearTies, StopStrings
 
 logger = logging.getLogger(__name__)
 
-NEAR_TIE = 1e-4
-_LISTED = 1000
-# Keys of a checkpoint's generation config that greedy decoding does not look at, or that are the
-# same for every row. Any other key may look at the tokens before, where padding would show.
-_HARMLESS = frozenset(
-    {
-        *("bos_token_id", "eos_token_id", "pad_token_id"),
-        *("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p"),
-        *("epsilon_cutoff", "eta_cutoff", "transformers_version", "_from_model_config"),
-        *("use_cache", "cache_implementation", "max_length", "max_new_tokens"),
-        *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
-        "return_dict_in_generate",
-    }
-)
-_OURS = frozenset({"do_sample", "temperature", "top_k", "top_p", "use_cache"})
-_ALONE = frozenset(
-    {
-        *("num_beams", "num_return_sequences", "num_beam_groups", "constraints"),
-        *("force_words_ids", "penalty_alpha", "dola_layers", "guidance_scale"),
-        *("prompt_lookup_num_tokens", "assistant_model", "streamer", "max_length"),
-        *("cache_implementation", "past_key_values", "stopping_criteria", "logits_processor"),
-    }
-)
+_LISTED = 1000  # near ties
 
 
 @dataclass(frozen=True)
@@ -74,74 +52,6 @@ class Question:
         return json.dumps(
             [self.until, self.max_new_tokens, dict(self.options)], sort_keys=True, default=str
         )
-
-
-def must_run_alone(options: Mapping[str, Any]) -> str:
-    """Why generation options cannot be served from a shared prefix; empty if they can."""
-    if options.get("do_sample"):
-        return "sampling"
-    used = sorted(
-        key for key in _ALONE & options.keys() if options[key] not in (None, 1, False, 1.0)
-    )
-    return f"generation option {', '.join(used)}" if used else ""
-
-
-def looks_back(options: Mapping[str, Any], generation_config: Any) -> bool:
-    """Whether decoding looks at earlier tokens, so that rows of a batch must not be padded."""
-    return bool(options.keys() - _OURS) or bool(generation_config.to_diff_dict().keys() - _HARMLESS)
-
-
-class StopStrings(StoppingCriteria):
-    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does.
-
-    Attributes:
-        ended: New tokens of each stopped row, by its number.
-    """
-
-    def __init__(self, tokenizer: Any, until: Sequence[str], start: int) -> None:
-        self.tokenizer = tokenizer
-        self.start = start
-        self.until = [
-            # Two tokens more than the string takes: it may come out cut in another way.
-            (stop, len(tokenizer.encode(stop, add_special_tokens=False)) + 2)
-            for stop in until
-            if stop
-        ]
-        self.ended: dict[int, int] = {}
-
-    def __call__(
-        self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
-    ) -> torch.Tensor:
-        """True for rows that have just completed a stop string, `[batch]`."""
-        fresh = input_ids[:, self.start :]
-        done = [False] * len(fresh)
-        for stop, width in self.until:
-            texts = self.tokenizer.batch_decode(fresh[:, -width:])
-            done = [was or stop in text for was, text in zip(done, texts, strict=True)]
-        for row, stopped in enumerate(done):
-            if stopped:
-                self.ended.setdefault(row, fresh.shape[1])
-        return torch.tensor(done, device=input_ids.device)
-
-
-class NearTies(LogitsProcessor):
-    """Note the steps whose two best logits differ by less than `NEAR_TIE`; change nothing."""
-
-    def __init__(self, progress: Callable[[int], object]) -> None:
-        self.steps: list[tuple[int, int, float, list[int]]] = []
-        self.step = 0
-        self.progress = progress
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        """Scores unchanged, `[batch, vocabulary]`."""
-        best = scores.topk(2, dim=-1)
-        gaps = (best.values[:, 0] - best.values[:, 1]).tolist()
-        for row, gap in enumerate(gaps):
-            if gap < NEAR_TIE:
-                self.steps.append((row, self.step, gap, best.indices[row].tolist()))
-        self.step += 1
-        self.progress(len(gaps))
-        return scores
 
 
 class Decoder:
@@ -367,9 +277,3 @@ class Decoder:
         while length and tokens[length - 1] == pad:
             length -= 1
         return length
-
-
-def greedy(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Generation options without those that only sampling has."""
-    kept = {key: value for key, value in options.items() if key not in _OURS}
-    return {**kept, "do_sample": False}

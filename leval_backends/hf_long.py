@@ -16,9 +16,10 @@ from lm_eval.models.utils import (
 from tqdm import tqdm
 
 from leval_backends import parallel, precision, reuse
-from leval_backends.generate import Decoder, Question, must_run_alone
+from leval_backends.generate import Decoder, Question
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
+from leval_backends.options import must_run_alone
 from leval_backends.reader import Counters
 
 logger = logging.getLogger(__name__)

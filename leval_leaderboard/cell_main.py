@@ -31,7 +31,7 @@ from leval_leaderboard.cell_files import (
 )
 from leval_leaderboard.errors import CellError
 from leval_leaderboard.rope_features import write_features
-from resonance_vllm.settings import BACKENDS
+from resonance_vllm.backend_args import BACKENDS
 
 log = logging.getLogger("leval_leaderboard.cell")
 

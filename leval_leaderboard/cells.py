@@ -20,7 +20,7 @@ from leval_leaderboard.identity import (
     hub_commit,
     package_versions,
 )
-from resonance_vllm import settings
+from resonance_vllm import backend_args, model_config, settings
 
 # Arguments that may name a further folder of weights or tokenizer files.
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
@@ -81,7 +81,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
         folder = folder.resolve()
         identity: dict[str, Any] = {"files": folder_identity(folder)}
         return ModelFiles(
-            path=str(folder), config=settings.read_config(str(folder)), identity=identity
+            path=str(folder), config=model_config.read_config(str(folder)), identity=identity
         )
     if model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
         raise ModelNotFoundError(f"models.{model.name}.path: there is no folder {model.path}")
@@ -89,7 +89,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
     path = str(snapshot) if snapshot else model.path
     return ModelFiles(
         path=path,
-        config=settings.read_config(path),
+        config=model_config.read_config(path),
         identity={"hub": model.path, "commit": commit},
     )
 
@@ -109,7 +109,7 @@ def _model_args(request: CellRequest, files: ModelFiles, precision: str) -> dict
     model = request.model
     args: dict[str, Any] = dict(model.args)
     if model.backend in ROPE_BACKENDS:
-        args |= settings.model_args(
+        args |= backend_args.model_args(
             request.rope,
             backend=model.backend,
             model_path=files.path,
@@ -145,7 +145,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cel
         rope = settings.complete(request.rope, files.config)
     precision = config.rope_precision
     if model.backend in ROPE_BACKENDS:
-        precision = settings.effective_rope_precision(model.backend, precision)
+        precision = backend_args.effective_rope_precision(model.backend, precision)
     context_length = model_args.get("max_length") or model_args.get("max_model_len")
     asked = {
         "tasks": list(task.tasks),

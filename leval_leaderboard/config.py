@@ -9,8 +9,9 @@ from typing import Any
 from leval_leaderboard import config_checks as checks
 from leval_leaderboard.config_files import apply_overrides, find_config, load_with_includes
 from leval_leaderboard.errors import ConfigError, near_matches
+from resonance_vllm.backend_args import BACKENDS
 from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS, split_rope_type
-from resonance_vllm.settings import BACKENDS, long_name
+from resonance_vllm.settings import long_name
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # Backends whose RoPE we can set; every other one runs the model as its server or file has it.

@@ -16,7 +16,7 @@ from typing import Any
 
 from leval_leaderboard import smollm2
 from leval_leaderboard.errors import ModelNotFoundError
-from resonance_vllm.settings import BACKENDS
+from resonance_vllm.backend_args import BACKENDS
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_leaderboard.cell_files import FEATURES, SCHEMA_VERSION, write_json
-from resonance_vllm import settings
+from resonance_vllm import backend_args, model_config, settings
 
 log = logging.getLogger("leval_leaderboard.cell")
 
@@ -40,8 +40,8 @@ def features(
     from resonance_vllm.core.spec import RopeSpec
 
     spec = RopeSpec.from_dict(dict(rope))
-    dim = settings.rotary_dim(config, rope)
-    original = spec.original_max_position_embeddings or settings.original_length(config)
+    dim = model_config.rotary_dim(config, rope)
+    original = spec.original_max_position_embeddings or model_config.original_length(config)
     lengths = frequencies.wavelengths(spec, dim, context_length)
     return {
         "head_dim": dim,
@@ -64,13 +64,13 @@ def write_features(cell: Mapping[str, Any], folder: Path) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written.
     """
-    if cell["model"]["backend"] not in settings.BACKENDS:
+    if cell["model"]["backend"] not in backend_args.BACKENDS:
         return
     try:
-        config = settings.read_config(cell["model"]["path"])
+        config = model_config.read_config(cell["model"]["path"])
         rope = cell["method"]["rope_parameters"]
         if rope is None:
-            rope = settings.complete(settings.own_rope(config), config)
+            rope = settings.complete(model_config.own_rope(config), config)
         found = features(rope, config, cell["context_length"])
     except (ValueError, OSError, TypeError, ArithmeticError) as error:
         # a picture costs no result, whatever a model's config holds

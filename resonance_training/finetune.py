@@ -32,7 +32,8 @@ from resonance_training.made_by import made_by
 from resonance_training.posgen_settings import TrainingError
 from resonance_training.resume import Clock, InOrderTrainer, last_state, write_whole
 from resonance_vllm.hf import register
-from resonance_vllm.settings import complete, hf_overrides, own_rope, read_config
+from resonance_vllm.model_config import own_rope, read_config
+from resonance_vllm.settings import complete, hf_overrides
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from resonance_vllm.core.spec import RopeSpec, split_rope_type
+from resonance_vllm.model_config import GLOBAL_LAYERS, own_rope, rotary_dim
 from resonance_vllm.settings import (
-    GLOBAL_LAYERS,
     VLLM_UNMULTIPLIED,
     context_limit,
     hf_overrides,
-    own_rope,
-    rotary_dim,
     vllm_hf_overrides,
 )
 

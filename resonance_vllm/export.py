@@ -13,7 +13,8 @@ from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.settings import GLOBAL_LAYERS, complete, context_limit, rotary_dim
+from resonance_vllm.model_config import GLOBAL_LAYERS, rotary_dim
+from resonance_vllm.settings import complete, context_limit
 
 # Files that hold weights: linked where the file system can, never rewritten.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")

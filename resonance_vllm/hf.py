@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from resonance_vllm import hf_rotary
+from resonance_vllm.backend_args import ROPE_PRECISIONS
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
-from resonance_vllm.settings import ROPE_PRECISIONS
 
 _MARK = "_resonance_registered"
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, split_rope_type
-from resonance_vllm.settings import check_family
+from resonance_vllm.model_config import check_family
 
 # Families whose attention rotates through a module-level apply_rotary_pos_emb(q, k, cos, sin) and
 # whose results were compared with a float32 rotation worked out by hand.

@@ -8,26 +8,23 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import METHOD_KEYS, PREFIX, RopeSpec, dynamic_factor, split_rope_type
+from resonance_vllm.model_config import (
+    GLOBAL_LAYERS,
+    check_family,
+    max_positions,
+    original_length,
+    own_rope,
+)
 
 logger = logging.getLogger(__name__)
 
 # vLLM takes the length of these types from max_position_embeddings; all others it multiplies by
 # `factor` (vllm/config/model.py, _get_and_verify_max_len).
 VLLM_UNMULTIPLIED = frozenset({"yarn", "llama3", "longrope"})
-ROPE_PRECISIONS = ("float32", "model")
-# Backends whose RoPE we can set -> the library that runs the model.
-BACKENDS = {
-    "hf": "transformers",
-    "hf-long": "transformers",
-    "vllm": "vllm",
-    "vllm-long": "vllm",
-}
-GLOBAL_LAYERS = "full_attention"
 
 
 def parse_rope(text: str) -> dict[str, Any]:
@@ -73,43 +70,6 @@ def _parsed_value(text: str) -> Any:
 def long_name(rope_type: str) -> str:
     """Resolve the short form `ntk` (and `resonance_ntk`) of our command line to `ntk_aware`."""
     return {"ntk": "ntk_aware", PREFIX + "ntk": PREFIX + "ntk_aware"}.get(rope_type, rope_type)
-
-
-def own_rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's own settings as one flat dictionary; of several layer types the global one.
-
-    Older config.json files keep `rope_theta` at the top and the rest in `rope_scaling`.
-    """
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if GLOBAL_LAYERS in rope:
-        rope = rope[GLOBAL_LAYERS] or {}
-    result = dict(rope)
-    result.setdefault("rope_type", result.pop("type", None) or "default")
-    result.pop("type", None)
-    for key in ("rope_theta", "partial_rotary_factor"):
-        if result.get(key) is None and config.get(key) is not None:
-            result[key] = config[key]
-    return result
-
-
-def check_family(config: Mapping[str, Any]) -> None:
-    """Raise RopeConfigError for a model whose positions our settings cannot describe."""
-    model = config.get("model_type", "unknown")
-    if config.get("kv_lora_rank") is not None or config.get("qk_rope_head_dim") is not None:
-        raise RopeConfigError(
-            f"model_type: {model!r} uses multi-head latent attention (MLA), whose rotary part both "
-            "libraries build in their own way; allowed: models with one RoPE over the whole head"
-        )
-    if "mrope_section" in own_rope(config):
-        raise RopeConfigError(
-            f"model_type: {model!r} uses multi-axis RoPE (mrope_section); allowed: models with one "
-            "position a token"
-        )
-    if "text_config" in config and "rope_parameters" not in config:
-        raise RopeConfigError(
-            f"model_type: {model!r} nests its language model in text_config; allowed: text-only "
-            "checkpoints"
-        )
 
 
 def complete(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,38 +120,6 @@ def _base_method(own: Mapping[str, Any]) -> str | None:
         return split_rope_type(own["rope_type"])[0]
     except RopeConfigError:
         return None
-
-
-def max_positions(config: Mapping[str, Any]) -> int:
-    """`max_position_embeddings` of a config, or RopeConfigError if it has none."""
-    value = config.get("max_position_embeddings")
-    if not isinstance(value, int):
-        raise RopeConfigError(
-            f"max_position_embeddings: {value!r} in the model's config; allowed: an integer"
-        )
-    return value
-
-
-def original_length(config: Mapping[str, Any]) -> int:
-    """Trained length `L` of a model in tokens, as its config tells."""
-    for value in (
-        own_rope(config).get("original_max_position_embeddings"),
-        config.get("original_max_position_embeddings"),
-    ):
-        if value is not None:
-            return int(value)
-    return max_positions(config)
-
-
-def rotary_dim(config: Mapping[str, Any], rope: Mapping[str, Any] | None = None) -> int:
-    """Rotated dimensions of a head."""
-    head_dim = config.get("head_dim")
-    if head_dim is None:
-        if not config.get("hidden_size") or not config.get("num_attention_heads"):
-            raise RopeConfigError("head_dim: not in the model's config; allowed: an integer")
-        head_dim = config["hidden_size"] // config["num_attention_heads"]
-    share = (rope or own_rope(config)).get("partial_rotary_factor") or 1.0
-    return int(head_dim * share)
 
 
 def context_limit(
@@ -323,83 +251,3 @@ def _overrides(
     if config.get("original_max_position_embeddings") is not None or longrope:
         result["original_max_position_embeddings"] = original
     return result
-
-
-def read_config(model_path: str) -> dict[str, Any]:
-    """config.json of a local checkpoint, or of a hub model that transformers can find.
-
-    Raises:
-        OSError: there is none.
-    """
-    path = Path(model_path) / "config.json"
-    if path.is_file():
-        loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return loaded
-    from transformers import AutoConfig
-
-    converted: dict[str, Any] = AutoConfig.from_pretrained(model_path).to_dict()
-    return converted
-
-
-def effective_rope_precision(backend: str, rope_precision: str) -> str:
-    """What `rope_precision` really is on a backend: vLLM always rotates in the model's dtype."""
-    if rope_precision not in ROPE_PRECISIONS:
-        raise RopeConfigError(
-            f"rope_precision: {rope_precision!r} is not allowed; allowed: "
-            f"{' or '.join(ROPE_PRECISIONS)}"
-        )
-    return "model" if BACKENDS.get(backend) == "vllm" else rope_precision
-
-
-def model_args(
-    rope: Mapping[str, Any] | None,
-    *,
-    backend: str,
-    model_path: str,
-    context_length: int | None = None,
-    rope_precision: str = "float32",
-) -> dict[str, Any]:
-    """`model_args` for lm-eval.
-
-    Args:
-        rope: the request; None runs the checkpoint as it is.
-        backend: one of `BACKENDS`.
-        model_path: checkpoint folder or hub name.
-        context_length: longest sequence in tokens; None leaves the limit of the settings.
-        rope_precision: precision of the rotation on HF, `float32` or `model`.
-
-    Returns:
-        A dictionary to be passed as JSON or as a mapping: it holds dictionaries.
-
-    Raises:
-        RopeConfigError: the backend is unknown, the settings are not allowed, or `context_length`
-            is above their limit.
-    """
-    if backend not in BACKENDS:
-        raise RopeConfigError(
-            f"backend: {backend!r} cannot be given RoPE settings; allowed: {', '.join(BACKENDS)}"
-        )
-    precision = effective_rope_precision(backend, rope_precision)
-    args: dict[str, Any] = {"pretrained": model_path}
-    config = read_config(model_path)
-    limit = context_limit(rope, config, context_length)
-    if context_length is not None and context_length > limit:
-        raise RopeConfigError(
-            f"context_length: {context_length} is above the limit of {limit} tokens of "
-            f"{rope or own_rope(config)}; allowed: up to {limit}, or a larger factor"
-        )
-    length = context_length or limit
-    if length > max_positions(config) and rope is not None and "factor" not in rope:
-        logger.warning(
-            "%s runs on %d tokens, beyond the %d of its config: bare extrapolation",
-            rope.get("rope_type"),
-            length,
-            max_positions(config),
-        )
-    if BACKENDS[backend] == "vllm":
-        if rope is not None:
-            args["hf_overrides"] = vllm_hf_overrides(rope, config, length)
-        return {**args, "max_model_len": length}
-    if rope is not None:
-        args.update(hf_overrides(rope, config, context_length))
-    return {**args, "max_length": length, "rope_precision": precision}

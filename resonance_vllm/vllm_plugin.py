@@ -17,7 +17,7 @@ from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, PREFIX, YARN_WAVELENGTH, RopeSpec
-from resonance_vllm.settings import check_family
+from resonance_vllm.model_config import check_family
 
 TESTED_VERSIONS = ("0.32.0",)
 

@@ -73,7 +73,7 @@ def _with_rope(
     context_length: str | None = None,
 ) -> list[str]:
     """Put RoPE settings into `--model_args`, as JSON because they hold dictionaries."""
-    from resonance_vllm import settings
+    from resonance_vllm import backend_args, settings
 
     if rope is None:
         raise click.UsageError("--rope-precision and --context-length go with --rope")
@@ -85,7 +85,7 @@ def _with_rope(
     given = _model_args(_values(arguments, "--model_args", "-a"))
     if "pretrained" not in given:
         raise click.UsageError("--rope needs --model_args pretrained=MODEL")
-    own = settings.model_args(
+    own = backend_args.model_args(
         settings.parse_rope(rope),
         backend=backend[0] if backend else "hf",
         model_path=str(given["pretrained"]),

@@ -1,9 +1,20 @@
 """Long text that every Python brings along: the language reference of `pydoc_data.topics`."""
 
 import hashlib
+import logging
 import platform
+import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from leval_tasks.errors import DataError, SettingError
+from leval_tasks.perplexity.documents import Document, Drawn
+from leval_tasks.perplexity.model import Reader
+from leval_tasks.perplexity.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+PYDOCS = "pydocs"
 SEPARATOR = "\n\n"
 
 
@@ -46,3 +57,53 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, di
 def equal_cuts(n: int, size: int) -> Sequence[tuple[int, int]]:
     """Bounds of as many pieces of `size` tokens as `n` tokens hold; what remains is left out."""
     return [(start, start + size) for start in range(0, n - size + 1, size)]
+
+
+def draw_pydocs(reader: Reader, settings: Settings) -> tuple[Drawn, dict[str, Any]]:
+    """Documents of equal token length from the language reference, drawn with the seed.
+
+    A document fills one window of the longest context; in the modes whose windows move it is twice
+    as long. `max_tokens` sets another size.
+
+    Raises:
+        DataError: The language reference is shorter than one document.
+        SettingError: `min_tokens` asks for longer documents than are cut.
+    """
+    text, identity = language_reference()
+    tokens, ends = reader.encode(text)
+    moving = settings.mode in ("sliding", "disjoint")
+    size = settings.max_tokens or settings.full_window * (2 if moving else 1)
+    if settings.min_tokens > size:
+        raise SettingError(
+            f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "
+            "ppl_pydocs; leave it out, or set max_tokens, which is their size"
+        )
+    cuts = equal_cuts(len(tokens), size)
+    if not cuts:
+        raise DataError(
+            f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
+            "take a shorter context_length, or ppl_pg19"
+        )
+    chosen = sorted(random.Random(settings.seed).sample(cuts, min(settings.num_docs, len(cuts))))
+    if len(cuts) < settings.num_docs:
+        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, len(cuts))
+    documents = []
+    for start, end in chosen:
+        first = ends[start - 1] if start else 0
+        documents.append(
+            Document(
+                f"{PYDOCS}-{start}",
+                text[first : ends[end - 1]],
+                tokens[start:end],
+                [place - first for place in ends[start:end]],
+            )
+        )
+    left_out = {"tokens_after_the_last_cut": len(tokens) - cuts[-1][1]}
+    data = {
+        "source": "pydoc_data.topics",
+        "path": f"Python {identity['python_version']}",
+        "sample": False,
+        "python_version": identity["python_version"],
+        "files": {"pydoc_data/topics.py": identity["sha256"]},
+    }
+    return Drawn(documents, left_out), data

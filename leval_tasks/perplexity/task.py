@@ -4,58 +4,30 @@ Requests are of the type `_loglikelihood_tokens`, which hf, hf-long, vllm and lo
 answer alike: token ids go to the model as they are, nothing is tokenised twice or cut.
 """
 
-import hashlib
 import itertools
 import logging
 import math
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 
-from leval_tasks.errors import DataError, SettingError
 from leval_tasks.perplexity import metrics
 from leval_tasks.perplexity.documents import Document, Drawn, draw, read_corpus
 from leval_tasks.perplexity.model import Reader, find_reader
-from leval_tasks.perplexity.pydocs import equal_cuts, language_reference
+from leval_tasks.perplexity.pydocs import PYDOCS, draw_pydocs
+from leval_tasks.perplexity.requests import (
+    REQUEST,
+    WindowRequest,
+    asks_lm_eval_for_shared_logits,
+    check_shared_logits,
+)
 from leval_tasks.perplexity.settings import Settings, read_settings
 from leval_tasks.perplexity.windows import Window, make_windows
 from leval_tasks.running import running_model
 
 logger = logging.getLogger(__name__)
-
-REQUEST = "_loglikelihood_tokens"
-PYDOCS = "pydocs"
-
-
-class WindowRequest(Instance):
-    """One window for a model; unpacks to (cache key, context ids, scored ids).
-
-    What lm-eval logs of a request is `arguments`: here a line that names the window and the digest
-    of its tokens, never the tokens. There is no cache key: lm-eval's response cache holds the
-    answers to text requests only.
-    """
-
-    def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
-        digest = hashlib.sha256(repr((context, scored)).encode()).hexdigest()[:16]
-        label = (
-            f"{kwargs['doc']['document_id']} @{window.context_length}: tokens "
-            f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
-        )
-        super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
-        self.token_parts = (None, context, scored)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.token_parts)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.token_parts[index]
-
-    def __len__(self) -> int:
-        return len(self.token_parts)
 
 
 class PerplexityTask(Task):
@@ -277,79 +249,3 @@ def band_pairs(cumulated: Sequence[tuple[int, float, int]]) -> dict[str, list[fl
     return {
         band_name(a[0], b[0]): [b[1] - a[1], b[2] - a[2]] for a, b in itertools.pairwise(cumulated)
     }
-
-
-def asks_lm_eval_for_shared_logits(model: Any) -> bool:
-    """Whether this is lm-eval's own hf backend with its cache of logits, which is on by default."""
-    return bool(getattr(model, "logits_cache", False)) and not hasattr(model, "teacher_forced")
-
-
-def check_shared_logits(parts: Sequence[tuple[None, list[int], list[int]]]) -> None:
-    """Refuse requests that lm-eval 0.4.13's hf backend would answer with the wrong positions.
-
-    It answers requests of the same tokens from one forward pass and takes the *first* positions of
-    the longest scored part for all of them (`Collator.get_cache`), which is wrong where the scored
-    parts differ in length. Repetitive text gives such windows.
-
-    Raises:
-        SettingError: There are such requests; says which argument turns that off.
-    """
-    lengths: dict[str, int] = {}
-    for _, context, scored in parts:
-        key = hashlib.sha256(repr(context + scored[:-1]).encode()).hexdigest()
-        if lengths.setdefault(key, len(scored)) != len(scored):
-            raise SettingError(
-                "two windows hold the same tokens but score different parts of them, which "
-                "lm-eval's hf backend mixes up; give logits_cache=False in --model_args, or use "
-                "--model hf-long"
-            )
-
-
-def draw_pydocs(reader: Reader, settings: Settings) -> tuple[Drawn, dict[str, Any]]:
-    """Documents of equal token length from the language reference, drawn with the seed.
-
-    A document fills one window of the longest context; in the modes whose windows move it is twice
-    as long. `max_tokens` sets another size.
-
-    Raises:
-        DataError: The language reference is shorter than one document.
-        SettingError: `min_tokens` asks for longer documents than are cut.
-    """
-    text, identity = language_reference()
-    tokens, ends = reader.encode(text)
-    moving = settings.mode in ("sliding", "disjoint")
-    size = settings.max_tokens or settings.full_window * (2 if moving else 1)
-    if settings.min_tokens > size:
-        raise SettingError(
-            f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "
-            "ppl_pydocs; leave it out, or set max_tokens, which is their size"
-        )
-    cuts = equal_cuts(len(tokens), size)
-    if not cuts:
-        raise DataError(
-            f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
-            "take a shorter context_length, or ppl_pg19"
-        )
-    chosen = sorted(random.Random(settings.seed).sample(cuts, min(settings.num_docs, len(cuts))))
-    if len(cuts) < settings.num_docs:
-        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, len(cuts))
-    documents = []
-    for start, end in chosen:
-        first = ends[start - 1] if start else 0
-        documents.append(
-            Document(
-                f"{PYDOCS}-{start}",
-                text[first : ends[end - 1]],
-                tokens[start:end],
-                [place - first for place in ends[start:end]],
-            )
-        )
-    left_out = {"tokens_after_the_last_cut": len(tokens) - cuts[-1][1]}
-    data = {
-        "source": "pydoc_data.topics",
-        "path": f"Python {identity['python_version']}",
-        "sample": False,
-        "python_version": identity["python_version"],
-        "files": {"pydoc_data/topics.py": identity["sha256"]},
-    }
-    return Drawn(documents, left_out), data

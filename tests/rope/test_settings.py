@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from resonance_vllm import settings
+from resonance_vllm import backend_args, settings
 from resonance_vllm.check import report
 from resonance_vllm.core.errors import RopeConfigError
 
@@ -153,14 +153,14 @@ def checkpoint(tmp_path):
 def test_model_args_of_each_backend(checkpoint):
     rope = {"rope_type": "resonance_yarn", "factor": 2}
     for backend in ("hf", "hf-long"):
-        args = settings.model_args(
+        args = backend_args.model_args(
             rope, backend=backend, model_path=checkpoint, context_length=12000
         )
         assert args["max_length"] == 12000
         assert args["max_position_embeddings"] == 16384
         assert args["rope_precision"] == "float32"
     for backend in ("vllm", "vllm-long"):
-        args = settings.model_args(
+        args = backend_args.model_args(
             rope, backend=backend, model_path=checkpoint, context_length=12000
         )
         assert args["max_model_len"] == 12000
@@ -171,16 +171,16 @@ def test_model_args_of_each_backend(checkpoint):
 def test_model_args_refuse_another_backend_and_a_length_above_the_limit(checkpoint):
     rope = {"rope_type": "yarn", "factor": 2}
     with pytest.raises(RopeConfigError, match=r"'openai'.*hf, hf-long, vllm"):
-        settings.model_args(rope, backend="openai", model_path=checkpoint)
+        backend_args.model_args(rope, backend="openai", model_path=checkpoint)
     with pytest.raises(RopeConfigError, match="20000 is above the limit of 16384"):
-        settings.model_args(rope, backend="hf", model_path=checkpoint, context_length=20000)
+        backend_args.model_args(rope, backend="hf", model_path=checkpoint, context_length=20000)
     with pytest.raises(RopeConfigError, match="rope_precision: 'half'"):
-        settings.model_args(rope, backend="hf", model_path=checkpoint, rope_precision="half")
+        backend_args.model_args(rope, backend="hf", model_path=checkpoint, rope_precision="half")
 
 
 def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(checkpoint, caplog):
     with caplog.at_level(logging.WARNING):
-        args = settings.model_args(
+        args = backend_args.model_args(
             {"rope_type": "default"}, backend="hf", model_path=checkpoint, context_length=12000
         )
     assert args["max_position_embeddings"] == 12000

@@ -93,10 +93,10 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from resonance_vllm import hf, settings
+    from resonance_vllm import hf, model_config, settings
 
     hf.register()
-    overrides = settings.hf_overrides(rope, settings.read_config(str(path)), length)
+    overrides = settings.hf_overrides(rope, model_config.read_config(str(path)), length)
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, rope_precision="float32", **overrides
     )
@@ -106,9 +106,9 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
 def start_engine(path: Path, rope: dict[str, Any], length: int, eager: bool = True) -> Any:
     from vllm import LLM
 
-    from resonance_vllm import settings
+    from resonance_vllm import model_config, settings
 
-    overrides = settings.vllm_hf_overrides(rope, settings.read_config(str(path)), length)
+    overrides = settings.vllm_hf_overrides(rope, model_config.read_config(str(path)), length)
     return LLM(
         str(path),
         hf_overrides=overrides,
@@ -134,9 +134,9 @@ def _worker_finds_its_extension() -> Iterator[None]:
 
 
 def use_rope(engine: Any, path: Path, rope: dict[str, Any], length: int) -> None:
-    from resonance_vllm import settings
+    from resonance_vllm import model_config, settings
 
-    config = settings.read_config(str(path))
+    config = model_config.read_config(str(path))
     parameters = settings.vllm_hf_overrides(rope, config, length)["rope_parameters"]
     ((_, rows),) = engine.collective_rpc("use_rope", args=(parameters, length))
     assert rows >= length
