@@ -1,11 +1,10 @@
-"""Time and memory of `hf-long` against lm-eval's `hf`, the per-question loop and bare forwards.
+"""Time and memory of `hf-long` against lm-eval's `hf` and the per-question loop.
 
     python benchmarks/bench_backend.py plan DATA MODEL
     python benchmarks/bench_backend.py prefix DATA MODEL
     python benchmarks/bench_backend.py generate DATA MODEL --tasks tpo --docs 2 --new-tokens 16
-    python benchmarks/bench_backend.py perplexity DATA MODEL --windows 8192 16384 --count 2
 
-DATA is the folder with `leval/closed` and `corpora`; MODEL a checkpoint folder. Every variant runs
+DATA is the folder with `leval/closed`; MODEL a checkpoint folder. Every variant runs
 in a process of its own, one after the other, so that peak memory is its own; ratios are printed.
 `plan` and `prefix` count tokens without a model: what `hf-long` computes, and what vLLM computes
 with a prefix cache of a given size in the order of `vllm-long` and in that of lm-eval's `vllm`.
@@ -123,12 +122,6 @@ def generate(args: argparse.Namespace) -> None:
         report(f"{task}, {args.new_tokens} new tokens, {args.dtype}", results)
 
 
-def perplexity(args: argparse.Namespace) -> None:
-    for window in args.windows:
-        results = {name: child(args, name, str(window)) for name in args.variants}
-        report(f"{args.count} windows of {window}, stride {args.stride}, {args.dtype}", results)
-
-
 def child(args: argparse.Namespace, variant: str, what: str) -> dict[str, Any]:
     command = [sys.executable, __file__, *sys.argv[1:], "--variant", variant, "--what", what]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -162,8 +155,7 @@ def one(args: argparse.Namespace) -> None:
     import torch
 
     torch.manual_seed(0)
-    run = run_generate if args.command == "generate" else run_perplexity
-    result = run(args)
+    result = run_generate(args)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result["cpu_seconds"] = time.process_time()
     result["peak_bytes"] = peak * (1 if sys.platform == "darwin" else 1024)
@@ -179,9 +171,8 @@ def harness(args: argparse.Namespace) -> Any:
 
     leval_backends.register()
     device = "cuda" if args.device == "cuda" else "cpu"
-    extra = {"softmax_dtype": "float32"} if args.variant == "hf" else {}
     return get_model(args.variant)(
-        str(args.model), dtype=args.dtype, device=device, max_length=args.max_length, **extra
+        str(args.model), dtype=args.dtype, device=device, max_length=args.max_length
     )
 
 
@@ -231,77 +222,27 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": seconds, "out": out, "note": note}
 
 
-def windows(args: argparse.Namespace, tokenizer: Any) -> list[list[int]]:
-    """Windows of `window + 1` tokens: all but the last are read, the last `stride` are scored."""
-    window = int(args.what)
-    with (args.data / "corpora" / "pg19.jsonl").open(encoding="utf-8") as lines:
-        text = json.loads(next(lines))["text"]
-    ids = tokenizer(text[: window * 16])["input_ids"]
-    return [ids[i * args.stride :][: window + 1] for i in range(args.count)]
-
-
-def run_perplexity(args: argparse.Namespace) -> dict[str, Any]:
-    import torch
-
-    args.max_length = max(args.max_length or 0, int(args.what))
-    if args.variant in ("hf", "hf-long"):
-        lm = harness(args)
-        rows = windows(args, lm.tokenizer)
-        requests = [(None, row[: -args.stride], row[-args.stride :]) for row in rows]
-        if args.variant == "hf-long":
-            _ = lm.head  # looked at once, when the backend is first used
-            _ = lm.reuse
-        start = time.perf_counter()
-        out = [value for value, _ in lm._loglikelihood_tokens(requests)]
-        return {"seconds": time.perf_counter() - start, "out": out, "note": f"{sum(out):.4f}"}
-    model, tokenizer = plain(args)
-    rows = windows(args, tokenizer)
-    start, out = time.perf_counter(), []
-    for row in rows:
-        ids = torch.tensor([row], device=args.device)
-        with torch.no_grad():
-            if args.variant == "bare":
-                logits = model(ids[:, :-1], logits_to_keep=args.stride, use_cache=False).logits
-                goal = ids[0, -args.stride :]
-                scores = logits[0].float().log_softmax(-1).gather(-1, goal[:, None])
-                out.append(float(scores.double().sum()))
-            else:  # the loop that everyone copies: masked labels, all logits
-                labels = ids.clone()
-                labels[:, : -args.stride] = -100
-                out.append(-float(model(ids, labels=labels).loss) * args.stride)
-    return {"seconds": time.perf_counter() - start, "out": out, "note": f"{sum(out):.4f}"}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("command", choices=("plan", "prefix", "generate", "perplexity"))
+    parser.add_argument("command", choices=("plan", "prefix", "generate"))
     parser.add_argument("data", type=Path)
     parser.add_argument("model", type=Path)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
-    parser.add_argument("--variants", nargs="+")
+    parser.add_argument("--variants", nargs="+", default=["hf-long", "hf", "loop"])
     parser.add_argument("--cache", nargs="+", type=float, default=[1.1, 1.5, 2.5])
     parser.add_argument("--docs", type=int, default=2)
     parser.add_argument("--questions", type=int, help="of each document; all by default")
     parser.add_argument("--new-tokens", type=int, default=16)
-    parser.add_argument("--windows", nargs="+", type=int, default=[8192, 16384])
-    parser.add_argument("--stride", type=int, default=256)
-    parser.add_argument("--count", type=int, default=2, help="windows at each length")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--max-length", type=int, default=32768)
     parser.add_argument("--variant", help=argparse.SUPPRESS)
     parser.add_argument("--what", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.variants is None:
-        args.variants = (
-            ["hf-long", "hf", "loop"]
-            if args.command == "generate"
-            else ["hf-long", "bare", "hf", "labels"]
-        )
     if args.variant:
         one(args)
     else:
-        commands = {"plan": plan, "prefix": prefix, "generate": generate, "perplexity": perplexity}
+        commands = {"plan": plan, "prefix": prefix, "generate": generate}
         commands[args.command](args)
 
 
