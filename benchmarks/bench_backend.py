@@ -188,6 +188,7 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
     from lm_eval.api.instance import Instance
 
     texts = prompts(args.data, args.what, args.docs, args.questions)
+    least = {"min_new_tokens": args.new_tokens} if args.to_the_end else {}
     if args.variant == "loop":
         model, tokenizer = plain(args)
         start, out = time.perf_counter(), []
@@ -199,11 +200,12 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
                     attention_mask=torch.ones_like(ids),
                     max_new_tokens=args.new_tokens,
                     do_sample=False,
+                    **least,
                 )
             out.append(tokenizer.decode(new[0, ids.shape[1] :], skip_special_tokens=True))
         return {"seconds": time.perf_counter() - start, "out": out, "note": f"{len(out)} prompts"}
     lm = harness(args)
-    options = {"until": [], "max_gen_toks": args.new_tokens, "do_sample": False}
+    options = {"until": [], "max_gen_toks": args.new_tokens, "do_sample": False, **least}
     requests = [
         Instance("generate_until", {}, (text, dict(options)), index, (args.what, index, 1))
         for index, text in enumerate(texts)
@@ -233,6 +235,7 @@ def main() -> None:
     parser.add_argument("--docs", type=int, default=2)
     parser.add_argument("--questions", type=int, help="of each document; all by default")
     parser.add_argument("--new-tokens", type=int, default=16)
+    parser.add_argument("--to-the-end", action="store_true", help="no answer ends before that")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--max-length", type=int, default=32768)

@@ -16,6 +16,8 @@ _HARMLESS = frozenset(
     }
 )
 _OURS = frozenset({"do_sample", "temperature", "top_k", "top_p", "use_cache"})
+# These look at a step's number or at the vocabulary, never at the tokens before.
+_BLIND = frozenset({"min_new_tokens", "suppress_tokens"})
 _ALONE = frozenset(
     {
         *("num_beams", "num_return_sequences", "num_beam_groups", "constraints"),
@@ -38,7 +40,9 @@ def must_run_alone(options: Mapping[str, Any]) -> str:
 
 def looks_back(options: Mapping[str, Any], generation_config: Any) -> bool:
     """Whether decoding looks at earlier tokens, so that rows of a batch must not be padded."""
-    return bool(options.keys() - _OURS) or bool(generation_config.to_diff_dict().keys() - _HARMLESS)
+    return bool(options.keys() - _OURS - _BLIND) or bool(
+        generation_config.to_diff_dict().keys() - _HARMLESS - _BLIND
+    )
 
 
 def greedy(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,11 @@ import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from transformers import GenerationConfig
 
 import leval_backends
 from leval_backends.hf_long import HFLong
+from leval_backends.options import looks_back
 
 RNG = random.Random(0)
 
@@ -84,11 +86,25 @@ def test_greedy_text_does_not_depend_on_how_it_is_computed(make_model, tokenizer
 
 @pytest.mark.parametrize(
     "options",
-    [{"repetition_penalty": 1.5}, {"no_repeat_ngram_size": 2}, {"num_beams": 2}, {"until": []}],
+    [
+        *(
+            {"repetition_penalty": 1.5},
+            {"no_repeat_ngram_size": 2},
+            {"num_beams": 2},
+            {"until": []},
+        ),
+        *({"min_new_tokens": 9}, {"suppress_tokens": [5, 7]}),
+    ],
 )
 def test_generation_options_mean_what_they_mean_on_hf(make_model, tokenizer, options):
     ours, theirs = both(make_model("llama"), tokenizer)
     assert ours.generate_until(requests(options)) == theirs.generate_until(requests(options))
+
+
+def test_options_that_do_not_look_back_leave_the_batch_whole():
+    config = GenerationConfig(eos_token_id=2)
+    assert not looks_back({"do_sample": False, "min_new_tokens": 9}, config)
+    assert looks_back({"repetition_penalty": 1.5}, config)
 
 
 def test_a_checkpoints_generation_config_applies(make_model, tokenizer):
