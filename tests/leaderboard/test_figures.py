@@ -90,7 +90,7 @@ def test_wavelengths_and_gaps_of_the_methods_are_shown(two_methods):
     left, right = figure.axes
     lines = {line.get_label(): line for line in left.get_lines() if line.get_label()[0] != "_"}
     assert {m: list(line.get_ydata()) for m, line in lines.items()} == lengths
-    assert "below 4,096 and up to 8,192" in right.get_title(loc="left")  # what was run: twice L
+    assert "below 4,096, up to 8,192" in right.get_title(loc="left")  # what was run: twice L
     assert list(right.get_lines()[0].get_ydata()) == [0.02, 0.021, 0.022, 0.023]
     assert "8,192 tokens" in figure.get_supxlabel()
 
