@@ -135,11 +135,12 @@ def test_stock_types_keep_vllms_limit(edited: Edit) -> None:
 def test_adapter_writes_what_vllm_turns_into_the_designed_limit(
     edited: Edit, rope_type: str
 ) -> None:
-    from resonance_vllm import model_config, settings
+    from resonance_vllm import settings
+    from resonance_vllm.model_config import read_config
 
     path = edited()
     rope = {"rope_type": rope_type} | ({} if rope_type == "resonance" else {"factor": 2})
-    config = model_config.read_config(str(path))
+    config = read_config(str(path))
     overrides = settings.vllm_hf_overrides(rope, config)
     made = model_config(path, **overrides)
     assert made.max_model_len == settings.context_limit(rope, config)
