@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import (
-    LogitsProcessorList,
-    StoppingCriteriaList,
-)
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from leval_backends import attention
 from leval_backends.options import greedy, looks_back

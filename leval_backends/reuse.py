@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -114,7 +115,8 @@ def examine(model: Any, *, share_attention: bool = True) -> Reuse:
             difference, size = _probe(model, split=mode == "split")
         # Whatever a foreign model raises here only means that this mode is not for it.
         except Exception as error:  # noqa: BLE001
-            failed = f"{mode}: {type(error).__name__}: {error}"
+            # A compiler's error carries all it printed.
+            failed = shorten(f"{mode}: {type(error).__name__}: {error}", 200)
             continue
         tolerance = _PROBE_TOLERANCE.get(model.dtype, _PROBE_TOLERANCE_HALF)
         if difference <= tolerance:

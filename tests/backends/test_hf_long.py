@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import random
 import subprocess
 import sys
+from shutil import which
 
 import pytest
 import torch
@@ -53,6 +55,17 @@ def test_greedy_text_is_that_of_hf(make_model, tokenizer, kind, attention):
     assert ours.telemetry()["near_ties"] == []
 
 
+@pytest.mark.skipif(
+    not (os.environ.get("CI") or which("g++") or which("clang++")),
+    reason="transformers compiles flex_attention, which takes a C++ compiler",
+)
+def test_flex_attention_gives_the_same_text(make_model, tokenizer):
+    ours, _ = both(make_model("llama", "flex_attention", head_dim=16), tokenizer)
+    _, theirs = both(make_model("llama", "eager", head_dim=16), tokenizer)
+    assert ours.generate_until(requests()) == theirs.generate_until(requests())
+    assert ours.reuse.mode == "split"
+
+
 def test_a_model_spread_over_devices_answers_as_on_one(make_model, tokenizer, tmp_path):
     """Accelerate's hooks bring weights, tokens and states together, here from the disk."""
     make_model("llama").save_pretrained(tmp_path)
@@ -87,13 +100,12 @@ def test_greedy_text_does_not_depend_on_how_it_is_computed(make_model, tokenizer
 @pytest.mark.parametrize(
     "options",
     [
-        *(
-            {"repetition_penalty": 1.5},
-            {"no_repeat_ngram_size": 2},
-            {"num_beams": 2},
-            {"until": []},
-        ),
-        *({"min_new_tokens": 9}, {"suppress_tokens": [5, 7]}),
+        {"repetition_penalty": 1.5},
+        {"no_repeat_ngram_size": 2},
+        {"num_beams": 2},
+        {"until": []},
+        {"min_new_tokens": 9},
+        {"suppress_tokens": [5, 7]},
     ],
 )
 def test_generation_options_mean_what_they_mean_on_hf(make_model, tokenizer, options):

@@ -82,3 +82,15 @@ def test_attention_is_given_back_after_an_error(make_model):
     with pytest.raises(torch.OutOfMemoryError):
         fail()
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_reason_is_one_short_line(make_model, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("first\n" + "second " * 999)
+
+    model = make_model("llama")
+    monkeypatch.setattr(model, "forward", fail)
+    found = examine(model)
+    assert found.mode == "none"
+    assert found.reason.startswith("copied: RuntimeError: first second")
+    assert len(found.reason) <= 200
