@@ -242,7 +242,7 @@ def _provenance(experiment: Experiment) -> tuple[str, ...]:
     seconds = [run.seconds for run in runs if run.seconds is not None]
     parts = [f"{len(runs)} models, {_model(experiment.settings)}"]
     parts += sorted({machine(run.host) for run in runs} - {""})
-    parts += [f"{sum(seconds) / 60:.0f} minutes of training"] if seconds else []
+    parts += [f"{sum(seconds) / 60:.0f} minutes, all runs added up"] if seconds else []
     return provenance_notes(
         (run.command for run in runs),
         (run.versions for run in runs),

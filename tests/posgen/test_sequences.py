@@ -39,6 +39,18 @@ def test_published_vectors(modulus, subtask, text):
     assert got[0].tolist() == expected
 
 
+@pytest.mark.parametrize(("subtask", "back"), [("recursive", 5), ("cot", 4), ("semi_recursive", 4)])
+def test_two_tokens_give_what_the_rule_takes_from_four(subtask, back):
+    """The shortcut of docs/posgen.md; where the far token moves on, it needs the far token."""
+    x = splits(Settings(subtask=subtask)).test
+    right = (2 * x[:, 4:-1] - x[:, 5 - back : -back]) % 17 == x[:, 5:]
+    if subtask != "semi_recursive":
+        assert right.all()
+    else:
+        assert right[:, 0::2].all()
+        assert 0.05 < right[:, 1::2].mean() < 0.07
+
+
 def _by_the_rule(seed, subtask, length, modulus, j, k):
     """The definition, one token at a time on a plain list."""
     x = list(seed)
