@@ -25,6 +25,7 @@ from resonance_training.posgen_models import build_stack, save_models
 from resonance_training.posgen_settings import Recipe, Run, TrainingError
 from resonance_training.resume import Clock, InOrderTrainer, last_state, write_whole
 from resonance_training.stacked import StackedDecoder, token_losses
+from resonance_training.workers import in_processes
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +147,9 @@ def train_stack(
     recipe: Recipe,
     runs: Sequence[Run],
     folder: Path,
-    *,
     save_steps: int = 200,
     device: str = "auto",
+    progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Train runs side by side; write a checkpoint, metrics and a result for each.
 
@@ -158,6 +159,7 @@ def train_stack(
         folder: output folder; an unfinished stack of the same runs in it is continued.
         save_steps: steps between two resumable states.
         device: `auto` or `cpu`.
+        progress: show a bar of the steps.
 
     Returns:
         The runs' results as written to `result.json`.
@@ -171,7 +173,9 @@ def train_stack(
     states = folder / ".unfinished" / name
     last, done = last_state(states)
     clock = Clock()
-    trainer = _trainer(recipe, stack, data, states, save_steps=save_steps, device=device)
+    trainer = _trainer(
+        recipe, stack, data, states, save_steps=save_steps, device=device, progress=progress
+    )
     trainer.add_callback(_Recorder(stack, data, folder, done))
     trainer.add_callback(clock)
     logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
@@ -202,6 +206,7 @@ def _trainer(
     *,
     save_steps: int,
     device: str,
+    progress: bool,
 ) -> Trainer:
     trained = [p for p in stack.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
@@ -227,7 +232,7 @@ def _trainer(
         seed=data.runs[0].seed,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
-        disable_tqdm=bool(os.environ.get("CI")),
+        disable_tqdm=not progress or bool(os.environ.get("CI")),
         report_to=[],
     )
     return _StackTrainer(
@@ -274,10 +279,20 @@ def train_all(
     folder: Path,
     *,
     stack_size: int = 1,
+    jobs: int = 1,
     save_steps: int = 200,
     device: str = "auto",
 ) -> Iterator[dict[str, Any]]:
-    """Train every run that has no result yet, `stack_size` at a time; yield all results.
+    """Train every run that has no result yet; yield all results.
+
+    Args:
+        recipe: how.
+        runs: which.
+        folder: output folder.
+        stack_size: runs trained in the same steps.
+        jobs: stacks trained at a time, each in a process of its own.
+        save_steps: steps between two resumable states.
+        device: `auto` or `cpu`.
 
     Raises:
         PosGenError: the sequences cannot be made as asked; the folder is left alone.
@@ -293,6 +308,12 @@ def train_all(
             yield json.loads(file.read_text(encoding="utf-8"))
         else:
             waiting.append(run)
-    for start in range(0, len(waiting), stack_size):
-        group = waiting[start : start + stack_size]
-        yield from train_stack(recipe, group, folder, save_steps=save_steps, device=device)
+    calls = [
+        (recipe, waiting[start : start + stack_size], folder, save_steps, device, jobs == 1)
+        for start in range(0, len(waiting), stack_size)
+    ]
+    if jobs == 1:
+        for call in calls:
+            yield from train_stack(*call)
+    elif calls:
+        yield from in_processes(train_stack, calls, jobs)

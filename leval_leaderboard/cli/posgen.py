@@ -29,8 +29,27 @@ def command() -> None:
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
 @click.option("--bf16/--no-bf16", default=None, help="bfloat16 autocast.")
 @click.option("--keep", help="Model that is tested: last, or best at a validation.")
-@click.option("--stack", default=1, show_default=True, help="Models trained side by side.")
-@click.option("--save-steps", default=200, show_default=True, help="Steps between two states.")
+@click.option(
+    "--stack",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Models trained in the same steps; fills a GPU.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes at a time, each with its share of the cores; fills a CPU.",
+)
+@click.option(
+    "--save-steps",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Steps between two states.",
+)
 @click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def train(
@@ -46,6 +65,7 @@ def train(
     bf16: bool | None,
     keep: str | None,
     stack: int,
+    jobs: int,
     save_steps: int,
     device: str,
     as_json: bool,
@@ -82,7 +102,7 @@ def train(
     ]
     results: list[dict[str, Any]] = []
     for result in train_all(
-        recipe, runs, out, stack_size=stack, save_steps=save_steps, device=device
+        recipe, runs, out, stack_size=stack, jobs=jobs, save_steps=save_steps, device=device
     ):
         results.append(result)
         test = result["test"]

@@ -191,6 +191,17 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, killed, where, dropou
     assert set(resumed[0]["versions"]) >= {"leval-harness", "torch", "transformers"}
 
 
+def test_processes_side_by_side_train_what_one_does(tmp_path):
+    def tests(folder, **how):
+        results = train_all(_recipe(), RUNS, tmp_path / folder, device="cpu", **how)
+        return {(r["subtask"], r["encoding"], r["seed"]): r["test"] for r in results}
+
+    alone = tests("a")
+    assert len(alone) == len(RUNS)
+    assert tests("b", jobs=2) == alone
+    assert tests("b", jobs=2) == alone, "finished runs are read, not repeated"
+
+
 def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypatch):
     """Accuracies are dictated; the saved weights must be those of the chosen step."""
     recipe = _recipe(evaluate_every=1, keep="best")

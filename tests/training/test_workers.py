@@ -1,0 +1,58 @@
+"""Processes that train side by side: same numbers, errors come back, nobody is left behind."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from resonance_training.workers import in_processes
+
+pytestmark = pytest.mark.hf
+
+SLEEPING = """
+import time
+from resonance_training.workers import in_processes
+list(in_processes(time.sleep, [(300,), (300,)], 2))
+"""
+
+
+def test_what_calls_return_comes_one_by_one_and_an_error_ends_it():
+    assert sorted(in_processes(divmod, [(7, 2), (9, 4)], jobs=5)) == [1, 1, 2, 3]
+    with pytest.raises(ZeroDivisionError):
+        list(in_processes(divmod, [(7, 0)], jobs=2))
+
+
+def test_each_process_has_its_share_of_the_cores():
+    cores = len(psutil.Process().cpu_affinity())
+    code = "__import__('torch').get_num_threads(),"
+    assert list(in_processes(eval, [(code,)] * 2, jobs=cores)) == [1, 1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_one_that_started_them(how):
+    parent = subprocess.Popen([sys.executable, "-c", SLEEPING], stderr=subprocess.PIPE)
+    try:
+        workers = _wait_for(lambda: _workers(parent.pid), 60)
+        parent.send_signal(how)
+        parent.wait(30)
+        _wait_for(lambda: not any(worker.is_running() for worker in workers), 30)
+    finally:
+        parent.kill()
+
+
+def _workers(pid):
+    """Both workers, once they have threads of their own: their set-up is over."""
+    found = [p for p in psutil.Process(pid).children() if "spawn_main" in " ".join(p.cmdline())]
+    return found if len(found) == 2 and all(p.num_threads() > 1 for p in found) else None
+
+
+def _wait_for(what, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if result := what():
+            return result
+        time.sleep(0.2)
+    raise AssertionError("it did not happen in time")
