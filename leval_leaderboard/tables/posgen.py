@@ -175,6 +175,8 @@ def _cells(place: Place | None, emphasis: Emphasis) -> list[Cell]:
         return [Cell("–"), Cell("–")]
     spread = f"{place.deviation:.2f}" if math.isfinite(place.deviation) else ""
     mark = "" if place.learned else " (not learned)"
+    if spread:  # what is said of the whole number stands behind the whole number
+        spread, mark = spread + mark, ""
     ood = Cell(f"{place.ood_accuracy:.2f}", place.ood_accuracy, spread, mark, emphasis)
     return [ood, Cell(f"{place.id_accuracy:.2f}", place.id_accuracy)]
 

@@ -79,6 +79,9 @@ def test_what_was_not_learned_is_marked_and_not_compared(folder):
     write_run(folder, "recursive", "yarn", 0, 0.8, inside=0.2)
     rows = rows_of(posgen_table([read_experiment(folder)]))
     assert rows["RoPE"]["Recursive"].emphasis == "", "there is nobody to compare it with"
+    write_run(folder, "cot", "yarn", 1, 0.9, inside=0.94)
+    cell = rows_of(posgen_table([read_experiment(folder)]))["YaRN"]["CoT"]
+    assert (cell.stderr_text, cell.mark) == ("0.00 (not learned)", ""), "± comes before the words"
 
 
 def test_published_rows_stand_beside_and_are_marked(folder):
