@@ -48,7 +48,8 @@ def loss_figure(experiment: Experiment) -> Any:
     figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside upper center", ncols=4)
     seeds = sorted({run.seed for run in experiment.runs})
     note = f"{experiment.name} · mean over seeds {', '.join(map(str, seeds))}, bands: all seeds"
-    sign(figure, note, "", experiment.runs[0].command)
+    commands = sorted({run.command for run in experiment.runs})
+    sign(figure, note, "", *commands)
     return figure
 
 

@@ -60,11 +60,10 @@ def literal(text: str, longest: int = 90) -> str:
     return plain(cut).replace("$", r"\$")
 
 
-def sign(figure: Any, block: str, data: str, command: str) -> None:
-    """Say below a figure which model, which data and which command made it."""
+def sign(figure: Any, block: str, data: str, *commands: str) -> None:
+    """Say below a figure which model, which data and which commands made it."""
     parts = [literal(block, 110)]
     if data:
         parts.append(literal(f"data: {data}"))
-    if command:
-        parts.append(literal(command, 110))
+    parts += [literal(command, 110) for command in commands if command]
     figure.supxlabel("\n".join(parts), fontsize=7, color="#555555", x=0.01, ha="left")
