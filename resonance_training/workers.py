@@ -1,4 +1,4 @@
-"""Trainings side by side in processes of their own, each with its share of the cores."""
+"""Trainings side by side in processes of their own, each with its share of the threads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ def in_processes(
     Raises:
         Exception: what the first failing call raised; those still running are stopped.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with ProcessPoolExecutor(
         min(jobs, len(calls)),
         # A forked process cannot use CUDA, and inherits the locks of torch's threads.
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_begin,
-        initargs=(max(1, (cores or 1) // jobs),),
+        initargs=(max(1, torch.get_num_threads() // jobs),),
     ) as pool:
         futures = [pool.submit(function, *call) for call in calls]
         try:

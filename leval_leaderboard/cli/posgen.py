@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+_COUNT: dict[str, Any] = {"type": click.IntRange(1), "show_default": True}
+
 
 @click.group()
 def command() -> None:
@@ -29,27 +31,9 @@ def command() -> None:
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
 @click.option("--bf16/--no-bf16", default=None, help="bfloat16 autocast.")
 @click.option("--keep", help="Model that is tested: last, or best at a validation.")
-@click.option(
-    "--stack",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Models trained in the same steps; fills a GPU.",
-)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes at a time, each with its share of the cores; fills a CPU.",
-)
-@click.option(
-    "--save-steps",
-    type=click.IntRange(1),
-    default=200,
-    show_default=True,
-    help="Steps between two states.",
-)
+@click.option("--stack", default=1, help="Models trained in the same steps; fills a GPU.", **_COUNT)
+@click.option("--jobs", default=1, help="Processes that share the cores; fills a CPU.", **_COUNT)
+@click.option("--save-steps", default=200, help="Steps between two states.", **_COUNT)
 @click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def train(
