@@ -8,10 +8,12 @@ product a layer then trains seeds, encodings and sub-tasks together, which is wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, dropout, embedding, scaled_dot_product_attention
 
 from resonance_training.posgen_settings import Architecture
@@ -165,14 +167,17 @@ class StackedDecoder(nn.Module):
             for part in "qkv"
         )
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        out = scaled_dot_product_attention(
-            q.flatten(0, 1),
-            k.flatten(0, 1),
-            v.flatten(0, 1),
-            is_causal=True,
-            scale=1.0 if a.kind == "t5" else None,
-            dropout_p=a.dropout if self.training else 0.0,
-        )
+        # On a CPU, the fused kernel's backward pass is slower than plain products at such lengths.
+        plain = self.training and x.device.type == "cpu"
+        with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+            out = scaled_dot_product_attention(
+                q.flatten(0, 1),
+                k.flatten(0, 1),
+                v.flatten(0, 1),
+                is_causal=True,
+                scale=1.0 if a.kind == "t5" else None,
+                dropout_p=a.dropout if self.training else 0.0,
+            )
         merged = out.transpose(1, 2).reshape(models, batch, length, -1)
         return linear(merged, self.weight(name + "o_proj.weight"))
 
