@@ -13,11 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from accelerate import PartialState
-from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -27,6 +23,7 @@ from transformers import (
 )
 
 from resonance_training import text
+from resonance_training.finetune_data import Rows, prepare_text, processes
 from resonance_training.finetune_settings import FineTuneSettings
 from resonance_training.made_by import made_by
 from resonance_training.posgen_settings import TrainingError
@@ -40,31 +37,7 @@ logger = logging.getLogger(__name__)
 REQUEST_FILE = "finetune.json"
 RESULT_FILE = "finetune_result.json"
 METRICS_FILE = "metrics.csv"
-CHARACTERS_PER_TOKEN = 6
-"""More than English has, so that a large data set is read no further than one epoch needs."""
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
-
-
-def _processes() -> PartialState:
-    """The processes of this run; accelerate finds those on a CPU only if it is named."""
-    return PartialState(cpu=not torch.accelerator.is_available())
-
-
-class _Rows(Dataset[dict[str, Tensor]]):
-    """All sequences of a run in the order in which they are read, epoch after epoch."""
-
-    def __init__(self, rows: text.Ids, sequences: int, seed: int) -> None:
-        self.rows = torch.from_numpy(rows)
-        epochs = range(-(-sequences // len(rows)))
-        orders = [np.random.RandomState(seed + e).permutation(len(rows)) for e in epochs]
-        self.order = np.concatenate(orders)[:sequences]
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        row = self.rows[self.order[index]]
-        return {"input_ids": row, "labels": row}
 
 
 class _Metrics(TrainerCallback):
@@ -72,7 +45,7 @@ class _Metrics(TrainerCallback):
 
     def __init__(self, file: Path, done: int) -> None:
         self.file = file
-        if not _processes().is_main_process:
+        if not processes().is_main_process:
             return
         rows: list[dict[str, str]] = []
         if file.is_file():
@@ -100,34 +73,6 @@ def _mean_loss(file: Path) -> float:
     """Mean over all steps, also those of sessions before this one."""
     with file.open(newline="") as stream:
         return statistics.mean(float(row["loss"]) for row in csv.DictReader(stream))
-
-
-def prepare_text(
-    sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings
-) -> tuple[text.Ids, list[text.Document]]:
-    """Packed training rows `[rows, sequence_length]` and the held-out documents.
-
-    Text is split by document first; what training documents share with held-out ones in runs of
-    50 tokens is cut out of them.
-    """
-    sequences = settings.sequences(_processes().num_processes)
-    characters = CHARACTERS_PER_TOKEN * sequences * settings.sequence_length
-    training, held_out = text.split_documents(
-        text.read_documents(sources, characters), settings.held_out, settings.seed
-    )
-    hashes = [text.run_hashes(_ids(tokenizer, d)) for d in held_out]
-    known = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.int64)
-    pieces = [p for d in training for p in text.without_shared(_ids(tokenizer, d), known)]
-    if tokenizer.eos_token_id is None:
-        raise TrainingError("tokenizer: it has no end-of-text token to put between documents")
-    separator = int(tokenizer.eos_token_id)
-    return text.pack(pieces, settings.sequence_length, separator, settings.seed), held_out
-
-
-def _ids(tokenizer: Any, document: text.Document) -> text.Ids:
-    # Long documents are meant to be longer than the model; the tokenizer would warn of it.
-    encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
-    return np.array(encoded["input_ids"], dtype=np.int64)
 
 
 def load_model(model_path: str, settings: FineTuneSettings) -> Any:
@@ -227,16 +172,16 @@ def finetune(
     model = load_model(model_path, settings)
     if settings.lora_rank:
         model = _with_lora(model, settings)
-    if _processes().is_main_process:  # claimed only now, when all that was asked for is possible
+    if processes().is_main_process:  # claimed only now, when all that was asked for is possible
         write_whole(out / REQUEST_FILE, _as_text(request))
     states = out / "states"
     last, done = last_state(states)
     clock = Clock()
-    sequences = settings.sequences(_processes().num_processes)
+    sequences = settings.sequences(processes().num_processes)
     trainer = InOrderTrainer(
         model=model,
         args=_arguments(states, settings),
-        train_dataset=_Rows(rows, sequences, settings.seed),
+        train_dataset=Rows(rows, sequences, settings.seed),
         callbacks=[_Metrics(out / METRICS_FILE, done), clock],
     )
     trainer.train(resume_from_checkpoint=last)

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from leval_tasks.posgen.sequences import Settings, splits
-from leval_tasks.posgen.task import bands
+from leval_tasks.posgen.sequences import splits
 from resonance_training.made_by import made_by
 from resonance_training.posgen_data import Batches, StackData
+from resonance_training.posgen_metrics import evaluate
 from resonance_training.posgen_models import build_stack, save_models
 from resonance_training.posgen_settings import Recipe, Run, TrainingError
 from resonance_training.resume import Clock, InOrderTrainer, last_state, write_whole
-from resonance_training.stacked import StackedDecoder, token_losses
+from resonance_training.stacked import StackedDecoder
 from resonance_training.workers import in_processes
 
 logger = logging.getLogger(__name__)
@@ -33,60 +32,6 @@ SETTINGS_FILE = "settings.json"
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
-EVALUATION_BATCH = 125
-
-
-@torch.no_grad()
-def evaluate(
-    stack: StackedDecoder, data: StackData, split: str, rows: int | None = None
-) -> list[dict[str, float]]:
-    """Teacher-forced metrics of each model, over all tokens after the seed.
-
-    Args:
-        stack: the models.
-        data: their sequences.
-        split: `validation` or `test`.
-        rows: only the first so many sequences.
-
-    Returns:
-        One dictionary a model: `loss`, `id_accuracy`, `ood_accuracy` and `accuracy@a-b` for each
-        band (fractions; loss in nats).
-    """
-    was_training = stack.training
-    stack.eval()
-    device = next(stack.parameters()).device
-    n = min(rows or data.rows(split), data.rows(split))
-    losses: Tensor | float = 0.0
-    correct: Tensor | float = 0.0
-    for start in range(0, n, EVALUATION_BATCH):
-        ids = data.stacked(split, slice(start, min(start + EVALUATION_BATCH, n))).to(device)
-        targets = ids[..., data.first_target :]
-        logits = stack.logits(ids[..., :-1])[:, :, data.first_target - 1 :]
-        losses = losses + token_losses(logits, targets).double().sum(dim=1)
-        correct = correct + (logits.argmax(-1) == targets).double().sum(dim=1)
-    stack.train(was_training)
-    assert isinstance(losses, Tensor)
-    assert isinstance(correct, Tensor)
-    settings = data.recipe.settings(data.runs[0].subtask)
-    return [
-        {"loss": float(loss.mean() / n), **_by_position((right / n).tolist(), settings)}
-        for loss, right in zip(losses.cpu(), correct.cpu(), strict=True)
-    ]
-
-
-def _by_position(accuracy: list[float], settings: Settings) -> dict[str, float]:
-    """Means over position ranges; `accuracy` starts with the first number after the seed."""
-    offset = settings.seed_tokens
-    ranges = {
-        "id_accuracy": (offset, settings.train_length),
-        "ood_accuracy": (settings.train_length, settings.length),
-        **{f"accuracy@{a}-{b - 1}": (a, b) for a, b in bands(settings)},
-    }
-    return {
-        name: sum(accuracy[a - offset : b - offset]) / (b - a)
-        for name, (a, b) in ranges.items()
-        if b > a
-    }
 
 
 class _StackTrainer(InOrderTrainer):
@@ -235,7 +180,7 @@ def _trainer(
         disable_tqdm=not progress or bool(os.environ.get("CI")),
         report_to=[],
     )
-    return _StackTrainer(
+    trainer = _StackTrainer(
         model=stack,
         args=arguments,
         train_dataset=Batches(data),
@@ -243,6 +188,9 @@ def _trainer(
         optimizers=(optimizer, schedule),
         first_target=data.first_target,
     )
+    # It stands in for a bar and prints losses that name no run; metrics.csv has them by run.
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def _write_result(folder: Path, run: Run, values: dict[str, Any]) -> dict[str, Any]:

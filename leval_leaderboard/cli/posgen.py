@@ -138,8 +138,17 @@ def evaluate(
     "--figure", type=click.Path(dir_okay=False, path_type=Path),
     help="Also draw Figure 3 of the (one) folder: .svg, .pdf or .png.",
 )  # fmt: skip
+@click.option(
+    "--position-figure", type=click.Path(dir_okay=False, path_type=Path),
+    help="Also draw accuracy against position of the (one) folder.",
+)  # fmt: skip
 def table(
-    folders: tuple[Path, ...], output: str, as_json: bool, out: Path | None, figure: Path | None
+    folders: tuple[Path, ...],
+    output: str,
+    as_json: bool,
+    out: Path | None,
+    figure: Path | None,
+    position_figure: Path | None,
 ) -> None:
     """Table 1 of the paper from finished runs, beside the published numbers.
 
@@ -152,8 +161,8 @@ def table(
     from leval_leaderboard.tables import render
     from leval_leaderboard.tables.render import records
 
-    if figure is not None and len(folders) > 1:
-        raise click.UsageError("--figure shows one folder; give one")
+    if (figure or position_figure) and len(folders) > 1:
+        raise click.UsageError("a figure shows one folder; give one")
     experiments = [tables.read_experiment(folder) for folder in folders]
     if as_json:
         rows = records(tables.posgen_details(experiments))
@@ -167,8 +176,11 @@ def table(
     else:
         write_text(out, text)
         click.echo(f"Written: {out}", err=True)
-    if figure is not None:
-        from leval_leaderboard.figures.posgen import write_loss_figure
+    if figure or position_figure:
+        from leval_leaderboard.figures import posgen as figures
 
-        write_loss_figure(experiments[0], figure)
-        click.echo(f"Written: {figure}", err=True)
+        drawn = ((figure, figures.loss_figure), (position_figure, figures.position_figure))
+        for target, draw in drawn:
+            if target is not None:
+                figures.write_figure(experiments[0], target, draw)
+                click.echo(f"Written: {target}", err=True)

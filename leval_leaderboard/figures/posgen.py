@@ -1,20 +1,26 @@
-"""The paper's Figure 3: validation loss against epoch, a panel a sub-task, a curve an encoding."""
+"""PosGen's figures: a panel a sub-task, a curve an encoding.
+
+The paper's Figure 3 is validation loss against epoch; the other is accuracy against position.
+"""
 
 import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.figures.style import literal, method_colours, sign
+from leval_leaderboard.figures.style import literal, method_colours, new_figure, sign
 from leval_leaderboard.results import ResultsError
-from leval_leaderboard.tables.posgen import ENCODINGS, SUBTASKS, Experiment
+from leval_leaderboard.tables.posgen import ENCODINGS, SUBTASKS, Experiment, PosGenRun
+
+Curve = dict[float, list[float]]
+"""x -> one value a seed, x ascending."""
 
 
 def loss_figure(experiment: Experiment) -> Any:
-    """Curves of one experiment: mean over seeds, the band from the lowest to the highest seed.
+    """Validation loss of one experiment against epoch.
 
     Returns:
         A matplotlib `Figure`.
@@ -22,48 +28,75 @@ def loss_figure(experiment: Experiment) -> Any:
     Raises:
         ResultsError: a run's `metrics.csv` is missing or holds no curve.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    panels = [s for s in SUBTASKS if any(run.subtask == s for run in experiment.runs)]
-    looks = method_colours(name for name, _ in ENCODINGS.values())
-    figure = Figure(figsize=(3.2 * len(panels) + 0.6, 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, subtask in zip(grid, panels, strict=True):
-        for encoding, (name, _) in ENCODINGS.items():
-            files = [
-                run.folder / "metrics.csv"
-                for run in experiment.runs
-                if (run.subtask, run.encoding) == (subtask, encoding)
-            ]
-            if files:
-                _curve(axes, loss_curves(files), name, looks[name])
-        axes.set_title(SUBTASKS[subtask], loc="left")
+    def curve(runs: Sequence[PosGenRun]) -> Curve:
+        return loss_curves([run.folder / "metrics.csv" for run in runs])
+
+    figure, grid = _panels(experiment, curve)
+    for axes in grid:
         axes.set_xlabel("Epoch")
-        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
     grid[0].set_ylabel("Validation loss, nats a token")
+    return figure
+
+
+def position_figure(experiment: Experiment) -> Any:
+    """Accuracy of one experiment's test against the number's place in the sequence.
+
+    Returns:
+        A matplotlib `Figure`.
+
+    Raises:
+        ResultsError: a result holds no accuracies by position.
+    """
+    data = experiment.settings.get("data", {})
+    first = data.get("far", 1) + data.get("near", 3)
+
+    def curve(runs: Sequence[PosGenRun]) -> Curve:
+        return position_curve(runs, first)
+
+    figure, grid = _panels(experiment, curve)
+    for axes in grid:
+        axes.axvline(data.get("train_length", 64), color="#888888", linewidth=0.9, linestyle=":")
+        axes.set_xlabel("Position (dotted: trained length)")
+        axes.set_ylim(0, 102)
+    grid[0].set_ylabel("Accuracy, %")
+    return figure
+
+
+def _panels(
+    experiment: Experiment, curve: Callable[[Sequence[PosGenRun]], Curve]
+) -> tuple[Any, list[Any]]:
+    """The figure and its axes: mean over seeds, a band from the lowest to the highest seed."""
+    shown = [s for s in SUBTASKS if any(run.subtask == s for run in experiment.runs)]
+    looks = method_colours(name for name, _ in ENCODINGS.values())
+    figure, made = new_figure(3.2 * len(shown) + 0.6, 3.4, len(shown))
+    grid = made if len(shown) > 1 else [made]
+    for axes, subtask in zip(grid, shown, strict=True):
+        for encoding, (name, _) in ENCODINGS.items():
+            runs = [r for r in experiment.runs if (r.subtask, r.encoding) == (subtask, encoding)]
+            if runs:
+                _draw(axes, curve(runs), name, looks[name])
+        learned = any(place.learned for (s, _), place in experiment.places.items() if s == subtask)
+        axes.set_title(SUBTASKS[subtask] + ("" if learned else " (not learned)"), loc="left")
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside upper center", ncols=4)
     seeds = sorted({run.seed for run in experiment.runs})
     note = f"{experiment.name} · mean over seeds {', '.join(map(str, seeds))}, bands: all seeds"
-    commands = sorted({run.command for run in experiment.runs})
-    sign(figure, note, "", *commands)
-    return figure
+    sign(figure, note, "", *sorted({run.command for run in experiment.runs}))
+    return figure, grid
 
 
-def _curve(axes: Any, curve: dict[float, list[float]], name: str, look: Any) -> None:
-    epochs = list(curve)
+def _draw(axes: Any, curve: Curve, name: str, look: Any) -> None:
     means = [statistics.mean(values) for values in curve.values()]
     axes.plot(
-        epochs, means, color=look.colour, linestyle=look.line, label=literal(name), linewidth=1.6
-    )
+        list(curve), means, color=look.colour, linestyle=look.line, label=literal(name),
+        linewidth=1.6,
+    )  # fmt: skip
     low, high = ([how(values) for values in curve.values()] for how in (min, max))
-    axes.fill_between(epochs, low, high, color=look.colour, alpha=0.15, linewidth=0)
+    axes.fill_between(list(curve), low, high, color=look.colour, alpha=0.15, linewidth=0)
 
 
-def loss_curves(files: Sequence[Path]) -> dict[float, list[float]]:
+def loss_curves(files: Sequence[Path]) -> Curve:
     """Epoch -> validation losses of the runs that have it, epochs ascending.
 
     Raises:
@@ -85,7 +118,23 @@ def loss_curves(files: Sequence[Path]) -> dict[float, list[float]]:
     return dict(sorted(losses.items()))
 
 
-def write_loss_figure(experiment: Experiment, target: Path) -> None:
+def position_curve(runs: Sequence[PosGenRun], first: int) -> Curve:
+    """Position -> accuracies in percent of the runs; the first one stands at `first`.
+
+    Raises:
+        ResultsError: a run has none, or they have different lengths.
+    """
+    lengths = {len(run.by_position) for run in runs}
+    if lengths == {0} or len(lengths) > 1:
+        raise ResultsError(
+            f"{runs[0].folder.parent}: results without accuracies by position, or of different "
+            "lengths; train these runs again"
+        )
+    columns = zip(*(run.by_position for run in runs), strict=True)
+    return {float(at): list(values) for at, values in enumerate(columns, first)}
+
+
+def write_figure(experiment: Experiment, target: Path, draw: Callable[[Experiment], Any]) -> None:
     """Draw into a file; its ending says the format (svg, pdf, png).
 
     Raises:
@@ -97,7 +146,7 @@ def write_loss_figure(experiment: Experiment, target: Path) -> None:
     if target.suffix not in (".svg", ".pdf", ".png"):
         raise ResultsError(f"figure: {target.name} must end in .svg, .pdf or .png")
     with mpl.rc_context({"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}):
-        figure = loss_figure(experiment)
+        figure = draw(experiment)
         target.parent.mkdir(parents=True, exist_ok=True)
         dated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
         figure.savefig(target, dpi=200, **dated)

@@ -29,13 +29,18 @@ ENCODINGS = {
 
 @dataclass(frozen=True)
 class PosGenRun:
-    """One trained and tested model; accuracies are percent, `seconds` its share of a stack's."""
+    """One trained and tested model.
+
+    Accuracies are percent, `by_position` one each number after the seed, empty in older results;
+    `seconds` is its share of a stack's.
+    """
 
     subtask: str
     encoding: str
     seed: int
     id_accuracy: float
     ood_accuracy: float
+    by_position: tuple[float, ...]
     seconds: float | None
     command: str
     versions: Mapping[str, Any]
@@ -118,6 +123,7 @@ def _read_run(file: Path) -> PosGenRun:
         whole(record, "seed", file) or 0,
         100 * (accuracy["id_accuracy"] or 0.0),
         100 * (accuracy["ood_accuracy"] or 0.0),
+        tuple(100 * value for value in test.get("by_position", ())),
         finite(record.get("seconds")),
         text(record, "command", file, default=""),
         mapping(record, "versions", file),

@@ -10,7 +10,12 @@ from click.testing import CliRunner
 
 from leval_leaderboard.cli import cli
 from leval_leaderboard.cli.errors import exit_code_for
-from leval_leaderboard.figures.posgen import loss_curves, loss_figure, write_loss_figure
+from leval_leaderboard.figures.posgen import (
+    loss_curves,
+    loss_figure,
+    position_figure,
+    write_figure,
+)
 from leval_leaderboard.results import ResultsError
 from leval_leaderboard.tables.posgen import posgen_table, published_accuracy, read_experiment
 
@@ -144,13 +149,31 @@ def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
     assert set(lines) == {"RoPE", "Resonance RoPE", "YaRN"}
     assert lines["RoPE"] == [1.5, 1.0]
     for name in ("f.svg", "f.png"):
-        write_loss_figure(experiment, tmp_path / "new" / name)
+        write_figure(experiment, tmp_path / "new" / name, loss_figure)
         assert (tmp_path / "new" / name).stat().st_size > 1000
     with pytest.raises(ResultsError, match=r"must end in \.svg"):
-        write_loss_figure(experiment, tmp_path / "f.jpg")
+        write_figure(experiment, tmp_path / "f.jpg", loss_figure)
     files[0].write_text("step,epoch\n1,1\n")
     with pytest.raises(ResultsError, match="no validation curve"):
         loss_curves(files)
+
+
+def test_position_figure_draws_each_number_after_the_seed(tmp_path):
+    for seed, values in enumerate(([1.0, 0.5, 0.1], [0.5, 0.5, 0.3])):
+        test = {"id_accuracy": 0.9, "ood_accuracy": 0.2, "by_position": values}
+        write_run(tmp_path, "cot", "rope", seed, 0.2, test=test)
+    (tmp_path / "settings.json").write_text('{"data": {"near": 2, "train_length": 5}}')
+    (axes,) = position_figure(read_experiment(tmp_path)).axes
+    curve, trained = axes.get_lines()
+    assert curve.get_xdata().tolist() == [3, 4, 5]
+    assert curve.get_ydata().tolist() == pytest.approx([75, 50, 20])
+    assert list(trained.get_xdata()) == [5, 5]
+    assert axes.get_title(loc="left") == "CoT (not learned)"
+    assert run(tmp_path, "--position-figure", tmp_path / "p.svg").exception is None
+    assert (tmp_path / "p.svg").stat().st_size > 1000
+    write_run(tmp_path, "cot", "rope", 2, 0.2)
+    with pytest.raises(ResultsError, match="without accuracies by position"):
+        position_figure(read_experiment(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_training import finetune as module
-from resonance_training.finetune import finetune, prepare_text
+from resonance_training.finetune import finetune
+from resonance_training.finetune_data import Rows, prepare_text
 from resonance_training.finetune_settings import FineTuneSettings, preset, preset_names
 from resonance_training.posgen_settings import TrainingError
 from resonance_vllm.core.errors import RopeConfigError
@@ -120,7 +121,7 @@ def test_checkpoint_carries_the_rope_settings_and_a_stopped_run_resumes(
 
 def test_every_epoch_reads_every_row_once_in_an_order_of_its_own():
     rows = np.arange(10).reshape(5, 2)
-    data = module._Rows(rows, 12, seed=1)
+    data = Rows(rows, 12, seed=1)
     read = [data[i]["input_ids"][0].item() // 2 for i in range(len(data))]
     assert sorted(read[:5]) == sorted(read[5:10]) == [0, 1, 2, 3, 4]
     assert read[:5] != read[5:10]

@@ -298,7 +298,12 @@ def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
     run = Run("cot", "resonance_yarn", 4)
     (result,) = train_stack(recipe, [run], tmp_path, device="cpu")
     metrics = evaluate_checkpoint(str(tmp_path / run.folder))
-    own = {name: value for name, value in result["test"].items() if name != "loss"}
+    own = dict(result["test"])
+    del own["loss"]
+    by_position = own.pop("by_position")
+    assert len(by_position) == 48 - 4
+    assert np.mean(by_position[16 - 4 :]) == pytest.approx(metrics["ood_accuracy"])
+    assert np.mean(by_position[26 - 4 : 37 - 4]) == pytest.approx(metrics["accuracy@26-36"])
     assert set(own) == {"id_accuracy", "ood_accuracy", *(f"accuracy@{x}" for x in _bands())}
     assert metrics == pytest.approx(own, abs=1e-9)
     config = json.loads((tmp_path / run.folder / "config.json").read_text())
