@@ -205,6 +205,9 @@ def finetune(
 
 
 def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
+    named = {field.name for field in dataclasses.fields(TrainingArguments)}
+    new, old = "activation_checkpointing", "gradient_checkpointing"
+    checkpointing = new if new in named else old  # newer transformers warn of the old
     return TrainingArguments(
         output_dir=str(states),
         max_steps=settings.steps,
@@ -219,7 +222,7 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
         bf16=settings.bf16,
         # bf16 on a CPU is refused unless the CPU is asked for by name.
         use_cpu=not torch.accelerator.is_available(),
-        gradient_checkpointing=settings.gradient_checkpointing,
+        **{checkpointing: settings.gradient_checkpointing},
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_steps=settings.save_steps,
