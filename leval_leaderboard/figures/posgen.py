@@ -4,6 +4,7 @@ The paper's Figure 3 is validation loss against epoch; the other is accuracy aga
 """
 
 import csv
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -42,12 +43,19 @@ def loss_figure(experiment: Experiment) -> Any:
 def position_figure(experiment: Experiment) -> Any:
     """Accuracy of one experiment's test against the number's place in the sequence.
 
+    Sub-tasks that no encoding learned are left out, unless there is no other: what was learned of
+    every second number only is no curve.
+
     Returns:
         A matplotlib `Figure`.
 
     Raises:
         ResultsError: a result holds no accuracies by position.
     """
+    learned = {subtask for (subtask, _), place in experiment.places.items() if place.learned}
+    if learned:
+        runs = tuple(run for run in experiment.runs if run.subtask in learned)
+        experiment = dataclasses.replace(experiment, runs=runs)
     data = experiment.settings.get("data", {})
     first = data.get("far", 1) + data.get("near", 3)
 

@@ -169,9 +169,13 @@ def test_position_figure_draws_each_number_after_the_seed(tmp_path):
     assert curve.get_ydata().tolist() == pytest.approx([75, 50, 20])
     assert list(trained.get_xdata()) == [5, 5]
     assert axes.get_title(loc="left") == "CoT (not learned)"
+    test = {"id_accuracy": 0.99, "ood_accuracy": 0.2, "by_position": [1.0, 0.9, 0.8]}
+    write_run(tmp_path, "recursive", "yarn", 0, 0.2, test=test)
+    (axes,) = position_figure(read_experiment(tmp_path)).axes
+    assert axes.get_title(loc="left") == "Recursive", "beside it, what was not learned is left out"
     assert run(tmp_path, "--position-figure", tmp_path / "p.svg").exception is None
     assert (tmp_path / "p.svg").stat().st_size > 1000
-    write_run(tmp_path, "cot", "rope", 2, 0.2)
+    write_run(tmp_path, "recursive", "yarn", 1, 0.2)
     with pytest.raises(ResultsError, match="without accuracies by position"):
         position_figure(read_experiment(tmp_path))
 
