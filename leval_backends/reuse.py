@@ -136,7 +136,7 @@ def _probe(model: Any, *, split: bool) -> tuple[float, int]:
     """
     config = model.config.get_text_config(decoder=True)
     step = max(1, (config.vocab_size - 8) // (_PROBE_LENGTH + 1))
-    tokens = [4 + step * i for i in range(1, _PROBE_LENGTH + 1)]
+    tokens = [(4 + step * i) % config.vocab_size for i in range(1, _PROBE_LENGTH + 1)]
     rows = [tokens, tokens[:_PROBE_SPLIT] + tokens[_PROBE_SPLIT + 3 :]]
     device = input_device(model)
     plain = [

@@ -15,6 +15,11 @@ def test_ordinary_models_share_one_copy(make_model, kind, attention):
     assert model.config._attn_implementation == attention, "the model has its own attention back"
 
 
+def test_a_vocabulary_smaller_than_the_trial_text_is_enough(make_model):
+    found = examine(make_model("llama", vocab_size=22))
+    assert (found.mode, found.reason) == ("split", "")
+
+
 def test_a_model_with_attention_of_its_own_gets_copies(make_model):
     found = examine(make_model("bloom", "eager"))
     assert found.mode in ("copied", "none")
