@@ -1,5 +1,6 @@
 """From a requested cell to the record that its process reads, and the id that names its folder."""
 
+import dataclasses
 import os
 import platform
 from collections.abc import Mapping
@@ -234,7 +235,9 @@ def plan(config: SweepConfig) -> list[Cell]:
                 f"two cells compute the same: '{cells[cell.id].title}' and '{cell.title}'; "
                 "leave one out"
             )
-        cells[cell.id] = cell
+        # Tables follow the config; folders are named by hashes and say nothing of it.
+        record = {**cell.record, "place": len(cells)}
+        cells[cell.id] = dataclasses.replace(cell, record=record)
     return list(cells.values())
 
 

@@ -108,6 +108,8 @@ class _SampleTable:
 def load_results(*folders: Path) -> Results:
     """Read one or more results folders into one set of frames.
 
+    Runs of a sweep come in the order of its config, others in the order of their names.
+
     A run found twice (same id) is taken once, the later written one. A cell that cannot be read
     becomes a marked row; a folder that cannot be read, or a newer schema, is an error.
 
@@ -136,7 +138,11 @@ def load_results(*folders: Path) -> Results:
     table = _SampleTable()
     runs: list[Run] = []
     sample_files: dict[tuple[int, str], Path] = {}
-    for run, files, hashes in found.values():
+    parents = dict.fromkeys(run.folder.parent for run, *_ in found.values())
+    sweeps = {folder: at for at, folder in enumerate(parents)}
+    for run, files, hashes in sorted(
+        found.values(), key=lambda entry: (sweeps[entry[0].folder.parent], entry[0].place)
+    ):
         index = len(runs)
         try:
             new_rows, logged = _read_run(run, files, hashes)

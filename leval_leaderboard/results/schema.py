@@ -42,6 +42,7 @@ class Run:
     host: Mapping[str, Any] = field(default_factory=dict)
     seconds: float | None = None
     telemetry: Mapping[str, float] = field(default_factory=dict)
+    place: int = 0
 
     def stopped(self, status: str, reason: str) -> "Run":
         """The same run without numbers, and why."""
@@ -118,6 +119,7 @@ def run_from_cell(cell: Mapping[str, Any], where: Path) -> Run:
         created=text(cell, "created", where, default=""),
         versions=mapping(cell, "versions", where),
         host=mapping(cell, "host", where),
+        place=whole(cell, "place", where) or 0,
     )
 
 

@@ -82,6 +82,15 @@ def test_posgens_main_number_is_its_accuracy_past_the_training_length(tmp_path):
     assert set(scores["metric"]) == set(values)
 
 
+def test_runs_stand_in_the_order_of_their_config(tmp_path):
+    for name, method, place in (("a", "yarn", 2), ("b", "none", 1), ("c", "linear", 0)):
+        make.write_cell(tmp_path / "one", name, {"leval_gsm": GSM}, method=method, place=place)
+    make.write_cell(tmp_path / "two", "a2", {"leval_gsm": GSM}, method="ntk", place=0)
+    results = load_results(tmp_path)
+    assert [run.method for run in results.runs] == ["linear", "none", "yarn", "ntk"]
+    assert list(dict.fromkeys(results.scores["method"])) == ["linear", "none", "yarn", "ntk"]
+
+
 def test_a_limit_marks_a_run_as_partial(tmp_path):
     make.write_cell(tmp_path, "x1", {"leval_gsm": GSM[:10]}, limit=10)
     make.write_cell(

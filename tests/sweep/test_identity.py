@@ -107,6 +107,19 @@ def test_names_and_limits_of_time_do_not(checkpoint: Path) -> None:
     assert only_id(config(checkpoint)) == only_id(changed)
 
 
+def test_cells_know_their_place_in_the_config_and_keep_their_ids(checkpoint: Path) -> None:
+    both = config(checkpoint)
+    methods = {"plain": {"rope_type": "default"}, **both["methods"]}
+    both["methods"] = methods
+    first = cells.plan(parse_config(both))
+    both["methods"] = dict(reversed(methods.items()))
+    second = cells.plan(parse_config(both))
+    assert [cell.record["method"]["name"] for cell in first] == list(methods)
+    assert [cell.record["place"] for cell in first] == list(range(len(methods)))
+    places = {cell.id: cell.record["place"] for cell in second}
+    assert [places[cell.id] for cell in first] == list(reversed(range(len(methods))))
+
+
 def test_one_byte_of_weights_changes_the_id_and_a_copy_does_not(
     checkpoint: Path, tmp_path: Path
 ) -> None:
