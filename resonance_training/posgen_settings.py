@@ -162,7 +162,7 @@ PRESETS = {
         seeds=(5549, 4955, 42, 3701, 49),
         keep="best",
     ),
-    # Two cores: about 80 seconds a run, so that all 36 fit into an hour.
+    # About two minutes of one core a run: all 36 take 41 minutes on two.
     "quick": Recipe(
         architecture=Architecture(hidden=128, heads=2, feed_forward=512),
         seeds=(0, 1, 2),
