@@ -24,6 +24,7 @@ CONFIGS = {
     "llama3": ("Llama-3.1", 5e5, 131072, LLAMA3_ROPE),
     "qwen": ("Qwen2.5", 1e6, 32768, None),
     "mistral": ("Mistral-7B", 1e6, 32768, None),
+    "posgen": ("runs/posgen", 1e4, 260, None),
 }
 
 
