@@ -248,7 +248,7 @@ def _model(settings: Mapping[str, Any]) -> str:
 def _provenance(experiment: Experiment) -> tuple[str, ...]:
     runs = experiment.runs
     seconds = [run.seconds for run in runs if run.seconds is not None]
-    parts = [f"{len(runs)} models, {_model(experiment.settings)}"]
+    parts = [f"{len(runs)} model{'s' * (len(runs) > 1)}, {_model(experiment.settings)}"]
     parts += sorted({machine(run.host) for run in runs} - {""})
     parts += [f"{sum(seconds) / 60:.0f} minutes, all runs added up"] if seconds else []
     return provenance_notes(
