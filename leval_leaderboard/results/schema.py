@@ -21,8 +21,8 @@ class Run:
 
     `status` is `done`, `failed`, `unfinished` or `malformed`; only `done` runs have numbers, and
     `reason` says why the others have none. `settings` holds what else decides the numbers (backend,
-    dtype, seed, ...), so that runs that differ in it are never shown as one. `place` is its place in
-    the config of its sweep, 0 where there is none.
+    dtype, seed, ...), so that runs that differ in it are never shown as one. `place` is its
+    place in the config of its sweep, 0 where there is none.
     """
 
     run_id: str
