@@ -86,8 +86,10 @@ def _panels(
                 _draw(axes, curve(runs), name, looks[name])
         learned = any(place.learned for (s, _), place in experiment.places.items() if s == subtask)
         axes.set_title(SUBTASKS[subtask] + ("" if learned else " (not learned)"), loc="left")
-    handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, frameon=False, loc="outside upper center", ncols=4)
+    lines = {line.get_label(): line for axes in grid for line in axes.get_lines()}
+    figure.legend(
+        handles=list(lines.values()), fontsize=8, frameon=False, loc="outside upper center", ncols=4
+    )
     seeds = sorted({run.seed for run in experiment.runs})
     note = f"{experiment.name} · mean over seeds {', '.join(map(str, seeds))}, bands: all seeds"
     sign(figure, note, "", *sorted({run.command for run in experiment.runs}))

@@ -117,13 +117,16 @@ def _read_run(file: Path) -> PosGenRun:
     for name, value in accuracy.items():
         if value is None or not 0 <= value <= 1:
             raise ResultsError(f"{file}: test.{name} is {test.get(name)!r}; a fraction is expected")
+    by_position = test.get("by_position", [])
+    if not isinstance(by_position, list) or None in map(finite, by_position):
+        raise ResultsError(f"{file}: test.by_position must be a list of fractions")
     return PosGenRun(
         subtask,
         encoding,
         whole(record, "seed", file) or 0,
         100 * (accuracy["id_accuracy"] or 0.0),
         100 * (accuracy["ood_accuracy"] or 0.0),
-        tuple(100 * value for value in test.get("by_position", ())),
+        tuple(100 * value for value in by_position),
         finite(record.get("seconds")),
         text(record, "command", file, default=""),
         mapping(record, "versions", file),

@@ -144,6 +144,9 @@ def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
     files = sorted(folder.glob("cot/rope/*/metrics.csv"))
     assert loss_curves(files) == {1.0: [2.0, 1.0], 2.0: [1.0, 1.0]}
     figure = loss_figure(experiment)
+    write_run(folder, "recursive", "rope", 0, 0.5)
+    (legend,) = loss_figure(read_experiment(folder)).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["RoPE", "Resonance RoPE", "YaRN"]
     (axes,) = figure.axes
     lines = {line.get_label(): line.get_ydata().tolist() for line in axes.get_lines()}
     assert set(lines) == {"RoPE", "Resonance RoPE", "YaRN"}
@@ -187,6 +190,10 @@ def test_position_figure_draws_each_number_after_the_seed(tmp_path):
         ({"encoding": "alibi"}, "'cot' with 'alibi' is no PosGen run"),
         ({"test": {"id_accuracy": 0.9, "ood_accuracy": 40}}, "ood_accuracy is 40; a fraction"),
         ({"test": {}}, "id_accuracy is None"),
+        (
+            {"test": {"id_accuracy": 0.9, "ood_accuracy": 0.4, "by_position": [0.5, "x"]}},
+            "by_position must be a list of fractions",
+        ),
     ],
 )
 def test_damaged_results_are_named(tmp_path, change, message):
