@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.figures.style import literal, method_colours, new_figure, sign
+from leval_leaderboard.figures.style import RC, literal, method_colours, new_figure, save, sign
 from leval_leaderboard.results import ResultsError
 from leval_leaderboard.tables.posgen import ENCODINGS, SUBTASKS, Experiment, PosGenRun
 
@@ -52,8 +52,7 @@ def position_figure(experiment: Experiment) -> Any:
     Raises:
         ResultsError: a result holds no accuracies by position.
     """
-    learned = {subtask for (subtask, _), place in experiment.places.items() if place.learned}
-    if learned:
+    if learned := _learned(experiment):
         runs = tuple(run for run in experiment.runs if run.subtask in learned)
         experiment = dataclasses.replace(experiment, runs=runs)
     data = experiment.settings.get("data", {})
@@ -71,12 +70,18 @@ def position_figure(experiment: Experiment) -> Any:
     return figure
 
 
+def _learned(experiment: Experiment) -> set[str]:
+    """Sub-tasks that at least one encoding learned."""
+    return {subtask for (subtask, _), place in experiment.places.items() if place.learned}
+
+
 def _panels(
     experiment: Experiment, curve: Callable[[Sequence[PosGenRun]], Curve]
 ) -> tuple[Any, list[Any]]:
     """The figure and its axes: mean over seeds, a band from the lowest to the highest seed."""
     shown = [s for s in SUBTASKS if any(run.subtask == s for run in experiment.runs)]
     looks = method_colours(name for name, _ in ENCODINGS.values())
+    learned = _learned(experiment)
     figure, made = new_figure(3.2 * len(shown) + 0.6, 3.4, len(shown))
     grid = made if len(shown) > 1 else [made]
     for axes, subtask in zip(grid, shown, strict=True):
@@ -84,8 +89,7 @@ def _panels(
             runs = [r for r in experiment.runs if (r.subtask, r.encoding) == (subtask, encoding)]
             if runs:
                 _draw(axes, curve(runs), name, looks[name])
-        learned = any(place.learned for (s, _), place in experiment.places.items() if s == subtask)
-        axes.set_title(SUBTASKS[subtask] + ("" if learned else " (not learned)"), loc="left")
+        axes.set_title(SUBTASKS[subtask] + " (not learned)" * (subtask not in learned), loc="left")
     lines = {line.get_label(): line for axes in grid for line in axes.get_lines()}
     figure.legend(
         handles=list(lines.values()), fontsize=8, frameon=False, loc="outside upper center", ncols=4
@@ -155,8 +159,7 @@ def write_figure(experiment: Experiment, target: Path, draw: Callable[[Experimen
 
     if target.suffix not in (".svg", ".pdf", ".png"):
         raise ResultsError(f"figure: {target.name} must end in .svg, .pdf or .png")
-    with mpl.rc_context({"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}):
+    with mpl.rc_context(RC):
         figure = draw(experiment)
         target.parent.mkdir(parents=True, exist_ok=True)
-        dated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
-        figure.savefig(target, dpi=200, **dated)
+        save(figure, target)

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # Okabe and Ito's palette, told apart with any colour vision; without yellow, unreadable on white
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
+RC = {"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}
+"""matplotlib's settings while a figure is drawn and saved; the salt keeps SVG ids the same."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +70,9 @@ def sign(figure: Any, block: str, data: str, *commands: str) -> None:
         parts.append(literal(f"data: {data}"))
     parts += [literal(command, 110) for command in commands if command]
     figure.supxlabel("\n".join(parts), fontsize=7, color="#555555", x=0.01, ha="left")
+
+
+def save(figure: Any, target: Path) -> None:
+    """Write a figure; its file's ending says the format. An SVG bears no date."""
+    undated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
+    figure.savefig(target, dpi=200, **undated)

@@ -9,7 +9,7 @@ from typing import Any
 from leval_leaderboard.figures.curves import length_figure
 from leval_leaderboard.figures.forest import forest_figure
 from leval_leaderboard.figures.rope import rope_figure
-from leval_leaderboard.figures.style import method_colours
+from leval_leaderboard.figures.style import RC, method_colours, save
 from leval_leaderboard.results.rope_features import RopeFeatures, read_features
 from leval_leaderboard.tables.analysis import Analysis, lower_is_better
 from leval_leaderboard.tables.names import length_label, task_label
@@ -38,11 +38,11 @@ def write_figures(analysis: Analysis, folder: Path) -> list[Drawn]:
 
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Drawn] = []
-    with mpl.rc_context({"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}):
+    with mpl.rc_context(RC):
         for kind, title, figure in _figures(analysis):
             name = f"{kind}-{len(drawn):03d}"
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-            figure.savefig(folder / f"{name}.png", dpi=200)
+            for ending in ("svg", "png"):
+                save(figure, folder / f"{name}.{ending}")
             drawn.append(Drawn(name, title))
     return drawn
 
