@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard import runner
-from leval_leaderboard.cell_files import publish, write_json
-from leval_leaderboard.cells import Cell, plan
-from leval_leaderboard.config import load_config
+from leval_border.files import write_json
+from leval_sweep import runner
+from leval_sweep.cell_files import publish
+from leval_sweep.cells import Cell, plan
+from leval_sweep.config import load_config
 
 SAMPLES = 1000
 

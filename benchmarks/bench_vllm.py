@@ -115,7 +115,7 @@ def engine(runs: int, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
     sys.path.insert(0, here)
     from vllm import LLM, SamplingParams
 
-    from leval_leaderboard.smollm2 import prepare
+    from leval_sweep.smollm2 import prepare
     from resonance_vllm import model_config, settings
 
     path = prepare()

@@ -1,10 +1,10 @@
 """What a sweep ends with: the tables in every format and the page, beside the results."""
 
-import os
 from pathlib import Path
 
 import click
 
+from leval_border.files import write_text
 from leval_leaderboard.tables.escape import plain
 
 
@@ -34,14 +34,3 @@ def write_report(results_dir: Path) -> None:
     index = write_page(analysis, results_dir / "page")
     click.echo(f"Tables: {results_dir / 'table.md'} (also .csv, .tex, .html)")
     click.echo(f"Page:   {index.resolve()}")
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(content, encoding="utf-8")
-    temporary.replace(path)

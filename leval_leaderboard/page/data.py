@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+from leval_leaderboard.layout import LOG
 from leval_leaderboard.results.chance import CHANCE_NOTE
 from leval_leaderboard.results.schema import Run
 from leval_leaderboard.tables.analysis import Analysis, analyse, lower_is_better
@@ -191,6 +192,6 @@ def _provenance(run: Run) -> dict[str, Any]:
         "Host": ", ".join(f"{k} {v}" for k, v in run.host.items()),
         "Seconds": "" if run.seconds is None else f"{run.seconds:,.1f}",
         "Telemetry": ", ".join(f"{k} {v:,.10g}" for k, v in run.telemetry.items()),
-        "Log": f"{run.folder.name}/log.txt" if (run.folder / "log.txt").is_file() else "",
+        "Log": f"{run.folder.name}/{LOG}" if (run.folder / LOG).is_file() else "",
     }  # fmt: skip
     return {name: plain(str(value))[:1000] for name, value in facts.items() if value}

@@ -9,7 +9,7 @@ from leval_leaderboard.page.samples import write_samples
 from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.escape import plain
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
 TITLE = "Long-context leaderboard"
 

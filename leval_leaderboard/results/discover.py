@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from leval_leaderboard.layout import CELL, DONE, FAILED
 from leval_leaderboard.results.fields import (
     ResultsError,
     finite,
@@ -14,7 +15,6 @@ from leval_leaderboard.results.fields import (
 )
 from leval_leaderboard.results.schema import Run, check_version, run_from_cell, run_from_lm_eval
 
-CELL, DONE, FAILED = "cell.json", "done.json", "failed.json"
 SKIPPED = {"page", "figures"}
 
 

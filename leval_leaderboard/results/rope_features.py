@@ -5,13 +5,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leval_leaderboard.results.discover import DONE, inside
+from leval_leaderboard.layout import DONE, FEATURES
+from leval_leaderboard.results.discover import inside
 from leval_leaderboard.results.fields import ResultsError, finite, mapping, read_json, whole
 from leval_leaderboard.results.schema import Run, check_version
 
 log = logging.getLogger(__name__)
 
-FEATURES = "rope_features.json"
 MOST_FEATURES = 1024
 
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leval_leaderboard.layout import SCHEMA_VERSION
 from leval_leaderboard.results.fields import ResultsError, finite, mapping, text, whole
 
 __all__ = ["SCHEMA_VERSION", "ResultsError", "Run", "run_from_cell", "run_from_lm_eval"]
-
-SCHEMA_VERSION = 1
-"""Newest layout of `cell.json` and `done.json` that this reader knows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_leaderboard.cli import score as cli
+from leval_harness import score as cli
 from leval_tasks.closed import predictions, scoring
 from leval_tasks.errors import PredictionError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_leaderboard.cli import data as cli
+from leval_harness import data as cli
 from leval_tasks import data
 from leval_tasks.errors import DataError
 

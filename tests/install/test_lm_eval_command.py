@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from leval_leaderboard.cli.lm_eval import _take_options, _with_rope
+from leval_harness.lm_eval import _take_options, _with_rope
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def model(tmp_path: Path) -> Path:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from leval_leaderboard.cli import main; main()", *arguments],
+        [sys.executable, "-c", "from leval_harness.main import main; main()", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_leaderboard import smollm2
-from leval_leaderboard.cli.model import command
+from leval_harness.model import command
+from leval_sweep import smollm2
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import fixture_results as make
 import pytest
 
-from leval_leaderboard.cli.table import command as table_command
+from leval_harness.table import command as table_command
 from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import analyse, build_tables
 from leval_leaderboard.tables.build import COSTS

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leval_leaderboard.cli import cli
+from leval_harness.main import cli
 from leval_leaderboard.results import ResultsError, load_results
 from leval_leaderboard.tables import analyse
 from leval_leaderboard.tables.differences import difference_table, parse_pairs

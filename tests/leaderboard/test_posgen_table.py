@@ -8,8 +8,8 @@ import statistics
 import pytest
 from click.testing import CliRunner
 
-from leval_leaderboard.cli import cli
-from leval_leaderboard.cli.errors import exit_code_for
+from leval_harness.errors import exit_code_for
+from leval_harness.main import cli
 from leval_leaderboard.figures.posgen import (
     loss_curves,
     loss_figure,

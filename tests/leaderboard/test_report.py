@@ -6,8 +6,8 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from leval_leaderboard.cli.page import command as page_command
-from leval_leaderboard.cli.table import command as table_command
+from leval_harness.page import command as page_command
+from leval_harness.table import command as table_command
 from leval_leaderboard.report import write_report
 
 

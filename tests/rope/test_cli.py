@@ -6,7 +6,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from leval_leaderboard.cli import check, export, rope
+from leval_harness import check, export, rope
 
 
 def run(command, *args):

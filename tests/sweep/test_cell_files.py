@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from leval_leaderboard.cell_files import (
-    clear_attempt,
-    log_tail,
-    publish,
-    read_json,
-    why_not_done,
-    write_json,
-)
-from leval_leaderboard.identity import cell_id
+from leval_border.files import read_object, write_json
+from leval_sweep.cell_files import clear_attempt, log_tail, publish, why_not_done
+from leval_sweep.identity import cell_id
 
 IDENTITY = {"model": {"files": {"config.json": "00"}}, "seed": 0}
 ID = cell_id(IDENTITY)
@@ -70,7 +64,7 @@ def test_a_changed_identity_is_another_cell(cell: Path) -> None:
     "files", [{}, [], None, {"../../etc/passwd": "0"}, {"missing.json": "0"}, {"": "0"}]
 )
 def test_a_marker_that_names_nothing_or_something_elsewhere(cell: Path, files: object) -> None:
-    marker = read_json(cell / "done.json") or {}
+    marker = read_object(cell / "done.json") or {}
     write_json(cell / "done.json", {**marker, "files": files})
     assert why_not_done(cell, ID) is not None
 
@@ -78,7 +72,7 @@ def test_a_marker_that_names_nothing_or_something_elsewhere(cell: Path, files: o
 @pytest.mark.parametrize("content", [b"", b"[]", b"nul", b"\xff", b"[" * 100_000, b'{"a": 1'])
 def test_what_is_no_json_object_reads_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.json").write_bytes(content)
-    assert read_json(tmp_path / "x.json") is None
+    assert read_object(tmp_path / "x.json") is None
 
 
 def test_a_failing_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
@@ -86,7 +80,7 @@ def test_a_failing_write_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> N
     write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"a": float("nan")})
-    assert read_json(path) == {"a": 1}
+    assert read_object(path) == {"a": 1}
     assert os.listdir(tmp_path) == ["x.json"]  # noqa: PTH208
 
 

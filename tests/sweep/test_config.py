@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from leval_leaderboard.config import expand, load_config, parse_config, task_names
-from leval_leaderboard.errors import ConfigError
+from leval_sweep.config import expand, load_config, parse_config, task_names
+from leval_sweep.errors import ConfigError
 
 GOOD: dict[str, Any] = {
     "name": "test",

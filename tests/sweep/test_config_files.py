@@ -8,14 +8,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_leaderboard.config_files import (
+from leval_sweep.config_files import (
     apply_overrides,
     find_config,
     load_with_includes,
     merge,
     read_yaml,
 )
-from leval_leaderboard.errors import ConfigError
+from leval_sweep.errors import ConfigError
 
 VALUES = st.recursive(
     st.integers() | st.text(max_size=5) | st.none() | st.booleans(),
@@ -144,6 +144,6 @@ def test_no_override_text_ends_in_anything_but_a_config_error(text: str) -> None
 
 
 def test_the_loader_is_a_safe_one() -> None:
-    from leval_leaderboard.config_files import _StrictLoader
+    from leval_sweep.config_files import _StrictLoader
 
     assert issubclass(_StrictLoader, yaml.SafeLoader)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_leaderboard import cells, identity, own_tasks
-from leval_leaderboard.config import parse_config
-from leval_leaderboard.errors import ConfigError, ModelNotFoundError
+from leval_sweep import cells, identity, own_tasks
+from leval_sweep.config import parse_config
+from leval_sweep.errors import ConfigError, ModelNotFoundError
 
 LLAMA = {
     "model_type": "llama",

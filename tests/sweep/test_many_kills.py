@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from leval_leaderboard.cell_files import why_not_done
+from leval_sweep.cell_files import why_not_done
 
 KILLS = int(os.environ.get("SWEEP_KILLS", "25"))
 SEED = int(os.environ.get("SWEEP_KILL_SEED", "20240"))

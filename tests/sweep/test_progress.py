@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from leval_leaderboard.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
-from leval_leaderboard.cells import Cell
-from leval_leaderboard.launch import Outcome, _judge
-from leval_leaderboard.progress import Pace, PlainProgress, duration
+from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
+from leval_sweep.cells import Cell
+from leval_sweep.launch import Outcome, _judge
+from leval_sweep.progress import Pace, PlainProgress, duration
 
 
 def cell(ident: str) -> Cell:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from leval_leaderboard.cell_files import why_not_done
-from leval_leaderboard.cells import plan
-from leval_leaderboard.config import load_config
-from leval_leaderboard.errors import SweepError
-from leval_leaderboard.executors import LocalExecutor, RayExecutor, ray_options
-from leval_leaderboard.progress import Pace, PlainProgress
+from leval_sweep.cell_files import why_not_done
+from leval_sweep.cells import plan
+from leval_sweep.config import load_config
+from leval_sweep.errors import SweepError
+from leval_sweep.executors import LocalExecutor, RayExecutor, ray_options
+from leval_sweep.progress import Pace, PlainProgress
 
 pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
 
@@ -52,7 +52,7 @@ def running_cells(folder: Path) -> dict[int, int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError, IndexError):
             words = path.read_bytes().decode(errors="replace").split("\0")
-            if "leval_leaderboard.cell_main" in words and any(str(folder) in w for w in words):
+            if "leval_sweep.cell_main" in words and any(str(folder) in w for w in words):
                 found[int(path.parent.name)] = int(words[words.index("--parent") + 1])
     return found
 

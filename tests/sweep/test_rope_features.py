@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leval_leaderboard.cell_files import FEATURES
-from leval_leaderboard.rope_features import MOST_POSITIONS, features, write_features
+from leval_leaderboard.layout import FEATURES
+from leval_sweep.rope_features import MOST_POSITIONS, features, write_features
 
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4}
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from leval_leaderboard import own_tasks
-from leval_leaderboard.config import ROPE_BACKENDS, expand, load_config, task_names
-from leval_leaderboard.config_files import shipped_folder, shipped_sweeps
+from leval_sweep import own_tasks
+from leval_sweep.config import ROPE_BACKENDS, expand, load_config, task_names
+from leval_sweep.config_files import shipped_folder, shipped_sweeps
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.settings import complete, context_limit
 

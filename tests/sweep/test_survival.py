@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from leval_leaderboard.cell_files import why_not_done
-from leval_leaderboard.executors import available_cores
+from leval_sweep.cell_files import why_not_done
+from leval_sweep.executors import available_cores
 
 FAULTS = Path(__file__).parent / "faults"
 POINTS = int(os.environ.get("SWEEP_KILL_POINTS", "6"))
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
 def sweep_command(config: Path, out: Path, *options: str) -> list[str]:
     """The command line of a sweep, as a process of its own."""
-    start = "from leval_leaderboard.cli import main; main()"
+    start = "from leval_harness.main import main; main()"
     return [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options]
 
 
@@ -119,9 +119,7 @@ def cells_running(out: Path) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_bytes().decode(errors="replace").split("\0")
-            if "leval_leaderboard.cell_main" in words and any(
-                w.startswith(str(out)) for w in words
-            ):
+            if "leval_sweep.cell_main" in words and any(w.startswith(str(out)) for w in words):
                 found.append(int(path.parent.name))
     return found
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from leval_leaderboard import runner
-from leval_leaderboard.cell_files import write_json
-from leval_leaderboard.cells import Cell, plan
-from leval_leaderboard.cli.sweep import command
-from leval_leaderboard.config import load_config
-from leval_leaderboard.errors import SweepLockedError
-from leval_leaderboard.estimate import chosen, documents, estimate
+from leval_border.files import write_json
+from leval_harness.sweep import command
+from leval_sweep import runner
+from leval_sweep.cells import Cell, plan
+from leval_sweep.config import load_config
+from leval_sweep.errors import SweepLockedError
+from leval_sweep.estimate import chosen, documents, estimate
 
 
 @pytest.fixture

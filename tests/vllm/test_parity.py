@@ -224,7 +224,7 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[...
     import numpy as np
     from click.testing import CliRunner
 
-    from leval_leaderboard.cli import cli
+    from leval_harness.main import cli
     from leval_tasks.posgen.vocabulary import build_tokenizer
 
     root = tmp_path_factory.mktemp("finetuned")

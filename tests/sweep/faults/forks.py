@@ -27,10 +27,10 @@ PRELOADED = (
     "torch.utils.collect_env",
     "transformers.models.llama.modeling_llama",
     "transformers.models.llama.tokenization_llama",
-    "leval_leaderboard.cell_main",
-    "leval_leaderboard.cells",
-    "leval_leaderboard.executors",
-    "leval_leaderboard.runner",
+    "leval_sweep.cell_main",
+    "leval_sweep.cells",
+    "leval_sweep.executors",
+    "leval_sweep.runner",
     "resonance_vllm.hf",
 )
 
@@ -61,9 +61,9 @@ class ForkedCell:
             for descriptor in (1, 2):
                 os.dup2(stdout.fileno(), descriptor)
             _inject("cell")
-            from leval_leaderboard.cell_main import main
+            from leval_sweep.cell_main import main
 
-            words = arguments[arguments.index("leval_leaderboard.cell_main") + 1 :]
+            words = arguments[arguments.index("leval_sweep.cell_main") + 1 :]
             os._exit(main(words))
 
     def poll(self) -> int | None:
@@ -88,7 +88,7 @@ POPEN = subprocess.Popen
 
 def start(arguments: list[str], **options: Any) -> Any:
     """`subprocess.Popen`, but a cell is forked."""
-    if "leval_leaderboard.cell_main" in arguments:
+    if "leval_sweep.cell_main" in arguments:
         subprocess.Popen = POPEN  # type: ignore[misc]
         try:
             return ForkedCell(arguments, **options)
@@ -113,7 +113,7 @@ def sweep() -> None:
         os.dup2(log, descriptor)
     subprocess.Popen = start  # type: ignore[misc,assignment]
     _inject("sweep")
-    from leval_leaderboard.cli import sweep as module
+    from leval_harness import sweep as module
 
     module._report = lambda folder: True  # the report is another part's, and not killed here
     sys.argv = ["leval-harness", "sweep", *REQUEST["arguments"]]

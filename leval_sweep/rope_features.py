@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.cell_files import FEATURES, SCHEMA_VERSION, write_json
+from leval_border.files import write_json
+from leval_leaderboard.layout import FEATURES, SCHEMA_VERSION
 from resonance_vllm import backend_args, model_config, settings
 
-log = logging.getLogger("leval_leaderboard.cell")
+log = logging.getLogger("leval_sweep.cell")
 
 MULTIPLES = (2, 4, 8, 16, 32)
 MOST_POSITIONS = 2**17

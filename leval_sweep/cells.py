@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard import own_tasks
-from leval_leaderboard.cell_files import SCHEMA_VERSION
-from leval_leaderboard.config import ROPE_BACKENDS, CellRequest, ModelConfig, SweepConfig, expand
-from leval_leaderboard.data_identity import data_identity
-from leval_leaderboard.errors import ConfigError, ModelNotFoundError
-from leval_leaderboard.identity import (
+from leval_leaderboard.layout import SCHEMA_VERSION
+from leval_sweep import own_tasks
+from leval_sweep.config import ROPE_BACKENDS, CellRequest, ModelConfig, SweepConfig, expand
+from leval_sweep.data_identity import data_identity
+from leval_sweep.errors import ConfigError, ModelNotFoundError
+from leval_sweep.identity import (
     MODEL_SUFFIXES,
     cell_id,
     folder_hashes,
@@ -73,7 +73,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(path=model.path, config=None, identity=served)
     if model.path == "smollm2":
-        from leval_leaderboard import smollm2
+        from leval_sweep import smollm2
 
         folder = smollm2.prepare()
     else:

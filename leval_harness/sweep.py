@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from leval_leaderboard.cells import Cell
-    from leval_leaderboard.executors import Executor
-    from leval_leaderboard.launch import Outcome
-    from leval_leaderboard.runner import State
+    from leval_sweep.cells import Cell
+    from leval_sweep.executors import Executor
+    from leval_sweep.launch import Outcome
+    from leval_sweep.runner import State
 
 TAIL_LINES = 5
 
@@ -93,9 +93,9 @@ def command(
     """
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
-    from leval_leaderboard.cells import plan
-    from leval_leaderboard.config import load_config
-    from leval_leaderboard.errors import ConfigError
+    from leval_sweep.cells import plan
+    from leval_sweep.config import load_config
+    from leval_sweep.errors import ConfigError
 
     try:
         loaded = load_config(config, overrides)
@@ -105,7 +105,7 @@ def command(
     folder = out / loaded.name
     if dry_run:
         return _dry_run(cells, folder, as_json)
-    from leval_leaderboard.executors import LocalExecutor, RayExecutor
+    from leval_sweep.executors import LocalExecutor, RayExecutor
 
     run_by = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
     return _run(cells, folder, run_by, retry_failed, shard)
@@ -113,13 +113,13 @@ def command(
 
 def _dry_run(cells: "list[Cell]", folder: Path, as_json: bool) -> int:
     """Print the cells with what they are reckoned to cost."""
-    from leval_leaderboard.estimate import METHOD, dry_run
+    from leval_sweep.estimate import METHOD, dry_run
 
     rows, total = dry_run(cells, folder)
     if as_json:
         click.echo(json.dumps({"cells": rows, "total": total, "method": METHOD}, indent=2))
         return 0
-    from leval_leaderboard.progress import duration
+    from leval_sweep.progress import duration
 
     for row in rows:
         click.echo(
@@ -151,7 +151,7 @@ def _run(
     shard: tuple[int, int] | None,
 ) -> int:
     """Run what is not done, list what failed, write and print the table."""
-    from leval_leaderboard import runner
+    from leval_sweep import runner
 
     resume = "leval-harness " + shlex.join(sys.argv[1:])
     signal.signal(signal.SIGTERM, _as_interrupt)
@@ -188,9 +188,9 @@ def _as_interrupt(number: int, frame: object) -> None:
 
 
 def _compute(state: "State", folder: Path, resume: str, run_by: "Executor") -> "list[Outcome]":
-    from leval_leaderboard import runner
-    from leval_leaderboard.estimate import work
-    from leval_leaderboard.progress import LiveProgress, PlainProgress
+    from leval_sweep import runner
+    from leval_sweep.estimate import work
+    from leval_sweep.progress import LiveProgress, PlainProgress
 
     if not state.pending:
         return []

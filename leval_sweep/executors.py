@@ -12,10 +12,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from leval_leaderboard.cells import Cell
-from leval_leaderboard.errors import ConfigError, SweepError
-from leval_leaderboard.launch import POLL_SECONDS, Outcome, run_cell
-from leval_leaderboard.progress import Progress
+from leval_leaderboard.layout import LOG
+from leval_sweep.cells import Cell
+from leval_sweep.errors import ConfigError, SweepError
+from leval_sweep.launch import POLL_SECONDS, Outcome, run_cell
+from leval_sweep.progress import Progress
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0
@@ -145,7 +146,7 @@ class RayExecutor:
     def _show_running(self, pending: dict[Any, Cell], progress: Progress) -> None:
         """A cell whose log is newer than the sweep has been started by some worker."""
         for cell in pending.values():
-            log = progress.folder / cell.id / "log.txt"
+            log = progress.folder / cell.id / LOG
             if cell.id in progress.running or not log.exists():
                 continue
             if log.stat().st_mtime > time.time() - 60 and log.stat().st_mtime > progress.began:

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard import own_tasks
-from leval_leaderboard.errors import ConfigError
-from leval_leaderboard.identity import cached_sha256
+from leval_sweep import own_tasks
+from leval_sweep.errors import ConfigError
+from leval_sweep.identity import cached_sha256
 
 PERPLEXITY_PREFIX = "ppl_"
 # Stands for the language reference that every Python brings along; it is no file of a folder.

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leval_leaderboard.errors import ConfigError, near_matches
+from leval_sweep.errors import ConfigError, near_matches
 
 Check = Callable[[Any, str], Any]
 

@@ -1,66 +1,17 @@
-"""The files of one cell's folder: written whole or not at all, believed only when their hash fits.
-
-cell.json      the request, with the identity whose hash is the folder's name
-results_*.json, samples_<task>_*.jsonl   lm-eval's own
-log.txt        everything the cell's process printed
-rope_features.json   wavelengths and feature gaps, for the figures
-failed.json    why the last attempt ended without results
-done.json      written last: the results' hashes; without it a cell is not done
-"""
+"""The files of one cell's folder: written whole or not at all, believed only if their hash fits."""
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.identity import cell_id, file_sha256
+from leval_border.files import read_object, sync_folder, write_json
+from leval_leaderboard.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
+from leval_sweep.identity import cell_id, file_sha256
 
-SCHEMA_VERSION = 1
-CELL, DONE, FAILED, LOG = "cell.json", "done.json", "failed.json", "log.txt"
-FEATURES = "rope_features.json"
-PARTIAL = "partial"
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON so that a reader sees the old file or the whole new one, also after a power cut.
-
-    Raises:
-        OSError: the disk is full or the folder cannot be written; no temporary file stays behind.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as handle:
-            json.dump(content, handle, indent=2, ensure_ascii=False, allow_nan=False)
-            handle.write("\n")
-            handle.flush()
-            os.fsync(handle.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None if there is none, or it is cut short or something else."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def why_not_done(folder: Path, expected_id: str) -> str | None:
@@ -71,7 +22,7 @@ def why_not_done(folder: Path, expected_id: str) -> str | None:
     """
     if not (folder / DONE).exists():
         return "not run yet" if not (folder / FAILED).exists() else "failed"
-    done, cell = read_json(folder / DONE), read_json(folder / CELL)
+    done, cell = read_object(folder / DONE), read_object(folder / CELL)
     if done is None or cell is None:
         return f"{DONE if done is None else CELL} is not whole"
     if done.get("schema_version") != SCHEMA_VERSION or done.get("cell_id") != expected_id:

@@ -1,6 +1,6 @@
 """YAML files of a sweep config: found, read with a safe loader, included, overridden.
 
-Text in, plain dictionary out; what the keys mean is `leval_leaderboard.config`.
+Text in, plain dictionary out; what the keys mean is `leval_sweep.config`.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from leval_leaderboard.errors import ConfigError, near_matches
+from leval_sweep.errors import ConfigError, near_matches
 
 SUFFIXES = (".yaml", ".yml")
 

@@ -50,7 +50,7 @@ def command(
     elif rope is not None:
         settings = settings.changed({"rope": parse_rope(rope)})
     if model == "smollm2":
-        from leval_leaderboard.smollm2 import prepare
+        from leval_sweep.smollm2 import prepare
 
         model = str(prepare())
     result = finetune(model, sources, out, settings)

@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard import own_tasks
-from leval_leaderboard.cell_files import DONE, read_json, why_not_done
-from leval_leaderboard.cells import Cell
-from leval_leaderboard.data_identity import PERPLEXITY_PREFIX, task_file
+from leval_border.files import read_object
+from leval_leaderboard.layout import DONE
+from leval_sweep import own_tasks
+from leval_sweep.cell_files import why_not_done
+from leval_sweep.cells import Cell
+from leval_sweep.data_identity import PERPLEXITY_PREFIX, task_file
 
 CHARACTERS_PER_TOKEN = 4.0
 # One generated token costs about as much as this many tokens of a prompt.
@@ -138,7 +140,7 @@ def measured_speeds(cells: Iterable[Cell], folder: Path) -> dict[str, float]:
     done_work: dict[str, float] = defaultdict(float)
     seconds: dict[str, float] = defaultdict(float)
     for cell in cells:
-        marker = read_json(folder / cell.id / DONE) or {}
+        marker = read_object(folder / cell.id / DONE) or {}
         took, amount = marker.get("seconds"), estimate(cell.record).work
         if isinstance(took, int | float) and took > 0 and amount:
             done_work[cell.record["model"]["name"]] += amount

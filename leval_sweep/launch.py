@@ -13,20 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from leval_leaderboard.cell_files import (
-    CELL,
-    DONE,
-    FAILED,
-    LOG,
-    SCHEMA_VERSION,
-    clear_attempt,
-    log_tail,
-    read_json,
-    why_not_done,
-    write_json,
-)
-from leval_leaderboard.cell_main import EXIT_CODES, REASON_MARK
-from leval_leaderboard.cells import host
+from leval_border.files import read_object, write_json
+from leval_leaderboard.layout import CELL, DONE, FAILED, LOG, SCHEMA_VERSION
+from leval_sweep.cell_files import clear_attempt, log_tail, why_not_done
+from leval_sweep.cell_main import EXIT_CODES, REASON_MARK
+from leval_sweep.cells import host
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 10.0
@@ -155,7 +146,7 @@ def _start(
     write_json(folder / CELL, {**record, "host": host(), "command": command, "created": now})
     log = folder / LOG
     log.unlink(missing_ok=True)  # a new file, which no dying process of before can write to
-    arguments = [sys.executable, "-u", "-m", "leval_leaderboard.cell_main", str(folder)]
+    arguments = [sys.executable, "-u", "-m", "leval_sweep.cell_main", str(folder)]
     with log.open("wb") as handle:
         return subprocess.Popen(
             [*arguments, "--parent", str(os.getpid())],
@@ -168,7 +159,7 @@ def _start(
 
 
 def _os_kind(error: OSError) -> str:
-    from leval_leaderboard.cell_main import kind_of
+    from leval_sweep.cell_main import kind_of
 
     return kind_of(error)
 
@@ -201,7 +192,7 @@ def record_failure(folder: Path, outcome: Outcome) -> None:
     """Write `failed.json` and remove half-written results; a full disk only loses the note."""
     with contextlib.suppress(OSError):
         clear_attempt(folder)
-        before = read_json(folder / FAILED) or {}
+        before = read_object(folder / FAILED) or {}
         attempts = before.get("attempts", 0)
         write_json(
             folder / FAILED,

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from leval_leaderboard.errors import ConfigError, near_matches
-from leval_leaderboard.identity import file_sha256
+from leval_sweep.errors import ConfigError, near_matches
+from leval_sweep.identity import file_sha256
 
 FAMILIES = ("closed", "perplexity", "posgen")
 

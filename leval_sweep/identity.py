@@ -14,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard import smollm2
-from leval_leaderboard.errors import ModelNotFoundError
+from leval_sweep import smollm2
+from leval_sweep.errors import ModelNotFoundError
 from resonance_vllm.backend_args import BACKENDS
 
 log = logging.getLogger(__name__)

@@ -156,7 +156,7 @@ def table(
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
-    from leval_leaderboard.report import write_text
+    from leval_border.files import write_text
     from leval_leaderboard.tables import posgen as tables
     from leval_leaderboard.tables import render
     from leval_leaderboard.tables.render import records

@@ -1,6 +1,6 @@
 """One cell: one lm-eval evaluation in a process of its own.
 
-    python -m leval_leaderboard.cell_main CELL_FOLDER [--parent PID]
+    python -m leval_sweep.cell_main CELL_FOLDER [--parent PID]
 
 The folder holds `cell.json`. What is printed goes to the cell's log. The exit code says what kind
 of failure it was, the last line of the log why.
@@ -20,20 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import leval_backends
-from leval_leaderboard import own_tasks
-from leval_leaderboard.cell_files import (
-    CELL,
-    DISK_ERRORS,
-    PARTIAL,
-    clear_attempt,
-    publish,
-    read_json,
-)
-from leval_leaderboard.errors import CellError
-from leval_leaderboard.rope_features import write_features
+from leval_border.files import read_object
+from leval_leaderboard.layout import CELL, PARTIAL
+from leval_sweep import own_tasks
+from leval_sweep.cell_files import DISK_ERRORS, clear_attempt, publish
+from leval_sweep.errors import CellError
+from leval_sweep.rope_features import write_features
 from resonance_vllm.backend_args import BACKENDS
 
-log = logging.getLogger("leval_leaderboard.cell")
+log = logging.getLogger("leval_sweep.cell")
 
 # kind of failure -> exit code; a code that nothing else uses, so that it cannot be mistaken
 EXIT_CODES = {"error": 1, "oom": 70, "disk": 74}
@@ -242,7 +237,7 @@ def flatten(partial: Path, rows: Mapping[str, int]) -> None:
     for folder in sorted((each for each in partial.rglob("*") if each.is_dir()), reverse=True):
         folder.rmdir()
     results = list(partial.glob("results_*.json"))
-    if len(results) != 1 or read_json(results[0]) is None:
+    if len(results) != 1 or read_object(results[0]) is None:
         raise CellError("lm-eval's results file is missing or not whole")
     for name, expected in rows.items():
         written = 0
@@ -256,7 +251,7 @@ def flatten(partial: Path, rows: Mapping[str, int]) -> None:
 
 def run(folder: Path) -> None:
     """Compute the cell in `folder` from nothing and publish it."""
-    cell = read_json(folder / CELL)
+    cell = read_object(folder / CELL)
     if cell is None:
         raise CellError(f"{folder / CELL} is missing or not whole")
     started = time.monotonic()

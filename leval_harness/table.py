@@ -45,7 +45,7 @@ def command(
     verify: bool,
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
-    from leval_leaderboard.report import write_text
+    from leval_border.files import write_text
     from leval_leaderboard.results import load_results
     from leval_leaderboard.tables import analyse, build_tables, details_table, render
     from leval_leaderboard.tables.differences import difference_table, parse_pairs

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from leval_leaderboard.cell_files import DONE, FAILED, read_json, why_not_done
-from leval_leaderboard.cells import Cell
-from leval_leaderboard.errors import SweepLockedError
-from leval_leaderboard.executors import Executor
-from leval_leaderboard.launch import Outcome
-from leval_leaderboard.progress import Pace, Progress
+from leval_border.files import read_object, write_json
+from leval_leaderboard.layout import CELL, DONE, FAILED, SUPERSEDED
+from leval_sweep.cell_files import why_not_done
+from leval_sweep.cells import Cell
+from leval_sweep.errors import SweepLockedError
+from leval_sweep.executors import Executor
+from leval_sweep.launch import Outcome
+from leval_sweep.progress import Pace, Progress
 
 log = logging.getLogger(__name__)
 
 LOCK = ".lock"
-SUPERSEDED = ".superseded"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ def set_aside(folder: Path, plan: list[Cell]) -> int:
             (attic / ident).replace(folder / ident)
     moved = 0
     for path in sorted(folder.iterdir()):
-        cell = read_json(path / "cell.json") if path.is_dir() and path.name not in wanted else None
+        cell = read_object(path / CELL) if path.is_dir() and path.name not in wanted else None
         if cell is None or cell.get("cell_id") != path.name:
             continue
         attic.mkdir(exist_ok=True)
@@ -128,9 +129,7 @@ def take_stock(folder: Path, cells: list[Cell], retry_failed: bool) -> State:
 
 def _relabel(folder: Path, cell: Cell) -> None:
     """Write names that decide no number (model, method, baseline) as the config has them now."""
-    from leval_leaderboard.cell_files import CELL, write_json
-
-    record = read_json(folder / CELL) or {}
+    record = read_object(folder / CELL) or {}
     new = json.loads(json.dumps({**record, **cell.record}))
     if new != record:
         write_json(folder / CELL, new)
@@ -141,7 +140,7 @@ def known_pace(folder: Path, state: State, work: dict[str, float]) -> Pace:
     speeds = [cell.tokens_per_second for cell in state.pending if cell.tokens_per_second]
     pace = Pace(work=work, expected=len(speeds) / sum(speeds) if speeds else None)
     for cell in state.finished:
-        seconds = (read_json(folder / cell.id / DONE) or {}).get("seconds")
+        seconds = (read_object(folder / cell.id / DONE) or {}).get("seconds")
         if isinstance(seconds, int | float) and seconds > 0:
             pace.finished.append((work[cell.id], float(seconds)))
     return pace
@@ -178,7 +177,7 @@ def run_pending(
 
 def old_failure(folder: Path, cell: Cell) -> Outcome:
     """The failure that an earlier run noted for a cell."""
-    noted = read_json(folder / cell.id / FAILED) or {}
+    noted = read_object(folder / cell.id / FAILED) or {}
     tail = noted.get("log_tail")
     return Outcome(
         cell_id=cell.id,

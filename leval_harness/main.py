@@ -37,7 +37,7 @@ class LazyGroup(click.Group):
         """Import the module of one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"leval_leaderboard.cli.{COMMANDS[cmd_name]}")
+        module = importlib.import_module(f"leval_harness.{COMMANDS[cmd_name]}")
         command: click.Command = module.command
         return command
 
@@ -55,7 +55,7 @@ def main() -> None:
     the user's to mend (bad input, missing file): it is printed without a traceback. Set
     `LEVAL_HARNESS_DEBUG=1` to see where it was raised.
     """
-    from leval_leaderboard.cli.errors import exit_code_for
+    from leval_harness.errors import exit_code_for
 
     try:
         sys.exit(cli.main(standalone_mode=False) or 0)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard import config_checks as checks
-from leval_leaderboard.config_files import apply_overrides, find_config, load_with_includes
-from leval_leaderboard.errors import ConfigError, near_matches
+from leval_sweep import config_checks as checks
+from leval_sweep.config_files import apply_overrides, find_config, load_with_includes
+from leval_sweep.errors import ConfigError, near_matches
 from resonance_vllm.backend_args import BACKENDS
 from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS, split_rope_type
 from resonance_vllm.settings import long_name

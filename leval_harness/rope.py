@@ -150,7 +150,7 @@ def _run(options: dict[str, Any]) -> None:
 
 
 def _plot(rope: dict[str, Any], flags: dict[str, Any], options: dict[str, Any]) -> None:
-    from leval_leaderboard.rope_figures import draw
+    from leval_harness.rope_figures import draw
     from resonance_vllm.core.spec import RopeSpec
     from resonance_vllm.settings import complete, parse_rope
 

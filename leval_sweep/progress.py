@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from leval_leaderboard.cell_files import log_tail
-from leval_leaderboard.cells import Cell
-from leval_leaderboard.launch import Outcome
+from leval_sweep.cell_files import log_tail
+from leval_sweep.cells import Cell
+from leval_sweep.launch import Outcome
 
 HEARTBEAT_SECONDS = 30.0
 

@@ -1,0 +1,71 @@
+"""The one dialect of errors: the field as the user wrote it, the value, what is allowed.
+
+truncation: 'mid' is not allowed; allowed: middle, right, left, skip; did you mean 'middle'?
+
+UserError(ValueError)      what a user can mend: printed without a traceback, exit code 1
+SettingError           something that was written cannot be meant: wrong usage, exit code 2
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Something that a user can mend; the message says what is wrong and what to do."""
+
+
+class SettingError(UserError):
+    """A setting, an argument or a name that cannot be meant as it was written (exit code 2)."""
+
+
+MOST_SHOWN = 40
+"""Names beyond this number are not listed in a message; the near ones still are."""
+
+
+def shown(value: object) -> str:
+    """A short quotation of a value for a message, control characters escaped."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a number too large to print"
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """`; allowed: a, b; did you mean 'a'?`: the end of a message about a name that is unknown.
+
+    Args:
+        name: what was written.
+        known: what could have been written, in the order in which it is shown.
+    """
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
+    listed = f"; allowed: {', '.join(names)}" if 0 < len(names) <= MOST_SHOWN else ""
+    if not near:
+        return listed
+    return f"{listed}; did you mean {' or '.join(repr(match) for match in near)}?"
+
+
+def not_allowed(field: str, value: object, allowed: str) -> str:
+    """`field: value is not allowed; allowed: ...`, for what is no list of names."""
+    return f"{field}: {shown(value)} is not allowed; allowed: {allowed}"
+
+
+def one_of(
+    field: str, value: object, allowed: Iterable[str], error: type[ValueError] = SettingError
+) -> str:
+    """Return `value` if it is one of the allowed names.
+
+    Args:
+        field: name of the setting as the user wrote it.
+        value: what was given.
+        allowed: the allowed values.
+        error: what to raise.
+
+    Raises:
+        ValueError: as `error`; names the field, the value, what is allowed and near matches.
+    """
+    names = list(allowed)
+    if isinstance(value, str) and value in names:
+        return value
+    raise error(f"{field}: {shown(value)} is not allowed{hint(value, names)}")

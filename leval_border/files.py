@@ -1,0 +1,65 @@
+"""Files that are written whole or not at all, and read without surprises."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a file so that a reader sees the old one or the whole new one, also after a power cut.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written; no temporary file stays behind.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object, see `write_text`.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+        OSError: the disk is full or the folder cannot be written.
+    """
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None if there is none, or it is cut short or something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def json_lines(text: str) -> Iterator[tuple[int, str]]:
+    r"""Number (from 1) and text of every non-empty line of a JSON-lines file.
+
+    Only \n ends a record: JSON strings may hold U+2028 and the other characters of
+    `str.splitlines`.
+    """
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line

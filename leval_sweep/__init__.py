@@ -1,0 +1,1 @@
+"""What is run: sweep configs, cells and their identity, executors, progress."""
