@@ -28,6 +28,8 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python prints
         return "a number too large to print"
+    except RecursionError:
+        return "something nested too deeply to print"
     return text if len(text) <= 120 else text[:117] + "..."
 
 
@@ -39,11 +41,16 @@ def hint(name: object, known: Iterable[str]) -> str:
         known: what could have been written, in the order in which it is shown.
     """
     names = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
     listed = f"; allowed: {', '.join(names)}" if 0 < len(names) <= MOST_SHOWN else ""
-    if not near:
-        return listed
-    return f"{listed}; did you mean {' or '.join(repr(match) for match in near)}?"
+    return listed + near(name, names)
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """`; did you mean 'a'?`, or nothing where no name is like what was written."""
+    text = name[:120] if isinstance(name, str) else shown(name)
+    names = {each.casefold(): each for each in known}
+    matches = difflib.get_close_matches(text.casefold(), names, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(names[m]) for m in matches)}?" if matches else ""
 
 
 def not_allowed(field: str, value: object, allowed: str) -> str:

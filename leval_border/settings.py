@@ -1,12 +1,13 @@
 """Settings from outside as typed models; what pydantic finds wrong is told in our dialect."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from leval_border.errors import SettingError, hint, not_allowed
+from leval_border.errors import SettingError, UserError, hint, near, not_allowed, shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -15,7 +16,9 @@ class Settings(BaseModel):
     """Base of everything that users write for us: frozen, strictly typed, no unknown keys.
 
     Strict means that text is no number and 1 no truth value; an integer stands for a float, and
-    where a tuple is meant a list may be written (`Field(strict=False)` on such a field).
+    where a tuple is meant a list may be written (`Field(strict=False)` on such a field). A
+    validator of one field raises a `ValueError` without its name; one of the model a `UserError`
+    that begins with the name of a field.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -28,9 +31,21 @@ class Settings(BaseModel):
             known = field_names(cls)
             for key in content:
                 if key not in known:
-                    end = hint(key, known).replace("{", "{{").replace("}", "}}")
-                    raise PydanticCustomError("unknown_key", "unknown setting" + end, {"key": key})
+                    about = {"key": key, "known": known}
+                    raise PydanticCustomError("unknown_key", "unknown setting", about)
         return content
+
+    def changed(self, error: type[ValueError] = SettingError, **changes: Any) -> Self:
+        """A copy in which some fields, named as outside, have another value.
+
+        Raises:
+            ValueError: as `error`; there is no such field, or the value is not allowed.
+        """
+        fields = type(self).model_fields
+        written = {
+            fields[name].alias or name: getattr(self, name) for name in self.model_fields_set
+        }
+        return read(type(self), {**written, **changes}, error=error)
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -58,39 +73,85 @@ def read(
     try:
         return model.model_validate(content)
     except ValidationError as wrong:
-        raise error("\n".join(sentences(wrong, where))) from None
+        raise error("\n".join(sentences(wrong, content, where))) from None
 
 
-def sentences(wrong: ValidationError, where: str = "") -> list[str]:
-    """What is wrong, a sentence for each field, in the order in which pydantic found it."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for each in wrong.errors(include_url=False):
-        problem = dict(each)
-        place = _place(where, each["loc"], problem)
-        found.setdefault(place, []).append(problem)
-    return [_sentence(place, problems) for place, problems in found.items()]
+Place = tuple[int | str, ...]
 
 
-# What pydantic adds to a place for the members of a union: no part of what was written.
-_TAGS = ("[", "function-")
-_TYPES = frozenset(
-    {"int", "float", "str", "bool", "none", "dict", "list", "tuple", "constrained-int"}
-    | {"constrained-float", "constrained-str"}
-)
+def sentences(wrong: ValidationError, content: object, where: str = "") -> list[str]:
+    """What is wrong, a sentence for each field, in the order in which pydantic found it.
+
+    Args:
+        wrong: what pydantic says.
+        content: what was written.
+        where: see `read`.
+    """
+    problems: dict[Place, list[ErrorDetails]] = {}
+    for problem in wrong.errors(include_url=False):
+        problems.setdefault(_place(problem, content), []).append(problem)
+    # Of a union, the member that fits best is meant: what is wrong inside of it says enough.
+    outer = {
+        place
+        for place, each in problems.items()
+        if all(problem["type"] in _ALLOWED for problem in each)
+        and any(other != place and other[: len(place)] == place for other in problems)
+    }
+    return [
+        _sentence(".".join([where] * bool(where) + [_written(part) for part in place]), each)
+        for place, each in problems.items()
+        if place not in outer
+    ]
 
 
-def _place(where: str, loc: Sequence[int | str], problem: Mapping[str, Any]) -> str:
-    parts = [where] if where else []
-    for part in loc:
-        text = str(part)
-        if isinstance(part, str) and (text in _TYPES or any(tag in text for tag in _TAGS)):
-            continue
-        parts.append(text)
+def _written(key: int | str) -> str:
+    """A key as it stands in a place; one that would garble the message is quoted."""
+    return key if isinstance(key, str) and key.isprintable() and len(key) <= 120 else shown(key)
+
+
+def _place(problem: ErrorDetails, content: object) -> Place:
+    """Where a problem is in what was written: pydantic adds the members of unions to its own."""
+    loc, target = problem["loc"], problem["input"]
+    if problem["type"] == "missing":
+        return (*_path(loc[:-1], content, target), loc[-1])
     if problem["type"] == "unknown_key":
-        parts.append(str(problem["ctx"]["key"]))
-    return ".".join(parts) or "settings"
+        return (*_path(loc, content, target), problem["ctx"]["key"])
+    return _path(loc, content, target)
 
 
+def _path(loc: Place, content: object, target: object) -> Place:
+    exact = _descend(loc, content, target)
+    if exact is not None:
+        return exact
+    kept: list[int | str] = []
+    for part in loc:  # a validator made something else of the content, or a key itself is wrong
+        if _holds(content, part):
+            content = content[part]  # type: ignore[index]
+            kept.append(part)
+        elif isinstance(part, str) and part.isidentifier() and part not in _MEMBERS:
+            kept.append(part)
+    return tuple(kept)
+
+
+def _descend(loc: Place, content: object, target: object) -> Place | None:
+    """The parts of `loc` that are keys on the way from `content` to `target`; None without one."""
+    if not loc:
+        return () if content is target else None
+    part, rest = loc[0], loc[1:]
+    if _holds(content, part):
+        inside = _descend(rest, content[part], target)  # type: ignore[index]
+        if inside is not None:
+            return (part, *inside)
+    return _descend(rest, content, target)
+
+
+def _holds(content: object, part: int | str) -> bool:
+    if isinstance(content, Mapping):
+        return part in content
+    return isinstance(content, list | tuple) and isinstance(part, int) and part < len(content)
+
+
+_MEMBERS = frozenset({"int", "float", "str", "bool", "none", "dict", "list", "tuple"})
 _ALLOWED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -114,34 +175,48 @@ _BOUNDS = {
     "greater_than_equal": ("ge", "a number of at least {}"),
     "less_than": ("lt", "a number below {}"),
     "less_than_equal": ("le", "a number of at most {}"),
+    "multiple_of": ("multiple_of", "a multiple of {}"),
     "too_short": ("min_length", "at least {} of them"),
-    "string_too_short": ("min_length", "text of at least {} character"),
-    "string_too_long": ("max_length", "text of at most {} characters"),
+    "too_long": ("max_length", "at most {} of them"),
+    "string_too_short": ("min_length", "text of at least {} character(s)"),
+    "string_too_long": ("max_length", "text of at most {} character(s)"),
 }
 
 
-def _sentence(place: str, problems: Sequence[Mapping[str, Any]]) -> str:
+def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
     first = problems[0]
+    start = f"{place}: " if place else ""
     if first["type"] == "missing":
-        return f"{place}: missing"
-    if first["type"] in ("value_error", "assertion_error"):
-        return f"{place}: {first['ctx']['error']}" if "ctx" in first else f"{place}: {first['msg']}"
+        return f"{start}missing"
     if first["type"] == "unknown_key":
-        return f"{place}: {first['msg']}"
-    if first["type"] == "literal_error" and len(problems) == 1:
-        names = [
-            name.strip("' ") for name in first["ctx"]["expected"].replace(" or ", ", ").split(",")
-        ]
-        return f"{place}: {first['input']!r} is not allowed{hint(first['input'], names)}"
-    allowed = dict.fromkeys(_allowed(problem) for problem in problems)
-    return not_allowed(place, first["input"], " or ".join(allowed))
+        return f"{start}unknown setting{hint(first['ctx']['key'], first['ctx']['known'])}"
+    if first["type"] in ("value_error", "assertion_error"):
+        error = first["ctx"]["error"]
+        if isinstance(error, UserError) and place:  # it begins with a field of this place
+            return f"{place}.{error}"
+        return f"{start}{error}"
+    names = [name for problem in problems for name in _names(problem)]
+    if names and len(problems) == 1:
+        return f"{start}{shown(first['input'])} is not allowed{hint(first['input'], names)}"
+    allowed = " or ".join(dict.fromkeys(_allowed(problem) for problem in problems))
+    message = not_allowed(place or "settings", first["input"], allowed)
+    return message + near(first["input"], names)
 
 
-def _allowed(problem: Mapping[str, Any]) -> str:
+def _names(problem: ErrorDetails) -> list[str]:
+    """The values of a `Literal`, which pydantic gives as `'a', 'b' or 'c'`."""
+    if problem["type"] != "literal_error":
+        return []
+    quoted = re.findall(r"'(?:[^'\\]|\\.)*'|[^\s,]+", problem["ctx"]["expected"])
+    return [name.strip("'") for name in quoted if name != "or"]
+
+
+def _allowed(problem: ErrorDetails) -> str:
     kind = problem["type"]
     if kind in _BOUNDS:
         name, text = _BOUNDS[kind]
-        return text.format(f"{problem['ctx'][name]:g}")
+        bound = problem["ctx"][name]
+        return text.format(int(bound) if bound == int(bound) else f"{bound:g}")
     if kind == "literal_error":
-        return str(problem["ctx"]["expected"]).replace("'", "")
-    return _ALLOWED.get(kind, str(problem["msg"]))
+        return ", ".join(_names(problem))
+    return _ALLOWED.get(kind, problem["msg"].removeprefix("Input should be "))

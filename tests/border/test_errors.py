@@ -1,0 +1,35 @@
+"""One dialect: the field, the value, what is allowed, what is near."""
+
+import pytest
+
+from leval_border.errors import SettingError, UserError, hint, near, one_of, shown
+
+
+def test_a_name_is_one_of_those_allowed():
+    assert one_of("truncation", "left", ("left", "right")) == "left"
+    with pytest.raises(SettingError) as caught:
+        one_of("truncation", "mid", ("middle", "right"))
+    assert str(caught.value) == (
+        "truncation: 'mid' is not allowed; allowed: middle, right; did you mean 'middle'?"
+    )
+    with pytest.raises(UserError):
+        one_of("truncation", None, ("left",), UserError)
+
+
+@pytest.mark.parametrize("value", [10**5000, "x" * 10**6, ["left"], "\x1b[2J", 3], ids=range(5))
+def test_any_value_can_be_refused(value):
+    with pytest.raises(SettingError, match=r"^truncation: ") as caught:
+        one_of("truncation", value, ("left", "right"))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+def test_near_names_ignore_case_and_long_lists_are_left_out():
+    assert near("YaRN", ["yarn", "linear"]) == "; did you mean 'yarn'?"
+    assert near("zzz", ["yarn"]) == ""
+    many = [f"name-{i}" for i in range(99)]
+    assert hint("name-7", many).startswith("; did you mean 'name-7'")
+    deep = []
+    for _ in range(10**5):
+        deep = [deep]
+    assert shown(deep) == "something nested too deeply to print"
