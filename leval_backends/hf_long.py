@@ -47,6 +47,9 @@ class HFLong(HFLM):
         ValueError: An own argument is out of range.
     """
 
+    library = "transformers"
+    reads_once = True
+
     def __init__(
         self,
         pretrained: Any,

@@ -32,6 +32,9 @@ class VLLMLong(VLLM):
         ValueError: `batch_size` is neither `auto` nor a positive whole number.
     """
 
+    library = "vllm"
+    reads_once = True
+
     def __init__(
         self,
         pretrained: str,

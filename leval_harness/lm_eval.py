@@ -10,8 +10,8 @@ import click
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):
   --rope TYPE:key=value,…          e.g. resonance_yarn:factor=2; what the model's config.json knows
-                                   is filled in (models hf, hf-long, vllm, vllm-long)
-  --rope-precision float32|model   precision of the rotation on hf and hf-long (default float32)
+                                   is filled in (models that transformers or vLLM runs)
+  --rope-precision float32|model   precision of the rotation on transformers (default float32)
   --context-length N               longest sequence in tokens (default: the limit of the settings)
 Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
              --rope resonance_yarn:factor=2 --tasks leval_closed --metadata '{"data_dir": "sample"}'
@@ -73,6 +73,7 @@ def _with_rope(
     context_length: str | None = None,
 ) -> list[str]:
     """Put RoPE settings into `--model_args`, as JSON because they hold dictionaries."""
+    from leval_backends import library_of
     from resonance_vllm import backend_args, settings
 
     if rope is None:
@@ -87,7 +88,7 @@ def _with_rope(
         raise click.UsageError("--rope needs --model_args pretrained=MODEL")
     own = backend_args.model_args(
         settings.parse_rope(rope),
-        backend=backend[0] if backend else "hf",
+        library=library_of(backend[0] if backend else "hf"),
         model_path=str(given["pretrained"]),
         context_length=None if context_length is None else int(context_length),
         rope_precision=rope_precision,

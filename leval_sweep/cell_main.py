@@ -26,7 +26,6 @@ from leval_sweep import own_tasks
 from leval_sweep.cell_files import DISK_ERRORS, clear_attempt, publish
 from leval_sweep.errors import CellError
 from leval_sweep.rope_features import write_features
-from resonance_vllm.backend_args import BACKENDS
 
 log = logging.getLogger("leval_sweep.cell")
 
@@ -82,7 +81,7 @@ def register(backend: str) -> None:
 
     vLLM loads our plugin by itself, in each of its processes.
     """
-    if BACKENDS.get(backend) == "transformers":
+    if leval_backends.libraries().get(backend) == "transformers":
         from resonance_vllm import hf
 
         hf.register()
@@ -91,7 +90,7 @@ def register(backend: str) -> None:
 
 def default_device(backend: str) -> str | None:
     """Where a transformers model goes if nobody says: lm-eval would insist on a GPU."""
-    if BACKENDS.get(backend) != "transformers":
+    if leval_backends.libraries().get(backend) != "transformers":
         return None
     import torch
 

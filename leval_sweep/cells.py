@@ -112,7 +112,7 @@ def _model_args(request: CellRequest, files: ModelFiles, precision: str) -> dict
     if model.backend in ROPE_BACKENDS:
         args |= backend_args.model_args(
             request.rope,
-            backend=model.backend,
+            library=ROPE_BACKENDS[model.backend],
             model_path=files.path,
             context_length=request.context_length,
             rope_precision=precision,
@@ -146,7 +146,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cel
         rope = settings.complete(request.rope, files.config)
     precision = config.rope_precision
     if model.backend in ROPE_BACKENDS:
-        precision = backend_args.effective_rope_precision(model.backend, precision)
+        precision = backend_args.effective_rope_precision(ROPE_BACKENDS[model.backend], precision)
     context_length = model_args.get("max_length") or model_args.get("max_model_len")
     asked = {
         "tasks": list(task.tasks),

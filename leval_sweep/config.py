@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leval_backends import libraries, own_backends
 from leval_sweep import config_checks as checks
 from leval_sweep.config_files import apply_overrides, find_config, load_with_includes
 from leval_sweep.errors import ConfigError, near_matches
-from resonance_vllm.backend_args import BACKENDS
 from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS, split_rope_type
 from resonance_vllm.settings import long_name
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 # Backends whose RoPE we can set; every other one runs the model as its server or file has it.
-ROPE_BACKENDS = BACKENDS
+ROPE_BACKENDS = libraries()
 # Arguments that a sweep sets itself; written by hand they would contradict the cell's record.
 RESERVED_ARGS = {
     "pretrained": "models.<name>.path",
@@ -118,9 +118,7 @@ def backends() -> list[str]:
     """Names of lm-eval's model types and of ours."""
     from lm_eval.models import MODEL_MAPPING
 
-    import leval_backends
-
-    return sorted({*MODEL_MAPPING, *leval_backends.BACKENDS})
+    return sorted({*MODEL_MAPPING, *own_backends()})
 
 
 def _backend(value: Any, where: str) -> str:

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from leval_backends import reading_once
 from leval_border.files import read_object
 from leval_leaderboard.layout import DONE
 from leval_sweep import own_tasks
@@ -23,11 +24,10 @@ DEFAULT_NEW_TOKENS = 512
 DEFAULT_CONTEXT = 8192
 QUESTION_TOKENS = 150.0
 PERPLEXITY_DOCUMENTS = 50
-# Backends that read a document once for all its questions.
-READS_ONCE = ("hf-long", "vllm", "vllm-long")
+_READ_ONCE = " and ".join(", ".join(reading_once()).rsplit(", ", 1))
 METHOD = (
     "Estimated from the documents' characters / 4, cut at the context length, counted once a "
-    "document on hf-long, vllm and vllm-long and once a question elsewhere, plus 150 tokens a "
+    f"document on {_READ_ONCE} and once a question elsewhere, plus 150 tokens a "
     "question; a new token costs as much as 20 of a prompt; time at the speed of finished cells of "
     "the same model, else at the tokens_per_second of its config."
 )
@@ -78,7 +78,7 @@ def estimate(record: Mapping[str, Any]) -> Estimate:
     metadata = record["metadata"]
     source = str(metadata.get("data_dir") or os.environ.get("LEVAL_DATA_DIR") or "")
     context = record["context_length"] or DEFAULT_CONTEXT
-    once = record["model"]["backend"] in READS_ONCE
+    once = record["model"]["backend"] in reading_once()
     prompt = new = 0.0
     for task in own_tasks.members(record["tasks"]):
         file = task_file(task)

@@ -14,9 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from leval_backends import libraries
 from leval_sweep import smollm2
 from leval_sweep.errors import ModelNotFoundError
-from resonance_vllm.backend_args import BACKENDS
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
 @cache
 def package_versions(backend: str) -> dict[str, str]:
     """Installed versions of the packages that decide what a backend computes."""
-    library = BACKENDS.get(backend, "")
+    library = libraries().get(backend, "")
     names = ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(library, ()))
     found = {}
     for name in names:

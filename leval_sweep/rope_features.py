@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leval_backends import libraries
 from leval_border.files import write_json
 from leval_leaderboard.layout import FEATURES, SCHEMA_VERSION
-from resonance_vllm import backend_args, model_config, settings
+from resonance_vllm import model_config, settings
 
 log = logging.getLogger("leval_sweep.cell")
 
@@ -65,7 +66,7 @@ def write_features(cell: Mapping[str, Any], folder: Path) -> None:
     Raises:
         OSError: the disk is full or the folder cannot be written.
     """
-    if cell["model"]["backend"] not in backend_args.BACKENDS:
+    if cell["model"]["backend"] not in libraries():
         return
     try:
         config = model_config.read_config(cell["model"]["path"])

@@ -1,4 +1,4 @@
-"""How each lm-eval backend is given RoPE settings. Standard library only at import."""
+"""How an lm-eval backend is given RoPE settings. Standard library only at import."""
 
 import logging
 from collections.abc import Mapping
@@ -11,29 +11,22 @@ from resonance_vllm.settings import context_limit, hf_overrides, vllm_hf_overrid
 logger = logging.getLogger(__name__)
 
 ROPE_PRECISIONS = ("float32", "model")
-# Backends whose RoPE we can set -> the library that runs the model.
-BACKENDS = {
-    "hf": "transformers",
-    "hf-long": "transformers",
-    "vllm": "vllm",
-    "vllm-long": "vllm",
-}
 
 
-def effective_rope_precision(backend: str, rope_precision: str) -> str:
-    """What `rope_precision` really is on a backend: vLLM always rotates in the model's dtype."""
+def effective_rope_precision(library: str, rope_precision: str) -> str:
+    """What `rope_precision` really is: vLLM always rotates in the model's dtype."""
     if rope_precision not in ROPE_PRECISIONS:
         raise RopeConfigError(
             f"rope_precision: {rope_precision!r} is not allowed; allowed: "
             f"{' or '.join(ROPE_PRECISIONS)}"
         )
-    return "model" if BACKENDS.get(backend) == "vllm" else rope_precision
+    return "model" if library == "vllm" else rope_precision
 
 
 def model_args(
     rope: Mapping[str, Any] | None,
     *,
-    backend: str,
+    library: str,
     model_path: str,
     context_length: int | None = None,
     rope_precision: str = "float32",
@@ -42,7 +35,7 @@ def model_args(
 
     Args:
         rope: the request; None runs the checkpoint as it is.
-        backend: one of `BACKENDS`.
+        library: the one that runs the model, `transformers` or `vllm`.
         model_path: checkpoint folder or hub name.
         context_length: longest sequence in tokens; None leaves the limit of the settings.
         rope_precision: precision of the rotation on HF, `float32` or `model`.
@@ -51,14 +44,10 @@ def model_args(
         A dictionary to be passed as JSON or as a mapping: it holds dictionaries.
 
     Raises:
-        RopeConfigError: the backend is unknown, the settings are not allowed, or `context_length`
+        RopeConfigError: the settings are not allowed, or `context_length`
             is above their limit.
     """
-    if backend not in BACKENDS:
-        raise RopeConfigError(
-            f"backend: {backend!r} cannot be given RoPE settings; allowed: {', '.join(BACKENDS)}"
-        )
-    precision = effective_rope_precision(backend, rope_precision)
+    precision = effective_rope_precision(library, rope_precision)
     args: dict[str, Any] = {"pretrained": model_path}
     config = read_config(model_path)
     limit = context_limit(rope, config, context_length)
@@ -75,7 +64,7 @@ def model_args(
             length,
             max_positions(config),
         )
-    if BACKENDS[backend] == "vllm":
+    if library == "vllm":
         if rope is not None:
             args["hf_overrides"] = vllm_hf_overrides(rope, config, length)
         return {**args, "max_model_len": length}

@@ -150,38 +150,37 @@ def checkpoint(tmp_path):
     return str(tmp_path)
 
 
-def test_model_args_of_each_backend(checkpoint):
+def test_model_args_of_each_library(checkpoint):
     rope = {"rope_type": "resonance_yarn", "factor": 2}
-    for backend in ("hf", "hf-long"):
-        args = backend_args.model_args(
-            rope, backend=backend, model_path=checkpoint, context_length=12000
-        )
-        assert args["max_length"] == 12000
-        assert args["max_position_embeddings"] == 16384
-        assert args["rope_precision"] == "float32"
-    for backend in ("vllm", "vllm-long"):
-        args = backend_args.model_args(
-            rope, backend=backend, model_path=checkpoint, context_length=12000
-        )
-        assert args["max_model_len"] == 12000
-        assert args["hf_overrides"]["max_position_embeddings"] == 8192
-        assert "rope_precision" not in args
+    args = backend_args.model_args(
+        rope, library="transformers", model_path=checkpoint, context_length=12000
+    )
+    assert args["max_length"] == 12000
+    assert args["max_position_embeddings"] == 16384
+    assert args["rope_precision"] == "float32"
+    args = backend_args.model_args(
+        rope, library="vllm", model_path=checkpoint, context_length=12000
+    )
+    assert args["max_model_len"] == 12000
+    assert args["hf_overrides"]["max_position_embeddings"] == 8192
+    assert "rope_precision" not in args
 
 
-def test_model_args_refuse_another_backend_and_a_length_above_the_limit(checkpoint):
+def test_model_args_refuse_a_length_above_the_limit(checkpoint):
     rope = {"rope_type": "yarn", "factor": 2}
-    with pytest.raises(RopeConfigError, match=r"'openai'.*hf, hf-long, vllm"):
-        backend_args.model_args(rope, backend="openai", model_path=checkpoint)
     with pytest.raises(RopeConfigError, match="20000 is above the limit of 16384"):
-        backend_args.model_args(rope, backend="hf", model_path=checkpoint, context_length=20000)
+        backend_args.model_args(rope, library="vllm", model_path=checkpoint, context_length=20000)
     with pytest.raises(RopeConfigError, match="rope_precision: 'half'"):
-        backend_args.model_args(rope, backend="hf", model_path=checkpoint, rope_precision="half")
+        backend_args.model_args(rope, library="vllm", model_path=checkpoint, rope_precision="half")
 
 
 def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(checkpoint, caplog):
     with caplog.at_level(logging.WARNING):
         args = backend_args.model_args(
-            {"rope_type": "default"}, backend="hf", model_path=checkpoint, context_length=12000
+            {"rope_type": "default"},
+            library="transformers",
+            model_path=checkpoint,
+            context_length=12000,
         )
     assert args["max_position_embeddings"] == 12000
     assert "extrapolation" in caplog.text
