@@ -1,0 +1,231 @@
+"""What lm-eval's `--metadata` may hold for our tasks: one model a family, one reader.
+
+lm-eval merges `--model_args` into the metadata, and other tasks have keys of their own there, so a
+key that we do not know is none of our business, unless it is one of ours misspelt.
+"""
+
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from leval_border.errors import SettingError, UserError, not_allowed, shown
+from leval_border.settings import Settings, field_names, read
+
+Family = TypeVar("Family", bound=Settings)
+
+Mode = Literal["sliding", "truncate", "last", "disjoint"]
+Subtask = Literal["recursive", "cot", "semi_recursive"]
+SUBTASKS: tuple[str, ...] = get_args(Subtask)
+
+
+def _number(value: object) -> object:
+    """Digits in quotes are a number: command lines and JSON files give both."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def _absent(value: object) -> object:
+    return None if value == "" else _number(value)
+
+
+Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
+OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_absent)]
+Folder = Annotated[str | None, BeforeValidator(lambda v: os.fspath(v) if v else None)]
+Place = Field(default=None, json_schema_extra={"decides_numbers": False})
+"""Where something lies; what was read there is recorded by its digest."""
+
+
+class LengthSettings(Settings):
+    """How long a sequence may be, in tokens: as our tasks and lm-eval's backends call it."""
+
+    context_length: OptionalCount = None
+    max_length: OptionalCount = None
+    max_model_len: OptionalCount = None
+
+
+class ClosedSettings(Settings):
+    """Settings of a closed-ended task.
+
+    Attributes:
+        data_dir: folder of the documents, or `sample`.
+        own_data: files of L-Eval's names hold documents of the user's own.
+        truncation: where over-long documents are cut, or `skip`, which leaves them out; None is
+            the task's own way.
+        truncation_unit: `tokens`, or `words` for L-Eval's own cut.
+        num_docs: the first documents only, with all their questions.
+        min_questions: with `num_docs`, take further documents until there are so many questions.
+        end_of_thinking: what a reasoning model writes before its answer; empty keeps everything.
+        answer_prefix: who begins with `Answer:` in a chat prompt.
+    """
+
+    data_dir: Folder = Place
+    own_data: bool = Field(default=False, strict=False)
+    truncation: Literal["middle", "right", "left", "skip"] | None = None
+    truncation_unit: Literal["tokens", "words"] = "tokens"
+    num_docs: OptionalCount = None
+    min_questions: OptionalCount = None
+    end_of_thinking: str = "</think>"
+    answer_prefix: Literal["assistant", "user"] = "assistant"
+
+    @field_validator("truncation", mode="before")
+    @classmethod
+    def _not_the_argument_of_hf(cls, value: object) -> object:
+        """lm-eval's hf backend has a boolean argument of the same name."""
+        return None if isinstance(value, bool) else value
+
+    @field_validator("end_of_thinking", mode="before")
+    @classmethod
+    def _text(cls, value: object) -> object:
+        return value or ""
+
+
+class PerplexitySettings(Settings):
+    """Settings of a perplexity task as they are asked for.
+
+    Attributes:
+        data_dir: folder of the texts.
+        context_length: positions of a window, BOS included; several make a curve.
+        mode: which windows; see `leval_tasks.perplexity.windows`.
+        stride: tokens between sliding windows, and tokens scored by `last`.
+        num_docs: documents drawn.
+        seed: seed of the draw.
+        min_tokens: shortest document that counts; never less than the longest context needs.
+        max_tokens: documents are cut to this many tokens.
+        bos: whether windows begin with BOS; None where the tokenizer decides.
+    """
+
+    data_dir: Folder = Place
+    context_length: tuple[int, ...] | None = None
+    mode: Mode = "sliding"
+    stride: Count = 256
+    num_docs: Count = 50
+    seed: Natural = 0
+    min_tokens: OptionalCount = None
+    max_tokens: OptionalCount = None
+    bos: bool | None = None
+
+    @field_validator("context_length", mode="before")
+    @classmethod
+    def _curve(cls, value: object) -> object:
+        """One length or several, as a tuple."""
+        if value is None or value == "":
+            return None
+        lengths = [
+            _number(each) for each in (value if isinstance(value, list | tuple) else [value])
+        ]
+        whole = [each for each in lengths if type(each) is int and each > 0]
+        if not lengths or whole != lengths or whole != sorted(set(whole)):
+            raise ValueError(
+                f"{shown(value)} is not allowed; allowed: a positive whole number, or a list of "
+                "them, each larger than the one before"
+            )
+        return tuple(whole)
+
+
+class PosGenSettings(Settings):
+    """What one PosGen data set is made of.
+
+    Attributes:
+        subtask: `recursive`, `cot` or `semi_recursive`.
+        modulus: size `m` of the number vocabulary 0..m-1.
+        far: `j`, how many far tokens each sum takes.
+        near: `k`, how many of the tokens just before.
+        train_length: numbers in a training sequence (`L`).
+        length: numbers in a validation or test sequence (`L'`).
+        train: number of training sequences.
+        validation: number of validation sequences.
+        test: number of test sequences.
+        seed_policy: `random` draws distinct tuples over all splits, as the paper's text asks;
+            `cycled` repeats the sorted tuples of distinct numbers, as the authors' code does, so
+            that every test sequence begins like a training sequence.
+        seed: of the random draw; `cycled` does not use it.
+    """
+
+    subtask: Subtask
+    modulus: int = Field(default=17, ge=2)
+    far: Count = 1
+    near: Count = 3
+    train_length: Count = 64
+    length: Count = 256
+    train: Count = 10_000
+    validation: Count = 1_000
+    test: Count = 1_000
+    seed_policy: Literal["random", "cycled"] = "random"
+    seed: Natural = 0
+
+    @model_validator(mode="after")
+    def _lengths_in_order(self) -> "PosGenSettings":
+        if not self.seed_tokens < self.train_length <= self.length:
+            allowed = f"above the {self.seed_tokens} seed tokens, at most length={self.length}"
+            raise UserError(not_allowed("train_length", self.train_length, allowed))
+        return self
+
+    @property
+    def seed_tokens(self) -> int:
+        """Tokens at the head of a sequence that no rule gives: `j + k`."""
+        return self.far + self.near
+
+
+FAMILIES = (LengthSettings, ClosedSettings, PerplexitySettings, PosGenSettings)
+GROUP = "perplexity"
+"""Settings under this key are those of perplexity tasks, and win there."""
+
+
+def read_metadata(family: type[Family], metadata: Mapping[str, Any], **fixed: Any) -> Family:
+    """The settings of one family of tasks.
+
+    Args:
+        family: the model of the family.
+        metadata: what lm-eval hands to a task: YAML, `--model_args` and `--metadata`, merged.
+        fixed: fields that the task decides.
+
+    Raises:
+        SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
+    """
+    refuse_near_misses(metadata)
+    names = field_names(family)
+    return read(family, {key: metadata[key] for key in names if key in metadata} | fixed)
+
+
+def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
+    """Refuse keys that are all but a setting of ours; every other key passes.
+
+    Raises:
+        SettingError: names the key and the setting that is meant.
+    """
+    settings = {name for family in FAMILIES for name in field_names(family)} | {GROUP}
+    for key in metadata:
+        if not isinstance(key, str) or key in settings:
+            continue
+        meant = next((name for name in sorted(settings) if is_near_miss(key, name)), None)
+        if meant:
+            raise SettingError(f"{key}: unknown setting; did you mean {meant!r}?")
+
+
+def is_near_miss(key: str, name: str) -> bool:
+    """Whether a key is one slip of the fingers away from a name, or hardly more in a long one.
+
+    Names of fewer than five letters have too many neighbours that mean something else.
+    """
+    if len(name) < 5 or key == name:
+        return False
+    if difflib.SequenceMatcher(None, key, name).ratio() >= 0.88:
+        return True
+    while key[:1] == name[:1]:
+        key, name = key[1:], name[1:]
+    while key[-1:] == name[-1:]:
+        key, name = key[:-1], name[:-1]
+    return max(len(key), len(name)) == 1 or (len(key) == 2 and key == name[::-1])
+
+
+def decides_numbers(family: type[Settings]) -> list[str]:
+    """Names of the settings that decide which numbers come out."""
+    return [
+        name
+        for name, field in family.model_fields.items()
+        if not isinstance(field.json_schema_extra, dict)
+        or field.json_schema_extra.get("decides_numbers", True)
+    ]

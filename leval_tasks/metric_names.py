@@ -1,0 +1,19 @@
+"""Names of metrics that hold at one length or between two: `nll@8192`, `nll@0-4096`."""
+
+SIGN = "@"
+
+
+def compose(family: str, *lengths: int) -> str:
+    """`family@length`, or `family@start-end` for what lies between two lengths."""
+    return family + SIGN + "-".join(map(str, lengths))
+
+
+def split(metric: str) -> tuple[str, int | None]:
+    """Family of a metric and the one length that it holds at.
+
+    Returns:
+        `("token_perplexity", 8192)`; None for the length of a metric that has none, and of one
+        that holds between two.
+    """
+    family, _, length = metric.partition(SIGN)
+    return family, int(length) if length.isdecimal() and len(length) < 12 else None

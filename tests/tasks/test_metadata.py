@@ -1,0 +1,165 @@
+"""Settings of our tasks in lm-eval's metadata: what is refused, and what passes."""
+
+import ast
+import importlib.util
+import re
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_border.errors import SettingError
+from leval_border.settings import field_names
+from leval_tasks.metadata import (
+    FAMILIES,
+    ClosedSettings,
+    LengthSettings,
+    PerplexitySettings,
+    PosGenSettings,
+    decides_numbers,
+    is_near_miss,
+    read_metadata,
+    refuse_near_misses,
+)
+
+SETTINGS = sorted({name for family in FAMILIES for name in field_names(family)} | {"perplexity"})
+
+
+def folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def arguments(path: Path) -> set[str]:
+    """Parameters of every constructor in a module, and fields of its classes."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name in ("__init__", "_create_model"):
+            names |= {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+        elif isinstance(node, ast.ClassDef):
+            names |= {
+                each.target.id
+                for each in node.body
+                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+            }
+    return names
+
+
+def metadata_keys(tasks: Path) -> set[str]:
+    """Keys under `metadata` in every task file of lm-eval, and those that its code asks for."""
+    keys: set[str] = set()
+    for path in tasks.rglob("*"):
+        if path.suffix == ".yaml" or path.name.endswith("_yaml"):
+            text = path.read_text("utf-8", errors="ignore")
+            block = re.search(r"^metadata:\n((?:[ -].*\n?)+)", text, re.M)
+            keys |= set(re.findall(r"^[ -]+(\w+):", block[1], re.M)) if block else set()
+        elif path.suffix == ".py":
+            text = path.read_text("utf-8", errors="ignore")
+            keys |= set(re.findall(r"(?:kwargs|metadata)(?:\.get\(|\.pop\(|\[)\s*[\"'](\w+)", text))
+    return keys
+
+
+def test_no_argument_of_a_model_and_no_key_of_another_task_is_refused():
+    from transformers import GenerationConfig, LlamaConfig
+
+    names = metadata_keys(folder_of("lm_eval") / "tasks")
+    for package in ("lm_eval.models", "leval_backends"):
+        for path in folder_of(package).glob("*.py"):
+            names |= arguments(path)
+    names |= set(LlamaConfig().to_dict()) | set(GenerationConfig().to_dict())
+    if importlib.util.find_spec("vllm"):
+        names |= arguments(folder_of("vllm") / "engine/arg_utils.py")
+    assert {"pretrained", "max_seq_lengths", "softmax_dtype", "truncation_side"} <= names
+    assert len(names) > 250
+    refuse_near_misses(dict.fromkeys(names))
+
+
+def slips(name: str) -> set[str]:
+    """Every name that one slip makes of another: a letter lost, doubled, wrong, or two swapped."""
+    made = set()
+    for i in range(len(name) + 1):
+        made |= {name[:i] + letter + name[i:] for letter in string.ascii_lowercase + "_-"}
+        made |= {name[:i] + letter + name[i + 1 :] for letter in string.ascii_lowercase + "_-"}
+        made |= {name[:i] + name[i + 1 :], name[:i] + name[i : i + 2][::-1] + name[i + 2 :]}
+    return made - set(SETTINGS)
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if len(name) >= 5])
+def test_every_slip_is_refused(name):
+    for slip in slips(name):
+        with pytest.raises(SettingError, match=rf"^{slip}: unknown setting; did you mean '\w+'\?$"):
+            refuse_near_misses({slip: 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("num_dosc", "num_docs"), ("trunctation", "truncation"), ("contxt_lenght", "context_length")],
+)
+def test_the_setting_that_is_meant_is_named(key, meant):
+    with pytest.raises(SettingError, match=f"^{key}: unknown setting; did you mean '{meant}'"):
+        read_metadata(ClosedSettings, {"pretrained": "m", key: 1})
+
+
+def test_short_names_have_no_near_misses():
+    assert not is_near_miss("sed", "seed")
+    refuse_near_misses({"seeds": 1, "neat": 2, "node": 3, 5: 6})
+
+
+WHOLE = "a whole number"
+
+
+@pytest.mark.parametrize(
+    ("family", "metadata", "message"),
+    [
+        (ClosedSettings, {"num_docs": "two"}, f"num_docs: 'two' is not allowed; allowed: {WHOLE}"),
+        (ClosedSettings, {"num_docs": 1.5}, f"num_docs: 1.5 is not allowed; allowed: {WHOLE}"),
+        (ClosedSettings, {"num_docs": True}, f"num_docs: True is not allowed; allowed: {WHOLE}"),
+        (ClosedSettings, {"truncation": "rigth"}, "did you mean 'right'?"),
+        (PerplexitySettings, {"stride": 0}, "stride: 0 is not allowed; allowed: a number of at"),
+        (
+            PerplexitySettings,
+            {"context_length": [64, "x"]},
+            "context_length: [64, 'x'] is not allo",
+        ),
+        (PerplexitySettings, {"context_length": [8, 4]}, "each larger than the one before"),
+        (PerplexitySettings, {"context_length": [4, 4]}, "each larger than the one before"),
+        (PerplexitySettings, {"context_length": []}, "context_length: [] is not allowed"),
+        (PerplexitySettings, {"context_length": True}, "context_length: True is not allowed"),
+        (PerplexitySettings, {"bos": "yes"}, "bos: 'yes' is not allowed; allowed: true or false"),
+        (PosGenSettings, {"subtask": "cot", "train_length": 4}, "train_length: 4 is not allowed"),
+        (LengthSettings, {"max_length": -1}, "max_length: -1 is not allowed"),
+    ],
+)
+def test_values_are_refused_in_our_dialect(family, metadata, message):
+    with pytest.raises(SettingError) as refused:
+        read_metadata(family, metadata)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "metadata", "expected"),
+    [
+        (LengthSettings, {"max_length": "8192", "context_length": ""}, {"max_length": 8192}),
+        (ClosedSettings, {"truncation": True}, {}),
+        (ClosedSettings, {"truncation": None, "num_docs": None}, {}),
+        (ClosedSettings, {"end_of_thinking": None}, {"end_of_thinking": ""}),
+        (ClosedSettings, {"own_data": "yes", "data_dir": Path("x")}, None),
+        (PerplexitySettings, {"context_length": [64, "128"]}, {"context_length": (64, 128)}),
+        (PerplexitySettings, {"context_length": "64"}, {"context_length": [64]}),
+        (PerplexitySettings, {"seed": 1234, "dtype": "float32"}, {"seed": 1234}),
+    ],
+)
+def test_what_may_be_written(family, metadata: dict[str, Any], expected):
+    settings = read_metadata(family, metadata)
+    if expected is None:
+        expected = {"own_data": True, "data_dir": "x"}
+    assert settings == family(**expected)
+
+
+def test_where_data_lies_decides_no_number():
+    assert "data_dir" not in decides_numbers(ClosedSettings) + decides_numbers(PerplexitySettings)
+    assert {"mode", "stride", "num_docs"} <= set(decides_numbers(PerplexitySettings))
