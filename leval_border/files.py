@@ -1,10 +1,30 @@
 """Files that are written whole or not at all, and read without surprises."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from leval_border.errors import SettingError, shown
+
+
+def user_path(text: str | os.PathLike[str], where: str = "path") -> Path:
+    """A path as a user writes it, `~` and `~name` resolved.
+
+    Raises:
+        SettingError: there is no such user, or the text can be no path.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.lstat()  # a text that can be no path is found out here
+    except (RuntimeError, ValueError) as error:
+        raise SettingError(f"{where}: {shown(text)} is no path: {error}") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise SettingError(f"{where}: {shown(text)} is no path: {error.strerror}") from None
+    return path
 
 
 def write_text(path: Path, content: str) -> None:

@@ -1,0 +1,105 @@
+"""YAML that users write: a safe loader, bounded, no key twice; what is wrong is one sentence."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leval_border.errors import SettingError
+
+MOST_CHARACTERS = 1_000_000
+MOST_NODES = 100_000
+"""Values of a file, each alias counted as what it stands for."""
+
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """PyYAML's safe loader that also refuses a key written twice in one mapping."""
+
+
+def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        if key_node.tag == _MERGE:
+            continue
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | bool):
+            raise _error("a key must be plain text", key_node)
+        if key in seen:
+            raise _error(f"the key {key!r} is written twice", key_node)
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return dict(loader.construct_pairs(node, deep=True))
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def _error(message: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, message, node.start_mark)
+
+
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """How many values a node stands for; `sizes` remembers those of the nodes that were counted."""
+    if id(node) not in sizes:
+        sizes[id(node)] = MOST_NODES + 1  # what a node that holds itself finds
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = parts if isinstance(node, yaml.MappingNode) else ((part,) for part in parts)
+        size = 1 + sum(_size(part, sizes) for pair in pairs for part in pair)
+        if size > MOST_NODES:
+            raise _error(f"it stands for more than {MOST_NODES:,} values", node)
+        sizes[id(node)] = size
+    return sizes[id(node)]
+
+
+def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) -> Any:
+    """The value that a YAML text stands for.
+
+    Args:
+        text: one document.
+        where: file or option that it comes from, for messages.
+        error: what to raise.
+
+    Raises:
+        ValueError: as `error`: not YAML, a tag that would run code, a key written twice, a text or
+            what its aliases stand for too large.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise error(f"{where}: is longer than {MOST_CHARACTERS:,} characters")
+    loader = None
+    try:
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _size(node, {})
+        return loader.construct_document(node)
+    except RecursionError:
+        raise error(f"{where}: is not valid YAML: nested too deep") from None
+    except (yaml.YAMLError, ValueError) as wrong:
+        raise error(f"{where}: is not valid YAML: {' '.join(str(wrong).split())}") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, Any]:
+    """The mapping in a YAML file; empty for an empty one.
+
+    Raises:
+        ValueError: as `error`: not readable, no UTF-8, no mapping, or see `parse_yaml`.
+    """
+    try:
+        with path.open(encoding="utf-8") as handle:
+            text = handle.read(MOST_CHARACTERS + 1)
+    except OSError as wrong:
+        raise error(f"{path}: cannot be read ({wrong.strerror})") from None
+    except UnicodeDecodeError as wrong:
+        raise error(f"{path}: is not UTF-8 text ({wrong.reason})") from None
+    content = parse_yaml(text, str(path), error)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise error(f"{path}: must be a mapping of settings, not {type(content).__name__}")
+    return content
