@@ -10,37 +10,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from leval_sweep.errors import ConfigError, near_matches
+from leval_border.errors import hint
+from leval_border.files import user_path
+from leval_border.yaml_files import parse_yaml, read_yaml
+from leval_sweep.errors import ConfigError
 
 SUFFIXES = (".yaml", ".yml")
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """PyYAML's safe loader that also refuses a key written twice in one mapping."""
-
-
-def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        if key_node.tag == "tag:yaml.org,2002:merge":
-            continue
-        key = loader.construct_object(key_node, deep=True)
-        if not isinstance(key, str | int | float | bool):
-            raise yaml.constructor.ConstructorError(
-                None, None, "a key must be plain text", key_node.start_mark
-            )
-        if key in seen:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"the key {key!r} is written twice", key_node.start_mark
-            )
-        seen.add(key)
-    loader.flatten_mapping(node)
-    return dict(loader.construct_pairs(node, deep=True))
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
 def shipped_folder() -> Path:
@@ -67,40 +42,15 @@ def find_config(name: str) -> Path:
     Raises:
         ConfigError: neither a file nor a shipped name; near matches are given.
     """
-    path = Path(name).expanduser()
+    path = user_path(name, "config")
     if path.is_file():
         return path
     shipped = shipped_sweeps()
     if name in shipped:
         return shipped[name]
     if path.suffix in SUFFIXES or os.sep in name:
-        raise ConfigError(f"config: there is no file {name}{near_matches(path.stem, shipped)}")
-    raise ConfigError(f"config: no shipped sweep is called '{name}'{near_matches(name, shipped)}")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML file as a dictionary, `include` still inside.
-
-    Raises:
-        ConfigError: not readable, not YAML, a tag that would run code, or no mapping at the top.
-    """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text ({error.reason})") from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{path}: is not valid YAML: {_one_line(error)}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: must be a mapping of settings, not {type(content).__name__}")
-    return content
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise ConfigError(f"config: there is no file {name}{hint(path.stem, shipped)}")
+    raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, shipped)}")
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +86,7 @@ def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, An
     if path in _open:
         chain = " -> ".join(str(each) for each in (*_open, path))
         raise ConfigError(f"include: {chain} is a circle")
-    content = read_yaml(path)
+    content = read_yaml(path, ConfigError)
     includes = content.pop("include", [])
     if isinstance(includes, str):
         includes = [includes]
@@ -192,10 +142,7 @@ def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict
         key, equals, raw = text.partition("=")
         if not equals:
             raise ConfigError(f"--set {text}: write it as key=value")
-        try:
-            value = yaml.load(raw, Loader=_StrictLoader)
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError(f"--set {text}: {_one_line(error)}") from error
+        value = parse_yaml(raw, f"--set {text}", ConfigError)
         result = _with_value(result, _split_key(key.strip()), value, text)
     return result
 

@@ -3,8 +3,10 @@
 import difflib
 from collections.abc import Iterable
 
+from leval_border.errors import SettingError
 
-class ConfigError(ValueError):
+
+class ConfigError(SettingError):
     """A sweep config that cannot be run as it is written (wrong usage: exit code 2)."""
 
 

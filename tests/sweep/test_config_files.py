@@ -4,16 +4,15 @@ import contextlib
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leval_border.errors import SettingError
 from leval_sweep.config_files import (
     apply_overrides,
     find_config,
     load_with_includes,
     merge,
-    read_yaml,
 )
 from leval_sweep.errors import ConfigError
 
@@ -90,19 +89,14 @@ def test_files_that_cannot_be_meant(tmp_path: Path, text: str, message: str) -> 
         load_with_includes(path)
 
 
-def test_a_file_that_is_not_text(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_bytes(b"a: \xff\xfe\n")
-    with pytest.raises(ConfigError, match="not UTF-8"):
-        read_yaml(path)
-
-
 def test_names_near_a_shipped_sweep_are_suggested() -> None:
     assert find_config("quickstart").name == "quickstart.yaml"
     with pytest.raises(ConfigError, match="did you mean 'quickstart'"):
         find_config("quikstart")
     with pytest.raises(ConfigError, match=r"there is no file nowhere/x\.yaml"):
         find_config("nowhere/x.yaml")
+    with pytest.raises(SettingError, match=r"config: '~nouser/x\.yaml' is no path"):
+        find_config("~nouser/x.yaml")
 
 
 def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
@@ -141,9 +135,3 @@ def test_overrides_that_cannot_be_meant(override: str, message: str) -> None:
 def test_no_override_text_ends_in_anything_but_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
         apply_overrides({"a": {"b": 1}, "tasks": [1]}, [text])
-
-
-def test_the_loader_is_a_safe_one() -> None:
-    from leval_sweep.config_files import _StrictLoader
-
-    assert issubclass(_StrictLoader, yaml.SafeLoader)

@@ -1,0 +1,89 @@
+"""YAML from outside: bounded, safe, and one sentence where it cannot be meant."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leval_border.errors import SettingError
+from leval_border.files import user_path
+from leval_border.yaml_files import MOST_CHARACTERS, parse_yaml, read_yaml
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(
+    f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40)
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(VALUES)
+def test_ordinary_yaml_is_what_pyyaml_reads(value: Any) -> None:
+    assert parse_yaml(yaml.safe_dump(value), "here") == value
+
+
+def test_aliases_and_merges_within_bounds_are_allowed() -> None:
+    text = "a: &x {b: 1, c: 2}\nd: *x\ne: {<<: *x, c: 3}\n"
+    assert parse_yaml(text, "here")["e"] == {"b": 1, "c": 3}
+    assert parse_yaml("", "here") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (LAUGHS, "stands for more than 100,000 values"),
+        (MERGES, "stands for more than 100,000 values"),
+        ("a: &a [*a]", "stands for more than"),
+        ("[" * 100_000, "nested too deep"),
+        ("a: " + "9" * 5000, "4300 digits"),
+        ("a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("a: !env HOME", "could not determine a constructor"),
+        ("a: 1\na: 2", "the key 'a' is written twice"),
+        ("? [1, 2]\n: 3", "key must be plain text"),
+        ("a: *b", "undefined alias"),
+        ("a: 2020-13-45", "month"),
+        ("a: \0", "unacceptable character"),
+        ("a: 1\n---\nb: 2", "another document"),
+        ("#" * (MOST_CHARACTERS + 1), "is longer than"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message) as caught:
+        parse_yaml(text, "here")
+    assert str(caught.value).startswith("here: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"a: \xff\xfe\n", "not UTF-8"), (b"- 1\n", "must be a mapping of settings, not list")],
+)
+def test_files_that_are_no_settings(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SettingError, match=message):
+        read_yaml(path)
+    with pytest.raises(SettingError, match="cannot be read"):
+        read_yaml(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["~nouser/x", "a\0b", "x" * 5000])
+def test_what_can_be_no_path_is_said(text: str) -> None:
+    with pytest.raises(SettingError, match="is no path"):
+        user_path(text)
+
+
+def test_home_is_found_and_missing_files_are_paths() -> None:
+    assert user_path("~/x") == Path.home() / "x"
+    assert user_path("nowhere/x") == Path("nowhere/x")
