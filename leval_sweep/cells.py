@@ -144,7 +144,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cel
     rope = None
     if request.rope is not None and files.config is not None:
         rope = settings.complete(request.rope, files.config)
-    precision = config.rope_precision
+    precision: str = config.rope_precision
     if model.backend in ROPE_BACKENDS:
         precision = backend_args.effective_rope_precision(ROPE_BACKENDS[model.backend], precision)
     context_length = model_args.get("max_length") or model_args.get("max_model_len")

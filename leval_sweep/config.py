@@ -1,19 +1,34 @@
 """A sweep config: models × methods × context lengths × tasks, checked before anything runs."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from leval_backends import libraries, own_backends
-from leval_sweep import config_checks as checks
+from leval_border.errors import UserError, hint, one_of, shown
+from leval_border.settings import Settings, read
 from leval_sweep.config_files import apply_overrides, find_config, load_with_includes
-from leval_sweep.errors import ConfigError, near_matches
+from leval_sweep.config_values import (
+    Amount,
+    Count,
+    FolderName,
+    Label,
+    Mappings,
+    Natural,
+    PlainMapping,
+    Positive,
+    Seed,
+    Several,
+    Text,
+    filled,
+    listed,
+)
+from leval_sweep.errors import ConfigError
 from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS, split_rope_type
 from resonance_vllm.settings import long_name
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 # Backends whose RoPE we can set; every other one runs the model as its server or file has it.
 ROPE_BACKENDS = libraries()
 # Arguments that a sweep sets itself; written by hand they would contradict the cell's record.
@@ -32,8 +47,47 @@ RESERVED_ARGS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+def _backend(name: str) -> str:
+    """One of lm-eval's model types or of ours."""
+    from lm_eval.models import MODEL_MAPPING
+
+    known = sorted({*MODEL_MAPPING, *own_backends()})
+    if name not in known:
+        raise ValueError(f"{shown(name)} is not allowed{hint(name, known)}")
+    return name
+
+
+def _args(given: dict[str, Any]) -> dict[str, Any]:
+    """Further model arguments; `null` takes back one that an included file gave."""
+    args = {key: value for key, value in given.items() if value is not None}
+    for key, place in RESERVED_ARGS.items():
+        if key in args:
+            raise UserError(f"{key}: write it as {place} of the sweep instead")
+    return args
+
+
+def _batch_size(value: int | str) -> int | str:
+    if value.split(":")[0] != "auto" if isinstance(value, str) else value < 1:
+        raise ValueError(f"{shown(value)} is not allowed; allowed: 1 or more, auto, auto:N")
+    return value
+
+
+def _rope(rope: dict[str, Any]) -> dict[str, Any]:
+    """A RoPE dictionary: kind and keys are checked here, the rest where the model is known."""
+    if not isinstance(rope.get("rope_type"), str):
+        raise ValueError(
+            "needs rope_type, for instance {rope_type: yarn, factor: 2.0}, or null for the "
+            "checkpoint as it is"
+        )
+    method, _, _ = split_rope_type(long_name(rope["rope_type"]))
+    allowed = [*COMMON_KEYS, *METHOD_KEYS[method][0], *METHOD_KEYS[method][1]]
+    for key in rope:
+        if key not in allowed:
+            raise UserError(f"{key}: {method} has no such setting{hint(key, allowed)}")
+    return rope
+
+
+class ModelConfig(Settings):
     """One model and how it is asked.
 
     Attributes:
@@ -53,54 +107,128 @@ class ModelConfig:
         resources: what one cell of this model needs of a Ray cluster.
     """
 
-    name: str
-    path: str
-    backend: str = "hf"
-    revision: str | None = None
-    dtype: str = "auto"
-    args: Mapping[str, Any] = field(default_factory=dict)
-    apply_chat_template: bool | str = False
-    batch_size: int | str = 1
-    device: str | None = None
-    methods: tuple[str, ...] | None = None
-    context_lengths: tuple[int | None, ...] | None = None
-    tokens_per_second: float | None = None
-    resources: Mapping[str, float] = field(default_factory=dict)
+    name: Label
+    path: Text
+    backend: Annotated[Text, AfterValidator(_backend)] = "hf"
+    revision: Text | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    args: Annotated[PlainMapping, AfterValidator(_args)] = Field(default_factory=dict)
+    apply_chat_template: bool | Text = False
+    batch_size: Annotated[int | str, AfterValidator(_batch_size)] = 1
+    device: Text | None = None
+    methods: Several[Text] | None = None
+    context_lengths: Several[Count | None] | None = None
+    tokens_per_second: Positive | None = None
+    resources: dict[Text, Amount] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """Tasks that are asked together, in one cell; settings here go before the sweep's own.
+class TaskSettings(Settings):
+    """What may stand in a task entry, and in the sweep for all of them.
 
-    `gen_kwargs` holds generation settings of all tasks, `task_gen_kwargs` those of single ones.
-    `context_lengths` in place of the sweep's and the model's.
+    Attributes:
+        metadata: settings of the tasks, as lm-eval's `--metadata`.
+        gen_kwargs: generation settings of all tasks.
+        task_gen_kwargs: task -> generation settings of single ones.
+        limit: questions a task.
+        num_fewshot: as lm-eval's `--num_fewshot`.
     """
 
-    tasks: tuple[str, ...]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    task_gen_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    limit: int | None = None
-    num_fewshot: int | None = None
-    context_lengths: tuple[int | None, ...] | None = None
+    metadata: PlainMapping = Field(default_factory=dict)
+    gen_kwargs: PlainMapping = Field(default_factory=dict)
+    task_gen_kwargs: Mappings = Field(default_factory=dict)
+    limit: Count | None = None
+    num_fewshot: Natural | None = None
+
+    def over(self, shared: "TaskSettings") -> dict[str, Any]:
+        """These settings laid over those of the sweep: mappings key by key, the rest replaced."""
+        fields = TaskSettings.model_fields
+        merged = {name: getattr(shared, name) for name in fields}
+        for name in self.model_fields_set & set(fields):
+            value = getattr(self, name)
+            merged[name] = {**merged[name], **value} if isinstance(value, dict) else value
+        return merged
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepConfig:
-    """A whole sweep; `methods` maps a name to a RoPE dictionary, or None for the model as it is."""
+class TaskConfig(TaskSettings):
+    """Tasks that are asked together, in one cell; `context_lengths` goes before all others."""
 
-    name: str
-    models: tuple[ModelConfig, ...]
-    methods: Mapping[str, Mapping[str, Any] | None]
-    tasks: tuple[TaskConfig, ...]
-    context_lengths: tuple[int | None, ...] = (None,)
-    seed: int = 0
-    baseline: str | None = None
-    rope_precision: str = "float32"
-    timeout: float | None = None
-    jobs: int = 1
+    tasks: Several[Text]
+    context_lengths: Several[Count | None] | None = None
+
+
+def _entries(value: object) -> object:
+    """Task entries: one or a list, each a mapping, a task, or a list of tasks."""
+    entries = listed(value)
+    return [each if isinstance(each, Mapping) else {"tasks": each} for each in entries]
+
+
+def _named(models: object) -> object:
+    """Models with their key for a name where they have no other."""
+    if not isinstance(models, Mapping):
+        return models
+    return {
+        key: {"name": key, **model} if isinstance(model, Mapping) else model
+        for key, model in models.items()
+    }
+
+
+class SweepConfig(TaskSettings):
+    """A whole sweep.
+
+    Attributes:
+        name: of its folder.
+        methods: name -> RoPE dictionary, or None for the model as it is.
+        tasks: entries; the sweep's own task settings are already merged into them.
+        context_lengths: of every model and task that has none of its own.
+        baseline: method that the others are compared with.
+        timeout: seconds after which a cell counts as hanging.
+        jobs: cells at a time on this machine.
+        use_cache: keep lm-eval's response cache in each cell's folder.
+        confirm_run_unsafe_code: as lm-eval's option.
+    """
+
+    name: FolderName
+    models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), AfterValidator(filled)]
+    methods: Annotated[
+        dict[Label, Annotated[PlainMapping, AfterValidator(_rope)] | None], AfterValidator(filled)
+    ]
+    tasks: Annotated[
+        tuple[TaskConfig, ...],
+        Field(strict=False),
+        BeforeValidator(_entries),
+        AfterValidator(filled),
+    ]
+    context_lengths: Several[Count | None] = (None,)
+    seed: Seed = 0
+    baseline: Text | None = None
+    rope_precision: Literal["float32", "model"] = "float32"
+    timeout: Positive | None = None
+    jobs: Count = 1
     use_cache: bool = False
     confirm_run_unsafe_code: bool = False
+
+    @model_validator(mode="after")
+    def _methods_exist(self) -> "SweepConfig":
+        """The baseline and each model's methods are methods of the sweep."""
+        named = [("baseline", self.baseline)] if self.baseline is not None else []
+        for key, model in self.models.items():
+            named += [(f"models.{key}.methods", name) for name in model.methods or ()]
+        for where, name in named:
+            one_of(where, name, self.methods, UserError)
+        return self
+
+    @model_validator(mode="after")
+    def _methods_can_be_set(self) -> "SweepConfig":
+        """A backend whose RoPE we cannot set gets none to set."""
+        for key, model in self.models.items():
+            for name in model.methods or self.methods:
+                if model.backend not in ROPE_BACKENDS and self.methods.get(name) is not None:
+                    raise UserError(
+                        f"models.{key}.backend: '{model.backend}' runs the model as it is served, "
+                        f"so method '{name}' cannot be set from here; set it where the model is "
+                        f"served, and write `{name}: null` to give the row its name"
+                    )
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,108 +240,6 @@ class CellRequest:
     rope: Mapping[str, Any] | None
     context_length: int | None
     task: TaskConfig
-
-
-def backends() -> list[str]:
-    """Names of lm-eval's model types and of ours."""
-    from lm_eval.models import MODEL_MAPPING
-
-    return sorted({*MODEL_MAPPING, *own_backends()})
-
-
-def _backend(value: Any, where: str) -> str:
-    known = backends()
-    if value not in known:
-        raise ConfigError(f"{where}: unknown backend {value!r}{near_matches(str(value), known)}")
-    return str(value)
-
-
-def _args(value: Any, where: str) -> dict[str, Any]:
-    """Further model arguments; `null` takes back one that an included file gave."""
-    given = checks.plain_mapping(value, where)
-    checked = {key: item for key, item in given.items() if item is not None}
-    for key, place in RESERVED_ARGS.items():
-        if key in checked:
-            raise ConfigError(f"{where}.{key}: write it as {place} of the sweep instead")
-    return checked
-
-
-def _batch_size(value: Any, where: str) -> int | str:
-    if isinstance(value, str) and value.split(":")[0] == "auto":
-        return value
-    return checks.positive_int(value, where)
-
-
-def _rope(value: Any, where: str) -> dict[str, Any] | None:
-    """A RoPE dictionary: kind and keys are checked here, the rest where the model is known."""
-    if value is None:
-        return None
-    rope = checks.plain_mapping(value, where)
-    if not isinstance(rope.get("rope_type"), str):
-        raise ConfigError(
-            f"{where}: needs rope_type, for instance {{rope_type: yarn, factor: 2.0}}, "
-            "or null for the checkpoint as it is"
-        )
-    try:
-        method, _, _ = split_rope_type(long_name(rope["rope_type"]))
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    allowed = {*COMMON_KEYS, *METHOD_KEYS[method][0], *METHOD_KEYS[method][1]}
-    for key in rope:
-        if key not in allowed:
-            raise ConfigError(f"{where}: {method} has no '{key}'{near_matches(key, allowed)}")
-    return rope
-
-
-_CONTEXT_LENGTHS = checks.list_of(checks.optional(checks.positive_int))
-_RESOURCES = checks.mapping_of(checks.amount)
-
-_MODEL: dict[str, checks.Check] = {
-    "path": checks.text,
-    "backend": _backend,
-    "revision": checks.optional(checks.text),
-    "dtype": checks.one_of(*DTYPES),
-    "args": _args,
-    "apply_chat_template": checks.flag_or_name,
-    "batch_size": _batch_size,
-    "device": checks.optional(checks.text),
-    "methods": checks.optional(checks.list_of(checks.text)),
-    "context_lengths": checks.optional(_CONTEXT_LENGTHS),
-    "tokens_per_second": checks.optional(checks.positive_number),
-    "resources": _RESOURCES,
-    "name": checks.label,
-}
-
-_TASK: dict[str, checks.Check] = {
-    "tasks": checks.list_of(checks.text),
-    "metadata": checks.plain_mapping,
-    "gen_kwargs": checks.plain_mapping,
-    "task_gen_kwargs": checks.mapping_of(checks.plain_mapping),
-    "limit": checks.optional(checks.positive_int),
-    "num_fewshot": checks.optional(checks.count),
-    "context_lengths": checks.optional(_CONTEXT_LENGTHS),
-}
-
-_SWEEP: dict[str, checks.Check] = {
-    "name": checks.folder_name,
-    "models": checks.mapping,
-    "methods": checks.mapping_of(_rope, checks.label),
-    "tasks": checks.plain,
-    "context_lengths": _CONTEXT_LENGTHS,
-    "metadata": checks.plain_mapping,
-    "gen_kwargs": checks.plain_mapping,
-    "task_gen_kwargs": checks.mapping_of(checks.plain_mapping),
-    "limit": checks.optional(checks.positive_int),
-    "num_fewshot": checks.optional(checks.count),
-    "seed": checks.count,
-    "baseline": checks.optional(checks.text),
-    "rope_precision": checks.one_of("float32", "model"),
-    "timeout": checks.optional(checks.positive_number),
-    "jobs": checks.positive_int,
-    "use_cache": checks.flag,
-    "confirm_run_unsafe_code": checks.flag,
-}
-_SHARED = ("metadata", "gen_kwargs", "task_gen_kwargs", "limit", "num_fewshot")
 
 
 def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
@@ -229,61 +255,19 @@ def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
 
 
 def parse_config(content: Mapping[str, Any]) -> SweepConfig:
-    """A checked sweep config from plain dictionaries."""
-    top = checks.known_keys(content, "config", _SWEEP)
-    for key in ("name", "models", "methods", "tasks"):
-        if not top.get(key):
-            raise ConfigError(f"config.{key}: is missing or empty")
-    shared = {key: top.pop(key) for key in _SHARED if key in top}
-    models = tuple(_model(name, item, top["methods"]) for name, item in top["models"].items())
-    tasks = top["tasks"] if isinstance(top["tasks"], list) else [top["tasks"]]
-    entries = tuple(_task(item, f"config.tasks.{i}", shared) for i, item in enumerate(tasks))
-    config = SweepConfig(**{**top, "models": models, "tasks": entries})
-    _check_methods(config)
-    return config
+    """A checked sweep config from plain dictionaries.
 
-
-def _model(key: str, value: Any, methods: Mapping[str, Any]) -> ModelConfig:
-    where = f"config.models.{key}"
-    settings = checks.known_keys(value, where, _MODEL)
-    if "path" not in settings:
-        raise ConfigError(f"{where}.path: is missing")
-    settings.setdefault("name", checks.label(key, where))
-    for method in settings.get("methods") or ():
-        if method not in methods:
-            raise ConfigError(f"{where}.methods: unknown '{method}'{near_matches(method, methods)}")
-    return ModelConfig(**settings)
-
-
-def _task(value: Any, where: str, shared: Mapping[str, Any]) -> TaskConfig:
-    entry = value if isinstance(value, Mapping) else {"tasks": value}
-    settings = checks.known_keys(entry, where, _TASK)
-    if "tasks" not in settings:
-        raise ConfigError(f"{where}.tasks: is missing")
-    merged: dict[str, Any] = {**shared, **settings}
-    for key in ("metadata", "gen_kwargs", "task_gen_kwargs"):
-        merged[key] = {**shared.get(key, {}), **settings.get(key, {})}
-    return TaskConfig(**merged)
-
-
-def _check_methods(config: SweepConfig) -> None:
-    """The baseline is one of the methods; a backend whose RoPE we cannot set gets none to set."""
-    if config.baseline is not None and config.baseline not in config.methods:
-        near = near_matches(config.baseline, config.methods)
-        raise ConfigError(f"config.baseline: unknown method '{config.baseline}'{near}")
-    for model in config.models:
-        for name in model.methods or config.methods:
-            if model.backend not in ROPE_BACKENDS and config.methods[name] is not None:
-                raise ConfigError(
-                    f"config.models.{model.name}.backend: '{model.backend}' runs the model as it "
-                    f"is served, so method '{name}' cannot be set from here; set it where the "
-                    f"model is served, and write `{name}: null` to give the row its name"
-                )
+    Raises:
+        ConfigError: see `load_config`.
+    """
+    config = read(SweepConfig, content, "config", ConfigError)
+    entries = tuple(entry.model_copy(update=entry.over(config)) for entry in config.tasks)
+    return config.model_copy(update={"tasks": entries})
 
 
 def expand(config: SweepConfig) -> Iterator[CellRequest]:
     """Every cell of a sweep, comparable ones (same model, tasks, length) next to each other."""
-    for model in config.models:
+    for model in config.models.values():
         for task in config.tasks:
             for length in task.context_lengths or model.context_lengths or config.context_lengths:
                 for method in model.methods or config.methods:
@@ -292,15 +276,10 @@ def expand(config: SweepConfig) -> Iterator[CellRequest]:
                         method=method,
                         rope=config.methods[method],
                         context_length=length,
-                        task=dataclasses.replace(task, context_lengths=None),
+                        task=task,
                     )
 
 
 def task_names(config: SweepConfig) -> list[str]:
     """Every task or group that the sweep names, once, in order."""
     return list(dict.fromkeys(name for task in config.tasks for name in task.tasks))
-
-
-def as_path(path: str) -> Path:
-    """A path as a user writes it, `~` included."""
-    return Path(path).expanduser()

@@ -39,39 +39,82 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("modles", {}, r"config: unknown key 'modles'; did you mean 'models'"),
-        ("models/small/dtyp", "auto", r"config\.models\.small: unknown key 'dtyp'; did you mean"),
-        ("models/small/dtype", "float8", r"dtype: must be one of .* not 'float8'"),
-        ("models/small/backend", "hf-lnog", r"unknown backend 'hf-lnog'; did you mean 'hf-long'"),
-        ("models/small/args", {"rope_parameters": {}}, r"write it as methods"),
+        ("modles", {}, r"config\.modles: unknown setting; .*did you mean 'models'"),
+        ("models/small/dtyp", "auto", r"config\.models\.small\.dtyp: unknown .* mean 'dtype'"),
+        ("models/small/dtype", "float8", r"small\.dtype: 'float8' is not allowed; allowed: auto, "),
+        ("models/small/backend", "hf-lnog", r"'hf-lnog' is not allowed; .*did you mean 'hf-long'"),
+        (
+            "models/small/args",
+            {"rope_parameters": {}},
+            r"args\.rope_parameters: write it as methods",
+        ),
         ("models/small/args", {"max_length": 3}, r"write it as context_lengths"),
-        ("models/small/methods", ["yran"], r"unknown 'yran'; did you mean 'yarn'"),
-        ("models/small/batch_size", 0, r"batch_size: must be a whole number above 0"),
-        ("models/small", {"backend": "hf"}, r"path: is missing"),
-        ("models/bad\nname", {"path": "x"}, r"must be a name"),
-        ("methods/yarn", {"factor": 2}, r"needs rope_type"),
-        ("methods/yarn", {"rope_type": "yran"}, r"did you mean yarn"),
-        ("methods/yarn", {"rope_type": "yarn", "facter": 2}, r"no 'facter'; did you mean 'factor'"),
-        ("methods/yarn", {"rope_type": "yarn", "factor": float("nan")}, r"finite number"),
-        ("baseline", "rop", r"unknown method 'rop'; did you mean 'rope'"),
-        ("context_lengths", [True], r"whole number above 0"),
-        ("context_lengths", [8192, 8192], r"8192 is there twice"),
-        ("context_lengths", [], r"must not be empty"),
-        ("tasks", [], r"config\.tasks: is missing or empty"),
-        ("tasks", [{"task": "leval_gsm"}], r"unknown key 'task'; did you mean 'tasks'"),
-        ("tasks", [{"limit": 3}], r"tasks: is missing"),
-        ("name", "../up", r"must be a name"),
-        ("name", ".hidden", r"must be a name"),
-        ("seed", -1, r"0 or more"),
-        ("timeout", 0, r"above 0"),
-        ("timeout", float("inf"), r"above 0"),
-        ("rope_precision", "float16", r"must be one of float32, model"),
-        ("limit", 0.5, r"whole number above 0"),
+        ("models/small/args", {"x": 10**400}, r"small\.args\.x: 1000"),
+        ("models/small/args", {"x": {3: 4}}, r"small\.args\.x: 3 is not allowed; .* keys that are"),
+        ("models/small/args", {"x": [{"y": {1, 2}}]}, r"small\.args\.x\.0\.y: \{1, 2\} is not"),
+        ("models/small/args", None, r"small\.args: None is not allowed; allowed: a mapping"),
+        ("models/small/methods", ["yran"], r"small\.methods: 'yran' is not .* did you mean 'yarn'"),
+        ("models/small/batch_size", 0, r"batch_size: 0 is not allowed; allowed: 1 or more, auto"),
+        ("models/small/batch_size", "fast", r"batch_size: 'fast' is not allowed"),
+        ("models/small/batch_size", True, r"batch_size: True is not allowed"),
+        ("models/small/tokens_per_second", 10**400, r"tokens_per_second: 1000"),
+        ("models/small/resources", {"num_gpus": -1}, r"resources\.num_gpus: -1 is not allowed"),
+        ("models/small", {"backend": "hf"}, r"config\.models\.small\.path: missing"),
+        ("models/small", None, r"config\.models\.small: None is not .* a mapping"),
+        ("models", [], r"config\.models: \[\] is not allowed; allowed: a mapping"),
+        ("models", {}, r"config\.models: empty is not allowed; allowed: at least one"),
+        ("models/bad\nname", {"path": "x"}, r"'bad\\nname' is not allowed; allowed: a name"),
+        ("methods/bad\nname", None, r"'bad\\nname' is not allowed; allowed: a name"),
+        ("methods", {}, r"config\.methods: empty is not allowed; allowed: at least one"),
+        ("methods/yarn", {"factor": 2}, r"config\.methods\.yarn: needs rope_type"),
+        ("methods/yarn", {"rope_type": "yran"}, r"did you mean .*yarn"),
+        ("methods/yarn", {"rope_type": "yarn", "facter": 2}, r"yarn\.facter: .* mean 'factor'"),
+        (
+            "methods/yarn",
+            {"rope_type": "yarn", "factor": float("nan")},
+            r"yarn\.factor: nan is not",
+        ),
+        ("methods/yarn", {"rope_type": "yarn", "factor": 10**400}, r"yarn\.factor: 1000"),
+        ("baseline", "rop", r"config\.baseline: 'rop' is not allowed; .*did you mean 'rope'"),
+        ("context_lengths", [True], r"^config\.context_lengths\.0: True .* a whole number$"),
+        ("context_lengths", [4096, "8192"], r"config\.context_lengths\.1: '8192' is not allowed"),
+        ("context_lengths", [10**400], r"config\.context_lengths\.0: 1000"),
+        ("context_lengths", [8192, 8192], r"config\.context_lengths\.1: 8192 is there twice"),
+        (
+            "context_lengths",
+            [],
+            r"config\.context_lengths: empty is not allowed; allowed: at least one",
+        ),
+        ("tasks", [], r"config\.tasks: empty is not allowed; allowed: at least one"),
+        ("tasks", [{"task": "leval_gsm"}], r"tasks\.0\.task: unknown setting; .* mean 'tasks'"),
+        ("tasks", [{"limit": 3}], r"^config\.tasks\.0\.tasks: missing$"),
+        ("tasks", ["a", ["b", 3]], r"config\.tasks\.1\.1: 3 is not allowed; allowed: text"),
+        ("tasks", [{"tasks": "a", "metadata": {"x": 1j}}], r"tasks\.0\.metadata\.x: 1j is not"),
+        ("name", "../up", r"config\.name: '\.\./up' is not allowed; allowed: a name"),
+        ("name", ".hidden", r"is not allowed; allowed: a name"),
+        ("seed", -1, r"config\.seed: -1 is not allowed; allowed: a number of at least 0"),
+        ("seed", 2**32, r"config\.seed: 4294967296 is not allowed; allowed: a number of at most"),
+        ("timeout", 0, r"config\.timeout: 0 is not allowed; allowed: a number above 0"),
+        ("timeout", float("inf"), r"config\.timeout: inf is not allowed; allowed: a finite number"),
+        ("rope_precision", "float16", r"'float16' is not allowed; allowed: float32, model"),
+        ("limit", 0.5, r"config\.limit: 0\.5 is not allowed; allowed: a whole number"),
+        ("use_cache", 1, r"config\.use_cache: 1 is not allowed; allowed: true or false"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(path: str, value: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         parse_config(changed(path, value))
+    assert all(len(line) < 700 for line in str(caught.value).splitlines())
+
+
+def test_every_mistake_of_a_config_is_named_at_once() -> None:
+    wrong = changed("models/small/dtype", "float8") | {"seed": -1, "jbos": 2}
+    with pytest.raises(ConfigError) as caught:
+        parse_config(wrong)
+    assert "config.jbos: unknown setting" in str(caught.value)
+    del wrong["jbos"]
+    with pytest.raises(ConfigError, match=r"(?s)models\.small\.dtype: .*\n.*config\.seed: "):
+        parse_config(wrong)
 
 
 def test_a_served_model_gets_no_rope_from_here() -> None:
@@ -102,14 +145,14 @@ def test_context_lengths_of_task_before_model_before_sweep() -> None:
 
 def test_null_takes_back_an_included_argument() -> None:
     config = parse_config(changed("models/small/args", {"parallelize": None, "x": 1}))
-    assert config.models[0].args == {"x": 1}
+    assert config.models["small"].args == {"x": 1}
 
 
 def test_overrides_are_checked_like_the_file() -> None:
     config = load_config("quickstart", ["methods.yarn.factor=4", "name=other"])
     assert config.methods["yarn"] == {"rope_type": "yarn", "factor": 4}
     assert config.name == "other"
-    with pytest.raises(ConfigError, match="unknown key 'sed'; did you mean 'seed'"):
+    with pytest.raises(ConfigError, match=r"config\.sed: unknown setting; .*did you mean 'seed'"):
         load_config("quickstart", ["sed=3"])
 
 

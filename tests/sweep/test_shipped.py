@@ -92,6 +92,6 @@ def test_paper_sweeps_compare_the_papers_rows() -> None:
 
 def test_quickstart_needs_no_download() -> None:
     config = load_config("quickstart")
-    assert {model.path for model in config.models} == {"smollm2"}
+    assert {model.path for model in config.models.values()} == {"smollm2"}
     closed = [task for task in config.tasks if "leval_closed" in task.tasks]
     assert all(task.metadata["data_dir"] == "sample" for task in closed)
