@@ -25,7 +25,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON a
 @data_dir_option
 @json_option
 def list_files(data_dir: str | None, as_json: bool) -> None:
-    """List the files, the tasks that read them, and whether the source has them."""
+    """List the files, their tasks, and whether the source has them."""
     from leval_tasks import data
 
     source = data.resolve_source({"data_dir": data_dir})
@@ -58,7 +58,7 @@ def list_files(data_dir: str | None, as_json: bool) -> None:
 @data_dir_option
 @json_option
 def verify(data_dir: str | None, as_json: bool) -> None:
-    """Read every file that is there and compare it with the published one.
+    """Compare every file that is there with the published one.
 
     Exit code 1 where a file is truncated, altered or unreadable.
     """

@@ -5,6 +5,8 @@ import traceback
 
 import click
 
+from leval_border.errors import SettingError
+
 
 def exit_code_for(error: BaseException) -> int:
     """Print `error` as a user should see it and return the exit code.
@@ -13,7 +15,8 @@ def exit_code_for(error: BaseException) -> int:
         error: whatever ended the command.
 
     Returns:
-        0, 1 (failed), 2 (wrong usage) or 130 (interrupted); a `SystemExit` keeps its own code.
+        0, 1 (failed), 2 (wrong usage: a `SettingError`, or what click refuses) or 130
+        (interrupted); a `SystemExit` keeps its own code.
     """
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
@@ -28,9 +31,9 @@ def exit_code_for(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    if os.environ.get("LEVAL_HARNESS_DEBUG") or not isinstance(
-        error, ValueError | OSError | ImportError | NotImplementedError
-    ):
+    # Libraries tell a user with these what is missing or cannot be done.
+    mendable = isinstance(error, ValueError | OSError | ImportError | NotImplementedError)
+    if os.environ.get("LEVAL_HARNESS_DEBUG") or not mendable:
         traceback.print_exception(error)
     click.echo(f"Error: {error}", err=True)
-    return 1
+    return 2 if isinstance(error, SettingError) else 1

@@ -54,7 +54,7 @@ def train(
     device: str,
     as_json: bool,
 ) -> None:
-    """Train runs that have no result yet; a stopped command continues where it was.
+    """Train what has no result yet; a stopped command continues.
 
     Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
     """
@@ -150,7 +150,7 @@ def table(
     figure: Path | None,
     position_figure: Path | None,
 ) -> None:
-    """Table 1 of the paper from finished runs, beside the published numbers.
+    """The paper's Table 1, from finished runs and as published.
 
     Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
 

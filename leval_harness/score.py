@@ -14,7 +14,7 @@ import click
     "is accepted.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout.")
-@click.argument("predictions", type=click.Path(path_type=Path))
+@click.argument("predictions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def command(task: str, as_json: bool, predictions: Path) -> None:
     """Score PREDICTIONS with L-Eval's official rules, in percent.
 
