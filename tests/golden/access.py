@@ -1,0 +1,80 @@
+"""The only place of this suite that knows where things are: adjust it when they move."""
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+SAMPLE = HERE / "sample"
+TOKENIZER = HERE / "tokenizer"
+RESULTS = HERE / "results"
+
+# What lm-eval indexes to find our tasks; read recursively.
+TASK_YAML = REPOSITORY / "leval_tasks"
+# L-Eval's file of each task -> name of the task in lm-eval.
+TASKS = {
+    "coursera.jsonl": "leval_coursera",
+    "gsm100.jsonl": "leval_gsm",
+    "quality.jsonl": "leval_quality",
+    "tpo.jsonl": "leval_toefl",
+    "codeU.jsonl": "leval_codeu",
+    "sci_fi.jsonl": "leval_sfiction",
+    "topic_retrieval_longchat.jsonl": "leval_topic_retrieval",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def entry_point() -> Any:
+    """The function that the console command of pyproject.toml calls."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["leval-harness"].partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def run(*arguments: object) -> Ran:
+    """`leval-harness ARGUMENTS`, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    before, sys.argv = sys.argv, ["leval-harness", *map(str, arguments)]
+    code: Any = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            entry_point()()
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        sys.argv = before
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def fine(*arguments: object) -> str:
+    """Standard output of a command that must end with 0."""
+    ran = run(*arguments)
+    assert ran.code == 0, f"{arguments}: {ran.code}\n{ran.err}"
+    return ran.out
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """With `folder` as the working directory, so that no path of a machine is printed."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
