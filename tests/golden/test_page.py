@@ -1,6 +1,7 @@
 """The leaderboard page's data, less versions, times and paths."""
 
 import json
+from functools import cache
 
 import pytest
 from golden_access import RESULTS, fine, inside
@@ -13,10 +14,18 @@ FOLDERS = {
 CHANGING = ("Versions", "Host", "Log", "Created")
 
 
-def page(name, out):
-    with inside(RESULTS):
-        fine("page", *FOLDERS[name], "--out", out)
-    return out
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The folder of a page, written once."""
+
+    @cache
+    def write(name):
+        out = tmp_path_factory.mktemp("page") / "out"
+        with inside(RESULTS):
+            fine("page", *FOLDERS[name], "--out", out)
+        return out
+
+    return write
 
 
 def received(path):
@@ -28,8 +37,8 @@ def received(path):
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_data_of_the_page(golden, name, tmp_path):
-    out = page(name, tmp_path / "page")
+def test_data_of_the_page(golden, name, page):
+    out = page(name)
     found = dict(sorted(received(path) for path in (out / "data").glob("*.js")))
     board = found.pop("leaderboard")
     for run in board["runs"]:
@@ -43,8 +52,8 @@ def test_data_of_the_page(golden, name, tmp_path):
         golden("page/samples.json", {k: v for k, v in found.items() if k[0] in "aq"})
 
 
-def test_files_of_the_page(golden, tmp_path):
-    out = page("all", tmp_path / "page")
+def test_files_of_the_page(golden, page):
+    out = page("all")
     files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     golden("page/files.txt", "\n".join(files) + "\n")
     golden("page/index.html", (out / "index.html").read_text(encoding="utf-8"))
