@@ -6,7 +6,7 @@ generation config apply as they do in lm-eval's `hf`; only the cache it starts f
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,22 @@ import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from leval_backends import attention
+from leval_backends.memory import attempt
 from leval_backends.options import greedy, looks_back
 from leval_backends.plan import Step, make_plan
-from leval_backends.reader import Counters, PathReader, batches, free_memory, out_of_memory
-from leval_backends.reuse import Reuse, implementation, input_device
+from leval_backends.reader import PathReader, batches
+from leval_backends.reuse import Reuse, input_device, shared_attention
+from leval_backends.settings import HFLongSettings
 from leval_backends.steps import NearTies, StopStrings
+from leval_backends.telemetry import Counters
 
 logger = logging.getLogger(__name__)
 
 _LISTED = 1000  # near ties
+
+# A question's place and its new tokens, padding and what follows the end included; None where
+# memory did not suffice.
+Answered = tuple[int, list[int] | None]
 
 
 @dataclass(frozen=True)
@@ -52,184 +59,131 @@ class Question:
 
 
 class Decoder:
-    """Answer questions in the order of a plan.
+    """Answer questions, in the order that computes least.
 
     Args:
+        questions: In any order.
         model: A causal language model of transformers.
         tokenizer: Its tokenizer, with a padding token.
         reuse: What `reuse.examine` found; mode `split` or `copied`.
         counters: What is counted.
-        budget_bytes: For key/value caches.
-        max_rows: Questions decoded together at most.
-        chunk: Tokens in a forward pass at most.
-        progress: Told how many tokens were computed.
-        expect: Told before the start how many there will be at most.
+        settings: Chunks and batches.
     """
 
     def __init__(
         self,
+        questions: Sequence[Question],
         model: Any,
         tokenizer: Any,
         reuse: Reuse,
         counters: Counters,
-        *,
-        budget_bytes: int,
-        max_rows: int,
-        chunk: int,
-        progress: Callable[[int], object] = lambda tokens: None,
-        expect: Callable[[int], object] = lambda tokens: None,
+        settings: HFLongSettings,
     ) -> None:
+        self.questions = questions
         self.model = model
         self.tokenizer = tokenizer
         self.reuse = reuse
         self.counters = counters
-        self.budget_bytes = budget_bytes
-        self.max_rows = max_rows
-        self.chunk = chunk
-        self.progress = progress
-        self.expect = expect
+        self.settings = settings
+        capacity = max((len(question.tokens) for question in questions), default=0)
+        self.reader = PathReader(
+            model, reuse, counters, capacity=capacity, chunk=settings.prefill_chunk
+        )
 
     @torch.no_grad()
-    def answer(
-        self,
-        questions: Sequence[Question],
-        done: Callable[[int, list[int] | None], object],
-    ) -> None:
-        """Generate for every question.
-
-        Args:
-            questions: In any order.
-            done: Called once a question with its index and new tokens, padding and what follows
-                the end included; None where memory did not suffice.
-        """
-        prompts = [question.tokens for question in questions]
-        plan = make_plan(prompts, max_suffix=min(1024, self.chunk))
-        self.counters.planned(plan)
-        self.expect(plan.computed_tokens + sum(q.max_new_tokens for q in questions))
-        capacity = max(map(len, prompts), default=0)
-        reader = PathReader(self.model, self.reuse, capacity, self.chunk, self.counters)
-        with implementation(self.model, split=reader.split):
+    def answers(self) -> Iterator[Answered]:
+        """Answer every question; each is yielded as soon as its batch is finished."""
+        plan = make_plan(
+            [question.tokens for question in self.questions],
+            max_suffix=min(1024, self.settings.prefill_chunk),
+        )
+        self.counters.asked(
+            prompts=plan.prompt_tokens,
+            unique=plan.unique_tokens,
+            expected=plan.computed_tokens + sum(q.max_new_tokens for q in self.questions),
+        )
+        with shared_attention(self.model, split=self.reader.split):
             for step in plan.steps:
-                self._step(step, questions, reader, done)
+                yield from self._step(step)
 
-    def _step(
-        self,
-        step: Step,
-        questions: Sequence[Question],
-        reader: PathReader,
-        done: Callable[[int, list[int] | None], object],
-    ) -> None:
-        try:
-            reader.extend(step, questions[step.source].tokens, progress=self.progress)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
+    def _step(self, step: Step) -> Iterator[Answered]:
+        if attempt(self.reader.extend, step, self.questions[step.source].tokens) is None:
             # Steps below start from positions that are missing now; they rebuild them themselves.
-            self._fail(step.rows, questions, done)
+            for row in step.rows:
+                self._count_failed(row)
+                yield row, None
             return
         groups: dict[tuple[str, int], list[int]] = {}
-        for row in sorted(step.rows, key=lambda row: (len(questions[row].tokens), row)):
-            question = questions[row]
+        for row in sorted(step.rows, key=lambda row: (len(self.questions[row].tokens), row)):
+            question = self.questions[row]
             equal = looks_back(question.options, self.model.generation_config)
             width = len(question.tokens) if equal else 0
             groups.setdefault((question.key, width), []).append(row)
         for group in groups.values():
             for batch in batches(
                 group,
-                [len(questions[row].tokens) - step.length for row in group],
+                [len(self.questions[row].tokens) - step.length for row in group],
+                self.reuse,
+                self.settings,
                 shared=step.length,
-                extra=questions[group[0]].max_new_tokens,
-                reuse=self.reuse,
-                budget_bytes=self.budget_bytes,
-                max_rows=self.max_rows,
-                max_tokens=max(self.chunk, 1024),
+                extra=self.questions[group[0]].max_new_tokens,
+                max_tokens=max(self.settings.prefill_chunk, 1024),
             ):
-                self._batch(batch, step.length, questions, reader, done)
+                yield from self._batch(batch, step.length)
 
-    def _batch(
-        self,
-        batch: list[int],
-        length: int,
-        questions: Sequence[Question],
-        reader: PathReader,
-        done: Callable[[int, list[int] | None], object],
-    ) -> None:
+    def _batch(self, batch: list[int], length: int) -> Iterator[Answered]:
         """Decode a batch; where memory runs out, its halves; a single row fails by name."""
-        try:
-            rows = self._decode([questions[row] for row in batch], length, reader)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            free_memory()
-            if len(batch) == 1:
-                self._single(batch[0], length, questions, reader, done)
-                return
-            half = len(batch) // 2
+        answers = attempt(self._decode, [self.questions[row] for row in batch], length)
+        half = len(batch) // 2
+        if answers is not None:
+            yield from zip(batch, answers, strict=True)
+        elif half:
             logger.warning("out of memory: %d questions at a time instead of %d", half, len(batch))
-            self._batch(batch[:half], length, questions, reader, done)
-            self._batch(batch[half:], length, questions, reader, done)
-            return
-        for row, tokens in zip(batch, rows, strict=True):
-            done(row, tokens)
+            yield from self._batch(batch[:half], length)
+            yield from self._batch(batch[half:], length)
+        else:
+            yield batch[0], self._single(batch[0], length)
 
-    def _single(
-        self,
-        row: int,
-        length: int,
-        questions: Sequence[Question],
-        reader: PathReader,
-        done: Callable[[int, list[int] | None], object],
-    ) -> None:
+    def _single(self, row: int, length: int) -> list[int] | None:
         """The last resort for one question: read its own part in chunks as well."""
-        question = questions[row]
+        question = self.questions[row]
         read = len(question.tokens) - 1
-        try:
-            if read == length:
-                raise MemoryError  # its own part is one token already
-            reader.extend(Step(row, length, read, (row,), (row,)), question.tokens)
-            tokens = self._decode([question], read, reader)[0]
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            self._fail([row], questions, done)
-            return
-        done(row, tokens)
+        step = Step(row, length, read, (row,), (row,))
+        # Where its own part is one token already, chunks of it are no smaller.
+        if read > length and attempt(self.reader.extend, step, question.tokens) is not None:
+            answers = attempt(self._decode, [question], read)
+            if answers is not None:
+                return answers[0]
+        self._count_failed(row)
+        return None
 
-    def _fail(
-        self,
-        rows: Sequence[int],
-        questions: Sequence[Question],
-        done: Callable[[int, list[int] | None], object],
-    ) -> None:
-        for row in rows:
-            name = questions[row].name
-            logger.error(
-                "out of memory: request %s (%d prompt tokens) has no answer; the others count",
-                name,
-                len(questions[row].tokens),
-            )
-            self.counters.requests_failed.append(name)
-            done(row, None)
+    def _count_failed(self, row: int) -> None:
+        question = self.questions[row]
+        logger.error(
+            "out of memory: request %s (%d prompt tokens) has no answer; the others count",
+            question.name,
+            len(question.tokens),
+        )
+        self.counters.requests_failed.append(question.name)
 
-    def _decode(
-        self, questions: list[Question], length: int, reader: PathReader
-    ) -> list[list[int]]:
+    def _decode(self, questions: list[Question], length: int) -> list[list[int]]:
         """New tokens of each question, all of which begin with the path's first `length`."""
         device = input_device(self.model)
-        own = [question.tokens[length:] for question in questions]
-        width = max(map(len, own))
-        pads = torch.tensor([width - len(row) for row in own], device=device)
+        suffixes = [question.tokens[length:] for question in questions]
+        width = max(map(len, suffixes))
+        pads = torch.tensor([width - len(suffix) for suffix in suffixes], device=device)
         padded = bool(pads.any())
         # Prefix, then each row's padding, then its own part: positions follow from the mask.
-        ids = torch.full((len(own), length + width), self.tokenizer.pad_token_id, device=device)
-        ids[:, :length] = torch.tensor(reader.tokens[:length], dtype=torch.long, device=device)
+        shape = (len(suffixes), length + width)
+        ids = torch.full(shape, self.tokenizer.pad_token_id, device=device)
+        ids[:, :length] = torch.tensor(self.reader.tokens[:length], dtype=torch.long, device=device)
         mask = torch.ones_like(ids)
-        for index, row in enumerate(own):
-            ids[index, length + width - len(row) :] = torch.tensor(row, device=device)
-            mask[index, length : length + width - len(row)] = 0
+        for index, suffix in enumerate(suffixes):
+            ids[index, length + width - len(suffix) :] = torch.tensor(suffix, device=device)
+            mask[index, length : length + width - len(suffix)] = 0
         first = questions[0]
-        past = reader.rows(length, width + first.max_new_tokens, pads if padded else None)
-        ties = NearTies(self.progress)
+        past = self.reader.rows(length, width + first.max_new_tokens, pads if padded else None)
+        ties = NearTies(self.counters)
         stop = StopStrings(self.tokenizer, first.until, length + width)
         with attention.attending(past):
             output = self.model.generate(
@@ -244,8 +198,7 @@ class Decoder:
                 **greedy(first.options),
             )
         fresh: list[list[int]] = output[:, length + width :].tolist()
-        self.counters.tokens_prefilled += sum(map(len, own))
-        self.progress(sum(map(len, own)))
+        self.counters.prefilled(sum(map(len, suffixes)))
         self._count(questions, fresh, stop, ties)
         return fresh
 
@@ -260,8 +213,8 @@ class Decoder:
         # or to another end token of the checkpoint's, after which there is padding.
         lengths = [stop.ended.get(row, self._length(tokens)) for row, tokens in enumerate(fresh)]
         self.counters.tokens_generated += sum(lengths)
-        # The bar was told of every question's longest answer.
-        self.progress(len(fresh) * (questions[0].max_new_tokens - ties.step))
+        # The bar expects every question's longest answer.
+        self.counters.advance(len(fresh) * (questions[0].max_new_tokens - ties.step))
         for row, step, gap, tokens in ties.steps:
             if step < lengths[row] and len(self.counters.near_ties) < _LISTED:
                 self.counters.near_ties.append(

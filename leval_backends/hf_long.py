@@ -1,10 +1,11 @@
 """lm-eval's transformers backend, reading every shared text once."""
 
+import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from lm_eval.models.huggingface import HFLM
@@ -13,105 +14,84 @@ from lm_eval.models.utils import (
     normalize_gen_kwargs,
     postprocess_generated_text,
 )
-from tqdm import tqdm
 
-from leval_backends import parallel, precision, reuse
+from leval_backends import parallel, precision
 from leval_backends.generate import Decoder, Question
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
 from leval_backends.options import must_run_alone
-from leval_backends.reader import Counters
+from leval_backends.reuse import Reuse, examine
+from leval_backends.settings import rejected_argument, split_arguments, unknown_argument
+from leval_backends.telemetry import Counters
+from leval_border.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
 
-_GIB = 1 << 30
+Result = TypeVar("Result")
 
 
 class HFLong(HFLM):
     """lm-eval's `hf` with shared prefixes; every argument of `hf` is accepted.
 
+    What it can read is `max_length`, as on `hf`: a prompt and what is generated after it together,
+    or the tokens of a log-likelihood, take at most that many positions and are cut on the left
+    beyond it. Prefixes are shared up to `reuse.max_length`, and longer requests run alone.
+
     Args:
         pretrained: As for `hf`.
         device: As for `hf`; without it CUDA if there is one, else the CPU.
-        share_prefix: False asks every request by itself, for comparison.
-        share_attention: False keeps the model's own attention function over copies of the prefix.
-        prefill_chunk: Tokens in one forward pass over a shared prefix at most.
-        question_batch_size: Questions of one document decoded together at most.
-        kv_cache_gib: Bound on the key/value caches held at once, in GiB; a batch is made smaller
-            until it fits.
-        rope_precision: `float32` rotates queries and keys in float32 whatever the model's dtype,
-            `model` in the model's own; None leaves the model as transformers loads it.
-        kwargs: Arguments of `hf`.
+        arguments: Those of `HFLongSettings`, of `hf` and of `from_pretrained`.
 
     Raises:
-        ValueError: An own argument is out of range.
+        SettingError: An argument that nobody knows, or an own one whose value is not allowed.
     """
 
     library = "transformers"
     reads_once = True
 
-    def __init__(
-        self,
-        pretrained: Any,
-        *,
-        device: str | None = None,
-        share_prefix: bool = True,
-        share_attention: bool = True,
-        prefill_chunk: int = 2048,
-        question_batch_size: int = 64,
-        kv_cache_gib: float = 4.0,
-        rope_precision: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        for name, value in (
-            ("prefill_chunk", prefill_chunk),
-            ("question_batch_size", question_batch_size),
-            ("kv_cache_gib", kv_cache_gib),
-        ):
-            if value <= 0:
-                raise ValueError(f"{name}={value} must be greater than 0")
-        precision.prepare(rope_precision)
+    def __init__(self, pretrained: Any, *, device: str | None = None, **arguments: Any) -> None:
+        self.settings, for_hf = split_arguments(arguments)
+        precision.prepare(self.settings.rope_precision)
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        super().__init__(pretrained, device=device, **kwargs)
-        precision.apply(self.model, rope_precision)
+        hf_arguments = inspect.signature(HFLM.__init__).parameters
+        if not isinstance(pretrained, str):  # then nothing is built that could refuse one
+            for name in for_hf.keys() - hf_arguments.keys():
+                raise unknown_argument(name, hf_arguments)
+        try:
+            super().__init__(pretrained, device=device, **for_hf)
+        except TypeError as error:
+            if rejected := rejected_argument(error, for_hf):
+                raise unknown_argument(rejected, hf_arguments) from error
+            raise
+        precision.apply(self.model, self.settings.rope_precision)
         if self.world_size == 1 and hasattr(self, "accelerator"):
             # lm-eval sets these on several GPUs only; processes on CPUs divide the work as well.
             self._rank = self.accelerator.process_index
             self._world_size = self.accelerator.num_processes
-        self.chunk = int(prefill_chunk)
-        self.max_rows = int(question_batch_size)
-        self.budget_bytes = int(kv_cache_gib * _GIB)
-        self.share_attention = share_attention
         self.counters = Counters()
-        self._head: Head | None = None
-        self._reuse: reuse.Reuse | None = None
-        if not share_prefix:
-            self._reuse = reuse.Reuse("none", "switched off")
 
-    @property
-    def reuse(self) -> reuse.Reuse:
+    @cached_property
+    def reuse(self) -> Reuse:
         """How this model's prefixes are shared; found on first use."""
-        if self._reuse is None:
-            with self._autocast():
-                self._reuse = reuse.examine(self.model, share_attention=self.share_attention)
-            if self._reuse.mode == "none":
-                logger.warning("no prefix is shared: %s", self._reuse.reason)
-        return self._reuse
+        if not self.settings.share_prefix:
+            return Reuse("none", "switched off")
+        with self._autocast():
+            found = examine(self.model, share_attention=self.settings.share_attention)
+        if found.mode == "none":
+            logger.warning("no prefix is shared: %s", found.reason)
+        return found
 
-    @property
+    @cached_property
     def head(self) -> Head:
         """The model's last layer."""
-        if self._head is None:
-            with self._autocast():
-                self._head = Head(self.model)
-        return self._head
+        with self._autocast():
+            return Head(self.model)
 
     @contextmanager
     def _autocast(self) -> Iterator[None]:
-        kind = self.device.type
-        wanted = self.mixed_precision_dtype
-        with torch.autocast(kind, dtype=wanted, enabled=wanted is not None):
+        dtype = self.mixed_precision_dtype
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
             yield
 
     def telemetry(self) -> dict[str, Any]:
@@ -121,6 +101,39 @@ class HFLong(HFLM):
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes into the results, with this backend's telemetry."""
         return {**super().get_model_info(), "hf_long": self.telemetry()}
+
+    def _in_order(
+        self,
+        finished: Generator[tuple[int, Result], None, None],
+        results: list[Result],
+        title: str,
+        disable_tqdm: bool,
+        *,
+        kind: str = "",
+        keys: Sequence[Any] = (),
+    ) -> list[Result]:
+        """Draw results as they are finished: show progress, cache them, put them in their places.
+
+        Args:
+            finished: Place and result of each request for which memory sufficed, in any order.
+            results: What stands for a request that has none; filled in.
+            title: Of the progress bar.
+            disable_tqdm: No progress bar.
+            kind: Request type in lm-eval's response cache.
+            keys: What each request is called there; None for one that is not cached.
+        """
+        hidden = disable_tqdm or self.rank != 0
+        with (
+            self.counters.timed(),
+            self.counters.shown(title, disable=hidden),
+            self._autocast(),
+            closing(finished),
+        ):
+            for index, result in finished:
+                results[index] = result
+                if kind and keys[index] is not None:
+                    self.cache_hook.add_partial(kind, keys[index], result)
+        return results
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Greedy answers, the questions of a document together.
@@ -135,16 +148,14 @@ class HFLong(HFLM):
         """
         if self.world_size == 1:
             return self._answer(requests, disable_tqdm)
-        asked = [_Request(request.args, _name(request, i)) for i, request in enumerate(requests)]
         return parallel.exchange(
-            asked,
+            parallel.named(requests),
             [request.args[0] for request in requests],
             self.rank,
             lambda share: self._answer(share, disable_tqdm),
         )
 
     def _answer(self, requests: Sequence[Any], disable_tqdm: bool) -> list[str]:
-        answers: list[str] = [""] * len(requests)
         questions: dict[int, Question] = {}
         alone: list[int] = []
         for index, request in enumerate(requests):
@@ -154,35 +165,36 @@ class HFLong(HFLM):
                 self._count_alone(reason)
             else:
                 questions[index] = question
-        order = list(questions)
-
-        def done(place: int, tokens: list[int] | None) -> None:
-            index = order[place]
-            if tokens is not None:
-                answers[index] = self._text(tokens, questions[index].until)
-                self.cache_hook.add_partial("generate_until", requests[index].args, answers[index])
-
-        with self.counters.timed():
-            if questions:
-                with self._bar("Reading and answering", disable_tqdm) as (expect, progress):
-                    decoder = Decoder(
-                        self.model,
-                        self.tokenizer,
-                        self.reuse,
-                        self.counters,
-                        budget_bytes=self.budget_bytes,
-                        max_rows=self.max_rows,
-                        chunk=self.chunk,
-                        progress=progress,
-                        expect=expect,
-                    )
-                    with self._autocast():
-                        decoder.answer([questions[index] for index in order], done)
-            if alone:
+        answers = [""] * len(requests)
+        if questions:
+            self._in_order(
+                self._answered(questions),
+                answers,
+                "Reading and answering",
+                disable_tqdm,
+                kind="generate_until",
+                keys=[request.args for request in requests],
+            )
+        if alone:
+            with self.counters.timed():
                 texts = super().generate_until([requests[i] for i in alone], disable_tqdm)
-                for index, text in zip(alone, texts, strict=True):
-                    answers[index] = text
+            for index, text in zip(alone, texts, strict=True):
+                answers[index] = text
         return answers
+
+    def _answered(self, questions: dict[int, Question]) -> Generator[tuple[int, str], None, None]:
+        order = list(questions)
+        decoder = Decoder(
+            [questions[index] for index in order],
+            self.model,
+            self.tokenizer,
+            self.reuse,
+            self.counters,
+            self.settings,
+        )
+        for place, tokens in decoder.answers():
+            if tokens is not None:
+                yield order[place], self._text(tokens, questions[order[place]].until)
 
     def _question(self, request: Any, index: int) -> tuple[Question, str]:
         """A request made ready, and why it must run alone, if it must."""
@@ -193,15 +205,13 @@ class HFLong(HFLM):
         budget = int(options.pop("max_gen_toks"))
         room = self.max_length - budget
         if room <= 0:
-            raise ValueError(
-                f"max_gen_toks={budget} leaves no room for a prompt in {self.max_length} tokens; "
-                "lower it or raise max_length"
-            )
+            allowed = f"less than max_length={self.max_length}, which leaves room for a prompt"
+            raise SettingError(not_allowed("max_gen_toks", budget, allowed))
         ids, _ = self.tok_batch_encode(
             [context], left_truncate_len=room, truncation=self.truncation
         )
         tokens = ids[0].tolist()
-        question = Question(_name(request, index), tokens, tuple(until), budget, options)
+        question = Question(parallel.name_of(request, index), tokens, tuple(until), budget, options)
         reason = self._reason(len(tokens) + budget) or must_run_alone(options)
         if not tokens:
             reason = "empty prompt"
@@ -251,7 +261,8 @@ class HFLong(HFLM):
             softmax and the sum are float32 or wider whatever the model's dtype.
         """
         asked = [
-            (*tuple(request)[:3], _name(request, index)) for index, request in enumerate(requests)
+            (*tuple(request)[:3], parallel.name_of(request, index))
+            for index, request in enumerate(requests)
         ]
         if self.world_size == 1:
             return self._likelihoods(asked, disable_tqdm)
@@ -265,22 +276,21 @@ class HFLong(HFLM):
     def _likelihoods(
         self, asked: list[tuple[Any, list[int], list[int], str]], disable_tqdm: bool
     ) -> list[tuple[float, bool]]:
-        keys = [key for key, _, _, _ in asked]
         passages = [
             self._passage(list(context), list(scored), name) for _, context, scored, name in asked
         ]
-        results: list[tuple[float, bool]] = [(float("nan"), False)] * len(asked)
-
-        def done(index: int, scores: Scores | None) -> None:
-            if scores is None:
-                return
-            total = float(scores.logprob.double().sum())
-            results[index] = (total, bool(scores.correct.all()))
-            if keys[index] is not None:
-                self.cache_hook.add_partial("loglikelihood", keys[index], results[index])
-
-        self._score(passages, done, disable_tqdm, share=True)
-        return results
+        sums = (
+            (index, (float(scores.logprob.double().sum()), bool(scores.correct.all())))
+            for index, scores in self._scored(passages, share=True)
+        )
+        return self._in_order(
+            sums,
+            [(float("nan"), False)] * len(asked),
+            "Reading",
+            disable_tqdm,
+            kind="loglikelihood",
+            keys=[key for key, _, _, _ in asked],
+        )
 
     def _passage(self, context: list[int], scored: list[int], name: str) -> Passage:
         if not context or not scored:
@@ -315,86 +325,40 @@ class HFLong(HFLM):
         requests = list(requests)
         passages = []
         for index, request in enumerate(requests):
+            name = parallel.name_of(request, index)
             (tokens,) = getattr(request, "args", request)
             tokens = list(tokens)
             if not 2 <= len(tokens) <= self.max_length + 1:
                 raise ValueError(
-                    f"request {_name(request, index)}: {len(tokens)} tokens; a sequence needs 2 "
+                    f"request {name}: {len(tokens)} tokens; a sequence needs 2 "
                     f"to max_length + 1 = {self.max_length + 1}"
                 )
-            passages.append(Passage(_name(request, index), tokens[:-1], tokens[1:]))
-        results: list[tuple[list[bool], list[float]]] = [([], []) for _ in passages]
+            passages.append(Passage(name, tokens[:-1], tokens[1:]))
+        each = (
+            (index, (scores.correct.tolist(), scores.logprob.tolist()))
+            for index, scores in self._scored(passages, share=False)
+        )
+        return self._in_order(each, [([], []) for _ in passages], "Reading", disable_tqdm)
 
-        def done(index: int, scores: Scores | None) -> None:
-            if scores is not None:
-                results[index] = (scores.correct.tolist(), scores.logprob.tolist())
-
-        self._score(passages, done, disable_tqdm, share=False)
-        return results
-
-    def _score(
-        self,
-        passages: list[Passage],
-        done: Callable[[int, Scores | None], None],
-        disable_tqdm: bool,
-        *,
-        share: bool,
-    ) -> None:
-        sharing = [i for i, p in enumerate(passages) if share and not self._reason(len(p.inputs))]
-        chosen = set(sharing)
-        alone = [index for index in range(len(passages)) if index not in chosen]
-        with (
-            self.counters.timed(),
-            self._autocast(),
-            self._bar("Reading", disable_tqdm) as (expect, progress),
-        ):
+    def _scored(
+        self, passages: Sequence[Passage], *, share: bool
+    ) -> Generator[tuple[int, Scores], None, None]:
+        sharing: list[int] = []
+        alone: list[int] = []
+        for index, passage in enumerate(passages):
+            shares = share and not self._reason(len(passage.inputs))
+            (sharing if shares else alone).append(index)
+        for order, score in ((sharing, Scorer.shared), (alone, Scorer.alone)):
+            if not order:
+                continue
             scorer = Scorer(
+                [passages[index] for index in order],
                 self.head,
                 self.reuse,
                 self.counters,
-                budget_bytes=self.budget_bytes,
-                max_rows=self.max_rows,
+                self.settings,
                 batch_size=self.batch_size if isinstance(self.batch_size, int) else 1,
-                chunk=self.chunk,
-                progress=progress,
-                expect=expect,
             )
-            for order, run in ((sharing, scorer.score), (alone, scorer.score_alone)):
-                if order:
-                    run(
-                        [passages[index] for index in order],
-                        lambda place, scores, order=order: done(order[place], scores),
-                    )
-
-    @contextmanager
-    def _bar(
-        self, title: str, disable: bool
-    ) -> Iterator[tuple[Callable[[int], object], Callable[[int], object]]]:
-        """A progress bar in tokens: what to expect, and what is done."""
-        with tqdm(
-            total=0, desc=title, unit="tok", unit_scale=True, disable=disable or self.rank != 0
-        ) as bar:
-
-            def expect(tokens: int) -> None:
-                bar.total = (bar.total or 0) + tokens
-                bar.refresh()
-
-            yield expect, bar.update
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A request on its way between processes."""
-
-    args: tuple[Any, ...]
-    name: str
-
-
-def _name(request: Any, index: int) -> str:
-    """How a request is called in messages: task, document and number, else its place."""
-    if isinstance(request, _Request):
-        return request.name
-    task = getattr(request, "task_name", None)
-    if task is None:
-        return f"#{index}"
-    return f"{task}/{getattr(request, 'doc_id', '?')}/{getattr(request, 'idx', 0)}"
+            for place, scores in score(scorer):
+                if scores is not None:
+                    yield order[place], scores

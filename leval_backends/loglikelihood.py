@@ -1,19 +1,26 @@
 """Log-likelihoods of given tokens, with every shared context computed once."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from leval_backends import attention
 from leval_backends.cache import PrefixCache
 from leval_backends.head import Head, Scores
+from leval_backends.memory import attempt
 from leval_backends.plan import Step, make_plan
-from leval_backends.reader import Counters, PathReader, batches, free_memory, out_of_memory
-from leval_backends.reuse import Reuse, forward, implementation, input_device
+from leval_backends.reader import PathReader, batches
+from leval_backends.reuse import Reuse, forward, input_device, shared_attention
+from leval_backends.settings import HFLongSettings
+from leval_backends.telemetry import Counters
 
 logger = logging.getLogger(__name__)
+
+# A passage's place and its scores; None where memory did not suffice.
+Scored = tuple[int, Scores | None]
 
 
 @dataclass
@@ -50,147 +57,117 @@ class Passage:
 
 
 class Scorer:
-    """Score passages in the order of a plan.
+    """Score passages, in the order that computes least.
 
     Args:
+        passages: In any order.
         head: Of the model.
         reuse: What `reuse.examine` found; with mode `none` nothing is shared.
         counters: What is counted.
-        budget_bytes: For key/value caches.
-        max_rows: Passages in one forward pass at most, when they share a prefix.
+        settings: Chunks and batches.
         batch_size: Passages of equal length in one forward pass, when they share nothing.
-        chunk: Tokens in a forward pass over a shared prefix at most.
-        progress: Told how many tokens were computed.
-        expect: Told before the start how many there will be.
     """
 
     def __init__(
         self,
+        passages: Sequence[Passage],
         head: Head,
         reuse: Reuse,
         counters: Counters,
-        *,
-        budget_bytes: int,
-        max_rows: int,
+        settings: HFLongSettings,
         batch_size: int,
-        chunk: int,
-        progress: Callable[[int], object] = lambda tokens: None,
-        expect: Callable[[int], object] = lambda tokens: None,
     ) -> None:
+        self.passages = passages
         self.head = head
         self.model = head.model
         self.reuse = reuse
         self.counters = counters
-        self.budget_bytes = budget_bytes
-        self.max_rows = max_rows
+        self.settings = settings
         self.batch_size = batch_size
-        self.chunk = chunk
-        self.progress = progress
-        self.expect = expect
-        self._left: list[int] = []  # passages for plain forward passes after the walk
+        self._aside: list[int] = []  # passages for plain forward passes after the walk
 
     @torch.no_grad()
-    def score(
-        self, passages: Sequence[Passage], done: Callable[[int, Scores | None], object]
-    ) -> None:
-        """Score every passage.
-
-        Args:
-            passages: In any order.
-            done: Called once a passage with its index and scores; None where memory did not
-                suffice.
-        """
-        plan = make_plan([passage.inputs for passage in passages], reserve=0, max_suffix=self.chunk)
-        self.counters.planned(plan)
-        self.expect(plan.computed_tokens)
-        self._left = []
-        if self.reuse.mode == "none" or not any(_shared(step) for step in plan.steps):
-            self._left = list(range(len(passages)))
+    def shared(self) -> Iterator[Scored]:
+        """Score every passage, what they share once; each is yielded as soon as it is finished."""
+        plan = make_plan(
+            [passage.inputs for passage in self.passages],
+            reserve=0,
+            max_suffix=self.settings.prefill_chunk,
+        )
+        self.counters.asked(
+            prompts=plan.prompt_tokens, unique=plan.unique_tokens, expected=plan.computed_tokens
+        )
+        if self.reuse.mode == "none" or not any(map(_shared, plan.steps)):
+            self._aside = list(range(len(self.passages)))
         else:
-            self._walk(plan.steps, passages, done)
-        self._alone(self._left, passages, done)
+            yield from self._walk(plan.steps)
+        yield from self._plain_groups(self._aside)
 
     @torch.no_grad()
-    def score_alone(
-        self, passages: Sequence[Passage], done: Callable[[int, Scores | None], object]
-    ) -> None:
-        """Score every passage by one forward pass of its own, nothing shared; else as `score`."""
-        total = sum(len(passage.inputs) for passage in passages)
-        self.counters.prompt_tokens += total
-        self.counters.tokens_unique += total
-        self.expect(total)
-        self._alone(range(len(passages)), passages, done)
+    def alone(self) -> Iterator[Scored]:
+        """Score every passage by a forward pass that shares nothing; else as `shared`."""
+        total = sum(len(passage.inputs) for passage in self.passages)
+        self.counters.asked(prompts=total, unique=total, expected=total)
+        yield from self._plain_groups(range(len(self.passages)))
 
-    def _walk(
-        self,
-        steps: Sequence[Step],
-        passages: Sequence[Passage],
-        done: Callable[[int, Scores | None], object],
-    ) -> None:
+    def _walk(self, steps: Sequence[Step]) -> Iterator[Scored]:
         """Score what shares something; put the passages that share nothing aside."""
-        capacity = max(step.length for step in steps)
-        reader = PathReader(self.model, self.reuse, capacity, self.chunk, self.counters)
-        with implementation(self.model, split=reader.split):
+        reader = self._reader(max(step.length for step in steps), self.settings.prefill_chunk)
+        with shared_attention(self.model, split=reader.split):
             for step in steps:
                 if _shared(step):
-                    self._step(step, passages, reader, done)
+                    yield from self._step(step, reader)
                 else:
-                    self._left += step.rows
+                    self._aside += step.rows
 
-    def _step(
-        self,
-        step: Step,
-        passages: Sequence[Passage],
-        reader: PathReader,
-        done: Callable[[int, Scores | None], object],
-    ) -> None:
-        source = passages[step.source].inputs
+    def _reader(self, capacity: int, chunk: int) -> PathReader:
+        return PathReader(self.model, self.reuse, self.counters, capacity=capacity, chunk=chunk)
 
-        def call(tokens: list[int], position: int) -> None:
-            self._chunk(tokens, position, step, passages, reader)
+    def _read(self, step: Step, reader: PathReader) -> bool:
+        """Bring the path to a step's prefix, scored on the way; whether memory sufficed."""
+        source = self.passages[step.source].inputs
+        read = partial(self._chunk, step, reader)
+        return attempt(reader.extend, step, source, read) is not None
 
-        try:
-            reader.extend(step, source, call=call, progress=self.progress)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            free_memory()
-            self._left += step.rows
+    def _step(self, step: Step, reader: PathReader) -> Iterator[Scored]:
+        if not self._read(step, reader):
+            self._aside += step.rows
             return
-        rows = sorted(step.rows, key=lambda row: len(passages[row].inputs))
-        finished = [row for row in rows if len(passages[row].inputs) == step.length]
-        for row in finished:
-            done(row, passages[row].scores())
-        rest = rows[len(finished) :]
+        rest = []
+        for row in sorted(step.rows, key=lambda row: len(self.passages[row].inputs)):
+            if len(self.passages[row].inputs) == step.length:
+                yield row, self.passages[row].scores()
+            else:
+                rest.append(row)
         for batch in batches(
             rest,
-            [len(passages[row].inputs) - step.length for row in rest],
+            [len(self.passages[row].inputs) - step.length for row in rest],
+            self.reuse,
+            self.settings,
             shared=step.length,
             extra=0,
-            reuse=self.reuse,
-            budget_bytes=self.budget_bytes,
-            max_rows=self.max_rows,
-            max_tokens=self.chunk,
+            max_tokens=self.settings.prefill_chunk,
         ):
-            self._batch(batch, step.length, passages, reader, done)
+            yield from self._batch(batch, step.length, reader)
 
-    def _chunk(
-        self,
-        tokens: list[int],
-        position: int,
-        step: Step,
-        passages: Sequence[Passage],
-        reader: PathReader,
-    ) -> None:
-        """One chunk of a prefix, scored for every passage that has scored positions in it."""
+    def _chunk(self, step: Step, reader: PathReader, tokens: list[int], position: int) -> None:
+        """Read a chunk of a prefix, scored for every passage with scored positions in it."""
         end = position + len(tokens)
         members = [
-            (passages[row], *passages[row].wanted(position, end))
+            (self.passages[row], *self.passages[row].wanted(position, end))
             for row in step.members
-            if passages[row].first < end <= len(passages[row].inputs)
+            if self.passages[row].first < end <= len(self.passages[row].inputs)
         ]
         first = min((begin for _, begin, _ in members), default=end) - position
-        states = self._after(tokens, position, first if members else -1, reader)
+        device = input_device(self.model)
+        with attention.attending(reader.path):
+            states = self.head.run(
+                torch.tensor([tokens], device=device),
+                first if members else -1,
+                position_ids=torch.arange(position, end, device=device)[None],
+                past_key_values=reader.path,
+                use_cache=True,
+            )
         parts = []
         for _, begin, targets in members:
             offset = begin - position - first
@@ -199,144 +176,91 @@ class Scorer:
         for (passage, _, _), part in zip(members, parts, strict=True):
             passage.parts.append(part)
 
-    def _after(
-        self, tokens: list[int], position: int, first: int, reader: PathReader
-    ) -> torch.Tensor:
+    def _batch(self, batch: list[int], length: int, reader: PathReader) -> Iterator[Scored]:
+        """Score rows after a shared prefix; where memory runs out, put them aside."""
+        suffixes = [self.passages[row].inputs[length:] for row in batch]
+        width = max(map(len, suffixes))
         device = input_device(self.model)
-        places = torch.arange(position, position + len(tokens), device=device)[None]
-        with attention.attending(reader.path):
-            return self.head.run(
-                torch.tensor([tokens], device=device),
-                first,
-                position_ids=places,
-                past_key_values=reader.path,
-                use_cache=True,
-            )
-
-    def _batch(
-        self,
-        batch: list[int],
-        length: int,
-        passages: Sequence[Passage],
-        reader: PathReader,
-        done: Callable[[int, Scores | None], object],
-    ) -> None:
-        """Rows after a shared prefix; where memory runs out, each of them by itself."""
-        own = [passages[row].inputs[length:] for row in batch]
-        width = max(map(len, own))
-        device = input_device(self.model)
-        pads = torch.tensor([width - len(row) for row in own], device=device)
+        pads = torch.tensor([width - len(suffix) for suffix in suffixes], device=device)
         past = reader.rows(length, width, pads if bool(pads.any()) else None)
-        try:
-            states = self._states(own, past, reader.split)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            free_memory()
-            self._left += batch
+        states = attempt(self._states, suffixes, past, reader.split)
+        if states is None:
+            self._aside += batch
             return
-        self.counters.tokens_prefilled += sum(map(len, own))
-        self.progress(sum(map(len, own)))
+        self.counters.prefilled(sum(map(len, suffixes)))
         for index, row in enumerate(batch):
-            passage = passages[row]
+            passage = self.passages[row]
             begin, targets = passage.wanted(length, len(passage.inputs))
             from_end = len(passage.inputs) - begin
             passage.parts.append(self.head.score(states[index, -from_end:], targets))
-            done(row, passage.scores())
+            yield row, passage.scores()
 
-    def _states(self, own: list[list[int]], past: PrefixCache, split: bool) -> torch.Tensor:
-        """Hidden states or logits of all own positions, left-padded."""
+    def _states(self, suffixes: list[list[int]], past: PrefixCache, split: bool) -> torch.Tensor:
+        """Hidden states or logits of all positions of the suffixes, left-padded."""
         if self.head.decoder is None:
-            return forward(self.model, own, past, split=split).logits
-        return forward(self.model, own, past, split=split, run=self.head.decoder).last_hidden_state
+            return forward(self.model, suffixes, past, split=split).logits
+        return forward(
+            self.model, suffixes, past, split=split, run=self.head.decoder
+        ).last_hidden_state
 
-    def _alone(
-        self,
-        rows: Sequence[int],
-        passages: Sequence[Passage],
-        done: Callable[[int, Scores | None], object],
-    ) -> None:
+    def _plain_groups(self, rows: Sequence[int]) -> Iterator[Scored]:
         """Plain forward passes without a cache, passages of one length together."""
         by_length: dict[tuple[int, int], list[int]] = {}
         for row in rows:
-            passage = passages[row]
+            passage = self.passages[row]
             by_length.setdefault((-len(passage.inputs), passage.first), []).append(row)
         for key in sorted(by_length):
             group = by_length[key]
             # Short passages fill one chunk together, whatever the batch size.
-            size = max(self.batch_size, min(self.max_rows, self.chunk // -key[0]))
+            fitting = min(self.settings.question_batch_size, self.settings.prefill_chunk // -key[0])
+            size = max(self.batch_size, fitting)
             for first in range(0, len(group), size):
-                self._plain(group[first : first + size], passages, done)
+                yield from self._plain(group[first : first + size])
 
-    def _plain(
-        self,
-        batch: list[int],
-        passages: Sequence[Passage],
-        done: Callable[[int, Scores | None], object],
-    ) -> None:
+    def _plain(self, batch: list[int]) -> Iterator[Scored]:
         """One forward pass; where memory runs out, its halves; then chunks; then failure."""
-        device = input_device(self.model)
-        first = passages[batch[0]].first
-        inputs = [passages[row].inputs for row in batch]
-        try:
-            states = self.head.run(torch.tensor(inputs, device=device), first, use_cache=False)
-            scored = [
-                self.head.score(states[index], passages[row].targets)
-                for index, row in enumerate(batch)
-            ]
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            free_memory()
-            half = len(batch) // 2
-            if half:
-                logger.warning("out of memory: %d passages at a time", half)
-                self._plain(batch[:half], passages, done)
-                self._plain(batch[half:], passages, done)
-            else:
-                self._in_chunks(batch[0], passages, done)
-            return
-        for row, scores in zip(batch, scored, strict=True):
-            self.counters.tokens_prefilled += len(passages[row].inputs)
-            self.progress(len(passages[row].inputs))
-            done(row, scores)
+        scored = attempt(self._forward, batch)
+        half = len(batch) // 2
+        if scored is not None:
+            for row, scores in zip(batch, scored, strict=True):
+                self.counters.prefilled(len(self.passages[row].inputs))
+                yield row, scores
+        elif half:
+            logger.warning("out of memory: %d passages at a time", half)
+            yield from self._plain(batch[:half])
+            yield from self._plain(batch[half:])
+        else:
+            yield batch[0], self._in_chunks(batch[0])
 
-    def _in_chunks(
-        self,
-        row: int,
-        passages: Sequence[Passage],
-        done: Callable[[int, Scores | None], object],
-    ) -> None:
+    def _forward(self, batch: list[int]) -> list[Scores]:
+        inputs = [self.passages[row].inputs for row in batch]
+        tokens = torch.tensor(inputs, device=input_device(self.model))
+        states = self.head.run(tokens, self.passages[batch[0]].first, use_cache=False)
+        return [
+            self.head.score(states[index], self.passages[row].targets)
+            for index, row in enumerate(batch)
+        ]
+
+    def _in_chunks(self, row: int) -> Scores | None:
         """The last resort for one passage: read it in chunks with a cache of its own."""
-        passage = passages[row]
+        passage = self.passages[row]
         passage.parts.clear()
         length = len(passage.inputs)
-        try:
-            if self.reuse.mode == "none" or length > (self.reuse.max_length or length):
-                raise MemoryError  # no cache is right for it, so chunks are not either
-            reader = PathReader(
-                self.model, self.reuse, length, max(1, min(self.chunk, length // 2)), self.counters
-            )
-            step = Step(row, 0, length, (row,), (row,))
-
-            def call(tokens: list[int], position: int) -> None:
-                self._chunk(tokens, position, step, passages, reader)
-
+        # Where no cache is right for it, chunks are not either.
+        if self.reuse.mode != "none" and length <= (self.reuse.max_length or length):
             logger.warning("out of memory: request %s is read in chunks", passage.name)
-            with implementation(self.model, split=reader.split):
-                reader.extend(step, passage.inputs, call=call, progress=self.progress)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            logger.error(
-                "out of memory: request %s (%d tokens) has no result; the others count",
-                passage.name,
-                length,
-            )
-            self.counters.requests_failed.append(passage.name)
-            done(row, None)
-            return
-        done(row, passage.scores())
+            chunk = max(1, min(self.settings.prefill_chunk, length // 2))
+            reader = self._reader(length, chunk)
+            with shared_attention(self.model, split=reader.split):
+                if self._read(Step(row, 0, length, (row,), (row,)), reader):
+                    return passage.scores()
+        logger.error(
+            "out of memory: request %s (%d tokens) has no result; the others count",
+            passage.name,
+            length,
+        )
+        self.counters.requests_failed.append(passage.name)
+        return None
 
 
 def _shared(step: Step) -> bool:

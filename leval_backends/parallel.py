@@ -6,9 +6,33 @@ of documents, and give the answers back to whoever asked.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from leval_backends.plan import common_prefix
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request on its way between processes: its arguments, and how it is called in messages."""
+
+    args: tuple[Any, ...]
+    name: str
+
+
+def name_of(request: Any, index: int) -> str:
+    """How a request is called in messages: task, document and number, else its place."""
+    if isinstance(request, Request):
+        return request.name
+    task = getattr(request, "task_name", None)
+    if task is None:
+        return f"#{index}"
+    return f"{task}/{getattr(request, 'doc_id', '?')}/{getattr(request, 'idx', 0)}"
+
+
+def named(requests: Sequence[Any]) -> list[Request]:
+    """lm-eval's requests as they travel."""
+    return [Request(request.args, name_of(request, i)) for i, request in enumerate(requests)]
 
 
 def divide(prompts: Sequence[Any], parts: int) -> list[list[int]]:
@@ -63,12 +87,14 @@ def exchange(
     world = distributed.get_world_size()
     asked: list[Any] = [None] * world
     distributed.all_gather_object(asked, list(zip(items, prompts, strict=True)))
-    flat = [(owner, place) for owner, theirs in enumerate(asked) for place in range(len(theirs))]
-    mine = divide([asked[owner][place][1] for owner, place in flat], world)[rank]
-    answers = run([asked[flat[i][0]][flat[i][1]][0] for i in mine])
-    told: list[Any] = [None] * world
+    places = [(owner, place) for owner, each in enumerate(asked) for place in range(len(each))]
+    flat = [asked[owner][place] for owner, place in places]
+    share = divide([prompt for _, prompt in flat], world)[rank]
+    answers = run([flat[index][0] for index in share])
+    answered: list[Any] = [None] * world
     distributed.all_gather_object(
-        told, {flat[i]: answer for i, answer in zip(mine, answers, strict=True)}
+        answered,
+        {places[index]: answer for index, answer in zip(share, answers, strict=True)},
     )
-    known = {key: answer for theirs in told for key, answer in theirs.items()}
+    known = {place: answer for each in answered for place, answer in each.items()}
     return [known[rank, place] for place in range(len(items))]

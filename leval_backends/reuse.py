@@ -7,7 +7,8 @@ whole length; layers with a sliding window or a recurrent state do not keep the 
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
@@ -143,7 +144,7 @@ def _probe(model: Any, *, split: bool) -> tuple[float, int]:
         model(torch.tensor([row], device=device), use_cache=False).logits[0, -2:].float()
         for row in rows
     ]
-    with implementation(model, split=split):
+    with shared_attention(model, split=split):
         path = cache.path_cache(_PROBE_SPLIT, split=split)
         half = _PROBE_SPLIT // 2
         forward(model, [tokens[:half]], path, split=split)
@@ -220,23 +221,24 @@ def keeps_logits(model: Any) -> bool:
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
-class implementation:  # noqa: N801 - reads as a statement: `with implementation(model): …`
-    """Run a model with the shared-prefix attention, and give it its own back afterwards."""
+@contextmanager
+def shared_attention(model: Any, *, split: bool) -> Iterator[None]:
+    """Run a model with the shared-prefix attention, if it is split, and give back its own.
 
-    def __init__(self, model: Any, *, split: bool) -> None:
-        self.model = model
-        self.split = split
-        self.before = model.config._attn_implementation
-
-    def __enter__(self) -> None:
-        if self.split:
-            attention.register()
-            self.model.set_attn_implementation(attention.NAME)
-            if self.model.config._attn_implementation != attention.NAME:
-                raise attention.UnsupportedAttentionError(
-                    f"{type(self.model).__name__} does not let its attention function be chosen"
-                )
-
-    def __exit__(self, *error: object) -> None:
-        if self.split:
-            self.model.set_attn_implementation(self.before)
+    Raises:
+        UnsupportedAttentionError: The model does not let its attention function be chosen.
+    """
+    if not split:
+        yield
+        return
+    before = model.config._attn_implementation
+    attention.register()
+    model.set_attn_implementation(attention.NAME)
+    if model.config._attn_implementation != attention.NAME:
+        raise attention.UnsupportedAttentionError(
+            f"{type(model).__name__} does not let its attention function be chosen"
+        )
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -1,10 +1,12 @@
 """What is looked at in each decoding step: stop strings, and how close the best two logits are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import LogitsProcessor, StoppingCriteria
+
+from leval_backends.telemetry import Counters
 
 NEAR_TIE = 1e-4
 
@@ -45,10 +47,10 @@ class StopStrings(StoppingCriteria):
 class NearTies(LogitsProcessor):
     """Note the steps whose two best logits differ by less than `NEAR_TIE`; change nothing."""
 
-    def __init__(self, progress: Callable[[int], object]) -> None:
+    def __init__(self, counters: Counters) -> None:
         self.steps: list[tuple[int, int, float, list[int]]] = []
         self.step = 0
-        self.progress = progress
+        self.counters = counters
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Scores unchanged, `[batch, vocabulary]`."""
@@ -58,5 +60,5 @@ class NearTies(LogitsProcessor):
             if gap < NEAR_TIE:
                 self.steps.append((row, self.step, gap, best.indices[row].tolist()))
         self.step += 1
-        self.progress(len(gaps))
+        self.counters.advance(len(gaps))
         return scores

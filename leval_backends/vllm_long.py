@@ -15,7 +15,8 @@ from lm_eval.models.vllm_causallms import VLLM
 
 from leval_backends.parallel import divide
 from leval_backends.plan import reading_order, unique_tokens
-from leval_backends.reader import Counters
+from leval_backends.telemetry import Counters
+from leval_border.errors import SettingError, not_allowed
 
 
 class VLLMLong(VLLM):
@@ -29,7 +30,7 @@ class VLLMLong(VLLM):
         kwargs: Arguments of `vllm`; `max_num_seqs` goes before both.
 
     Raises:
-        ValueError: `batch_size` is neither `auto` nor a positive whole number.
+        SettingError: `batch_size` is neither `auto` nor a positive whole number.
     """
 
     library = "vllm"
@@ -121,13 +122,13 @@ def concurrency(batch_size: str | int) -> int | None:
     """Requests in the engine at a time at most; None leaves it to vLLM.
 
     Raises:
-        ValueError: Neither `auto` nor a positive whole number.
+        SettingError: Neither `auto` nor a positive whole number.
     """
     text = str(batch_size)
     if text.split(":")[0] == "auto":
         return None
     if not text.isdecimal() or not int(text):
-        raise ValueError(f"batch_size={batch_size!r} must be auto or a positive whole number")
+        raise SettingError(not_allowed("batch_size", batch_size, "auto or a positive whole number"))
     return int(text) if int(text) > 1 else None
 
 

@@ -4,8 +4,6 @@ import json
 import math
 import os
 import random
-import subprocess
-import sys
 from shutil import which
 
 import pytest
@@ -14,9 +12,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig
 
-import leval_backends
 from leval_backends.hf_long import HFLong
 from leval_backends.options import looks_back
+from leval_backends.settings import HFLongSettings, split_arguments
+from leval_border.errors import SettingError
 
 RNG = random.Random(0)
 
@@ -370,19 +369,47 @@ def test_other_errors_are_not_swallowed(make_model, tokenizer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prefill_chunk": 0}, "prefill_chunk=0"),
-        ({"kv_cache_gib": -1}, "kv_cache_gib=-1"),
-        ({"rope_precision": "float16"}, "rope_precision='float16' is not one of float32, model"),
+        ({"prefill_chunk": 0}, "prefill_chunk: 0 is not allowed; allowed: a number above 0"),
+        ({"prefill_chunk": 7.5}, "prefill_chunk: 7.5 is not allowed; allowed: a whole number"),
+        ({"kv_cache_gib": -1}, "kv_cache_gib: -1 is not allowed; allowed: a number above 0"),
+        ({"share_prefix": "maybe"}, "share_prefix: 'maybe' is not allowed; allowed: true or false"),
+        ({"rope_precision": "f16"}, "rope_precision: 'f16' is not allowed; allowed: float32, mod"),
+        ({"kv_cache_gb": 2}, "kv_cache_gb: hf-long has no such.*did you mean 'kv_cache_gib'"),
     ],
 )
-def test_arguments_out_of_range_are_named(make_model, tokenizer, options, message):
-    with pytest.raises(ValueError, match=message):
+def test_arguments_that_are_not_allowed_are_named(make_model, tokenizer, options, message):
+    with pytest.raises(SettingError, match=message):
         HFLong(make_model("llama"), tokenizer=tokenizer, device="cpu", **options)
+
+
+def test_a_command_lines_text_stands_for_numbers_and_truth_values():
+    given = {"kv_cache_gib": "2.5", "share_prefix": "false", "prefill_chunk": 1e3, "dtype": "auto"}
+    settings, rest = split_arguments(given)
+    assert settings == HFLongSettings(kv_cache_gib=2.5, share_prefix=False, prefill_chunk=1000)
+    assert settings.kv_cache_bytes == 5 << 29
+    assert rest == {"dtype": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("prefil_chunk", "prefill_chunk"), ("dtipe", "dtype"), ("mind", None)]
+)
+def test_what_transformers_does_not_take_either_is_an_error_that_names_it(
+    make_model, tokenizer, tmp_path, name, near
+):
+    make_model("llama").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(SettingError, match=f"^{name}: hf-long has no such argument") as caught:
+        HFLong(str(tmp_path), device="cpu", **{name: 1})
+    assert ("did you mean" in str(caught.value)) is (near is not None)
+    assert near is None or f"did you mean '{near}'" in str(caught.value)
+    taken = {"max_position_embeddings": 99, "attn_implementation": "eager", "dtype": "float32"}
+    model = HFLong(str(tmp_path), device="cpu", **taken)
+    assert model.max_length == 99
 
 
 def test_requests_that_cannot_be_asked_are_named(make_model, tokenizer):
     ours = HFLong(make_model("llama"), tokenizer=tokenizer, device="cpu", max_length=20)
-    with pytest.raises(ValueError, match="max_gen_toks=30 leaves no room"):
+    with pytest.raises(ValueError, match="max_gen_toks: 30 is not allowed; allowed: less than max"):
         ours.generate_until(requests({"max_gen_toks": 30}))
     with pytest.raises(ValueError, match="context has no tokens"):
         ours._loglikelihood_tokens([(None, [], [1])])
@@ -414,19 +441,77 @@ def test_rope_precision_is_applied(make_model, tokenizer):
     assert ours.reuse.mode == "split"
 
 
-def test_registration_is_idempotent_and_needs_no_torch():
-    code = (
-        "import sys, leval_backends as b; b.register(); b.register();"
-        "assert 'torch' not in sys.modules;"
-        "from lm_eval.api.registry import get_model;"
-        "assert get_model('hf-long').__name__ == 'HFLong'; b.register()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_telemetry_is_json_and_part_of_the_results(make_model, tokenizer):
     ours, _ = both(make_model("llama"), tokenizer)
     ours.generate_until(requests())
     told = ours.get_model_info()["hf_long"]
     assert json.loads(json.dumps(told)) == told
-    leval_backends.register()
+
+
+class Full:
+    """lm-eval's response cache on a disk that is full after two answers."""
+
+    def __init__(self):
+        self.kept = []
+
+    def add_partial(self, kind, key, answer):
+        if len(self.kept) == 2:
+            raise OSError("disk full")
+        self.kept.append((kind, key, answer))
+
+
+@pytest.mark.parametrize("kind", ["generate_until", "loglikelihood"])
+def test_answers_are_cached_as_they_are_finished_and_an_error_leaves_the_model_as_it_was(
+    make_model, tokenizer, kind
+):
+    model = make_model("llama")
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", question_batch_size=1)
+    scored = [((str(i),), tokenizer(PROMPTS[0])["input_ids"], [i + 4]) for i in range(4)]
+    ask, asked = {
+        "generate_until": (ours.generate_until, requests()),
+        "loglikelihood": (ours._loglikelihood_tokens, scored),
+    }[kind]
+    keys = [key for key, *_ in scored] if kind == "loglikelihood" else [r.args for r in asked]
+    expected = dict(zip(map(str, keys), ask(asked), strict=True))
+    ours.cache_hook = Full()
+    with pytest.raises(OSError, match="disk full") as caught:
+        ask(asked)
+    assert caught.traceback, "frames are still held"
+    assert model.config._attn_implementation == "sdpa"
+    assert torch.is_grad_enabled()
+    assert [(k, expected[str(key)]) for k, key, _ in ours.cache_hook.kept] == [
+        (k, answer) for k, _, answer in ours.cache_hook.kept
+    ]
+    assert {k for k, _, _ in ours.cache_hook.kept} == {kind}
+
+
+def test_progress_is_told_in_tokens_and_ends_at_what_was_expected(
+    make_model, tokenizer, monkeypatch
+):
+    bars = []
+
+    class Bar:
+        def __init__(self, total, **_):
+            self.total, self.done = total, 0
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def update(self, tokens):
+            assert tokens >= 0
+            self.done += tokens
+
+        def refresh(self):
+            pass
+
+    monkeypatch.setattr("leval_backends.telemetry.tqdm", Bar)
+    ours, _ = both(make_model("llama"), tokenizer)
+    ours.generate_until(requests())
+    ours._loglikelihood_tokens(token_requests(tokenizer))
+    ours.teacher_forced([(tokenizer(text)["input_ids"],) for text in DOCUMENTS])
+    assert len(bars) == 3
+    assert all(bar.done == bar.total > 0 for bar in bars)

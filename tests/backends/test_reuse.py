@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leval_backends.reuse import examine, implementation, obstacle, rope_limit
+from leval_backends.reuse import examine, obstacle, rope_limit, shared_attention
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "granite"])
@@ -80,7 +80,7 @@ def test_attention_is_given_back_after_an_error(make_model):
     model = make_model("llama")
 
     def fail():
-        with implementation(model, split=True):
+        with shared_attention(model, split=True):
             assert model.config._attn_implementation != "sdpa"
             raise torch.OutOfMemoryError
 

@@ -54,7 +54,7 @@ class OnePrompt:
 
 def backend(replicas: int = 1) -> Any:
     """The backend without a model, around an engine that counts."""
-    from leval_backends.reader import Counters
+    from leval_backends.telemetry import Counters
     from leval_backends.vllm_long import VLLMLong
 
     lm = VLLMLong.__new__(VLLMLong)
@@ -154,7 +154,7 @@ def test_batch_size_bounds_the_requests_in_flight() -> None:
     given_bound = {"auto": None, "auto:4": None, 1: None, "1": None, 8: 8, "8": 8}
     assert {size: concurrency(size) for size in given_bound} == given_bound
     for wrong in (0, -2, "many", 1.5):
-        with pytest.raises(ValueError, match=r"batch_size=.*must be auto or a positive"):
+        with pytest.raises(ValueError, match=r"batch_size: .*; allowed: auto or a positive"):
             concurrency(wrong)  # type: ignore[arg-type]
 
 
