@@ -10,8 +10,9 @@ from leval_leaderboard.figures.curves import length_figure
 from leval_leaderboard.figures.forest import forest_figure
 from leval_leaderboard.figures.rope import rope_figure
 from leval_leaderboard.figures.style import RC, method_colours, save
+from leval_leaderboard.results.metrics import lower_is_better
 from leval_leaderboard.results.rope_features import RopeFeatures, read_features
-from leval_leaderboard.tables.analysis import Analysis, lower_is_better
+from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.names import length_label, task_label
 
 MOST_METHODS = 14
@@ -49,7 +50,7 @@ def write_figures(analysis: Analysis, folder: Path) -> list[Drawn]:
 
 def _figures(analysis: Analysis) -> Iterator[tuple[str, str, Any]]:
     """`(kind, title, figure)` one by one, so that only one is in memory."""
-    frame = analysis.frame
+    frame = analysis.frame()
     looks = method_colours(frame["label"])
     done = frame[(frame["status"] == "done") & frame["value"].notna() & frame["primary"]].copy()
     names = [str(metric).partition("@") for metric in done["metric"]]
@@ -77,7 +78,7 @@ def _rope_figures(analysis: Analysis, looks: Any) -> Iterator[tuple[str, str, An
     of_run = {at: found for at, run in enumerate(runs) if (found := read_features(run))}
     models: dict[tuple[str, int, int], dict[str, RopeFeatures]] = {}
     first: dict[tuple[str, int, int], int] = {}
-    for row in analysis.frame.drop_duplicates("run").itertuples():
+    for row in analysis.frame().drop_duplicates("run").itertuples():
         found = of_run.get(row.run)
         if found is None:
             continue

@@ -6,8 +6,9 @@ from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results.chance import CHANCE_NOTE
+from leval_leaderboard.results.metrics import lower_is_better
 from leval_leaderboard.results.schema import Run
-from leval_leaderboard.tables.analysis import Analysis, analyse, lower_is_better
+from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.names import CLOSED, length_label, task_label
 from leval_leaderboard.tables.published import TABLE_2, TASKS, size_of
@@ -33,7 +34,7 @@ def number(value: Any, digits: int = 6) -> float | None:
 
 def shown_rows(analysis: Analysis) -> Any:
     """Rows of the main metrics with `column`, the heading they stand under."""
-    frame = analysis.frame
+    frame = analysis.frame()
     shown = frame[frame["primary"].fillna(False).astype(bool)].copy()
     families = shown["metric"].astype(str).str.split("@").str[0]
     shown = shown[~families.isin(["word_perplexity", "byte_perplexity", "bits_per_byte"])]
@@ -136,7 +137,7 @@ def comparisons(analysis: Analysis, shown: Any) -> dict[str, dict[str, list[Any]
     for method in wanted:
         if not method:
             continue
-        frame = analyse(analysis.results, method).frame
+        frame = analysis.against(method).frame()
         frame = frame[frame.index.isin(columns) & frame["difference"].notna()]
         frame = frame[frame["block"].map(analysis_baseline(frame, method))]
         found[plain(method)] = {
@@ -166,7 +167,7 @@ def _comparison(record: Any) -> list[Any]:
 
 def _published(analysis: Analysis, index: dict[str, int]) -> list[dict[str, Any]]:
     """The paper's rows for the models that were run."""
-    sizes = sorted({size for model in analysis.frame["model"] if (size := size_of(str(model)))})
+    sizes = sorted({size for model in analysis.frame()["model"] if (size := size_of(str(model)))})
     rows = []
     for size in sizes:
         for method, (length, *values) in TABLE_2[size].items():

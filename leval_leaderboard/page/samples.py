@@ -30,10 +30,10 @@ def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
     """
     index: dict[str, dict[str, str]] = {}
     question_sets: dict[str, str] = {}
-    for (run, task), path in results.sample_files.items():
+    for (run, task), samples in results.samples.items():
         if results.runs[run].status != "done" or task.startswith("ppl_"):
             continue
-        questions, answers = _texts(path)
+        questions, answers = _texts(samples.path)
         content = json.dumps(questions, ensure_ascii=False)
         digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
         if digest not in question_sets:

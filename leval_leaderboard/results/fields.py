@@ -4,14 +4,53 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator
+
+from leval_border.errors import UserError
+from leval_border.settings import sentences
 
 LONGEST_NAME = 300
 LARGEST_NUMBER = 1e15
 
 
-class ResultsError(ValueError):
+class ResultsError(UserError):
     """A results folder or one of its files that cannot be read; the message names the file."""
+
+
+class Outside(BaseModel):
+    """Base of what others write: keys that we do not know are left alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, populate_by_name=True)
+
+
+def _none_if_wrong(value: object, read: Any) -> Any:
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+LENIENT = WrapValidator(_none_if_wrong)
+"""For a field whose value may be anything at all: None where it is of another type."""
+
+Object = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
+"""An object; null is an empty one."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_model(model: type[Model], path: Path) -> Model:
+    """A JSON file as a typed model.
+
+    Raises:
+        ResultsError: not readable, not JSON, nested too deep, or not what the model says.
+    """
+    try:
+        return model.model_validate(read_json(path))
+    except ValidationError as wrong:
+        raise ResultsError("\n".join(f"{path}: {each}" for each in sentences(wrong))) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -5,10 +5,13 @@ A samples file repeats whole prompts, so it is read line by line and only number
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from leval_leaderboard.results.fields import ResultsError, finite, pair
 
@@ -16,9 +19,85 @@ FLAGS = ("unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_toke
 NOT_SCORES = {*FLAGS, "right", "wrong"}
 
 
-@dataclass
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int32]
+
+
+class Names:
+    """Names of questions and documents as numbers, so that millions of samples stay small."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def codes(self, names: Iterable[str]) -> Codes:
+        """A number for each name, the same one in every call."""
+        known = self._codes
+        return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int32)
+
+    def __getitem__(self, code: int) -> str:
+        return self.all()[code]
+
+    def all(self) -> list[str]:
+        """Every name, at the place of its number."""
+        return list(self._codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """A metric of some questions: `numerator / denominator`, the latter 1 for scores; all `[n]`."""
+
+    questions: Codes
+    clusters: Codes
+    numerator: Floats
+    denominator: Floats
+
+    @property
+    def are_scores(self) -> bool:
+        """Whether each is a number of its own, and no ratio."""
+        return bool((self.denominator == 1).all())
+
+    def take(self, places: npt.NDArray[Any]) -> "Ratios":
+        """Those at some places, or where a mask holds."""
+        parts = (self.questions, self.clusters, self.numerator, self.denominator)
+        return Ratios(*(part[places] for part in parts))
+
+    def by_cluster(self) -> tuple[Codes, Floats, Floats]:
+        """Clusters ascending, and the sums of each: `[G]` three times."""
+        names, index = np.unique(self.clusters, return_inverse=True)
+        parts = (self.numerator, self.denominator)
+        top, bottom = (np.bincount(index, weights=part).astype(np.float64) for part in parts)
+        return names, top, bottom
+
+
+@dataclass(frozen=True, slots=True)
 class Samples:
-    """Numbers of one task of one run, a position a question.
+    """The numbers of one task of one run; arrays `[n]`, a place a question.
+
+    `questions`, `documents` and `clusters` are numbers of `Results.names`. `metrics` holds
+    numerators and denominators, NaN where a question has none; `unparsed` and `truncated` are NaN
+    where they were not logged. `path` is the file with the texts.
+    """
+
+    path: Path
+    questions: Codes
+    documents: Codes
+    clusters: Codes
+    metrics: Mapping[str, tuple[Floats, Floats]]
+    unparsed: npt.NDArray[np.float32]
+    truncated: npt.NDArray[np.float32]
+
+    def ratios(self, metric: str) -> Ratios | None:
+        """A metric of the questions that have it; None if it was not logged."""
+        if metric not in self.metrics:
+            return None
+        ratios = Ratios(self.questions, self.clusters, *self.metrics[metric])
+        known = ~np.isnan(ratios.numerator)
+        return ratios if known.all() else ratios.take(known)
+
+
+@dataclass
+class LoggedSamples:
+    """A samples file while it is read and checked, a position a question.
 
     `metrics[name]` has `(numerator, denominator)` a question; a score's denominator is 1. A
     question without a usable number for a metric has None there.
@@ -32,6 +111,22 @@ class Samples:
     flags: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FLAGS})
     bad: int = 0
     sha256: str = ""
+
+    def compact(self, path: Path, names: Names) -> Samples:
+        """What is kept of the file."""
+        pairs = {
+            metric: np.array([pair or (np.nan, np.nan) for pair in column]).reshape(-1, 2)
+            for metric, column in self.metrics.items()
+        }
+        return Samples(
+            path,
+            names.codes(self.questions),
+            names.codes(self.documents),
+            names.codes(self.clusters),
+            {metric: (both[:, 0].copy(), both[:, 1].copy()) for metric, both in pairs.items()},
+            np.array(self.flags["unparsed"], dtype=np.float32),
+            np.array(self.flags["truncated"], dtype=np.float32),
+        )
 
 
 def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
@@ -76,7 +171,7 @@ def _measured(value: object) -> tuple[float, float] | None:
     return pair(value) if number is None else (number, 1.0)
 
 
-def read_samples(path: Path) -> Samples:
+def read_samples(path: Path) -> LoggedSamples:
     """Read the numbers of a samples file.
 
     Where several filters were logged, the first one's rows count.
@@ -84,7 +179,7 @@ def read_samples(path: Path) -> Samples:
     Raises:
         ResultsError: the file cannot be read, or a question occurs twice.
     """
-    samples = Samples()
+    samples = LoggedSamples()
     digest = hashlib.sha256()
     chosen: object = None
     try:
@@ -108,7 +203,7 @@ def read_samples(path: Path) -> Samples:
     return samples
 
 
-def _append(samples: Samples, row: dict[str, Any]) -> None:
+def _append(samples: LoggedSamples, row: dict[str, Any]) -> None:
     """Add one sample's numbers."""
     question, document, cluster = question_key(row)
     seen = len(samples.questions)

@@ -12,6 +12,11 @@ from leval_leaderboard.results.fields import ResultsError, finite, mapping, text
 
 __all__ = ["SCHEMA_VERSION", "ResultsError", "Run", "run_from_cell", "run_from_lm_eval"]
 
+TELEMETRY = (
+    "peak_memory_bytes", "tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique",
+)  # fmt: skip
+"""What our backends tell of a whole run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -43,9 +48,19 @@ class Run:
     telemetry: Mapping[str, float] = field(default_factory=dict)
     place: int = 0
 
-    def stopped(self, status: str, reason: str) -> "Run":
-        """The same run without numbers, and why."""
-        return dataclasses.replace(self, status=status, reason=reason)
+    def stopped(self, status: str, reason: str, tasks: tuple[str, ...] | None = None) -> "Run":
+        """The same run, or some of its tasks, without numbers, and why."""
+        tasks = self.tasks if tasks is None else tasks
+        return dataclasses.replace(self, status=status, reason=reason, tasks=tasks)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens read and written, over the seconds that the backend measured or else all."""
+        tokens = sum(
+            self.telemetry.get(f"tokens_{what}", 0.0) for what in ("prefilled", "generated")
+        )
+        seconds = self.telemetry.get("seconds") or self.seconds
+        return tokens / seconds if tokens and seconds else None
 
 
 def check_version(source: Mapping[str, Any], where: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_leaderboard.results.fields import finite, mapping, read_json
-from leval_leaderboard.results.frames import Results
+from leval_leaderboard.results.load import Results
 from leval_leaderboard.results.recompute import (
     OURS,
     NotRecomputableError,
@@ -69,14 +69,14 @@ def verify(results: Results) -> Outcome:
     """
     outcome = Outcome()
     refused: set[tuple[int, str, str]] = set()
-    for row in results.scores.itertuples():
-        where = _name(results, row.run, row.task, row.metric)
-        if row.status == "malformed":
-            refused.add((row.run, row.task, row.metric))
-            outcome.differences.append(f"{where}: {row.note}")
-        elif row.status == "done" and (row.run, row.task) not in results.sample_files:
+    for score in results.scores:
+        where = _name(results, score.run, score.task, score.metric)
+        if score.status == "malformed":
+            refused.add((score.run, score.task, score.metric))
+            outcome.differences.append(f"{where}: {score.note}")
+        elif score.status == "done" and (score.run, score.task) not in results.samples:
             outcome.not_recomputed.append(f"{where}: no samples were logged")
-    for index in sorted({run for run, _ in results.sample_files}):
+    for index in sorted({run for run, _ in results.samples}):
         if results.runs[index].status == "done":
             _verify_run(results, index, refused, outcome)
     return outcome
@@ -96,9 +96,10 @@ def _verify_run(
         return _name(results, index, task, what)
 
     seen: dict[Path, dict[str, Any]] = {}
-    for (run, task), path in results.sample_files.items():
+    for (run, task), samples in results.samples.items():
         if run != index:
             continue
+        path = samples.path
         where = path.with_name(f"results_{path.stem.removeprefix(f'samples_{task}_')}.json")
         content = seen[where] = seen.get(where) or read_json(where)
         config = mapping(mapping(content, "configs", where), task, where)

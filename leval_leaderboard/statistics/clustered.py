@@ -7,6 +7,7 @@ McCaffrey 2002) with Satterthwaite's degrees of freedom, in closed form for a me
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from scipy import stats
 from leval_leaderboard.statistics.exact import clopper_pearson
 
 Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,7 @@ def linearised_ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats, Flo
     return ratio, np.sqrt(variance), 1.0 / trace_of_square
 
 
-def estimate_mean(
-    values: Floats, clusters: npt.NDArray[np.int64], confidence: float = 0.95
-) -> Estimate:
+def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) -> Estimate:
     """Mean score with an interval that respects documents.
 
     Where every cluster is one question and the score is 0 or 1, the interval is the exact binomial

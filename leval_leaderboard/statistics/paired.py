@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from leval_leaderboard.statistics.clustered import Floats, linearised_ratio
+from leval_leaderboard.statistics.clustered import Floats, Labels, linearised_ratio
 from leval_leaderboard.statistics.exact import mcnemar_exact
 
 EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
@@ -111,7 +111,7 @@ def detectable_difference(stderr: float, df: float, level: float = 0.05) -> floa
 
 
 def compare_scores(
-    method: Floats, baseline: Floats, clusters: npt.NDArray[np.int64], level: float = 0.05
+    method: Floats, baseline: Floats, clusters: Labels, level: float = 0.05
 ) -> Comparison:
     """Compare scores in 0..1 on the same questions, in the same order.
 

@@ -1,8 +1,10 @@
 """The long table: one row a number, with everything known about it (the CSV)."""
 
-from typing import Any
+from collections.abc import Mapping
 
-from leval_leaderboard.tables.analysis import Analysis, lower_is_better
+from leval_leaderboard.results.schema import TELEMETRY
+from leval_leaderboard.tables.analysis import Analysis
+from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.published import TABLE_2, TASKS
 
@@ -13,10 +15,8 @@ TEXT = (
 NUMBERS = (
     "context_length", "value", "stderr", "low", "high", "rank", "n", "clusters", "chance", "cut",
     "unparsed", "difference", "diff_low", "diff_high", "p", "p_holm", "smallest_p", "wins", "ties",
-    "losses", "detectable", "limit", "seconds", "tokens_per_second", "peak_memory_bytes",
-    "tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique",
+    "losses", "detectable", "limit", "seconds", "tokens_per_second", *TELEMETRY,
 )  # fmt: skip
-PERCENT = {"value", "stderr", "low", "high", "difference", "diff_low", "diff_high", "detectable"}
 COLUMNS = (*TEXT[:6], *NUMBERS, *TEXT[6:])
 NOTES = (
     "Scores, their errors, intervals, differences and detectable differences are percent; "
@@ -33,7 +33,7 @@ def details_table(analysis: Analysis, published: bool = False) -> Table:
         analysis: from `analyse`.
         published: add the paper's Table 2 as rows with origin `published`.
     """
-    rows = [_row(record, analysis) for record in analysis.frame.to_dict("records")]
+    rows = [Row(_cells(_record(entry, analysis))) for entry in analysis.entries]
     blocks = [Block("", tuple(rows))]
     if published:
         blocks.append(Block("", tuple(_published()), published=True))
@@ -41,39 +41,61 @@ def details_table(analysis: Analysis, published: bool = False) -> Table:
     return Table("All numbers", columns, tuple(blocks), NOTES)
 
 
-def _row(record: dict[str, Any], analysis: Analysis) -> Row:
-    run = analysis.results.runs[int(record["run"])]
-    record = {
-        **record,
-        "origin": "sample" if record["sample"] else "partial" if record["partial"] else "ours",
-        "method": record["label"],
-        "baseline": analysis.baselines.get(record["block"], ""),
-        "run_id": run.run_id,
-    }
-    percent = not lower_is_better(str(record["metric"]))
-    return Row(tuple(_cell(name, record.get(name), percent) for name in COLUMNS))
+Record = Mapping[str, str | float | None]
 
 
-def _cell(name: str, value: Any, percent: bool) -> Cell:
-    if name in TEXT:
-        return Cell("" if value is None or value != value else str(value))
-    if value is None or value != value:
-        return Cell("")
-    number = float(value) * (100 if percent and name in PERCENT else 1)
-    return Cell(f"{number:.6g}", number)
+def _record(entry: Entry, analysis: Analysis) -> Record:
+    """What stands in each column."""
+    score, run, found = entry.score, entry.run, entry.difference
+    times = score.percent
+
+    def shown(number: float | None) -> float | None:
+        return None if number is None else times * number
+
+    return {
+        "origin": "sample" if score.sample else "partial" if score.partial else "ours",
+        "block": entry.block, "model": run.model, "method": entry.label, "task": score.task,
+        "metric": score.metric, "context_length": run.context_length,
+        "value": shown(score.value), "stderr": shown(score.stderr),
+        "low": shown(entry.low), "high": shown(entry.high), "rank": entry.rank,
+        "n": score.n, "clusters": score.clusters, "chance": score.chance, "cut": score.cut,
+        "unparsed": score.unparsed,
+        **({} if found is None else {
+            "difference": shown(found.difference), "diff_low": shown(found.low),
+            "diff_high": shown(found.high), "p": found.p, "p_holm": found.p_holm,
+            "smallest_p": found.smallest_p, "wins": found.wins, "ties": found.ties,
+            "losses": found.losses, "detectable": shown(found.detectable),
+        }),
+        "limit": run.limit, "seconds": run.seconds, "tokens_per_second": run.tokens_per_second,
+        **{name: run.telemetry.get(name) for name in TELEMETRY},
+        "status": score.status, "note": score.note, "interval": entry.interval,
+        "mark": entry.mark, "baseline": analysis.baselines[entry.block], "source": score.source,
+        "data": score.data, "python": score.python, "softmax": score.softmax,
+        "run_id": run.run_id, "created": run.created, "command": run.command,
+    }  # fmt: skip
+
+
+def _cells(record: Record) -> tuple[Cell, ...]:
+    return tuple(_cell(name, record.get(name)) for name in COLUMNS)
+
+
+def _cell(name: str, value: str | float | None) -> Cell:
+    if value is None or isinstance(value, str):
+        return Cell(value or "")
+    return Cell(f"{value:.6g}", float(value))
 
 
 def _published() -> list[Row]:
-    rows = []
-    for model, methods in TABLE_2.items():
-        for method, (length, *values) in methods.items():
-            for task, value in zip(TASKS, values, strict=True):
-                record = {
-                    "origin": "published", "block": f"{model} (published)", "model": model,
-                    "method": method, "task": task, "context_length": length * 1024,
-                    "value": value, "status": "published", "source": "arXiv 2403.00071v2, Table 2",
-                }  # fmt: skip
-                rows.append(
-                    Row(tuple(_cell(n, record.get(n), percent=False) for n in COLUMNS), "published")
-                )
-    return rows
+    return [
+        Row(
+            _cells({
+                "origin": "published", "block": f"{model} (published)", "model": model,
+                "method": method, "task": task, "context_length": length * 1024, "value": value,
+                "status": "published", "source": "arXiv 2403.00071v2, Table 2",
+            }),
+            "published",
+        )
+        for model, methods in TABLE_2.items()
+        for method, (length, *values) in methods.items()
+        for task, value in zip(TASKS, values, strict=True)
+    ]  # fmt: skip

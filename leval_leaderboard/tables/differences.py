@@ -2,15 +2,16 @@
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from leval_leaderboard.results import ResultsError
+from leval_leaderboard.results.samples import Floats, Samples
 from leval_leaderboard.statistics import compare_perplexities
-from leval_leaderboard.tables.analysis import Analysis
+from leval_leaderboard.tables.analysis import Analysis, grouped
+from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import length_label, task_label
 from leval_leaderboard.tables.provenance import run_provenance
@@ -28,6 +29,8 @@ NOTES = (
     "p: sign flips over documents; neither is corrected for the number of rows",
     "all: the documents of every text together, weighted by their tokens",
 )
+
+AllSamples = Mapping[tuple[int, str], Samples]
 
 
 def parse_pairs(pairs: Sequence[str]) -> list[tuple[str, str]]:
@@ -59,25 +62,25 @@ def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Ta
         ResultsError: an unknown method, no perplexity that both methods of a pair have logged
             samples of, or documents whose token counts differ between the two.
     """
-    frame = analysis.frame
-    known = frame["metric"].map(lambda metric: METRIC.fullmatch(str(metric)) is not None)
-    rows = frame[known & (frame["status"] == "done")]
-    unknown = sorted({name for pair in pairs for name in pair} - set(frame["label"]))
+    labels = {entry.label for entry in analysis.entries}
+    unknown = sorted({name for pair in pairs for name in pair} - labels)
     if unknown:
-        methods = ", ".join(sorted(set(frame["label"])))
+        methods = ", ".join(sorted(labels))
         raise ResultsError(f"pair: no run has the method '{unknown[0]}'; methods: {methods}")
-    sums = _sums(analysis.results.samples)
+    curves = [e for e in analysis.entries if METRIC.fullmatch(e.score.metric)]
+    curves = [entry for entry in curves if entry.score.status == "done"]
+    samples = analysis.results.samples
     blocks, used, documents = [], set(), set()
-    for name, block in rows.groupby("block", sort=False):
+    for name, block in grouped(curves, lambda entry: entry.block).items():
         lines = []
         for method, baseline in pairs:
             entries = _pair_entries(block, method, baseline)
-            lines += _pair_rows(f"{method} − {baseline}", entries, sums)
-            for _, task, left, right in entries:
-                used |= {left, right}
-                documents |= {(task, d) for d in _cut(sums, left, task).index.unique("cluster")}
+            lines += _pair_rows(f"{method} − {baseline}", entries, samples)
+            for sides in entries:
+                used |= {side.score.run for side in sides}
+                documents |= _documents(sides[0], samples)
         if lines:
-            blocks.append(Block(str(name), tuple(lines)))
+            blocks.append(Block(name, tuple(lines)))
     if not blocks:
         raise ResultsError(
             f"pair: no perplexity that both methods of {', '.join(':'.join(p) for p in pairs)} "
@@ -92,32 +95,24 @@ def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Ta
     )
 
 
-def _sums(samples: Any) -> Any:
-    """Nats and tokens by run, task, metric and document."""
-    names = ["run", "task", "metric", "cluster"]
-    wanted = [m for m in samples["metric"].cat.categories if METRIC.fullmatch(str(m))]
-    own = samples[samples["metric"].isin(wanted)]
-    own = own.astype(dict.fromkeys(names[1:], str))
-    return own.groupby(names, sort=False)[["numerator", "denominator"]].sum()
+def _documents(entry: Entry, samples: AllSamples) -> set[tuple[str, int]]:
+    """`(task, document)` of what a run was asked."""
+    logged = samples.get((entry.score.run, entry.task))
+    return {(entry.task, int(code)) for code in logged.clusters} if logged else set()
 
 
-def _cut(sums: Any, run: int, task: str) -> Any:
-    return sums.loc[(run, task)] if (run, task) in sums.index else sums.iloc[:0]
-
-
-def _pair_entries(block: Any, method: str, baseline: str) -> list[tuple[str, str, int, int]]:
-    """`(metric, task, run of the method, run of the baseline)`, shortest length first."""
-    keys = ["context_length", "metric", "task"]
+def _pair_entries(block: list[Entry], method: str, baseline: str) -> list[tuple[Entry, Entry]]:
+    """The method's entry and the baseline's of each length and text, shortest length first."""
     sides = [
-        block[block["label"] == name].drop_duplicates(keys)[[*keys, "run"]]
+        {
+            (entry.run.context_length, entry.score.metric, entry.task): entry
+            for entry in block
+            if entry.label == name
+        }
         for name in (method, baseline)
     ]
-    both = sides[0].merge(sides[1], on=keys, suffixes=("", "_baseline"))
-    found = [
-        (str(row.metric), str(row.task), int(row.run), int(row.run_baseline))
-        for row in both.itertuples()
-    ]
-    return sorted(found, key=lambda entry: _positions(entry[0]))
+    both = [(entry, sides[1][key]) for key, entry in sides[0].items() if key in sides[1]]
+    return sorted(both, key=lambda pair: _positions(pair[0].score.metric))
 
 
 def _positions(metric: str) -> tuple[int, int]:
@@ -127,53 +122,63 @@ def _positions(metric: str) -> tuple[int, int]:
     return (int(whole), 0) if whole else (int(end), int(start))
 
 
-def _pair_rows(name: str, entries: Sequence[tuple[str, str, int, int]], sums: Any) -> list[Row]:
+def _pair_rows(name: str, entries: Sequence[tuple[Entry, Entry]], samples: AllSamples) -> list[Row]:
     rows = []
-    for metric in dict.fromkeys(entry[0] for entry in entries):
-        mine = [entry for entry in entries if entry[0] == metric]
-        parts = [(task, _paired(sums, metric, task, a, b)) for _, task, a, b in mine]
-        parts = [(task, part) for task, part in parts if len(part)]
+    for metric, pairs in grouped(entries, lambda pair: pair[0].score.metric).items():
+        parts = [(sides[0].task, _paired(*sides, samples)) for sides in pairs]
+        parts = [(task, part) for task, part in parts if part.tokens.size]
         if len(parts) > 1:
-            parts.append(("all", pd.concat([part for _, part in parts])))
+            parts.append(("all", _Paired.joined([part for _, part in parts])))
         rows += [_row(name, task, metric, part) for task, part in parts]
     return rows
 
 
-def _paired(sums: Any, metric: str, task: str, method: int, baseline: int) -> Any:
-    """Columns `method`, `baseline` (nats) and `tokens`, a row for each document of both."""
-    sides = []
-    for run in (method, baseline):
-        part = _cut(sums, run, task)
-        part = part[part.index.get_level_values("metric") == metric]
-        sides.append(part.droplevel([n for n in part.index.names if n != "cluster"]))
-    both = sides[0].merge(sides[1], left_index=True, right_index=True, suffixes=("", "_baseline"))
-    both = both[both["denominator"] > 0]
-    if not np.array_equal(both["denominator"], both["denominator_baseline"]):
+@dataclass(frozen=True)
+class _Paired:
+    """Nats of the method and of the baseline, and tokens, of each document of both: `[G]`."""
+
+    method: Floats
+    baseline: Floats
+    tokens: Floats
+
+    @staticmethod
+    def joined(parts: Sequence["_Paired"]) -> "_Paired":
+        return _Paired(
+            np.concatenate([part.method for part in parts]),
+            np.concatenate([part.baseline for part in parts]),
+            np.concatenate([part.tokens for part in parts]),
+        )
+
+
+def _paired(method: Entry, baseline: Entry, samples: AllSamples) -> _Paired:
+    task, metric = method.task, method.score.metric
+    logged = [samples.get((side.score.run, task)) for side in (method, baseline)]
+    ratios = [each.ratios(metric) if each else None for each in logged]
+    if ratios[0] is None or ratios[1] is None:
+        return _Paired(*np.zeros((3, 0)))
+    documents, nats, tokens = ratios[0].by_cluster()
+    others, base_nats, base_tokens = ratios[1].by_cluster()
+    _, left, right = np.intersect1d(documents, others, return_indices=True)
+    left, right = left[tokens[left] > 0], right[tokens[left] > 0]
+    if not np.array_equal(tokens[left], base_tokens[right]):
         raise ResultsError(
             f"{task}, {metric}: a document has another number of tokens in the baseline; compare "
             "runs of one tokenizer and the same settings"
         )
-    return pd.DataFrame(
-        {
-            "method": both["numerator"],
-            "baseline": both["numerator_baseline"],
-            "tokens": both["denominator"],
-        }
-    )
+    return _Paired(nats[left], base_nats[right], tokens[left])
 
 
-def _row(name: str, task: str, metric: str, part: Any) -> Row:
-    nats = {side: float(part[side].sum() / part["tokens"].sum()) for side in ("baseline", "method")}
-    found = compare_perplexities(
-        part["method"].to_numpy(), part["baseline"].to_numpy(), part["tokens"].to_numpy()
-    )
+def _row(name: str, task: str, metric: str, part: _Paired) -> Row:
+    means = [float(side.sum() / part.tokens.sum()) for side in (part.baseline, part.method)]
+    paired = compare_perplexities(part.method, part.baseline, part.tokens)
     end, start = _positions(metric)
     length = f"{length_label(start)} to {length_label(end)}" if start else length_label(end)
     cells = [Cell(name), Cell(task_label(task)), Cell(length)]
-    cells.append(Cell(str(len(part)), float(len(part))))
-    cells += [Cell(f"{nats[side]:.4f}", nats[side]) for side in ("baseline", "method")]
-    cells += [_signed(value) for value in (found.difference, found.low, found.high)]
-    cells.append(Cell(f"{found.p:.2g}", found.p) if len(part) >= 3 else Cell("–"))
+    documents = part.tokens.size
+    cells.append(Cell(str(documents), float(documents)))
+    cells += [Cell(f"{mean:.4f}", mean) for mean in means]
+    cells += [_signed(value) for value in (paired.difference, paired.low, paired.high)]
+    cells.append(Cell(f"{paired.p:.2g}", paired.p) if documents >= 3 else Cell("–"))
     return Row(tuple(cells))
 
 

@@ -3,16 +3,25 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from leval_leaderboard.tables.entries import Entry
+
 Emphasis = Literal["", "best", "second"]
 RowKind = Literal["ours", "published", "info", "stopped"]
+ColumnKind = Literal["name", "length", "task", "average", "more"]
 
 
-@dataclass(frozen=True)
+def emphasis_of(rank: int | None) -> Emphasis:
+    """Best, second or nothing."""
+    return "best" if rank == 1 else "second" if rank == 2 else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
-    """One entry: plain text to show, and what is known of it.
+    """One place of a row: plain text to show, and what is known of it.
 
-    `value` and `stderr` are what CSV writes, in the unit shown (percent for scores). `mark` is a
-    short sign explained in the table's notes.
+    `value` and `stderr_text` are in the unit shown (percent for scores); CSV writes the value.
+    `mark` is a short sign explained in the table's notes. `entry` is the score behind a number,
+    or why there is none; `rank` that of a number made of several (an average), 0 without rivals.
     """
 
     text: str = ""
@@ -20,34 +29,45 @@ class Cell:
     stderr_text: str = ""
     mark: str = ""
     emphasis: Emphasis = ""
+    entry: Entry | None = None
+    rank: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Column:
-    """A column; numbers are aligned right."""
+    """A column; numbers are aligned right. A task's says which task, which way and chance."""
 
     label: str
     numeric: bool = True
+    kind: ColumnKind = "more"
+    task: str = ""
+    lower_is_better: bool = False
+    chance: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A row of as many cells as the table has columns."""
+    """A row of as many cells as the table has columns; of one method at one length in most."""
 
     cells: tuple[Cell, ...]
     kind: RowKind = "ours"
+    method: str = ""
+    length: int | None = None
+    partial: bool = False
+    sample: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """Rows that may be ranked against each other: one model in one setting."""
 
     title: str
     rows: tuple[Row, ...]
     published: bool = False
+    model: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """A titled table with blocks of rows and notes below it."""
 

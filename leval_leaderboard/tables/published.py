@@ -5,9 +5,9 @@ ours, marked, and are never ranked or tested against them.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from leval_leaderboard.tables.model import Block, Cell, Column, Emphasis, Row, Table
+from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table, emphasis_of
 
 SOURCE = "published: printed in arXiv 2403.00071v2, {}; not run here, not ranked against our rows"
 
@@ -62,69 +62,76 @@ def published_tables(
     """
     if wanted is False:
         return []
-    sizes = set(TABLE_2) if wanted else {size for model in models if (size := size_of(str(model)))}
+    sizes = set(TABLE_2) if wanted else sizes_of(models)
     tables = [_table_2(sorted(sizes, key=list(TABLE_2).index))] if sizes else []
-    if wanted or any(str(task).startswith("posgen_") for task in tasks):
+    if wanted or any(task.startswith("posgen_") for task in tasks):
         tables.append(_table_1())
     return tables
 
 
-def _emphasis(values: list[float], value: float) -> Emphasis:
-    best = sorted(set(values), reverse=True)
-    return "best" if value == best[0] else "second" if value in best[1:2] else ""
+def sizes_of(models: Iterable[str]) -> set[str]:
+    """The paper's models among some models."""
+    return {size for model in models if (size := size_of(model))}
+
+
+def _ranked(value: float, values: Iterable[float], spread: str = "") -> Cell:
+    """A published number, ranked among its column: 1 is the highest."""
+    rank = sorted(set(values), reverse=True).index(value) + 1
+    return Cell(f"{value:.2f}", value, spread, "", emphasis_of(rank), rank=rank)
+
+
+def published_block(model: str, columns: Sequence[Column]) -> Block:
+    """The paper's rows of a model, for a table of such columns; what it has not is empty.
+
+    Args:
+        model: a key of `TABLE_2`.
+        columns: of the table; those of the six tasks and of their average are filled.
+    """
+    rows = []
+    for method, (length, *values) in TABLE_2[model].items():
+        cells = []
+        for column in columns:
+            if column.kind == "name":
+                cells.append(Cell(method, mark=" †"))
+            elif column.kind == "length":
+                cells.append(Cell(f"{length}K"))
+            elif column.label in TASKS:
+                at = TASKS.index(column.label)
+                column_values = [row[1 + at] for row in TABLE_2[model].values()]
+                cells.append(_ranked(values[at], column_values))
+            else:
+                cells.append(Cell("–"))
+        rows.append(Row(tuple(cells), "published", method, length * 1024))
+    return Block(f"{model} (published)", tuple(rows), published=True, model=model)
 
 
 def _table_2(models: list[str]) -> Table:
-    blocks = []
-    for model in models:
-        rows = TABLE_2[model]
-        columns = list(zip(*(row[1:] for row in rows.values()), strict=True))
-        blocks.append(
-            Block(
-                f"{model} (published)",
-                tuple(
-                    Row(
-                        (
-                            Cell(name, mark=" †"),
-                            Cell(f"{row[0]}K"),
-                            *(
-                                Cell(f"{value:.2f}", value, "", "", _emphasis(list(column), value))
-                                for value, column in zip(row[1:], columns, strict=True)
-                            ),
-                        ),
-                        "published",
-                    )
-                    for name, row in rows.items()
-                ),
-                published=True,
-            )
-        )
-    heads = (Column("Method", numeric=False), Column("Ctx"), *(Column(task) for task in TASKS))
+    columns = [Column("Method", numeric=False, kind="name"), Column("Ctx", kind="length")]
+    columns += [Column(task, kind="average" if task == "Avg." else "task") for task in TASKS]
     return Table(
-        "Published: L-Eval closed-ended, % (the paper's Table 2)", heads, tuple(blocks),
+        "Published: L-Eval closed-ended, % (the paper's Table 2)",
+        tuple(columns),
+        tuple(published_block(model, columns) for model in models),
         ("† " + SOURCE.format("Table 2"), "Printed without standard errors; the sets are small, so "
          "most of these differences are within noise"),
     )  # fmt: skip
 
 
 def _table_1() -> Table:
-    columns = list(zip(*TABLE_1.values(), strict=True))
     rows = tuple(
         Row(
             (
-                Cell(name, mark=" †"),
+                Cell(method, mark=" †"),
                 *(
-                    Cell(
-                        f"{mean:.2f}", mean, f"{variance:.2f}", "",
-                        _emphasis([m for m, _ in column], mean),
-                    )
-                    for (mean, variance), column in zip(row, columns, strict=True)
+                    _ranked(mean, [row[at][0] for row in TABLE_1.values()], f"{variance:.2f}")
+                    for at, (mean, variance) in enumerate(numbers)
                 ),
             ),
             "published",
+            method,
         )
-        for name, row in TABLE_1.items()
-    )  # fmt: skip
+        for method, numbers in TABLE_1.items()
+    )
     heads = (
         Column("Method", numeric=False),
         Column("Recursive"),

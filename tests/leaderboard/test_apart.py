@@ -70,7 +70,7 @@ def test_results_of_two_python_versions_never_share_a_table(tmp_path, digest):
     assert methods(second) == [["linear"]]
     assert "(Python 3.11.7)" in first.title
     assert "(Python 3.12.1)" in second.title
-    frame = analyse(load_results(tmp_path)).frame
+    frame = analyse(load_results(tmp_path)).frame()
     assert frame.groupby("block")["python"].nunique().max() == 1, "nor a block, nor a comparison"
 
 

@@ -61,7 +61,7 @@ def wait(browser, condition):
 
 @pytest.mark.browser
 def test_leaderboard_shows_what_the_analysis_says(opened, sweep):
-    frame = analyse(load_results(sweep)).frame
+    frame = analyse(load_results(sweep)).frame()
     value = frame[
         (frame["label"] == "yarn") & (frame["context_length"] == 8192)
         & (frame["task"] == "leval_toefl") & (frame["metric"] == "exact_match")
@@ -125,7 +125,7 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     wait(opened, "document.querySelectorAll('.question').length > 0")
     assert opened.execute_script("return document.scripts.length") == before + 3
     status = opened.execute_script("return document.getElementById('compare-status').textContent")
-    frame = analyse(load_results(sweep)).frame
+    frame = analyse(load_results(sweep)).frame()
     row = frame[
         (frame["label"] == "yarn") & (frame["context_length"] == 8192)
         & (frame["task"] == "leval_toefl") & (frame["metric"] == "exact_match")

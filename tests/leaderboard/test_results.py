@@ -15,7 +15,7 @@ GSM = make.closed_samples("leval_gsm", 0.4, 1)
 
 
 def only(results, task="leval_gsm", metric="exact_match"):
-    rows = results.scores
+    rows = results.frame()
     found = rows[(rows["task"] == task) & (rows["metric"].isin([metric, ""]))]
     assert len(found) == 1
     return found.iloc[0]
@@ -36,7 +36,7 @@ def test_a_cell_becomes_tidy_rows(tmp_path):
     assert (row["n"], row["clusters"], row["status"]) == (100, 100, "done")
     assert row["cut"] == pytest.approx(0.34)
     assert row["tokens_per_second"] == pytest.approx(102000 / 50)
-    samples = results.samples
+    samples = results.samples_frame()
     assert set(samples["metric"]) == {"exact_match", "exact_match_strict"}
     assert (samples["metric"] == "exact_match").sum() == 100
     assert results.runs[0].command.endswith("--only ab12")
@@ -77,7 +77,7 @@ def test_posgens_main_number_is_its_accuracy_past_the_training_length(tmp_path):
         for at in range(5)
     ]  # fmt: skip
     make.write_cell(tmp_path, "x1", {"posgen_cot": rows})
-    scores = load_results(tmp_path).scores
+    scores = load_results(tmp_path).frame()
     assert list(scores.loc[scores["primary"], "metric"]) == ["ood_accuracy"]
     assert set(scores["metric"]) == set(values)
 
@@ -88,7 +88,7 @@ def test_runs_stand_in_the_order_of_their_config(tmp_path):
     make.write_cell(tmp_path / "two", "a2", {"leval_gsm": GSM}, method="ntk", place=0)
     results = load_results(tmp_path)
     assert [run.method for run in results.runs] == ["linear", "none", "yarn", "ntk"]
-    assert list(dict.fromkeys(results.scores["method"])) == ["linear", "none", "yarn", "ntk"]
+    assert list(dict.fromkeys(results.frame()["method"])) == ["linear", "none", "yarn", "ntk"]
 
 
 def test_a_limit_marks_a_run_as_partial(tmp_path):
@@ -96,7 +96,7 @@ def test_a_limit_marks_a_run_as_partial(tmp_path):
     make.write_cell(
         tmp_path, "x2", {"leval_gsm": GSM[:10]}, method="none", original={"leval_gsm": 100}
     )
-    assert load_results(tmp_path).scores["partial"].all()
+    assert load_results(tmp_path).frame()["partial"].all()
 
 
 def test_a_newer_schema_is_refused(tmp_path):
@@ -197,7 +197,7 @@ def test_what_cannot_be_trusted_is_marked_and_has_no_number(tmp_path, name):
     cell = make.write_cell(tmp_path / "results", "bad", {"leval_gsm": GSM})
     BAD[name](cell)
     results = load_results(tmp_path / "results")
-    rows = results.scores
+    rows = results.frame()
     good = rows[(rows["method"] == "none") & (rows["metric"] == "exact_match")]
     assert list(good["status"]) == ["done"]
     bad = rows[(rows["method"] != "none") & (rows["metric"] != "exact_match_strict")]
@@ -239,7 +239,7 @@ def test_names_with_folders_make_no_paths(tmp_path):
     edit(path, lambda c: c["results"].update({"../../x": c["results"]["leval_gsm"]}))
     edit(tmp_path / "x1" / "done.json", lambda c: c.update(files={}))
     results = load_results(tmp_path)
-    assert all(file.parent == tmp_path / "x1" for file in results.sample_files.values())
+    assert all(each.path.parent == tmp_path / "x1" for each in results.samples.values())
 
 
 def test_courseras_chance_follows_from_its_gold_answers():

@@ -206,7 +206,7 @@ def test_cost_columns(tmp_path):
     table = table_of(tmp_path, costs=["seconds", "tokens_per_second", "peak_memory"])[0]
     row = find(table, "none")
     assert [row[c].text for c in ("Seconds", "Tokens/s", "Peak GiB")] == ["60.0", "2,040.0", "3.0"]
-    with pytest.raises(ValueError, match="'speed' is unknown; one of seconds"):
+    with pytest.raises(ValueError, match="columns: 'speed' is not allowed; allowed: seconds"):
         table_of(tmp_path, costs=["speed"])
 
 

@@ -227,8 +227,9 @@ def test_a_groups_figure_is_that_of_its_tasks(tmp_path, figure, wrong):
 def test_results_of_the_first_schema_stay_readable():
     """Two real cells of `leval-harness sweep quickstart`, prompts left out; they never change."""
     results = load_results(Path(__file__).parent / "schema_1")
-    rows = results.scores[results.scores["status"] == "done"].set_index(["task", "metric"])
-    assert set(results.scores["status"]) == {"done"}
+    frame = results.frame()
+    rows = frame[frame["status"] == "done"].set_index(["task", "metric"])
+    assert set(frame["status"]) == {"done"}
     assert rows.loc[("leval_sfiction", "factuality"), "value"] == 0.5
     assert rows.loc[("leval_gsm", "exact_match"), "n"] == 4
     assert rows.loc[("ppl_pydocs", "token_perplexity@12288"), "value"] == 7.727327653731784

@@ -1,0 +1,67 @@
+"""One number of one run."""
+
+from dataclasses import dataclass
+
+from leval_leaderboard.results.metrics import lower_is_better, split_metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One metric of one task of one run; a run without numbers has one without a metric a task.
+
+    `run` is a place in `Results.runs`, where everything that holds for the whole run stands. Scores
+    are fractions, perplexities as they are, and whatever is not known is None: also the value of
+    what is not `done` (`status` and `note` say why). `primary` numbers are those of the tables.
+
+    n, clusters: questions, and what they are clustered by (documents).
+    cut, unparsed: share of the questions whose document was shortened, whose answer was not found.
+    prompt_tokens, kept_tokens: mean of a question.
+    chance: expected score of a guess.
+    partial: not all questions of the task were asked.
+    sample, source, data, python: whether the bundled sample was read, where documents came from,
+        a fingerprint of their files, and the version of Python whose documentation they are.
+    softmax: precision of a perplexity's softmax.
+    """
+
+    run: int
+    task: str
+    metric: str = ""
+    primary: bool = True
+    status: str = "done"
+    note: str = ""
+    value: float | None = None
+    stderr: float | None = None
+    n: int | None = None
+    clusters: int | None = None
+    cut: float | None = None
+    unparsed: float | None = None
+    prompt_tokens: float | None = None
+    kept_tokens: float | None = None
+    chance: float | None = None
+    higher_is_better: bool = True
+    partial: bool = False
+    sample: bool = False
+    source: str = ""
+    data: str = ""
+    python: str = ""
+    softmax: str = ""
+
+    @property
+    def family(self) -> str:
+        """The metric without the context length in its name."""
+        return split_metric(self.metric)[0]
+
+    @property
+    def at(self) -> int | None:
+        """The context length in the metric's name."""
+        return split_metric(self.metric)[1]
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a number."""
+        return self.status == "done" and self.value is not None
+
+    @property
+    def percent(self) -> float:
+        """What a score is shown times: 100, and 1 for a perplexity."""
+        return 1.0 if lower_is_better(self.metric) else 100.0
