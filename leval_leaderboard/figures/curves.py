@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from leval_leaderboard.figures.style import Look, literal, new_figure, sign
-from leval_leaderboard.results.metrics import lower_is_better
+from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.tables.names import length_label, task_label
 
 

@@ -10,8 +10,8 @@ from leval_leaderboard.figures.curves import length_figure
 from leval_leaderboard.figures.forest import forest_figure
 from leval_leaderboard.figures.rope import rope_figure
 from leval_leaderboard.figures.style import RC, method_colours, save
-from leval_leaderboard.results.metrics import lower_is_better
 from leval_leaderboard.results.rope_features import RopeFeatures, read_features
+from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.names import length_label, task_label
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results.chance import CHANCE_NOTE
-from leval_leaderboard.results.metrics import lower_is_better
 from leval_leaderboard.results.schema import Run
+from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.names import CLOSED, length_label, task_label

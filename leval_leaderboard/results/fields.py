@@ -47,10 +47,12 @@ def read_model(model: type[Model], path: Path) -> Model:
     Raises:
         ResultsError: not readable, not JSON, nested too deep, or not what the model says.
     """
+    content = read_json(path)
     try:
-        return model.model_validate(read_json(path))
+        return model.model_validate(content)
     except ValidationError as wrong:
-        raise ResultsError("\n".join(f"{path}: {each}" for each in sentences(wrong))) from None
+        about = (f"{path}: {each}" for each in sentences(wrong, content))
+        raise ResultsError("\n".join(about)) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

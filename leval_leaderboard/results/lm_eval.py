@@ -9,10 +9,9 @@ from pydantic import BeforeValidator, Field
 
 from leval_leaderboard.results.chance import chance_level
 from leval_leaderboard.results.fields import LENIENT, Object, Outside, finite
-from leval_leaderboard.results.metrics import lower_is_better
 from leval_leaderboard.results.samples import NOT_SCORES, LoggedSamples
 from leval_leaderboard.results.schema import Run
-from leval_leaderboard.results.scores import Score
+from leval_leaderboard.results.scores import Score, lower_is_better
 
 PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
 """Metrics of which a task's first one is its main number."""

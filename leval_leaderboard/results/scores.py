@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass
 
-from leval_leaderboard.results.metrics import lower_is_better, split_metric
+from leval_tasks import metric_names
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric is a perplexity or a rate of bits."""
+    return "perplexity" in metric or "bits_per_byte" in metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +54,12 @@ class Score:
     @property
     def family(self) -> str:
         """The metric without the context length in its name."""
-        return split_metric(self.metric)[0]
+        return metric_names.split(self.metric)[0]
 
     @property
     def at(self) -> int | None:
         """The context length in the metric's name."""
-        return split_metric(self.metric)[1]
+        return metric_names.split(self.metric)[1]
 
     @property
     def finished(self) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from leval_leaderboard.results import Results, ResultsError, Score
-from leval_leaderboard.results.metrics import lower_is_better
 from leval_leaderboard.results.samples import Ratios
+from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.statistics import (
     Comparison,
     Estimate,

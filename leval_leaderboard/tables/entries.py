@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from leval_leaderboard.results.metrics import lower_is_better
 from leval_leaderboard.results.schema import Run
-from leval_leaderboard.results.scores import Score
+from leval_leaderboard.results.scores import Score, lower_is_better
 
 SIGNIFICANT, CANNOT_TELL = "*", "?"
 
