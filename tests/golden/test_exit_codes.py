@@ -25,7 +25,6 @@ check empty
 check model --rope yarn:factor=2 --context-length 5000
 export model --rope yarn:factor=2 --out full
 export empty --rope yarn:factor=2 --out new
-score --task gsm absent.jsonl
 score --task gsm empty.jsonl
 score --task gsm text.txt
 table empty
@@ -61,6 +60,7 @@ prompt leval_gsm --model model --data-dir sample -n x
 score one.jsonl
 score --task nope one.jsonl
 score --task gsm
+score --task gsm absent.jsonl
 table
 table absent
 table {results}/posgen --format nope
