@@ -27,18 +27,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON a
 def list_files(data_dir: str | None, as_json: bool) -> None:
     """List the files, their tasks, and whether the source has them."""
     from leval_tasks import data
+    from leval_tasks.closed.catalog import TASKS
 
     source = data.resolve_source({"data_dir": data_dir})
     present = data.available(source)
     rows = [
         {
-            "file": name,
-            "task": known.task,
-            "present": name in present,
-            "published_documents": known.documents,
-            "published_questions": known.questions,
+            "file": task.file.name,
+            "task": task.name,
+            "present": task in present,
+            "published_documents": task.file.documents,
+            "published_questions": task.file.questions,
         }
-        for name, known in data.KNOWN_FILES.items()
+        for task in TASKS.values()
     ]
     if as_json:
         click.echo(json.dumps({"source": source.kind, "path": source.path, "files": rows}))
@@ -63,12 +64,13 @@ def verify(data_dir: str | None, as_json: bool) -> None:
     Exit code 1 where a file is truncated, altered or unreadable.
     """
     from leval_tasks import data
+    from leval_tasks.closed.catalog import TASKS
 
     source = data.resolve_source({"data_dir": data_dir})
-    names = data.available(source)
-    if not names:
-        raise data.missing_file(source, next(iter(data.KNOWN_FILES)))
-    rows = [check(source, name) for name in names]
+    tasks = data.available(source)
+    if not tasks:
+        raise data.missing_file(source, next(iter(TASKS.values())))
+    rows = [check(source, task) for task in tasks]
     report(rows, as_json)
 
 
@@ -84,39 +86,40 @@ def fetch(out: Path, as_json: bool) -> None:
     cannot be reached.
     """
     from leval_tasks import data
+    from leval_tasks.closed.catalog import TASKS
 
     source = data.Source("hub", data.HUB_REPOSITORY)
     out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in data.KNOWN_FILES:
-        row = check(source, name)
+    for task in TASKS.values():
+        row = check(source, task)
         if row["ok"]:
-            target = out / name
+            target = out / task.file.name
             partial = target.with_suffix(".part")
-            partial.write_bytes(data.hub_file(name).read_bytes())
+            partial.write_bytes(data.hub_file(task).read_bytes())
             partial.replace(target)
             row["path"] = str(target)
         rows.append(row)
     report(rows, as_json)
 
 
-def check(source: Any, name: str) -> dict[str, Any]:
-    """Read one file; what was found, or why it could not be used."""
+def check(source: Any, task: Any) -> dict[str, Any]:
+    """Read a task's file; what was found, or why it could not be used."""
     from leval_tasks import data
     from leval_tasks.errors import DataError, HubUnreachableError
 
     try:
-        file = data.load(source, name)
+        file = data.load(source, task)
     except HubUnreachableError:
         raise
     except DataError as error:
-        return {"file": name, "ok": False, "problem": str(error)}
+        return {"file": task.file.name, "ok": False, "problem": str(error)}
     return {
-        "file": name,
+        "file": file.name,
         "ok": True,
         "verified": file.verified,
         "documents": len(file.records),
-        "questions": sum(len(record.instructions) for record in file.records),
+        "questions": file.questions,
         "sha256": file.sha256,
     }
 

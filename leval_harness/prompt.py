@@ -34,14 +34,10 @@ def command(
     as_json: bool,
 ) -> None:
     """Show the exact prompts of TASK for a model, their token counts and the cut."""
-    from leval_tasks.closed.catalog import closed_task
+    from leval_tasks.closed.catalog import task_named
     from leval_tasks.closed.preview import preview
-    from leval_tasks.errors import SettingError
 
-    try:
-        task = closed_task(task).name
-    except SettingError as error:
-        raise click.BadParameter(str(error), param_hint="TASK") from error
+    task = task_named(task, "TASK").name
     metadata: dict[str, Any] = {"pretrained": model, "data_dir": data_dir, "truncation": truncation}
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed

@@ -5,13 +5,17 @@ from pathlib import Path
 
 import click
 
+from leval_tasks.closed.catalog import TASKS, task_named
+from leval_tasks.closed.definition import PREFIX
+
+*keys, last_key = (task.key for task in TASKS.values())
+
 
 @click.command(epilog="Example: leval-harness score --task coursera coursera.pred.jsonl")
 @click.option(
     "--task",
     required=True,
-    help="coursera, gsm, quality, toefl, codeu, sfiction or topic_retrieval; the prefix leval_ "
-    "is accepted.",
+    help=f"{', '.join(keys)} or {last_key}; the prefix {PREFIX} is accepted.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout.")
 @click.argument("predictions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -21,31 +25,27 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
     Each line is a JSON object with the reference under "gt" and the response under a key that
     contains "_pred". Lines that are not JSON are dropped and counted.
     """
-    from leval_tasks.closed import predictions as files
-    from leval_tasks.closed.scoring import RULES
-    from leval_tasks.errors import SettingError, one_of
+    from leval_tasks.closed.predictions import read
 
-    try:
-        rule = one_of("--task", task.removeprefix("leval_"), RULES)
-    except SettingError as error:
-        raise click.BadParameter(str(error), param_hint="--task") from error
-    read = files.read(predictions)
-    summary = files.score(rule, read)
+    chosen = task_named(task, "--task")
+    found = read(predictions)
+    rule = chosen.rule
+    summary = rule.summarise([rule.judge(response, gold) for response, gold in found.pairs])
     row = {
-        "task": rule,
+        "task": chosen.key,
         "n": summary.n,
         "exact_match": percent(summary.exact_match),
         "exact_match_strict": percent(summary.exact_match_strict),
         "unparsed": percent(summary.unparsed / summary.n),
         **{name: percent(value) for name, value in summary.parts.items()},
-        "dropped_lines": read.dropped,
+        "dropped_lines": found.dropped,
     }
     if as_json:
         click.echo(json.dumps(row))
         return
-    click.echo(f"{predictions} ({read.key}), {summary.n} responses")
-    if read.dropped:
-        click.echo(f"{read.dropped} lines are not JSON and are left out.", err=True)
+    click.echo(f"{predictions} ({found.key}), {summary.n} responses")
+    if found.dropped:
+        click.echo(f"{found.dropped} lines are not JSON and are left out.", err=True)
     for name, value in row.items():
         if isinstance(value, float):
             click.echo(f"  {name:20s} {value:9.4f} %")

@@ -10,6 +10,7 @@ from typing import Any
 from leval_sweep import own_tasks
 from leval_sweep.errors import ConfigError
 from leval_sweep.identity import cached_sha256
+from leval_tasks.closed.catalog import TASKS
 
 PERPLEXITY_PREFIX = "ppl_"
 # Stands for the language reference that every Python brings along; it is no file of a folder.
@@ -18,11 +19,8 @@ PYTHON_FILE = "pydocs.jsonl"
 
 def task_file(task: str) -> str | None:
     """Name of the file that one of our tasks reads; None where it reads none."""
-    from leval_tasks.data import KNOWN_FILES
-
-    for name, known in KNOWN_FILES.items():
-        if known.task == task:
-            return name
+    if task in TASKS:
+        return TASKS[task].file.name
     if task.startswith(PERPLEXITY_PREFIX):
         return f"{task.removeprefix(PERPLEXITY_PREFIX)}.jsonl"
     return None
@@ -31,22 +29,15 @@ def task_file(task: str) -> str | None:
 @cache
 def _sample_sha256(name: str) -> str:
     """Hash of a file of the bundled sample: it is generated, the same in every process."""
-    from leval_tasks.data import resolve_source, sample_content
+    from leval_tasks.data import sample_content
 
-    source = resolve_source({"data_dir": "sample"})
-    return hashlib.sha256(sample_content(source, name)).hexdigest()
+    return hashlib.sha256(sample_content(name)).hexdigest()
 
 
-def _in_folder(folder: Path, name: str) -> Path | None:
+def _in_folder(folder: Path, name: str, task: str) -> Path | None:
     """Where a task finds its file; texts for perplexity may lie in `corpora/` below."""
-    places = [folder / name] + ([] if name in _closed_files() else [folder / "corpora" / name])
+    places = [folder / name] + ([] if task in TASKS else [folder / "corpora" / name])
     return next((path for path in places if path.is_file()), None)
-
-
-def _closed_files() -> set[str]:
-    from leval_tasks.data import KNOWN_FILES
-
-    return set(KNOWN_FILES)
 
 
 def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,32 +56,30 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
     Raises:
         ConfigError: the folder, or a file of it, does not exist.
     """
-    from leval_tasks.data import KNOWN_FILES, missing_file, resolve_source
+    from leval_tasks.data import available, missing_file, resolve_source
 
     known = own_tasks.own_tasks()
-    names = [task_file(task) for task in own_tasks.members(tasks) if task in known]
-    wanted = [name for name in names if name is not None]
-    if PYTHON_FILE in wanted:
-        wanted.remove(PYTHON_FILE)
-        rest = {"python": platform.python_version()}
-    else:
-        rest = {}
+    wanted = {
+        name: task
+        for task in own_tasks.members(tasks)
+        if task in known and (name := task_file(task)) is not None
+    }
+    rest = {"python": platform.python_version()} if wanted.pop(PYTHON_FILE, None) else {}
     if not wanted:
         return rest
     try:
         source = resolve_source(metadata)
         files: dict[str, str] = {}
-        for name in wanted:
-            if source.kind == "sample" and name in KNOWN_FILES:
+        for name, task in wanted.items():
+            if task in TASKS and TASKS[task] not in available(source):
+                raise missing_file(source, TASKS[task])
+            if source.kind == "sample" and task in TASKS:
                 files[name] = _sample_sha256(name)
             elif source.kind == "data_dir":
-                path = _in_folder(Path(source.path), name)
-                if path is not None:
-                    files[name] = cached_sha256(path)
-                elif name in KNOWN_FILES:
-                    raise missing_file(source, name)
-                else:
+                path = _in_folder(Path(source.path), name, task)
+                if path is None:
                     raise ConfigError(f"data_dir: {source.path} has no {name}")
+                files[name] = cached_sha256(path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return {"source": source.kind, "files": files, **rest}

@@ -1,4 +1,4 @@
-"""Where documents come from: a local folder, hub files, or the bundled sample.
+"""Where the closed tasks' documents come from: a local folder, hub files, or the bundled sample.
 
 One source serves a whole run. It is chosen from the settings alone (`data_dir`, else
 `LEVAL_DATA_DIR`, else the hub) and never file by file, so a run cannot mix data unnoticed. Files
@@ -11,8 +11,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from leval_border.files import json_lines
+from leval_border.settings import read
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import ClosedTask, PublishedFile
 from leval_tasks.errors import DataError, HubUnreachableError
 
 HUB_REPOSITORY = "L4NLP/LEval"
@@ -23,57 +29,7 @@ HOW_TO_GET = (
     "https://github.com/OpenLMLab/LEval and give its folder LEval-data/Closed-ended-tasks as "
     "data_dir; `data_dir: sample` runs on the small bundled sample instead."
 )
-
-
-@dataclass(frozen=True)
-class KnownFile:
-    """One of L-Eval's files as published.
-
-    Attributes:
-        task: name of the task that reads it.
-        documents: number of records.
-        questions: number of questions in all records.
-        sha256: of the file in the official repository, None where no copy was at hand.
-        git_blob: SHA-1 that git gives the file, for the one without a SHA-256.
-    """
-
-    task: str
-    documents: int
-    questions: int
-    sha256: str | None = None
-    git_blob: str | None = None
-
-
-# OpenLMLab/LEval at cd34b050, LEval-data/Closed-ended-tasks
-KNOWN_FILES = {
-    "coursera.jsonl": KnownFile(
-        "leval_coursera",
-        15,
-        172,
-        "03ef77fcbd191545ee9f750487d1e6b209352e6440cadc6671f0c9f4fcb753a5",
-    ),
-    "gsm100.jsonl": KnownFile(
-        "leval_gsm", 100, 100, "768d7b1d52be9406994b098fdfb9c2fd055bf2eb3d79748b42a9e55ddcc81f2a"
-    ),
-    "quality.jsonl": KnownFile(
-        "leval_quality", 15, 202, "e12593a3da249dc1f769d10e07da896a524917f278900a6f6ef42e7fd4daa67b"
-    ),
-    "tpo.jsonl": KnownFile(
-        "leval_toefl", 15, 269, "7596d085ddc8e11418d53e956b492f9cba7087c2fc1b516508a26257eed1a57e"
-    ),
-    "codeU.jsonl": KnownFile(
-        "leval_codeu", 90, 90, git_blob="eeb7995451645f5a43229162841ef6f5aa1b2d2a"
-    ),
-    "sci_fi.jsonl": KnownFile(
-        "leval_sfiction", 7, 64, "eb704ffaacb8c84df4b9d70a8557066de25798b9af1332fd1f2dee77a8112d06"
-    ),
-    "topic_retrieval_longchat.jsonl": KnownFile(
-        "leval_topic_retrieval",
-        50,
-        150,
-        "c048104b31ad60d460bcd474bad41603b42418a4e3e32cd955d752d1bf11e11f",
-    ),
-}
+Row = TypeVar("Row", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -111,6 +67,22 @@ class DataFile:
     verified: bool
     records: tuple[Record, ...]
 
+    @property
+    def questions(self) -> int:
+        """Number of questions in all records."""
+        return sum(len(record.instructions) for record in self.records)
+
+    def described(self) -> dict[str, Any]:
+        """What goes into the results about the data of one task."""
+        return {
+            "source": self.source.kind,
+            "path": self.source.path,
+            "sample": self.source.kind == "sample",
+            "own": self.source.own,
+            "verified": self.verified,
+            "files": {self.name: self.sha256},
+        }
+
 
 def resolve_source(settings: Mapping[str, Any]) -> Source:
     """Choose the one source of a run.
@@ -140,82 +112,91 @@ def resolve_source(settings: Mapping[str, Any]) -> Source:
     return Source("data_dir", str(folder), own)
 
 
-def available(source: Source) -> list[str]:
-    """Names of the closed tasks' files that a source has; for the hub, what it publishes."""
+def available(source: Source) -> list[ClosedTask]:
+    """Tasks whose file a source has; for the hub, all that it publishes."""
     if source.kind == "sample":
         from leval_tasks.sample import FILES
 
-        return [name for name in KNOWN_FILES if name in FILES]
+        return [task for task in TASKS.values() if task.file.name in FILES]
     if source.kind == "hub":
-        return list(KNOWN_FILES)
-    return [name for name in KNOWN_FILES if (Path(source.path) / name).is_file()]
+        return list(TASKS.values())
+    return [t for t in TASKS.values() if (Path(source.path) / t.file.name).is_file()]
 
 
-def load(source: Source, name: str) -> DataFile:
-    """Read, check and identify one file.
-
-    Args:
-        source: from `resolve_source`.
-        name: L-Eval's file name, a key of `KNOWN_FILES`.
+def load(source: Source, task: ClosedTask) -> DataFile:
+    """Read, check and identify a task's file.
 
     Raises:
         DataError: the source lacks the file, a line is not JSON or lacks a field, or the content
             is not the published one. A folder may hold other content where `own_data` is set; the
             hub's copy must have the published number of documents and questions.
     """
-    if source.kind == "sample":
-        content = sample_content(source, name)
-    elif source.kind == "hub":
-        content = read_bytes(hub_file(name))
-    else:
-        path = Path(source.path) / name
-        if not path.is_file():
-            raise missing_file(source, name)
-        content = read_bytes(path)
+    name = task.file.name
+    content = _content(source, task)
     label = f"{source.path}/{name}"
-    records = parse(content, label)
-    verified = is_published(content, name)
-    if source.kind == "data_dir" and not verified and not source.own:
-        raise DataError(altered_message(label, name, records))
-    if source.kind == "hub" and not verified and not has_published_counts(records, name):
-        raise DataError(altered_message(label, name, records))
-    digest = hashlib.sha256(content).hexdigest()
-    return DataFile(name, source, digest, verified, records)
+    file = DataFile(
+        name,
+        source,
+        hashlib.sha256(content).hexdigest(),
+        task.file.is_same(content),
+        parse(content, label),
+    )
+    if file.verified or source.kind == "sample" or source.own:
+        return file
+    if source.kind == "hub" and _has_published_counts(file, task.file):
+        return file
+    raise DataError(
+        f"{label} is not the published file: it is truncated or altered ({len(file.records)} "
+        f"documents and {file.questions} questions; published: {task.file.documents} and "
+        f"{task.file.questions}). Fetch it again, or set own_data: true if these are documents of "
+        "your own."
+    )
 
 
-def read_bytes(path: Path) -> bytes:
+def _content(source: Source, task: ClosedTask) -> bytes:
+    if source.kind == "hub":
+        return read_bytes(hub_file(task))
+    if task not in available(source):
+        raise missing_file(source, task)
+    if source.kind == "sample":
+        return sample_content(task.file.name)
+    return read_bytes(Path(source.path) / task.file.name)
+
+
+def _has_published_counts(file: DataFile, published: PublishedFile) -> bool:
+    return (len(file.records), file.questions) == (published.documents, published.questions)
+
+
+def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
     """Content of a file.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: as `error`; it cannot be read.
     """
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except OSError as wrong:
+        raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong
 
 
-def sample_content(source: Source, name: str) -> bytes:
-    """The bundled sample's file, serialised as L-Eval writes its own."""
-    if name not in available(source):
-        raise missing_file(source, name)
+def sample_content(name: str) -> bytes:
+    """The bundled sample's file of that name, serialised as L-Eval writes its own."""
     from leval_tasks.sample import documents
 
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in documents(name)).encode()
 
 
-def missing_file(source: Source, name: str) -> DataError:
+def missing_file(source: Source, task: ClosedTask) -> DataError:
     """The error for a file that a source lacks; it names the tasks that can still run."""
-    tasks = [KNOWN_FILES[file].task for file in available(source)]
-    can_run = ", ".join(tasks) if tasks else "none"
+    can_run = ", ".join(task.name for task in available(source)) or "none"
     return DataError(
-        f"{source.path} ({source.kind}) has no {name}, which {KNOWN_FILES[name].task} reads. "
+        f"{source.path} ({source.kind}) has no {task.file.name}, which {task.name} reads. "
         f"Tasks that can run on this data: {can_run}. {HOW_TO_GET}"
     )
 
 
-def hub_file(name: str) -> Path:
-    """Fetch one file through the hub client, which caches it (`HF_ENDPOINT`, `HF_HOME` apply).
+def hub_file(task: ClosedTask) -> Path:
+    """Fetch a task's file by the hub client, which caches it (`HF_ENDPOINT`, `HF_HOME` apply).
 
     Raises:
         DataError: the hub's data set does not have the file.
@@ -224,7 +205,7 @@ def hub_file(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
 
-    filename = f"{HUB_FOLDER}/{name}"
+    filename = f"{HUB_FOLDER}/{task.file.name}"
     try:
         return Path(hf_hub_download(HUB_REPOSITORY, filename, repo_type="dataset"))
     except RemoteEntryNotFoundError as error:
@@ -237,6 +218,17 @@ def hub_file(name: str) -> Path:
             f"{filename} of the hub's data set {HUB_REPOSITORY} cannot be had ({reason}). "
             f"{HOW_TO_GET}"
         ) from error
+
+
+class _Line(BaseModel):
+    """A line of L-Eval's files; further fields are theirs."""
+
+    model_config = ConfigDict(strict=True)
+
+    instructions: tuple[str, ...] = Field(strict=False, min_length=1)
+    outputs: tuple[str, ...] = Field(strict=False)
+    input: str
+    evaluation: Any
 
 
 def parse(content: bytes, label: str) -> tuple[Record, ...]:
@@ -255,79 +247,41 @@ def parse(content: bytes, label: str) -> tuple[Record, ...]:
         number = content[: error.start].count(b"\n") + 1
         raise DataError(f"{label}, line {number}: not UTF-8 text.") from error
     records: list[Record] = []
-    # only \n ends a record: JSON strings may hold U+2028 and other characters of str.splitlines
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            records.append(parse_record(line, f"{label}, line {number}", len(records)))
+    for number, line in json_lines(text):
+        where = f"{label}, line {number}"
+        try:
+            row = read_row(_Line, json.loads(line), where, DataError)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: not JSON ({error}).") from error
+        asked, answered = len(row.instructions), len(row.outputs)
+        if asked != answered:
+            raise DataError(
+                f"{where}: {asked} instructions and {answered} outputs; one output an instruction "
+                "is needed."
+            )
+        if not row.input.strip():
+            raise DataError(f"{where}: the document ('input') is empty.")
+        records.append(Record(str(len(records)), row.input, row.instructions, row.outputs))
     if not records:
         raise DataError(f"{label} is empty: it holds no record.")
     return tuple(records)
 
 
-def parse_record(line: str, where: str, index: int) -> Record:
-    """One line of a file; `index` numbers the document.
+def read_row(model: type[Row], row: object, where: str, error: type[DataError]) -> Row:
+    """A typed row of a JSON-lines file.
+
+    Args:
+        model: the row's fields.
+        row: what stands in the line.
+        where: file and line for the message.
+        error: what to raise.
 
     Raises:
-        DataError: the line is not a JSON object with the four fields, or the document is empty.
+        DataError: as `error`; the row is no object, or a field is missing or of another kind.
     """
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not JSON ({error}).") from error
     if not isinstance(row, dict):
-        raise DataError(f"{where}: a JSON object is needed, not {type(row).__name__}.")
-    absent = [f for f in ("instructions", "outputs", "input", "evaluation") if f not in row]
-    if absent:
-        raise DataError(f"{where}: the field {absent[0]!r} is missing; it has {sorted(row)}.")
-    for field in ("instructions", "outputs"):
-        value = row[field]
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise DataError(f"{where}: {field!r} must be a list of strings.")
-    instructions, outputs = row["instructions"], row["outputs"]
-    if len(instructions) != len(outputs) or not instructions:
-        raise DataError(
-            f"{where}: {len(instructions)} instructions and {len(outputs)} outputs; one output an "
-            "instruction and at least one of them are needed."
-        )
-    if not isinstance(row["input"], str) or not row["input"].strip():
-        raise DataError(f"{where}: the document ('input') is empty.")
-    return Record(str(index), row["input"], tuple(instructions), tuple(outputs))
-
-
-def is_published(content: bytes, name: str) -> bool:
-    """Whether a file is byte for byte the one of the official repository."""
-    known = KNOWN_FILES[name]
-    if known.sha256:
-        return hashlib.sha256(content).hexdigest() == known.sha256
-    blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-    return blob == known.git_blob
-
-
-def has_published_counts(records: tuple[Record, ...], name: str) -> bool:
-    """Whether there are as many documents and questions as in the published file."""
-    known = KNOWN_FILES[name]
-    questions = sum(len(record.instructions) for record in records)
-    return (len(records), questions) == (known.documents, known.questions)
-
-
-def altered_message(label: str, name: str, records: tuple[Record, ...]) -> str:
-    """Text of the error for a file that is not the published one."""
-    known = KNOWN_FILES[name]
-    questions = sum(len(record.instructions) for record in records)
-    return (
-        f"{label} is not the published file: it is truncated or altered ({len(records)} documents "
-        f"and {questions} questions; published: {known.documents} and {known.questions}). Fetch it "
-        "again, or set own_data: true if these are documents of your own."
-    )
-
-
-def describe(file: DataFile) -> dict[str, Any]:
-    """What goes into the results about the data of one task."""
-    return {
-        "source": file.source.kind,
-        "path": file.source.path,
-        "sample": file.source.kind == "sample",
-        "own": file.source.own,
-        "verified": file.verified,
-        "files": {file.name: file.sha256},
-    }
+        raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")
+    try:
+        return read(model, row, error=error)
+    except error as wrong:
+        raise error(f"{where}: {wrong}") from None

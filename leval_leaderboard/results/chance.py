@@ -3,34 +3,23 @@
 import math
 from collections.abc import Sequence
 
-CHANCE = {
-    "leval_gsm": 0.0,
-    "leval_quality": 0.25,
-    "leval_toefl": 0.25,
-    "leval_codeu": 0.0,
-    "leval_sfiction": 0.5,
-}
+from leval_leaderboard.results.fields import finite
+from leval_tasks.closed.catalog import TASKS, chance_note
 
-CHANCE_NOTE = (
-    "Chance: one of four letters for QuALITY and TOEFL (25%), true or false for SFiction (50%), "
-    "nothing for GSM and CodeU. Coursera questions may have several right letters; chance is the "
-    "expected official score of one of the 15 sets of letters A to D, drawn at random, over the "
-    "gold answers read: (1 + 0.25 (2^k - 2)) / 15 where k letters are right, since a part of the "
-    "right set earns 0.25."
-)
+CHANCE_NOTE = chance_note()
 
 
-def chance_level(task: str, golds: Sequence[str]) -> float:
+def chance_level(task: str, stated: object, golds: Sequence[str]) -> float:
     """Expected score of guessing, as a fraction; NaN where the task does not define one.
 
     Args:
         task: task name.
-        golds: gold answers, for Coursera's letters.
+        stated: what the results file says; files of old versions say nothing.
+        golds: gold answers, for such files and for tasks of which chance depends on them.
     """
-    if task != "leval_coursera":
-        return CHANCE.get(task, math.nan)
-    letters = [len(set(gold) & set("ABCD")) for gold in golds]
-    letters = [k for k in letters if k]
-    if not letters:
+    if task not in TASKS or not TASKS[task].rule.guess:
         return math.nan
-    return sum((1 + 0.25 * (2**k - 2)) / 15 for k in letters) / len(letters)
+    level = finite(stated)
+    if level is None:
+        level = TASKS[task].rule.chance(golds)
+    return math.nan if level is None else level

@@ -5,8 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from leval_leaderboard.results.fields import finite, pair
 from leval_leaderboard.results.samples import parsed_lines
+from leval_tasks.statistics import linearised_ratio
 
 Values = Mapping[tuple[str, str], Sequence[Any]]
 OURS = ("leval_", "ppl_", "posgen_")
@@ -49,7 +52,7 @@ def figures(task: str, metric: str, chosen: str, values: Values) -> list[float |
             return [_stderr_of_mean(values.get((chosen, metric.removesuffix("_stderr"))))]
         raise NotRecomputableError("the samples do not log it")
     if metric.endswith("_stderr") and task.startswith(OURS):
-        return [_our_stderr(metric, own)]
+        return _our_stderr(metric, own)
     known = [value for value in own if value is not None]
     numbers = [number for value in known if (number := finite(value)) is not None]
     if known and len(numbers) == len(known):
@@ -68,18 +71,32 @@ def _of_ratio(metric: str, ratio: float) -> float:
     return ratio / math.log(2) if metric.startswith("bits_per_byte") else ratio
 
 
-def _our_stderr(metric: str, values: Sequence[Any]) -> float | None:
-    """Standard errors of our tasks, by document; their samples log what they are made of."""
-    from leval_tasks.closed.stderr import clustered_stderr
+def _our_stderr(metric: str, values: Sequence[Any]) -> list[float | None]:
+    """Standard errors of our tasks, by document: what is written today, and what once was."""
     from leval_tasks.perplexity.metrics import aggregations
 
     try:
         if metric == "exact_match_stderr":
-            return clustered_stderr([(str(cluster), float(score)) for cluster, score in values])
-        value = aggregations(metric.removesuffix("_stderr"))[1](values)
+            scores: dict[str, list[float]] = {}
+            for cluster, score in values:
+                scores.setdefault(str(cluster), []).append(float(score))
+            pairs = [(math.fsum(group), float(len(group))) for group in scores.values()]
+            value: Any = float(linearised_ratio(*np.array(pairs).T)[1])
+        else:
+            pairs = [(float(top), float(bottom)) for top, bottom in values if bottom]
+            value = aggregations(metric.removesuffix("_stderr"))[1](values)
     except (TypeError, ValueError, OverflowError) as error:
         raise NotRecomputableError(f"its values in the samples are damaged ({error})") from error
-    return value if isinstance(value, float) else None
+    known = isinstance(value, float) and not math.isnan(value)
+    return [value, value * _sandwich_over_cr2(pairs)] if known else [None]
+
+
+def _sandwich_over_cr2(pairs: Sequence[tuple[float, float]]) -> float:
+    """From CR2 to the sandwich with the factor G/(G-1), which older results files hold."""
+    totals, sizes = np.array(pairs).T
+    ratio, stderr, _ = linearised_ratio(totals, sizes)
+    squares = ((totals - ratio * sizes) ** 2).sum() * len(pairs) / (len(pairs) - 1)
+    return float(np.sqrt(squares) / sizes.sum() / stderr) if stderr else 1.0
 
 
 def _stderr_of_mean(values: Sequence[Any] | None) -> float:

@@ -17,8 +17,10 @@ from leval_leaderboard.results.recompute import (
     group_figures,
     logged_values,
 )
-from leval_leaderboard.results.rescore import RULES, judged_metrics
+from leval_leaderboard.results.rescore import judged_metrics
 from leval_leaderboard.results.samples import parsed_lines
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import ClosedTask
 
 MEANS = ("acc", "acc_norm", "exact_match")
 """Metrics that lm-eval averages where a task does not say otherwise."""
@@ -108,8 +110,8 @@ def _verify_run(
             if (index, task, figure[0]) not in refused:
                 name = named(task, figure[0])
                 _verify_figure(name, task, figure, values, config, outcome)
-        if task in RULES:
-            _rescore(functools.partial(named, task), task, path, config, outcome)
+        if task in TASKS:
+            _rescore(functools.partial(named, task), TASKS[task], path, config, outcome)
     for where, content in seen.items():
         _verify_groups(named, content, where, outcome)
 
@@ -185,7 +187,7 @@ def _group(key: str, parts: list[dict[str, Any]]) -> list[float | None]:
 
 def _rescore(
     named: Callable[[str], str],
-    task: str,
+    task: ClosedTask,
     path: Path,
     config: Mapping[str, Any],
     outcome: Outcome,

@@ -9,7 +9,6 @@ from leval_leaderboard.statistics.clustered import (
     cluster_sums,
     estimate_mean,
     estimate_ratio,
-    linearised_ratio,
 )
 from leval_leaderboard.statistics.exact import clopper_pearson, mcnemar_exact
 from leval_leaderboard.statistics.holm import holm
@@ -20,6 +19,7 @@ from leval_leaderboard.statistics.paired import (
     sign_flip_p,
     smallest_p,
 )
+from leval_tasks.statistics import linearised_ratio
 
 __all__ = [
     "Comparison",

@@ -1,8 +1,6 @@
-"""Standard errors and intervals when questions share a document.
+"""Means and ratios with intervals when questions share a document.
 
-Questions about one document succeed and fail together, so the document (the cluster) is the unit of
-chance. With 7 or 15 of them the textbook sandwich is too small; the estimator here is CR2 (Bell and
-McCaffrey 2002) with Satterthwaite's degrees of freedom, in closed form for a mean or a ratio.
+The standard error is `leval_tasks.statistics`', as in lm-eval's own field of our tasks.
 """
 
 import math
@@ -14,8 +12,8 @@ import numpy.typing as npt
 from scipy import stats
 
 from leval_leaderboard.statistics.exact import clopper_pearson
+from leval_tasks.statistics import Floats, linearised_ratio
 
-Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.integer[Any]]
 
 
@@ -49,40 +47,6 @@ def cluster_sums(values: Floats, clusters: npt.NDArray[np.int64], groups: int) -
     members[np.arange(clusters.size), clusters] = 1.0
     sums: Floats = values @ members
     return sums
-
-
-def linearised_ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats, Floats]:
-    """Ratio of sums with its CR2 standard error and degrees of freedom, vectorised.
-
-    `r = sum(Y)/sum(N)`; the residual of cluster g is `Y_g - r N_g` (first-order Taylor expansion of
-    the ratio). With leverage `h_g = N_g/N`, `V = sum((Y_g - r N_g)^2 / (1 - h_g)) / N^2`, which is
-    unbiased when questions are exchangeable. Satterthwaite's `df = tr(M)^2 / tr(M^2)` with M the
-    covariance of the adjusted residuals under that working model; equal sizes give exactly G - 1.
-
-    Args:
-        totals: `[..., G]`, sum of the scores (or of negative log-likelihoods) in each cluster.
-        sizes: `[..., G]`, questions (or tokens) in each cluster; positive.
-
-    Returns:
-        ratio, standard error and degrees of freedom, each of shape `[...]`; the last two are NaN
-        for fewer than two clusters.
-    """
-    totals, sizes = np.broadcast_arrays(
-        np.asarray(totals, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
-    )
-    n = sizes.sum(axis=-1)
-    ratio = totals.sum(axis=-1) / n
-    if totals.shape[-1] < 2:
-        nothing = np.full(ratio.shape, np.nan)
-        return ratio, nothing, nothing
-    h = sizes / n[..., None]
-    residuals = totals - ratio[..., None] * sizes
-    variance = (residuals**2 / (1.0 - h)).sum(axis=-1) / n**2
-    # M_gg = h_g and M_gk = -h_g h_k / sqrt((1-h_g)(1-h_k)), up to a factor that cancels
-    scaled = h / np.sqrt(1.0 - h)
-    squares = scaled**2
-    trace_of_square = (h**2).sum(axis=-1) + (squares.sum(axis=-1) ** 2 - (squares**2).sum(axis=-1))
-    return ratio, np.sqrt(variance), 1.0 / trace_of_square
 
 
 def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) -> Estimate:

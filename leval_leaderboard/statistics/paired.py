@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from leval_leaderboard.statistics.clustered import Floats, Labels, linearised_ratio
+from leval_leaderboard.statistics.clustered import Labels
 from leval_leaderboard.statistics.exact import mcnemar_exact
+from leval_tasks.statistics import Floats, linearised_ratio
 
 EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
 FLIPS = 9_999

@@ -44,12 +44,12 @@ def preview(
     Raises:
         TaskError: a setting, the data or the tokenizer is not usable.
     """
-    from leval_tasks.closed.catalog import closed_task
+    from leval_tasks.closed.catalog import task_named
     from leval_tasks.closed.task import LEvalClosedTask
 
     task = LEvalClosedTask(
         {
-            "task": closed_task(task_name).name,
+            "task": task_named(task_name).name,
             "metadata": dict(metadata),
             "generation_kwargs": {"max_gen_toks": max_gen_toks},
         }

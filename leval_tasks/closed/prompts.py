@@ -1,8 +1,9 @@
 """The prompts of L-Eval's closed-ended tasks.
 
-The texts are the official ones (OpenLMLab/LEval cd34b050), misspellings included, because scores
-are comparable only with them. Without a chat template the frame is the one of the official
-Llama-2 script; with one, the same content goes through the model's own template.
+Their texts, here and in the tasks' own files, are the official ones (OpenLMLab/LEval cd34b050),
+misspellings included, because scores are comparable only with them. Without a chat template the
+frame is the one of the official Llama-2 script; with one, the same content goes through the model's
+own template.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,42 +16,7 @@ Message = dict[str, str]
 # what lm-eval hands to a task: messages in, the rendered prompt (or messages again) out
 ChatTemplate = Callable[[Sequence[Message]], Any]
 
-SYSTEM_GSM = (
-    "Given several question answer pairs, you need to follow a similar format to answer the last "
-    "question. Make sure the response is end with The answer is _ . "
-)
-SYSTEM_TOPIC = (
-    "Below is a record of our previous conversation on many different topics. You are the "
-    "ASSISTANT, and I am the USER. At the beginning of each topic, the USER will say 'I would "
-    "like to discuss the topic of <TOPIC>'. Memorize each <TOPIC>. At the end of the record, I "
-    "will ask you to retrieve the first/second/third topic names. Now the record start. "
-)
-SYSTEM_COURSERA = (
-    "Now you are given a very long document. Please follow the instruction based on this "
-    "document. For multi-choice questions, there could be a sinlge correct option or multiple "
-    "correct options. Please only provide the letter corresponding to the answer (like A or AB) "
-    "when answering. "
-)
-SYSTEM_CODEU = (
-    "Now you are given a code base consisting of a large amount of functions and the "
-    "corresponding comments. In the end, I will call some functions defined in the code base. "
-    "Please carefully read these codes and comments and answer the question."
-)
-SYSTEM_SFICTION = (
-    "Now you are given a scientific fiction. I will ask you some questions and the answer should "
-    'be "True" or "False". Notice that you should answer the question based on the evidence in '
-    "the document instead of your background knowledge."
-)
-SYSTEM_CHOICE = (
-    "Now you are given a very long document. Please follow the instruction based on this "
-    "document. For multi-choice questions, there is only a sinlge correct option. Please only "
-    "provide the letter corresponding to the answer (like A or B) when answering. For other "
-    "questions, please directly give the concise and accurate answer. "
-)
 DIRECTLY = ".  Please directly give the answer without any additional output or explanation "
-LOYALTY_PHRASE = "based on the world described in the document."
-FACT_PHRASE = "based on the real-world knowledge and facts up until your last training"
-FACT_DIRECTLY = "Please directly answer without any additional output or explanation. "
 
 
 @dataclass(frozen=True)
@@ -63,11 +29,14 @@ class Frame:
             document and instruction stand alone.
         closed: whether the Llama-2 turn is closed with `[/INST]`; where it is not, the model goes
             on with the reasoning that the instruction has begun.
+        second: the text of a second prompt about the same instruction, which stands alone, without
+            system prompt and document.
     """
 
     system: str
     framed: bool
     closed: bool
+    second: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +51,7 @@ class Prompt:
         system_role: `system`, or `user` where the template has no system role; None without a
             chat template.
         lead_in: where `Answer:` stands: `assistant`, `user`, or `none` for tasks without it.
-        has_document: False for SFiction's question about the real world.
+        has_document: False for a second prompt, which stands alone.
     """
 
     before: str
@@ -108,25 +77,19 @@ def user_parts(frame: Frame, instruction: str) -> tuple[str, str]:
     return "Document is as follows. ", f" \nQuestion: {instruction}{DIRECTLY}"
 
 
-def fact_instruction(instruction: str) -> str:
-    """SFiction's instruction turned to the real world; kept where it lacks the usual sentence."""
-    return instruction.replace(LOYALTY_PHRASE, FACT_PHRASE)
-
-
-def plain(frame: Frame, instruction: str, extra_system: str = "") -> Prompt:
-    """Prompt in the Llama-2 frame; the tokenizer adds its beginning-of-sequence token."""
+def plain(frame: Frame, instruction: str, extra_system: str = "") -> list[Prompt]:
+    """Prompts in the Llama-2 frame; the tokenizer adds its beginning-of-sequence token."""
     before, after = user_parts(frame, instruction)
     opening = f"[INST]<<SYS>>\n{extra_system}{frame.system}\n<</SYS>>\n\n"
     ending = "[/INST]" if frame.closed else ""
     if frame.framed:
         ending += f"\n{LEAD_IN}"
-    return Prompt(opening + before, after + ending, lead_in="user" if frame.framed else "none")
-
-
-def plain_fact(instruction: str) -> Prompt:
-    """SFiction's second question: the instruction alone, no document, no chat markers."""
-    text = f"{fact_instruction(instruction)}{FACT_DIRECTLY}\n{LEAD_IN}"
-    return Prompt(text, "", lead_in="user", has_document=False)
+    lead_in = "user" if frame.framed else "none"
+    made = [Prompt(opening + before, after + ending, lead_in=lead_in)]
+    if frame.second:  # without chat markers
+        text = f"{frame.second(instruction)}\n{LEAD_IN}"
+        made.append(Prompt(text, "", lead_in="user", has_document=False))
+    return made
 
 
 @dataclass(frozen=True)
@@ -145,14 +108,13 @@ class ChatFrame:
     system_role: bool
     lead_in: str
 
-    def prompt(self, frame: Frame, instruction: str, extra_system: str = "") -> Prompt:
-        """Prompt about the document."""
+    def prompts(self, frame: Frame, instruction: str, extra_system: str = "") -> list[Prompt]:
+        """The prompt about the document, and the second one where the frame has it."""
         before, after = user_parts(frame, instruction)
-        return self._render(extra_system + frame.system, before + MARK + after, frame.framed)
-
-    def fact_prompt(self, instruction: str) -> Prompt:
-        """SFiction's second question, without document and system prompt."""
-        return self._render("", fact_instruction(instruction) + FACT_DIRECTLY, framed=True)
+        made = [self._render(extra_system + frame.system, before + MARK + after, frame.framed)]
+        if frame.second:
+            made.append(self._render("", frame.second(instruction), framed=True))
+        return made
 
     def _render(self, system: str, user: str, framed: bool) -> Prompt:
         lead_in = self.lead_in if framed else "none"

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from leval_border.errors import one_of
 from leval_tasks.closed.budget import SIDES, UNITS
-from leval_tasks.closed.catalog import ClosedTask
-from leval_tasks.errors import one_of
+from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.tokens import positive_int
 
 LEAD_INS = ("assistant", "user")

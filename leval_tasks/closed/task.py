@@ -6,6 +6,7 @@ are built, once for all its questions, and never stored in the sample's `doc`.
 
 import copy
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,11 +16,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task, TaskConfig
 
 from leval_tasks import data, tokens
-from leval_tasks.closed import budget, extract, prompts, scoring
-from leval_tasks.closed.catalog import ClosedTask, chance_level, closed_task
+from leval_tasks.closed import budget, prompts
+from leval_tasks.closed.catalog import task_named
+from leval_tasks.closed.rules import mean, remove_thinking
 from leval_tasks.closed.settings import ClosedSettings, generation_tokens
-from leval_tasks.closed.stderr import clustered_stderr
 from leval_tasks.errors import ContextLengthError
+from leval_tasks.statistics import clustered_stderr
 
 logger = logging.getLogger(__name__)
 VERSION = 1
@@ -54,11 +56,11 @@ class LEvalClosedTask(Task):
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         config = dict(config or {})
-        self.closed: ClosedTask = closed_task(str(config.get("task")))
+        self.closed = task_named(str(config.get("task")))
         metadata = dict(config.get("metadata") or {})
         self.settings = ClosedSettings.read(self.closed, metadata)
         self.run = metadata
-        self.file = data.load(data.resolve_source(metadata), self.closed.file)
+        self.file = data.load(data.resolve_source(metadata), self.closed)
         self._documents: dict[str, str] = {}
         self._docs = self._read_docs()
         kwargs = {**GENERATION, **(config.get("generation_kwargs") or {})}
@@ -72,7 +74,7 @@ class LEvalClosedTask(Task):
         )
         self._training_docs = self._fewshot_docs = None
         self._instances: list[Instance] | None = None
-        self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.judge_part)])]
+        self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.answer_in)])]
         self.fewshot_rnd = None
         self._kept: dict[str, tuple[str, ...]] = {}
         self._prompts: dict[tuple[str, int], list[prompts.Prompt]] = {}
@@ -108,12 +110,12 @@ class LEvalClosedTask(Task):
 
     def _described(self) -> dict[str, Any]:
         return {
-            "data": data.describe(self.file),
+            "data": self.file.described(),
             "settings": asdict(self.settings),
             "documents": len(self._documents),
             "documents_in_file": len(self.file.records),
             "partial": len(self._documents) < len(self.file.records),
-            "chance": chance_level(self.closed, [doc["gold"] for doc in self._docs]),
+            "chance": self.closed.rule.chance([doc["gold"] for doc in self._docs]),
         }
 
     def has_training_docs(self) -> bool:
@@ -192,12 +194,9 @@ class LEvalClosedTask(Task):
     def _make_prompts(
         self, question: str, chat: prompts.ChatFrame | None, extra: str
     ) -> list[prompts.Prompt]:
-        frame, fact = self.closed.frame, self.closed.rule == "sfiction"
         if chat is None:
-            made = [prompts.plain(frame, question, extra)]
-            return [*made, prompts.plain_fact(question)] if fact else made
-        made = [chat.prompt(frame, question, extra)]
-        return [*made, chat.fact_prompt(question)] if fact else made
+            return prompts.plain(self.closed.frame, question, extra)
+        return chat.prompts(self.closed.frame, question, extra)
 
     def _fit_documents(self) -> None:
         """One cut for all questions about a text; with `skip`, over-long documents leave."""
@@ -295,15 +294,10 @@ class LEvalClosedTask(Task):
 
     # --------------------------------------------------------------- scoring
 
-    def _answer_text(self, response: str) -> tuple[str, bool]:
-        return extract.remove_thinking(response, self.settings.end_of_thinking)
-
-    def judge_part(self, response: str, doc: Mapping[str, Any]) -> str:
+    def answer_in(self, response: str, doc: Mapping[str, Any]) -> str:
         """The extracted answer of one generation, for the record."""
-        text, _ = self._answer_text(response)
-        if self.closed.rule == "sfiction":
-            return extract.truth(text).answer
-        return scoring.judge(self.closed.rule, text, str(doc["gold"])).answer
+        text, _ = remove_thinking(response, self.settings.end_of_thinking)
+        return self.closed.rule.read(text, str(doc["gold"])).answer
 
     def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
         """Metrics of one question.
@@ -312,27 +306,18 @@ class LEvalClosedTask(Task):
             doc: the question.
             results: responses, or answers that carry their responses.
         """
-        responses = [getattr(result, "response", result) for result in results]
-        texts = [self._answer_text(response) for response in responses]
-        stored = texts[0][0]
-        if self.closed.rule == "sfiction":
-            stored = extract.join_sfiction(texts[0][0], texts[1][0])
-        judged = scoring.judge(self.closed.rule, stored, str(doc["gold"]))
+        judged = self.closed.judged(
+            [getattr(result, "response", result) for result in results],
+            str(doc["gold"]),
+            int(doc["question_id"]),
+            self.settings.end_of_thinking,
+        )
         metrics: dict[str, Any] = {
-            "exact_match": judged.score,
+            "exact_match": judged["exact_match"],
             # after exact_match: its aggregate replaces lm-eval's own field of this name
-            "exact_match_stderr": (doc["cluster"], judged.score),
-            "exact_match_strict": judged.strict,
-            "right": float(judged.right),
-            "wrong": float(judged.parsed and not judged.right),
-            "unparsed": float(not judged.parsed),
-            "thinking_removed": float(any(removed for _, removed in texts)),
+            "exact_match_stderr": (doc["cluster"], judged["exact_match"]),
+            **judged,
         }
-        metrics.update(judged.parts)
-        if self.closed.rule == "topic_retrieval":
-            position = int(doc["question_id"]) % 3
-            for index, name in enumerate(scoring.TOPIC_POSITIONS):
-                metrics[name] = judged.score if index == position else None
         prompt = doc.get("prompt") or {}
         metrics["truncated"] = float(prompt.get("truncated", False))
         metrics["prompt_tokens"] = prompt.get("prompt_tokens", 0)
@@ -349,36 +334,26 @@ class LEvalClosedTask(Task):
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
-        better = {
-            "exact_match": True,
+        return {
+            **self.closed.metrics(),
             "exact_match_stderr": False,
-            "exact_match_strict": True,
-            "right": True,
-            "wrong": False,
-            "unparsed": False,
-            "thinking_removed": False,
             "truncated": False,
             "prompt_tokens": False,
             "document_tokens": False,
             "kept_tokens": True,
         }
-        if self.closed.rule == "sfiction":
-            better |= {"loyalty": True, "factuality": True}
-        if self.closed.rule == "topic_retrieval":
-            better |= dict.fromkeys(scoring.TOPIC_POSITIONS, True)
-        return better
 
 
 class AnswerFilter(Filter):
     """Puts the extracted answer into the sample's `filtered_resps`."""
 
-    def __init__(self, judge_part: Any) -> None:
-        self.judge_part = judge_part
+    def __init__(self, answer_in: Any) -> None:
+        self.answer_in = answer_in
 
     def apply(self, resps: Iterable[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[Answer]:
         """Extract from the first response of each request."""
         return [
-            Answer(self.judge_part(responses[0], doc), responses[0])
+            Answer(self.answer_in(responses[0], doc), responses[0])
             for responses, doc in zip(resps, docs, strict=True)
         ]
 
@@ -386,10 +361,10 @@ class AnswerFilter(Filter):
 def mean_of_known(values: Sequence[float | None]) -> float:
     """Mean of the values that a metric has; topic retrieval's positions have one in three."""
     known = [value for value in values if value is not None]
-    return scoring.mean(known) if known else 0.0
+    return mean(known) if known else 0.0
 
 
 def stderr_field(items: Sequence[tuple[str, float]]) -> float | str:
     """Clustered standard error in lm-eval's form: `N/A` where it cannot be told."""
     value = clustered_stderr(items)
-    return "N/A" if value is None else value
+    return "N/A" if math.isnan(value) else value

@@ -7,6 +7,10 @@ denominator)` pairs and one division is made at the end. Natural logarithms thro
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from leval_tasks.statistics import linearised_ratio
+
 Pair = Sequence[float]  # (numerator, denominator) of one document
 MIN_CLUSTERS = 3
 NOT_AVAILABLE = "N/A"  # what lm-eval prints where there is no standard error
@@ -29,16 +33,13 @@ def ratio(pairs: Sequence[Pair]) -> float:
 def ratio_stderr(pairs: Sequence[Pair]) -> float:
     """Standard error of `ratio`, documents being drawn as wholes; NaN below three documents.
 
-    The linearised variance of a ratio estimator (Cochran, Sampling Techniques, 3rd ed., 6.4)
-    without finite population correction: `G/(G-1) * sum (x_d - R*n_d)^2 / N^2`.
+    See `leval_tasks.statistics`.
     """
     clusters = [pair for pair in pairs if pair[1]]
     if len(clusters) < MIN_CLUSTERS:
         return math.nan
-    mean = ratio(clusters)
-    residuals = math.fsum((x - mean * n) ** 2 for x, n in clusters)
-    total = math.fsum(n for _, n in clusters)
-    return math.sqrt(len(clusters) / (len(clusters) - 1) * residuals) / total
+    totals, sizes = np.array(clusters, dtype=np.float64).T
+    return float(linearised_ratio(totals, sizes)[1])
 
 
 def perplexity(pairs: Sequence[Pair]) -> float:

@@ -145,7 +145,7 @@ def test_skip_leaves_out_instead_of_cutting():
     document = budget.Document(
         str(sample.documents("tpo.jsonl")[0]["input"]), tokenizer("byte-level")
     )
-    asked = [prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
+    asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
     assert budget.fit(document, asked, 500, side="skip").cut is None
     assert budget.fit(document, asked, 10**6, side="skip").cut is not None
 
@@ -182,7 +182,7 @@ def test_official_cut_has_no_middle_and_is_checked_against_the_room():
     document = budget.Document(
         str(sample.documents("tpo.jsonl")[1]["input"]), tokenizer("byte-level")
     )
-    asked = [prompts.plain(TASKS["leval_toefl"].frame, "Who?" * 200)]
+    asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?" * 200)]
     with pytest.raises(SettingError, match="allowed: right, left"):
         budget.fit(document, asked, 900, side="middle", unit="words", official_budget=900)
     with pytest.raises(ContextLengthError, match="does not count frame and question"):
@@ -191,7 +191,7 @@ def test_official_cut_has_no_middle_and_is_checked_against_the_room():
 
 def test_context_too_small_names_the_numbers():
     document = budget.Document("word " * 3000, tokenizer("byte-level"))
-    asked = [prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
+    asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
     with pytest.raises(ContextLengthError, match=r"take \d+ tokens and 40 are left"):
         budget.fit(document, asked, 40, side="right")
 
@@ -206,9 +206,9 @@ def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
         ("sci_fi.jsonl", "right", 4000),
         ("topic_retrieval_longchat.jsonl", "left", 5000),
     ):
-        record = data.load(source, name).records[0]
-        frame = next(task for task in TASKS.values() if task.file == name).frame
-        asked = [prompts.plain(frame, question) for question in record.instructions]
+                task = next(task for task in TASKS.values() if task.file.name == name)
+        record = data.load(source, task).records[0]
+        asked = [prompts.plain(task.frame, question)[0] for question in record.instructions]
         document = budget.Document(record.document, own)
         fitted = budget.fit(document, asked, room, side=side)
         kept = document.kept(fitted.cut)

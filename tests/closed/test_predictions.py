@@ -1,13 +1,16 @@
 """Published predictions get the published scores; broken files get a clear error."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from leval_harness import score as cli
-from leval_tasks.closed import predictions, scoring
+from leval_tasks.closed import predictions
+from leval_tasks.closed.catalog import task_named
 from leval_tasks.errors import PredictionError
 
 # the official scorer at HEAD: records, score, scored 1, scored 0.25
@@ -31,7 +34,7 @@ def test_published_scores(real_data, rule):
     _, n, score, ones, quarters = OFFICIAL[rule]
     path = published(real_data, rule)
     read = predictions.read(path)
-    judged = [scoring.judge(rule, response, gold) for response, gold in read.pairs]
+    judged = [task_named(rule).rule.judge(response, gold) for response, gold in read.pairs]
     assert sum(j.score == 1 for j in judged) == ones
     assert sum(j.score == 0.25 for j in judged) == quarters
     result = CliRunner().invoke(cli.command, ["--task", f"leval_{rule}", str(path), "--json"])
@@ -41,16 +44,20 @@ def test_published_scores(real_data, rule):
         assert (row["first"], row["second"], row["third"]) == (96.0, 98.0, 44.0)
 
 
+def full_marks(name, golds):
+    rule = task_named(name).rule
+    return rule.summarise([rule.judge(gold, gold) for gold in golds])
+
+
 def test_gold_answers_score_full_marks(real_data):
     for rule in OFFICIAL:
         golds = [gold for _, gold in predictions.read(published(real_data, rule)).pairs]
-        summary = scoring.summarise(rule, [scoring.judge(rule, gold, gold) for gold in golds])
+        summary = full_marks(rule, golds)
         expected = 88 / 90 if rule == "codeu" else 1.0
         assert summary.exact_match == pytest.approx(expected), rule
     lines = (real_data / "leval/closed/sci_fi.jsonl").read_text("utf-8").split("\n")
     golds = [gold for line in lines if line for gold in json.loads(line)["outputs"]]
-    judged = [scoring.judge("sfiction", gold, gold) for gold in golds]
-    summary = scoring.summarise("sfiction", judged)
+    summary = full_marks("sfiction", golds)
     assert (summary.n, summary.parts) == (64, {"loyalty": 1.0, "factuality": 1.0})
 
 
@@ -97,9 +104,9 @@ def test_sfiction_and_unparsed_shares(tmp_path):
         ((), "is empty"),
         (("not json",), "is empty.*1 lines are not JSON"),
         (({"gt": "A", "prediction": "A"},), "line 1: no key contains '_pred'.*gt, prediction"),
-        (({"gt": "A", "m_pred": "A"}, {"gt": "A"}), "line 2: the field 'm_pred' is missing"),
-        (({"m_pred": "A"},), "line 1: the field 'gt' is missing"),
-        (({"gt": "A", "m_pred": None},), "line 1: the field 'm_pred' is NoneType, not text"),
+        (({"gt": "A", "m_pred": "A"}, {"gt": "A"}), "line 2: m_pred: missing"),
+        (({"m_pred": "A"},), "line 1: gt: missing"),
+        (({"gt": "A", "m_pred": None},), "line 1: m_pred: None is not allowed; allowed: text"),
         (("[1]",), "line 1: a JSON object is needed, not list"),
     ],
 )
@@ -109,9 +116,11 @@ def test_bad_files_are_named(tmp_path, lines, message):
 
 
 def test_unknown_task_has_near_match(tmp_path):
-    result = CliRunner().invoke(cli.command, ["--task", "leval_coursea", str(tmp_path / "x")])
-    assert result.exit_code == 2
-    assert "Did you mean 'coursera'?" in result.output
+    command = [sys.executable, "-m", "leval_harness", "score", "--task", "leval_coursea", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--task: 'leval_coursea' is not allowed; allowed: leval_coursera" in done.stderr
+    assert "did you mean 'leval_coursera'?" in done.stderr
 
 
 def test_missing_file():

@@ -7,20 +7,20 @@ import pytest
 from jinja2.exceptions import TemplateError
 
 from leval_tasks.closed import prompts
-from leval_tasks.closed.catalog import TASKS, chance_level, closed_task
+from leval_tasks.closed.catalog import TASKS, chance_note, task_named
 from leval_tasks.errors import SettingError
 
 CHOICE_END = ".  Please directly give the answer without any additional output or explanation "
 
 
 def frame(name: str) -> prompts.Frame:
-    return TASKS[f"leval_{name}"].frame
+    return task_named(name).frame
 
 
 @pytest.mark.parametrize("name", ["coursera", "quality", "toefl", "sfiction"])
 def test_llama_2_frame_with_answer(name):
     system = frame(name).system
-    assert prompts.plain(frame(name), "Q?").text("DOC") == (
+    assert prompts.plain(frame(name), "Q?")[0].text("DOC") == (
         f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDocument is as follows. DOC \nQuestion: Q?"
         f"{CHOICE_END}[/INST]\nAnswer:"
     )
@@ -29,13 +29,14 @@ def test_llama_2_frame_with_answer(name):
 @pytest.mark.parametrize("name", ["gsm", "codeu"])
 def test_llama_2_frame_left_open_for_reasoning(name):
     system = frame(name).system
-    text = prompts.plain(frame(name), "Q\nLet's think step by step\n").text("DOC")
+    (prompt,) = prompts.plain(frame(name), "Q\nLet's think step by step\n")
+    text = prompt.text("DOC")
     assert text == (f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDOC\n\nQ\nLet's think step by step\n")
 
 
 def test_llama_2_frame_of_topic_retrieval():
     task = frame("topic_retrieval")
-    assert prompts.plain(task, "Which?").text("DOC {x}") == (
+    assert prompts.plain(task, "Which?")[0].text("DOC {x}") == (
         f"[INST]<<SYS>>\n{task.system}\n<</SYS>>\n\nDOC {{x}}\n\nWhich?[/INST]"
     )
 
@@ -45,16 +46,20 @@ def test_blanks_at_the_end_of_system_prompts():
     assert {name for name, end in ends.items() if end != " "} == {"leval_codeu", "leval_sfiction"}
 
 
+def second(question: str) -> prompts.Prompt:
+    return prompts.plain(frame("sfiction"), question)[1]
+
+
 def test_fact_question_has_no_document():
     question = (
         "X, True or False? Answer this question based on the world described in the document."
     )
-    assert prompts.plain_fact(question).text("DOC") == (
+    assert second(question).text("DOC") == (
         "X, True or False? Answer this question based on the real-world knowledge and facts up "
         "until your last trainingPlease directly answer without any additional output or "
         "explanation. \nAnswer:"
     )
-    assert prompts.fact_instruction("no sentence") == "no sentence"
+    assert second("no sentence").text("DOC").startswith("no sentencePlease")
 
 
 class Tokenizer:
@@ -80,7 +85,7 @@ def chat(tokenizer: Tokenizer, lead_in: str = "assistant") -> prompts.ChatFrame:
 
 
 def test_chat_template_with_system_role():
-    made = chat(Tokenizer()).prompt(frame("toefl"), "Q?")
+    made = chat(Tokenizer()).prompts(frame("toefl"), "Q?")[0]
     assert made.text("DOC") == (
         f"<system>{frame('toefl').system.strip()}</system><user>Document is as follows. DOC "
         f"\nQuestion: Q?{CHOICE_END.rstrip()}</user><assistant>Answer:"
@@ -90,50 +95,70 @@ def test_chat_template_with_system_role():
 
 @pytest.mark.parametrize("system", ["error", "dropped"])
 def test_template_without_system_role_gets_it_in_the_user_message(system):
-    made = chat(Tokenizer(system)).prompt(frame("toefl"), "Q?")
+    made = chat(Tokenizer(system)).prompts(frame("toefl"), "Q?")[0]
     assert made.text("DOC").startswith(f"<user>{frame('toefl').system}\n\nDocument is as follows.")
     assert made.system_role == "user"
 
 
 def test_reasoning_templates_are_not_interrupted():
-    made = chat(Tokenizer(thinks=True)).prompt(frame("toefl"), "Q?")
+    made = chat(Tokenizer(thinks=True)).prompts(frame("toefl"), "Q?")[0]
     assert made.text("D").endswith("\nAnswer:</user><assistant><think>\n")
     assert made.lead_in == "user"
 
 
 def test_lead_in_is_a_setting_and_gsm_has_none():
-    made = chat(Tokenizer(), "user").prompt(frame("toefl"), "Q?")
+    made = chat(Tokenizer(), "user").prompts(frame("toefl"), "Q?")[0]
     assert made.text("D").endswith("\nAnswer:</user><assistant>")
-    gsm = chat(Tokenizer()).prompt(frame("gsm"), "Q?")
+    gsm = chat(Tokenizer()).prompts(frame("gsm"), "Q?")[0]
     assert gsm.text("DOC").endswith("<user>DOC\n\nQ?</user><assistant>")
     assert gsm.lead_in == "none"
 
 
 def test_chat_servers_get_messages():
     tokenizer = Tokenizer()
-    made = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer).prompt(frame("toefl"), "Q?")
+    made = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer).prompts(frame("toefl"), "Q?")[
+        0
+    ]
     messages = made.fill("DOC")
     assert [m["role"] for m in messages] == ["system", "user"]
     assert messages[1]["content"] == (
         f"Document is as follows. DOC \nQuestion: Q?{CHOICE_END}\nAnswer:"
     )
     assert made.text("DOC") == tokenizer.apply_chat_template(messages)
-    fact = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer).fact_prompt("Q?")
+    chat = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer)
+    _, fact = chat.prompts(frame("sfiction"), "Q?")
     assert [m["role"] for m in fact.fill("DOC")] == ["user"]
     assert "DOC" not in fact.text("DOC")
 
 
 def test_names_are_found_or_suggested():
-    assert closed_task("toefl") is closed_task("leval_toefl")
-    with pytest.raises(SettingError, match="Did you mean 'leval_quality'"):
-        closed_task("leval_qualty")
-    with pytest.raises(SettingError, match="Did you mean 'sfiction'"):
-        closed_task("sfictoin")
+    assert task_named("toefl") is task_named("leval_toefl")
+    with pytest.raises(
+        SettingError, match="task: 'leval_qualty' is not allowed; .*did you mean 'leval_quality'"
+    ):
+        task_named("leval_qualty")
+    with pytest.raises(SettingError, match="did you mean 'sfiction'"):
+        task_named("sfictoin")
+
+
+def chance(name: str, *golds: str) -> float | None:
+    return task_named(name).rule.chance(golds)
 
 
 def test_chance_levels():
-    assert chance_level(TASKS["leval_toefl"], ["A"]) == 0.25
-    assert chance_level(TASKS["leval_gsm"], ["18"]) == 0.0
+    assert chance("toefl", "A") == chance("quality") == 0.25
+    assert chance("gsm", "18") == chance("codeu", "3") == 0.0
+    assert chance("sfiction") == 0.5
+    assert chance("topic_retrieval", "a topic") is None
     # one right letter: 1 of 15 sets is right, none is a part; two: two parts earn a quarter
-    assert chance_level(TASKS["leval_coursera"], ["A"]) == pytest.approx(1 / 15)
-    assert chance_level(TASKS["leval_coursera"], ["AB"]) == pytest.approx(1.5 / 15)
+    assert chance("coursera", "A") == pytest.approx(1 / 15)
+    assert chance("coursera", "AB") == pytest.approx(1.5 / 15)
+    assert chance("coursera", "A", "AB") == pytest.approx(1.25 / 15)
+    assert chance("coursera") is None
+
+
+def test_note_on_chance():
+    assert chance_note().startswith(
+        "Chance: one of four letters for QuALITY and TOEFL (25%), true or false for SFiction "
+        "(50%), nothing for GSM and CodeU. Coursera questions may have several right letters; "
+    )

@@ -128,9 +128,10 @@ def test_standard_error_is_clustered_in_lm_evals_own_field(evaluate):
     for item in samples:
         documents.setdefault(item["doc"]["cluster"], []).append(item["exact_match"])
     mean = row["exact_match,none"]
-    sums = [sum(x - mean for x in scores) for scores in documents.values()]
-    groups, n = len(documents), len(samples)
-    expected = math.sqrt(groups / (groups - 1) * sum(s * s for s in sums)) / n
+    n = len(samples)
+    residuals = {key: sum(x - mean for x in scores) for key, scores in documents.items()}
+    squares = sum(e**2 / (1 - len(documents[key]) / n) for key, e in residuals.items())
+    expected = math.sqrt(squares) / n
     naive = math.sqrt(mean * (1 - mean) / (n - 1))
     assert row["exact_match_stderr,none"] == pytest.approx(expected)
     assert row["exact_match_stderr,none"] > 1.2 * naive
@@ -266,9 +267,13 @@ def task(**metadata: Any) -> LEvalClosedTask:
 @pytest.mark.parametrize(
     ("metadata", "error", "message"),
     [
-        ({"truncation": "centre"}, SettingError, "truncation is 'centre'; allowed: middle"),
-        ({"truncation": "rigth"}, SettingError, "Did you mean 'right'"),
-        ({"truncation_unit": "word"}, SettingError, "Did you mean 'words'"),
+        (
+            {"truncation": "centre"},
+            SettingError,
+            "truncation: 'centre' is not allowed; allowed: middle",
+        ),
+        ({"truncation": "rigth"}, SettingError, "did you mean 'right'"),
+        ({"truncation_unit": "word"}, SettingError, "did you mean 'words'"),
         ({"num_docs": 0}, SettingError, "num_docs is 0"),
         ({"answer_prefix": "system"}, SettingError, "allowed: assistant, user"),
         ({"data_dir": "/nowhere"}, DataError, "does not exist"),

@@ -9,9 +9,13 @@ from click.testing import CliRunner
 
 from leval_harness import data as cli
 from leval_tasks import data
+from leval_tasks.closed.catalog import TASKS, task_named
+from leval_tasks.closed.definition import PublishedFile
 from leval_tasks.errors import DataError
 
 ROW = {"instructions": ["Q?"], "outputs": ["A"], "input": "A text.", "evaluation": "exam"}
+
+TOEFL, CODEU, QUALITY = (task_named(name) for name in ("toefl", "codeu", "quality"))
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +39,7 @@ def test_order_of_sources(tmp_path, monkeypatch):
 def test_sample_is_never_chosen_by_itself(tmp_path):
     source = data.resolve_source({"data_dir": str(tmp_path)})
     with pytest.raises(DataError, match=r"has no tpo\.jsonl"):
-        data.load(source, "tpo.jsonl")
+        data.load(source, TOEFL)
 
 
 def test_folder_that_does_not_exist():
@@ -59,7 +63,7 @@ def test_folder_without_permission(tmp_path):
 def test_unreadable_file(tmp_path):
     (tmp_path / "tpo.jsonl").mkdir()
     with pytest.raises(DataError, match=r"has no tpo\.jsonl"):
-        data.load(data.Source("data_dir", str(tmp_path)), "tpo.jsonl")
+        data.load(data.Source("data_dir", str(tmp_path)), TOEFL)
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         data.read_bytes(tmp_path / "tpo.jsonl")
 
@@ -68,7 +72,7 @@ def test_missing_file_names_the_tasks_that_can_run(tmp_path):
     write(tmp_path, "tpo.jsonl", ROW)
     write(tmp_path, "gsm100.jsonl", ROW)
     with pytest.raises(DataError) as error:
-        data.load(data.Source("data_dir", str(tmp_path)), "codeU.jsonl")
+        data.load(data.Source("data_dir", str(tmp_path)), CODEU)
     assert "has no codeU.jsonl, which leval_codeu reads" in str(error.value)
     assert "can run on this data: leval_gsm, leval_toefl." in str(error.value)
 
@@ -81,55 +85,59 @@ def test_missing_file_names_the_tasks_that_can_run(tmp_path):
         *(
             (
                 {k: v for k, v in ROW.items() if k != field},
-                f"line 2: the field '{field}' is missing",
+                f"line 2: {field}: missing",
             )
             for field in ROW
         ),
-        ({**ROW, "instructions": "Q?"}, "line 2: 'instructions' must be a list of strings"),
-        ({**ROW, "outputs": [1]}, "line 2: 'outputs' must be a list of strings"),
+        (
+            {**ROW, "instructions": "Q?"},
+            "line 2: instructions: 'Q\\?' is not allowed; allowed: a list",
+        ),
+        ({**ROW, "outputs": [1]}, "line 2: outputs.0: 1 is not allowed; allowed: text"),
         ({**ROW, "outputs": ["A", "B"]}, "line 2: 1 instructions and 2 outputs"),
-        ({**ROW, "instructions": [], "outputs": []}, "line 2: 0 instructions and 0 outputs"),
+        (
+            {**ROW, "instructions": [], "outputs": []},
+            r"line 2: instructions: \[\] is not allowed; allowed: at least 1",
+        ),
         ({**ROW, "input": " \n"}, "line 2: the document .*is empty"),
-        ({**ROW, "input": None}, "line 2: the document .*is empty"),
+        ({**ROW, "input": None}, "line 2: input: None is not allowed; allowed: text"),
     ],
 )
 def test_bad_line(tmp_path, line, message):
     source = write(tmp_path, "tpo.jsonl", ROW, line)
     with pytest.raises(DataError, match=rf"tpo\.jsonl, {message}"):
-        data.load(source, "tpo.jsonl")
+        data.load(source, TOEFL)
 
 
 def test_empty_file_and_other_encoding(tmp_path):
     source = write(tmp_path, "tpo.jsonl")
     with pytest.raises(DataError, match=r"tpo\.jsonl is empty"):
-        data.load(source, "tpo.jsonl")
+        data.load(source, TOEFL)
     (tmp_path / "tpo.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n\xff\n")
     with pytest.raises(DataError, match=r"tpo\.jsonl, line 2: not UTF-8"):
-        data.load(source, "tpo.jsonl")
+        data.load(source, TOEFL)
 
 
 def test_line_separators_inside_strings_do_not_end_a_record(tmp_path):
     text = json.dumps({**ROW, "input": "one\u2028two\x85three"}, ensure_ascii=False)
-    file = data.load(write(tmp_path, "tpo.jsonl", text), "tpo.jsonl")
+    file = data.load(write(tmp_path, "tpo.jsonl", text), TOEFL)
     assert [record.document for record in file.records] == ["one\u2028two\x85three"]
 
 
-@pytest.mark.parametrize("name", [n for n in data.KNOWN_FILES if n != "codeU.jsonl"])
-def test_published_files_are_verified(real_data, name):
+@pytest.mark.parametrize("task", [task for task in TASKS.values() if task is not CODEU])
+def test_published_files_are_verified(real_data, task):
     source = data.resolve_source({"data_dir": str(real_data / "leval" / "closed")})
-    file = data.load(source, name)
-    known = data.KNOWN_FILES[name]
+    file = data.load(source, task)
     assert file.verified
-    assert len(file.records) == known.documents
-    assert sum(len(record.instructions) for record in file.records) == known.questions
+    assert (len(file.records), file.questions) == (task.file.documents, task.file.questions)
 
 
-def test_git_blob_identifies_the_file_without_a_sha256(monkeypatch):
+def test_git_blob_identifies_the_file_without_a_sha256():
     # `printf 'hello\n' | git hash-object --stdin`
-    known = data.KnownFile("t", 1, 1, git_blob="ce013625030ba8dba906f756967f9e9ca394464a")
-    monkeypatch.setitem(data.KNOWN_FILES, "codeU.jsonl", known)
-    assert data.is_published(b"hello\n", "codeU.jsonl")
-    assert not data.is_published(b"hello", "codeU.jsonl")
+    blob = "ce013625030ba8dba906f756967f9e9ca394464a"
+    file = PublishedFile(name="f", documents=1, questions=1, git_blob=blob)
+    assert file.is_same(b"hello\n")
+    assert not file.is_same(b"hello")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered"])
@@ -141,9 +149,9 @@ def test_damaged_file_is_named_and_other_files_go_on(real_data, tmp_path, damage
     (tmp_path / "quality.jsonl").write_bytes(damaged)
     (tmp_path / "tpo.jsonl").write_bytes((folder / "tpo.jsonl").read_bytes())
     with pytest.raises(DataError, match=r"quality\.jsonl is not the published file"):
-        data.load(data.resolve_source({"data_dir": str(tmp_path)}), "quality.jsonl")
+        data.load(data.resolve_source({"data_dir": str(tmp_path)}), QUALITY)
     own = data.resolve_source({"data_dir": str(tmp_path), "own_data": True})
-    assert not data.load(own, "quality.jsonl").verified
+    assert not data.load(own, QUALITY).verified
     result = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path), "--json"])
     rows = {row["file"]: row for row in json.loads(result.stdout)}
     assert result.exit_code == 1
@@ -153,11 +161,11 @@ def test_damaged_file_is_named_and_other_files_go_on(real_data, tmp_path, damage
 
 def test_sample_file_is_identified_and_marked():
     source = data.resolve_source({"data_dir": "sample"})
-    first, second = data.load(source, "tpo.jsonl"), data.load(source, "tpo.jsonl")
+    first, second = data.load(source, TOEFL), data.load(source, TOEFL)
     assert first.sha256 == second.sha256
-    assert data.describe(first)["sample"]
+    assert first.described()["sample"]
     with pytest.raises(DataError, match=r"sample.* has no topic_retrieval_longchat\.jsonl"):
-        data.load(source, "topic_retrieval_longchat.jsonl")
+        data.load(source, task_named("topic_retrieval"))
 
 
 def test_list_says_what_is_missing(tmp_path):

@@ -2,7 +2,17 @@
 
 import pytest
 
-from leval_tasks.closed import extract, scoring
+from leval_tasks.closed.catalog import task_named
+from leval_tasks.closed.rules import compare, remove_thinking
+
+
+def rule(name):
+    return task_named(name).rule
+
+
+def judge(name, response, gold):
+    return rule(name).judge(response, gold)
+
 
 MULTIPLE_CHOICE = [
     ("coursera", "AC", "ABC", "AC", 0.25),
@@ -42,14 +52,14 @@ MULTIPLE_CHOICE = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "response", "gold", "prediction", "score"), MULTIPLE_CHOICE)
-def test_multiple_choice(rule, response, gold, prediction, score):
-    judged = scoring.judge(rule, response, gold)
+@pytest.mark.parametrize(("name", "response", "gold", "prediction", "score"), MULTIPLE_CHOICE)
+def test_multiple_choice(name, response, gold, prediction, score):
+    judged = judge(name, response, gold)
     assert (judged.answer, judged.score) == (prediction, score)
 
 
 @pytest.mark.parametrize(
-    ("rule", "response", "gold"),
+    ("name", "response", "gold"),
     [
         ("coursera", "none", "A"),
         ("quality", "I do not know.", "A"),
@@ -60,16 +70,16 @@ def test_multiple_choice(rule, response, gold, prediction, score):
         ("sfiction", "True [fact: No]", "True [fact: False]"),
     ],
 )
-def test_nothing_guessed_counts(rule, response, gold):
-    judged = scoring.judge(rule, response, gold)
+def test_nothing_guessed_counts(name, response, gold):
+    judged = judge(name, response, gold)
     assert not judged.parsed
     assert not judged.right
-    assert judged.strict == (0.5 if rule == "sfiction" else 0.0)
+    assert judged.strict == (0.5 if name == "sfiction" else 0.0)
 
 
 def test_partial_credit_stays_in_the_strict_score():
-    assert scoring.judge("coursera", "A", "ABC").strict == 0.25
-    assert not scoring.judge("coursera", "A", "ABC").right
+    assert judge("coursera", "A", "ABC").strict == 0.25
+    assert not judge("coursera", "A", "ABC").right
 
 
 @pytest.mark.parametrize(
@@ -94,13 +104,13 @@ def test_partial_credit_stays_in_the_strict_score():
     ],
 )
 def test_gsm(response, prediction):
-    assert extract.gsm(response).answer == prediction
+    assert rule("gsm").read(response, "").answer == prediction
 
 
 def test_gsm_compares_numbers():
-    assert scoring.judge("gsm", "018", "18").score == 1
-    assert scoring.judge("gsm", "", "18").score == 0
-    assert scoring.judge("gsm", "The answer is 180", "18").score == 0
+    assert judge("gsm", "018", "18").score == 1
+    assert judge("gsm", "", "18").score == 0
+    assert judge("gsm", "The answer is 180", "18").score == 0
 
 
 CODEU = [
@@ -129,23 +139,23 @@ CODEU = [
 
 @pytest.mark.parametrize(("response", "gold", "window", "score"), CODEU)
 def test_codeu(response, gold, window, score):
-    judged = scoring.judge("codeu", response, gold)
+    judged = judge("codeu", response, gold)
     assert (judged.answer.strip(), judged.score) == (window, score)
 
 
 def test_codeu_leading_blank_takes_a_place_of_the_window():
     # after "the final output" the text begins with a blank: n + 3 = 4 places, one of them empty
-    assert extract.codeu("the final output a b c d e", "x").answer == " a b c"
-    assert extract.codeu("a b c d e ", "x").answer == "c d e "
+    assert rule("codeu").read("the final output a b c d e", "x").answer == " a b c"
+    assert rule("codeu").read("a b c d e ", "x").answer == "c d e "
 
 
 def test_codeu_punctuation_gold_is_a_letter_comparison():
-    assert scoring.judge("codeu", "...", ".. -..").score == 1
-    assert scoring.judge("codeu", "it prints .. -..", ".. -..").score == 0
+    assert judge("codeu", "...", ".. -..").score == 1
+    assert judge("codeu", "it prints .. -..", ".. -..").score == 0
 
 
 def test_codeu_gold_with_is_cannot_be_right():
-    assert scoring.judge("codeu", "this", "this").score == 0
+    assert judge("codeu", "this", "this").score == 0
 
 
 @pytest.mark.parametrize(
@@ -159,23 +169,23 @@ def test_codeu_gold_with_is_cannot_be_right():
     ],
 )
 def test_sfiction(response, gold, answers, scores):
-    judged = scoring.judge("sfiction", response, gold)
+    judged = judge("sfiction", response, gold)
     assert judged.answer == answers
-    assert tuple(score for _, score in judged.parts) == scores
+    assert tuple(judged.parts.values()) == scores
     assert judged.score == sum(scores) / 2
 
 
 def test_sfiction_without_fact_mark_scores_nothing():
-    judged = scoring.judge("sfiction", "True", "True [fact: False]")
+    judged = judge("sfiction", "True", "True [fact: False]")
     assert judged.score == 0
     assert not judged.parsed
 
 
 def test_topic_retrieval_ignores_case_and_spaces():
     gold = "The role of art in society"
-    assert scoring.judge("topic_retrieval", f"The topic is {gold}.", gold).score == 1
-    assert scoring.judge("topic_retrieval", "the ROLE of artin society", gold).score == 1
-    assert scoring.judge("topic_retrieval", "The role of art", gold).score == 0
+    assert judge("topic_retrieval", f"The topic is {gold}.", gold).score == 1
+    assert judge("topic_retrieval", "the ROLE of artin society", gold).score == 1
+    assert judge("topic_retrieval", "The role of art", gold).score == 0
 
 
 @pytest.mark.parametrize(
@@ -193,7 +203,7 @@ def test_topic_retrieval_ignores_case_and_spaces():
     ],
 )
 def test_comparison(prediction, reference, score):
-    assert scoring.compare(prediction, reference) == score
+    assert compare(prediction, reference) == score
 
 
 @pytest.mark.parametrize(
@@ -207,9 +217,9 @@ def test_comparison(prediction, reference, score):
     ],
 )
 def test_thinking_is_not_scored(response, kept, removed):
-    assert extract.remove_thinking(response, "</think>") == (kept, removed)
+    assert remove_thinking(response, "</think>") == (kept, removed)
 
 
 def test_thinking_mark_is_a_setting():
-    assert extract.remove_thinking("B</think>C", "") == ("B</think>C", False)
-    assert extract.remove_thinking("B[/T]C", "[/T]") == ("C", True)
+    assert remove_thinking("B</think>C", "") == ("B</think>C", False)
+    assert remove_thinking("B[/T]C", "[/T]") == ("C", True)

@@ -1,0 +1,54 @@
+"""The closed-ended tasks: every module of this package describes one, as its `TASK`."""
+
+import importlib
+import pkgutil
+
+from leval_border.errors import one_of
+from leval_tasks.closed.definition import PREFIX, ClosedTask
+
+
+def _every_task() -> list[ClosedTask]:
+    modules = (
+        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
+    )
+    return sorted((module.TASK for module in modules), key=lambda task: (task.place, task.key))
+
+
+TASKS: dict[str, ClosedTask] = {task.name: task for task in _every_task()}
+"""Every task by its name in lm-eval, in the order of the tables' columns."""
+
+GROUP = "leval_closed"
+"""The paper's Avg.: the unweighted mean of the tasks that count in it."""
+
+
+def task_named(name: str, field: str = "task") -> ClosedTask:
+    """A task by its name in lm-eval or its key.
+
+    Args:
+        name: as the user wrote it.
+        field: where, for the message.
+
+    Raises:
+        SettingError: an unknown name, with the nearest one.
+    """
+    if name.startswith(PREFIX):
+        return TASKS[one_of(field, name, TASKS)]
+    return TASKS[PREFIX + one_of(field, name, [task.key for task in TASKS.values()])]
+
+
+def chance_note() -> str:
+    """What a guess would score in each task, in words for the foot of a table."""
+    shares: dict[tuple[bool, str, str], list[str]] = {}
+    sentences = []
+    for task in TASKS.values():
+        level = task.rule.chance(())
+        if level is not None:
+            share = f" ({100 * level:.0f}%)" if level else ""
+            shares.setdefault((not level, task.rule.guess, share), []).append(task.title)
+        elif task.rule.guess:
+            sentences.append(task.rule.guess.format(title=task.title))
+    phrases = [
+        f"{guess} for {' and '.join(titles)}{share}"
+        for (_, guess, share), titles in sorted(shares.items(), key=lambda item: item[0][0])
+    ]
+    return " ".join([f"Chance: {', '.join(phrases)}.", *sentences])

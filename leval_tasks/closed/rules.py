@@ -1,0 +1,191 @@
+"""How responses become scores: what every rule shares.
+
+The comparison and the rules reproduce the scorer at `OpenLMLab/LEval` cd34b050 (2024-07-09) to the
+digit, quirks included: they decide published numbers. A judgement also says whether an answer was
+read from the response or only assumed, which the official scorer does not tell.
+"""
+
+import re
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+LETTERS = "ABCD"
+PARTIAL_CREDIT = 0.25
+_DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What is made of a response.
+
+    Attributes:
+        answer: the text that the official comparison sees.
+        parsed: False where the response held no answer, so that `answer` is empty, an error mark
+            or the scorer's fallback "A".
+    """
+
+    answer: str
+    parsed: bool
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What one response is worth.
+
+    Attributes:
+        score: official score, a fraction 0..1 (SFiction: mean of its two answers).
+        strict: the same, but 0 where an answer was not read from the response.
+        parsed: whether every answer was read from the response.
+        answer: the extracted answer, for people to read.
+        parts: scores of the parts by name (SFiction: loyalty, factuality); empty for other tasks.
+    """
+
+    score: float
+    strict: float
+    parsed: bool
+    answer: str
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def right(self) -> bool:
+        """Full score, and for an answer that was really given."""
+        return self.parsed and self.score == 1.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Scores of a whole task; fractions 0..1.
+
+    Attributes:
+        n: number of responses.
+        exact_match: official task score.
+        exact_match_strict: the same without guesses.
+        unparsed: how many responses held no answer.
+        parts: the rule's further figures by name.
+    """
+
+    n: int
+    exact_match: float
+    exact_match_strict: float
+    unparsed: int
+    parts: dict[str, float]
+
+
+class Rule(ABC):
+    """How one task's responses are read, compared and summed up.
+
+    Attributes:
+        parts: further metrics by name, fractions of which more is better.
+        guess: how one would guess, for the note on chance: a phrase before `for QuALITY (25%)`, or
+            a whole sentence with `{title}` where chance depends on the references.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ()
+    guess: ClassVar[str] = ""
+
+    @abstractmethod
+    def read(self, response: str, gold: str) -> Extraction:
+        """The answer in one response; `gold` is the raw reference, whose form some rules need."""
+
+    def reference(self, gold: str) -> str:
+        """The reference in the form that is compared."""
+        return gold
+
+    def chance(self, golds: Sequence[str]) -> float | None:
+        """Expected official score of a reader who guesses, a fraction; None where undefined."""
+        return None
+
+    def join(self, responses: Sequence[str]) -> str:
+        """What is judged, from a question's responses, one a prompt."""
+        return responses[0]
+
+    def judge(self, response: str, gold: str) -> Judgement:
+        """Score one response against the raw reference."""
+        answer = self.read(response, gold)
+        score = compare(answer.answer, self.reference(gold))
+        return Judgement(score, score if answer.parsed else 0.0, answer.parsed, answer.answer)
+
+    def parts_of(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
+        """Each of `parts` for the question of this number (from 0); None where it has none."""
+        return judged.parts
+
+    def groups(self, judged: Sequence[Judgement]) -> list[Sequence[Judgement]]:
+        """Groups of questions that weigh the same in the task's score."""
+        return [judged]
+
+    def summarise(self, judged: Sequence[Judgement]) -> Summary:
+        """Task score of judgements in file order.
+
+        Raises:
+            ValueError: there are no judgements.
+        """
+        if not judged:
+            raise ValueError("There is nothing to score: no responses.")
+        groups = [group for group in self.groups(judged) if group]
+        rows = [self.parts_of(each, number) for number, each in enumerate(judged)]
+        known = {name: [v for row in rows if (v := row[name]) is not None] for name in self.parts}
+        return Summary(
+            len(judged),
+            mean([mean([each.score for each in group]) for group in groups]),
+            mean([mean([each.strict for each in group]) for group in groups]),
+            sum(not each.parsed for each in judged),
+            {name: mean(values) for name, values in known.items() if values},
+        )
+
+
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean of at least one value."""
+    return sum(values) / len(values)
+
+
+def compare(prediction: str, reference: str) -> float:
+    """Official score of an extracted prediction against an extracted reference: 0, 0.25 or 1."""
+    p, g = _normalise(prediction), _normalise(reference)
+    if all(c in LETTERS for c in g):
+        if p == g:
+            return 1.0
+        return PARTIAL_CREDIT if all(c in g for c in p) else 0.0
+    x, y = _as_float(prediction), _as_float(reference)
+    if x is not None and y is not None:
+        return float(x == y)
+    return float(_squeeze(reference) in _squeeze(prediction))
+
+
+def _normalise(text: str) -> str:
+    """Without ASCII punctuation and the words a, an, the; blanks collapsed, case kept."""
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.translate(_DROP_PUNCTUATION)).split())
+
+
+def _as_float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _squeeze(text: str) -> str:
+    return text.lower().replace(" ", "")
+
+
+def remove_thinking(response: str, end_mark: str) -> tuple[str, bool]:
+    """Drop what a reasoning model thinks before it answers.
+
+    Args:
+        response: what the model wrote.
+        end_mark: what ends its thinking, such as `</think>`; empty keeps everything.
+
+    Returns:
+        The text after the last mark without leading blanks, and whether anything was removed. A
+        response that opens its thinking and never ends it holds no answer: all of it is removed.
+    """
+    if not end_mark:
+        return response, False
+    if end_mark in response:
+        return response.rsplit(end_mark, 1)[1].lstrip(), True
+    open_mark = end_mark.replace("/", "", 1)
+    if open_mark != end_mark and response.lstrip().startswith(open_mark):
+        return "", True
+    return response, False
