@@ -61,11 +61,11 @@ def main() -> None:
         "context_length": options.context_length,
         "max_length": options.context_length,
     }
-    files = available(resolve_source(metadata))
+    tasks = available(resolve_source(metadata))
     rows = []
     load_tokenizer(metadata)("warm up")
     for name, closed in TASKS.items():
-        if closed.file not in files:
+        if closed not in tasks:
             continue
         examples = len(LEvalClosedTask({"task": name, "metadata": metadata}).test_docs())
         row = {"task": name, "examples": examples, **measure(name, metadata)}

@@ -97,7 +97,7 @@ def test_stitched_length_is_the_real_length(kind, text, cut, side, before, quest
 @given(text=texts(), room=st.integers(60, 2000), side=st.sampled_from(["middle", "right", "left"]))
 def test_prompts_never_exceed_the_room_and_waste_little(kind, text, room, side):
     frame = TASKS["leval_toefl"].frame
-    asked = [prompts.plain(frame, question) for question in ("Who?", "What did Ann say? " * 3)]
+    asked = [prompts.plain(frame, question)[0] for question in ("Who?", "What did Ann say? " * 3)]
     document = budget.Document(text, tokenizer(kind))
     longest = max(len(tokenizer(kind)(p.before + p.after)["input_ids"]) for p in asked)
     try:
@@ -124,7 +124,7 @@ def test_long_document_is_tokenised_once(monkeypatch):
     monkeypatch.setattr(budget, "token_offsets", spy)
     row = sample.documents("tpo.jsonl")[0]
     text = str(row["input"])
-    asked = [prompts.plain(TASKS["leval_toefl"].frame, q) for q in row["instructions"]]
+    asked = [prompts.plain(TASKS["leval_toefl"].frame, q)[0] for q in row["instructions"]]
     document = budget.Document(text, tokenizer("byte-level"))
     for side in ("middle", "right", "left"):
         budget.fit(document, asked, len(document) // 2, side=side)
@@ -206,7 +206,7 @@ def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
         ("sci_fi.jsonl", "right", 4000),
         ("topic_retrieval_longchat.jsonl", "left", 5000),
     ):
-                task = next(task for task in TASKS.values() if task.file.name == name)
+        task = next(task for task in TASKS.values() if task.file.name == name)
         record = data.load(source, task).records[0]
         asked = [prompts.plain(task.frame, question)[0] for question in record.instructions]
         document = budget.Document(record.document, own)

@@ -120,7 +120,7 @@ def test_unknown_task_has_near_match(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
     assert "--task: 'leval_coursea' is not allowed; allowed: leval_coursera" in done.stderr
-    assert "did you mean 'leval_coursera'?" in done.stderr
+    assert "did you mean 'leval_coursera'" in done.stderr
 
 
 def test_missing_file():

@@ -243,10 +243,17 @@ def test_names_with_folders_make_no_paths(tmp_path):
 
 
 def test_courseras_chance_follows_from_its_gold_answers():
-    assert chance_level("leval_coursera", ["A"]) == pytest.approx(1 / 15)
-    assert chance_level("leval_coursera", ["ABC"]) == pytest.approx((1 + 0.25 * 6) / 15)
+    assert chance_level("leval_coursera", None, ["A"]) == pytest.approx(1 / 15)
+    assert chance_level("leval_coursera", None, ["ABC"]) == pytest.approx((1 + 0.25 * 6) / 15)
     letters = [set(s) for n in (1, 2, 3, 4) for s in itertools.combinations("ABCD", n)]
     gold = set("AD")
     brute = sum(1.0 if s == gold else 0.25 if s < gold else 0.0 for s in letters) / 15
-    assert chance_level("leval_coursera", ["AD"]) == pytest.approx(brute)
-    assert math.isnan(chance_level("other", ["A"]))
+    assert chance_level("leval_coursera", None, ["AD"]) == pytest.approx(brute)
+    assert math.isnan(chance_level("other", None, ["A"]))
+
+
+def test_chance_that_a_results_file_states_is_read():
+    assert chance_level("leval_coursera", 0.0875, ["A"]) == 0.0875
+    assert chance_level("leval_toefl", None, ["A"]) == 0.25
+    # retrieval has no chance level; files of old versions say 0
+    assert math.isnan(chance_level("leval_topic_retrieval", 0.0, ["a topic"]))
