@@ -1,16 +1,14 @@
 """What a guess would score."""
 
-import math
 from collections.abc import Sequence
 
-from leval_leaderboard.results.fields import finite
 from leval_tasks.closed.catalog import TASKS, chance_note
 
 CHANCE_NOTE = chance_note()
 
 
-def chance_level(task: str, stated: object, golds: Sequence[str]) -> float:
-    """Expected score of guessing, as a fraction; NaN where the task does not define one.
+def chance_level(task: str, stated: float | None, golds: Sequence[str]) -> float | None:
+    """Expected score of guessing, as a fraction; None where the task does not define one.
 
     Args:
         task: task name.
@@ -18,8 +16,5 @@ def chance_level(task: str, stated: object, golds: Sequence[str]) -> float:
         golds: gold answers, for such files and for tasks of which chance depends on them.
     """
     if task not in TASKS or not TASKS[task].rule.guess:
-        return math.nan
-    level = finite(stated)
-    if level is None:
-        level = TASKS[task].rule.chance(golds)
-    return math.nan if level is None else level
+        return None
+    return TASKS[task].rule.chance(golds) if stated is None else stated

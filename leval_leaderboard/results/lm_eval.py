@@ -148,7 +148,7 @@ def _common(
         task=task[:200],
         n=None if effective is None else int(effective),
         clusters=None if stated.documents is None else int(stated.documents),
-        chance=stated.chance,
+        chance=chance_level(task, stated.chance, ()),
         partial=run.limit is not None or left_out or limited,
         sample=data.sample is True or data.source == "sample",
         source=(data.source or "")[:100],
@@ -158,7 +158,6 @@ def _common(
     )
     if samples is None:
         return score
-    chance = chance_level(task, samples.golds) if stated.chance is None else stated.chance
     means = {name: _mean(values) for name, values in samples.flags.items()}
     return replace(
         score,
@@ -168,7 +167,7 @@ def _common(
         unparsed=means["unparsed"],
         prompt_tokens=means["prompt_tokens"],
         kept_tokens=means["kept_tokens"],
-        chance=finite(chance),
+        chance=chance_level(task, stated.chance, samples.golds),
     )
 
 
