@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from leval_border.files import write_json
+from leval_leaderboard.cell_record import DoneRecord
 from leval_sweep import runner
 from leval_sweep.cell_files import publish
-from leval_sweep.cells import Cell, plan
+from leval_sweep.cells import PlannedCell, plan
 from leval_sweep.config import load_config
 
 SAMPLES = 1000
@@ -37,15 +38,15 @@ def config_for(root: Path, cells: int) -> Path:
     return path
 
 
-def finish(folder: Path, cell: Cell) -> None:
+def finish(folder: Path, cell: PlannedCell) -> None:
     """A finished cell with as many samples as a large task has."""
     partial = folder / cell.id / "partial-1"
     partial.mkdir(parents=True)
-    write_json(folder / cell.id / "cell.json", cell.record)
+    write_json(folder / cell.id / "cell.json", cell.record.written())
     row = json.dumps({"doc_id": 0, "resps": [["x" * 200]], "exact_match": 1.0})
     (partial / "samples_leval_gsm_1.jsonl").write_text(f"{row}\n" * SAMPLES)
     (partial / "results_1.json").write_text("{}")
-    publish(folder / cell.id, partial, {"cell_id": cell.id, "seconds": 1.0, "telemetry": {}})
+    publish(folder / cell.id, partial, DoneRecord(schema_version=1, cell_id=cell.id, seconds=1.0))
 
 
 def seconds(work: Any) -> tuple[float, Any]:

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leval_leaderboard.layout import LOG
+
 if TYPE_CHECKING:
-    from leval_sweep.cells import Cell
+    from leval_sweep.cells import PlannedCell
     from leval_sweep.executors import Executor
-    from leval_sweep.launch import Outcome
-    from leval_sweep.runner import State
+    from leval_sweep.launch import CellOutcome
+    from leval_sweep.progress import Progress
+    from leval_sweep.runner import Stock
 
 TAIL_LINES = 5
 
@@ -93,60 +96,57 @@ def command(
     """
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
+    from leval_border.errors import SettingError
     from leval_sweep.cells import plan
     from leval_sweep.config import load_config
-    from leval_sweep.errors import ConfigError
 
     try:
         loaded = load_config(config, overrides)
         cells = plan(loaded)
-    except ConfigError as error:
+    except SettingError as error:
         raise click.UsageError(str(error)) from error
     folder = out / loaded.name
     if dry_run:
-        return _dry_run(cells, folder, as_json)
+        _dry_run(cells, folder, as_json)
+        return 0
     from leval_sweep.executors import LocalExecutor, RayExecutor
 
-    run_by = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
-    return _run(cells, folder, run_by, retry_failed, shard)
+    chosen = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
+    return _run(cells, folder, chosen, retry_failed, shard)
 
 
-def _dry_run(cells: "list[Cell]", folder: Path, as_json: bool) -> int:
+def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
     """Print the cells with what they are reckoned to cost."""
-    from leval_sweep.estimate import METHOD, dry_run
+    from leval_sweep.estimate import METHOD
+    from leval_sweep.pace import dry_run
+    from leval_sweep.progress import duration
 
     rows, total = dry_run(cells, folder)
     if as_json:
         click.echo(json.dumps({"cells": rows, "total": total, "method": METHOD}, indent=2))
-        return 0
-    from leval_sweep.progress import duration
+        return
+
+    def cost(of: dict[str, Any], between: str) -> str:
+        seconds = of["seconds"]
+        time = "time unknown" if seconds is None else f"about {duration(seconds)}"
+        prompt, new = _tokens(of["prompt_tokens"]), _tokens(of["new_tokens"])
+        return f"{prompt} prompt + {new} new tokens{between}{time}"
 
     for row in rows:
-        click.echo(
-            f"{row['cell_id']}  {_tokens(row['prompt_tokens'])} prompt + "
-            f"{_tokens(row['new_tokens'])} new tokens  {_time(row['seconds'], duration)}  "
-            f"{'done' if row['done'] else 'to do'}  {row['title']}"
-        )
-    click.echo(
-        f"{len(rows)} cells, {total['to_do']} to do: {_tokens(total['prompt_tokens'])} prompt + "
-        f"{_tokens(total['new_tokens'])} new tokens, {_time(total['seconds'], duration)}"
-    )
+        state = "done" if row["done"] else "to do"
+        click.echo(f"{row['cell_id']}  {cost(row, '  ')}  {state}  {row['title']}")
+    click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(total, ', ')}")
     click.echo(METHOD)
-    return 0
 
 
 def _tokens(value: float | None) -> str:
     return "unknown" if value is None else f"{value:,.0f}"
 
 
-def _time(value: float | None, duration: Any) -> str:
-    return "time unknown" if value is None else f"about {duration(value)}"
-
-
 def _run(
-    cells: "list[Cell]",
+    cells: "list[PlannedCell]",
     folder: Path,
-    run_by: "Executor",
+    executor: "Executor",
     retry_failed: bool,
     shard: tuple[int, int] | None,
 ) -> int:
@@ -157,29 +157,32 @@ def _run(
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         with runner.sweep_lock(folder, shard):
-            moved = runner.set_aside(folder, cells)
-            if moved:
-                click.echo(f"{moved} cells of an earlier config put aside in {folder}/.superseded")
-            mine = runner.shard_of(cells, shard)
-            state = runner.take_stock(folder, mine, retry_failed)
-            for note in state.notes:
+            stock = runner.take_stock(folder, cells, retry_failed, shard)
+            for note in stock.notes:
                 click.echo(note)
             click.echo(
-                f"{folder}: {len(mine)} cells, {len(state.finished)} done, "
-                f"{len(state.pending)} to do"
+                f"{folder}: {len(stock.cells)} cells, {len(stock.finished)} done, "
+                f"{len(stock.pending)} to do"
             )
-            outcomes = _compute(state, folder, resume, run_by)
-            failed = [each for each in outcomes if not each.ok]
-            failed += [runner.old_failure(folder, cell) for cell in state.skipped]
-            told = True
-            if state.finished or any(each.ok for each in outcomes):
-                told = _report(folder)
+            with _display(stock, folder) as progress:
+                outcomes = runner.run_pending(stock, folder, resume, executor, progress)
+            reported = True
+            if stock.finished or any(each.ok for each in outcomes):
+                reported = _report(folder)
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {resume}", err=True)
         return 130
-    left = len(state.pending) - len(outcomes)
-    _list_failures(failed, {cell.id: cell for cell in mine}, folder, left, resume)
-    return 1 if failed or left or not told else 0
+    failed = [each for each in outcomes if not each.ok]
+    failed += [runner.old_failure(folder, cell) for cell in stock.skipped]
+    not_started = len(stock.pending) - len(outcomes)
+    _list_failures(failed, {cell.id: cell for cell in stock.cells}, folder)
+    if not_started:
+        click.echo(
+            f"\n{not_started} cells were not started: the disk is full. Make room first.", err=True
+        )
+    if failed or not_started:
+        click.echo(f"\n{len(failed)} cells failed. Try them again with:\n  {resume}", err=True)
+    return 1 if failed or not_started or not reported else 0
 
 
 def _as_interrupt(number: int, frame: object) -> None:
@@ -187,21 +190,15 @@ def _as_interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _compute(state: "State", folder: Path, resume: str, run_by: "Executor") -> "list[Outcome]":
-    from leval_sweep import runner
-    from leval_sweep.estimate import work
+def _display(stock: "Stock", folder: Path) -> "Progress":
     from leval_sweep.progress import LiveProgress, PlainProgress
 
-    if not state.pending:
-        return []
-    pace = runner.known_pace(folder, state, work([*state.finished, *state.pending]))
-    display = LiveProgress if sys.stdout.isatty() else PlainProgress
-    progress = display(state.pending, len(state.finished), pace, folder)
-    return runner.run_pending(state, folder, resume, run_by, progress)
+    display = LiveProgress if sys.stdout.isatty() and stock.pending else PlainProgress
+    return display(stock.pending, len(stock.finished), stock.pace(folder), folder)
 
 
 def _report(folder: Path) -> bool:
-    """Table and page; what goes wrong here costs no cell, and is told."""
+    """Table and page; what goes wrong here costs no cell, and is said."""
     try:
         from leval_leaderboard import report
 
@@ -213,15 +210,11 @@ def _report(folder: Path) -> bool:
 
 
 def _list_failures(
-    failed: "list[Outcome]", cells: "dict[str, Cell]", folder: Path, left: int, resume: str
+    failed: "list[CellOutcome]", cells: "dict[str, PlannedCell]", folder: Path
 ) -> None:
     for outcome in failed:
-        click.echo(f"\nFailed: {cells[outcome.cell_id].title}", err=True)
+        click.echo(f"\nFailed: {cells[outcome.cell_id].record.title}", err=True)
         click.echo(f"  {outcome.kind}: {outcome.reason}", err=True)
         for line in outcome.log_tail[-TAIL_LINES:]:
             click.echo(f"  | {line}", err=True)
-        click.echo(f"  log: {folder / outcome.cell_id / 'log.txt'}", err=True)
-    if left:
-        click.echo(f"\n{left} cells were not started: the disk is full. Make room first.", err=True)
-    if failed or left:
-        click.echo(f"\n{len(failed)} cells failed. Try them again with:\n  {resume}", err=True)
+        click.echo(f"  log: {folder / outcome.cell_id / LOG}", err=True)

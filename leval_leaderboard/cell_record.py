@@ -89,13 +89,13 @@ class CellRecord(Record):
     metadata: dict[str, Any] = {}
     gen_kwargs: dict[str, Any] = {}
     task_gen_kwargs: dict[str, dict[str, Any]] = {}
-    limit: int | float | None = Field(None, ge=0, le=LARGEST)
-    num_fewshot: int | None = Field(None, ge=0, le=LARGEST)
-    seed: int | None = Field(None, ge=0, le=LARGEST)
+    limit: int | float | None = Field(default=None, ge=0, le=LARGEST)
+    num_fewshot: int | None = Field(default=None, ge=0, le=LARGEST)
+    seed: int | None = Field(default=None, ge=0, le=LARGEST)
     apply_chat_template: bool | str = False
     batch_size: int | str = 1
     device: str | None = None
-    context_length: int | None = Field(None, ge=0, le=LARGEST)
+    context_length: int | None = Field(default=None, ge=0, le=LARGEST)
     use_cache: bool = False
     confirm_run_unsafe_code: bool = False
     baseline: str | None = None
@@ -103,7 +103,7 @@ class CellRecord(Record):
     versions: dict[str, Any] = {}
     data: dict[str, Any] = {}
     identity: dict[str, Any] = {}
-    place: int = Field(0, ge=0, le=LARGEST)
+    place: int = Field(default=0, ge=0, le=LARGEST)
     host: dict[str, Any] = {}
     command: str = ""
     created: str = ""
@@ -126,7 +126,7 @@ class DoneRecord(Record):
 
     schema_version: int = Field(ge=1, le=LARGEST)
     cell_id: str = Field(min_length=1)
-    seconds: float | None = Field(None, ge=0)
+    seconds: float | None = Field(default=None, ge=0)
     telemetry: dict[str, Any] = {}
     files: dict[str, str] = {}
 
@@ -134,12 +134,12 @@ class DoneRecord(Record):
 class FailedRecord(Record):
     """Why the last attempt at a cell ended without results."""
 
-    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=LARGEST)
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=LARGEST)
     reason: str = "no reason was written"
     kind: str = "error"
-    log_tail: tuple[str, ...] = Field((), strict=False)
-    attempts: int = Field(1, ge=0, le=LARGEST)
-    seconds: float = Field(0.0, ge=0)
+    log_tail: tuple[str, ...] = Field(default=(), strict=False)
+    attempts: int = Field(default=1, ge=0, le=LARGEST)
+    seconds: float = Field(default=0.0, ge=0)
 
 
 def read_record(kind: type[WrittenRecord], path: Path) -> WrittenRecord | None:

@@ -3,11 +3,10 @@
 import errno
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from leval_border.files import read_object, sync_folder, write_json
+from leval_leaderboard.cell_record import DoneRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
 from leval_sweep.identity import cell_id, file_sha256
 
@@ -22,21 +21,20 @@ def why_not_done(folder: Path, expected_id: str) -> str | None:
     """
     if not (folder / DONE).exists():
         return "not run yet" if not (folder / FAILED).exists() else "failed"
-    done, cell = read_object(folder / DONE), read_object(folder / CELL)
+    done, cell = read_record(DoneRecord, folder / DONE), read_object(folder / CELL)
     if done is None or cell is None:
         return f"{DONE if done is None else CELL} is not whole"
-    if done.get("schema_version") != SCHEMA_VERSION or done.get("cell_id") != expected_id:
+    if done.schema_version != SCHEMA_VERSION or done.cell_id != expected_id:
         return f"{DONE} belongs to another cell or schema"
     try:
         if cell_id(cell["identity"]) != expected_id:
             return f"{CELL} does not hash to the cell's id"
     except (KeyError, TypeError, ValueError):
         return f"{CELL} is not whole"
-    files = done.get("files")
-    if not isinstance(files, dict) or not files:
+    if not done.files:
         return f"{DONE} names no files"
-    for name, expected in files.items():
-        path = folder / str(name)
+    for name, expected in done.files.items():
+        path = folder / name
         if Path(name).name != name or not path.is_file():
             return f"{name} is missing"
         if file_sha256(path) != expected:
@@ -57,13 +55,13 @@ def clear_attempt(folder: Path) -> None:
             path.unlink()
 
 
-def publish(folder: Path, partial: Path, done: Mapping[str, Any]) -> None:
+def publish(folder: Path, partial: Path, done: DoneRecord) -> None:
     """Move finished files from `partial` into the cell's folder; the marker comes last.
 
     Args:
         folder: the cell's folder.
         partial: holds lm-eval's files, complete; emptied and removed.
-        done: content of the marker without `files`.
+        done: the marker without `files`.
     """
     hashes = {}
     for path in sorted(partial.iterdir()):
@@ -74,7 +72,7 @@ def publish(folder: Path, partial: Path, done: Mapping[str, Any]) -> None:
     partial.rmdir()
     sync_folder(folder)
     (folder / FAILED).unlink(missing_ok=True)
-    write_json(folder / DONE, {"schema_version": SCHEMA_VERSION, **done, "files": hashes})
+    write_json(folder / DONE, done.model_copy(update={"files": hashes}).written())
 
 
 def log_tail(folder: Path, lines: int = 20) -> list[str]:

@@ -1,13 +1,13 @@
 """From a requested cell to the record that its process reads, and the id that names its folder."""
 
 import dataclasses
-import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_leaderboard.layout import SCHEMA_VERSION
 from leval_sweep import own_tasks
 from leval_sweep.config import ROPE_BACKENDS, CellRequest, ModelConfig, SweepConfig, expand
@@ -28,30 +28,25 @@ FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class PlannedCell:
     """One cell, ready to run.
 
     Attributes:
-        id: hash of what decides its numbers; name of its folder.
         record: content of `cell.json`, except for what only the running process knows.
         timeout: seconds after which it counts as hanging; None for no limit.
         resources: what it needs of a Ray cluster.
         tokens_per_second: prompt speed to reckon with before anything was measured.
     """
 
-    id: str
-    record: Mapping[str, Any]
-    timeout: float | None
-    resources: Mapping[str, float]
-    tokens_per_second: float | None
+    record: CellRecord
+    timeout: float | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    tokens_per_second: float | None = None
 
     @property
-    def title(self) -> str:
-        """How people are told about it."""
-        length = self.record["context_length"]
-        at = f" @ {length}" if length else ""
-        names = ", ".join(self.record["tasks"])
-        return f"{self.record['model']['name']} | {self.record['method']['name']}{at} | {names}"
+    def id(self) -> str:
+        """Hash of what decides its numbers; name of its folder."""
+        return self.record.cell_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +123,7 @@ def _model_args(request: CellRequest, files: ModelFiles, precision: str) -> dict
     return args
 
 
-def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cell:
+def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
     """A cell with its id, from a request and the files of its model.
 
     Raises:
@@ -148,11 +143,11 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cel
     if model.backend in ROPE_BACKENDS:
         precision = backend_args.effective_rope_precision(ROPE_BACKENDS[model.backend], precision)
     context_length = model_args.get("max_length") or model_args.get("max_model_len")
-    asked = {
-        "tasks": list(task.tasks),
-        "metadata": dict(task.metadata),
-        "gen_kwargs": dict(task.gen_kwargs),
-        "task_gen_kwargs": {name: dict(each) for name, each in task.task_gen_kwargs.items()},
+    asked: dict[str, Any] = {
+        "tasks": task.tasks,
+        "metadata": task.metadata,
+        "gen_kwargs": task.gen_kwargs,
+        "task_gen_kwargs": task.task_gen_kwargs,
         "limit": task.limit,
         "num_fewshot": task.num_fewshot,
         "seed": config.seed,
@@ -174,40 +169,34 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cel
         },
         "rope_parameters": rope,
         "rope_precision": precision,
-        **{key: value for key, value in asked.items() if key != "metadata"},
-        "metadata": {k: v for k, v in task.metadata.items() if k != "data_dir"},
+        **asked,
+        "metadata": {key: value for key, value in task.metadata.items() if key != "data_dir"},
         "task_versions": own_tasks.versions(task.tasks),
         "data": data,
         "packages": versions,
     }
-    ident = cell_id(identity)
-    record = {
-        "schema_version": SCHEMA_VERSION,
-        "cell_id": ident,
-        "sweep": config.name,
-        "model": {
-            "name": model.name,
-            "path": files.path,
-            "revision": model.revision or files.identity.get("commit"),
-            "backend": model.backend,
-            "dtype": model.dtype,
-            "args": dict(model.args),
-        },
-        "method": {
-            "name": request.method,
-            "rope_parameters": rope,
-            "rope_precision": precision,
-        },
+    record = CellRecord(
+        schema_version=SCHEMA_VERSION,
+        cell_id=cell_id(identity),
+        sweep=config.name,
+        model=ModelRecord(
+            name=model.name,
+            path=files.path,
+            revision=model.revision or files.identity.get("commit"),
+            backend=model.backend,
+            dtype=model.dtype,
+            args=model.args,
+        ),
+        method=MethodRecord(name=request.method, rope_parameters=rope, rope_precision=precision),
         **asked,
-        "confirm_run_unsafe_code": config.confirm_run_unsafe_code,
-        "baseline": config.baseline,
-        "model_args": model_args,
-        "versions": {"python": platform.python_version(), **versions},
-        "data": data,
-        "identity": identity,
-    }
-    return Cell(
-        id=ident,
+        confirm_run_unsafe_code=config.confirm_run_unsafe_code,
+        baseline=config.baseline,
+        model_args=model_args,
+        versions={"python": platform.python_version(), **versions},
+        data=data,
+        identity=identity,
+    )
+    return PlannedCell(
         record=record,
         timeout=config.timeout,
         resources=model.resources,
@@ -215,7 +204,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Cel
     )
 
 
-def plan(config: SweepConfig) -> list[Cell]:
+def plan(config: SweepConfig) -> list[PlannedCell]:
     """Every cell of a sweep in the order in which they run.
 
     Raises:
@@ -224,7 +213,7 @@ def plan(config: SweepConfig) -> list[Cell]:
     """
     own_tasks.check_names(name for task in config.tasks for name in task.tasks)
     found: dict[tuple[str, str | None, str], ModelFiles] = {}
-    cells: dict[str, Cell] = {}
+    cells: dict[str, PlannedCell] = {}
     for request in expand(config):
         key = (request.model.path, request.model.revision, request.model.backend)
         if key not in found:
@@ -232,20 +221,11 @@ def plan(config: SweepConfig) -> list[Cell]:
         cell = resolve(request, config, found[key])
         if cell.id in cells:
             raise ConfigError(
-                f"two cells compute the same: '{cells[cell.id].title}' and '{cell.title}'; "
+                f"two cells compute the same: '{cells[cell.id].record.title}' and "
+                f"'{cell.record.title}'; "
                 "leave one out"
             )
         # Tables follow the config; folders are named by hashes and say nothing of it.
-        record = {**cell.record, "place": len(cells)}
+        record = cell.record.model_copy(update={"place": len(cells)})
         cells[cell.id] = dataclasses.replace(cell, record=record)
     return list(cells.values())
-
-
-def host() -> dict[str, Any]:
-    """The machine that computes a cell, for the record."""
-    return {
-        "name": platform.node(),
-        "system": platform.platform(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-    }

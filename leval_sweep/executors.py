@@ -7,15 +7,15 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol
 
 from leval_leaderboard.layout import LOG
-from leval_sweep.cells import Cell
+from leval_sweep.cells import PlannedCell
 from leval_sweep.errors import ConfigError, SweepError
-from leval_sweep.launch import POLL_SECONDS, Outcome, run_cell
+from leval_sweep.launch import POLL_SECONDS, CellOutcome, run_cell
 from leval_sweep.progress import Progress
 
 RAY_RETRIES = 3
@@ -26,8 +26,8 @@ class Executor(Protocol):
     """Runs cells; the caller decides which, and what becomes of the outcomes."""
 
     def run(
-        self, cells: list[Cell], folder: Path, command: str, progress: Progress
-    ) -> Iterator[Outcome]:
+        self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
+    ) -> Generator[CellOutcome]:
         """Compute `cells` below `folder`; yield each outcome as soon as it is known."""
         ...
 
@@ -50,11 +50,11 @@ class LocalExecutor:
             self.environment["OMP_NUM_THREADS"] = str(cores // self.jobs)
 
     def run(
-        self, cells: list[Cell], folder: Path, command: str, progress: Progress
-    ) -> Iterator[Outcome]:
+        self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
+    ) -> Generator[CellOutcome]:
         """Compute the cells; when the caller stops, those that run are ended."""
         waiting = deque(cells)
-        running: dict[Future[Outcome], Cell] = {}
+        running: dict[Future[CellOutcome], PlannedCell] = {}
         stopped = threading.Event()
 
         def end_if_stopped() -> None:
@@ -74,8 +74,7 @@ class LocalExecutor:
                 ended, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)
                 progress.tick()
                 for future in ended:
-                    del running[future]
-                    progress.end(future.result())
+                    progress.end(running.pop(future), future.result())
                     yield future.result()
         finally:
             stopped.set()
@@ -100,8 +99,8 @@ class RayExecutor:
         self.address = address
 
     def run(
-        self, cells: list[Cell], folder: Path, command: str, progress: Progress
-    ) -> Iterator[Outcome]:
+        self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
+    ) -> Generator[CellOutcome]:
         """Submit every cell and yield outcomes in the order in which they come.
 
         Raises:
@@ -116,7 +115,7 @@ class RayExecutor:
         pending = {}
         for cell in cells:
             reference = task.options(**ray_options(cell)).remote(
-                dict(cell.record), shared / cell.id, cell.timeout, command
+                cell.record, shared / cell.id, cell.timeout, command
             )
             pending[reference] = cell
         try:
@@ -125,7 +124,9 @@ class RayExecutor:
             for reference in pending:
                 ray.cancel(reference, force=True)
 
-    def _collect(self, ray: Any, pending: dict[Any, Cell], progress: Progress) -> Iterator[Outcome]:
+    def _collect(
+        self, ray: Any, pending: dict[Any, PlannedCell], progress: Progress
+    ) -> Generator[CellOutcome]:
         """Wait for results; what Ray gave up on is a failed cell, not a failed sweep."""
         while pending:
             self._show_running(pending, progress)
@@ -139,11 +140,11 @@ class RayExecutor:
                     outcome = ray.get(reference)
                 except ray.exceptions.RayError as error:
                     reason = f"Ray lost its worker {RAY_RETRIES + 1} times: {_first_line(error)}"
-                    outcome = Outcome(cell_id=cell.id, kind="killed", reason=reason)
-                progress.end(outcome)
+                    outcome = CellOutcome(cell_id=cell.id, kind="killed", reason=reason)
+                progress.end(cell, outcome)
                 yield outcome
 
-    def _show_running(self, pending: dict[Any, Cell], progress: Progress) -> None:
+    def _show_running(self, pending: dict[Any, PlannedCell], progress: Progress) -> None:
         """A cell whose log is newer than the sweep has been started by some worker."""
         for cell in pending.values():
             log = progress.folder / cell.id / LOG
@@ -153,7 +154,7 @@ class RayExecutor:
                 progress.start(cell)
 
 
-def ray_options(cell: Cell) -> dict[str, Any]:
+def ray_options(cell: PlannedCell) -> dict[str, Any]:
     """Ray's task options from the `resources` of a cell's model.
 
     `num_cpus` (default 1), `num_gpus` and `memory` (bytes) are Ray's own; every other name is a
@@ -166,7 +167,7 @@ def ray_options(cell: Cell) -> dict[str, Any]:
     return {**options, "resources": custom} if custom else options
 
 
-def _check_resources(ray: Any, cells: list[Cell]) -> None:
+def _check_resources(ray: Any, cells: list[PlannedCell]) -> None:
     """Refuse what no node can hold: Ray would wait for such a node for ever."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for cell in cells:
@@ -177,8 +178,8 @@ def _check_resources(ray: Any, cells: list[Cell]) -> None:
         if not any(all(node.get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
             needs = ", ".join(f"{key} {value:g}" for key, value in wanted.items() if value)
             raise SweepError(
-                f"no node of the Ray cluster has {needs}, which '{cell.title}' needs; change "
-                "resources of its model, or add a node"
+                f"no node of the Ray cluster has {needs}, which '{cell.record.title}' needs; "
+                "change resources of its model, or add a node"
             )
 
 

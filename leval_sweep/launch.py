@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from leval_border.files import read_object, write_json
+from leval_border.files import write_json
+from leval_leaderboard.cell_record import CellRecord, FailedRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, LOG, SCHEMA_VERSION
 from leval_sweep.cell_files import clear_attempt, log_tail, why_not_done
-from leval_sweep.cell_main import EXIT_CODES, REASON_MARK
-from leval_sweep.cells import host
+from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, kind_of
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 10.0
@@ -29,7 +30,7 @@ OOM_COUNTERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CellOutcome:
     """How a cell's process ended.
 
     `kind` is `done`, or why not: `oom`, `disk`, `timeout`, `killed`, `error`.
@@ -83,13 +84,13 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def run_cell(
-    record: Mapping[str, Any],
+    record: CellRecord,
     folder: Path,
     timeout: float | None,
     command: str,
     tick: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> Outcome:
+) -> CellOutcome:
     """Compute one cell in a process of its own and judge the result by the files it left.
 
     Args:
@@ -107,11 +108,11 @@ def run_cell(
         KeyboardInterrupt: after the cell's processes were ended.
     """
     started = time.monotonic()
-    cell_id = str(record["cell_id"])
+    cell_id = record.cell_id
     try:
         process = _start(record, folder, command, environment)
     except OSError as error:
-        return Outcome(cell_id=cell_id, kind=_os_kind(error), reason=f"cannot start: {error}")
+        return CellOutcome(cell_id=cell_id, kind=kind_of(error), reason=f"cannot start: {error}")
     kills = oom_kills()
     timed_out = False
     try:
@@ -128,22 +129,23 @@ def run_cell(
     seconds = round(time.monotonic() - started, 3)
     wrong = why_not_done(folder, cell_id)
     if wrong is None:  # an engine that aborts while it shuts down has still delivered
-        return Outcome(cell_id=cell_id, kind="done", seconds=seconds)
+        return CellOutcome(cell_id=cell_id, kind="done", seconds=seconds)
     tail = log_tail(folder)
     kind, reason = _judge(code, timed_out, timeout, oom_kills() > kills, tail, wrong)
-    outcome = Outcome(cell_id=cell_id, kind=kind, reason=reason, seconds=seconds, log_tail=tail)
+    outcome = CellOutcome(cell_id=cell_id, kind=kind, reason=reason, seconds=seconds, log_tail=tail)
     record_failure(folder, outcome)
     return outcome
 
 
 def _start(
-    record: Mapping[str, Any], folder: Path, command: str, environment: Mapping[str, str]
+    record: CellRecord, folder: Path, command: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
     """Write the request and start the process with its output going to the log."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    write_json(folder / CELL, {**record, "host": host(), "command": command, "created": now})
+    attempt = {"host": host(), "command": command, "created": now}
+    write_json(folder / CELL, record.model_copy(update=attempt).written())
     log = folder / LOG
     log.unlink(missing_ok=True)  # a new file, which no dying process of before can write to
     arguments = [sys.executable, "-u", "-m", "leval_sweep.cell_main", str(folder)]
@@ -158,10 +160,14 @@ def _start(
         )
 
 
-def _os_kind(error: OSError) -> str:
-    from leval_sweep.cell_main import kind_of
-
-    return kind_of(error)
+def host() -> dict[str, Any]:
+    """The machine that computes a cell, for the record."""
+    return {
+        "name": platform.node(),
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+    }
 
 
 def _judge(
@@ -173,35 +179,32 @@ def _judge(
     wrong: str,
 ) -> tuple[str, str]:
     """Kind and reason of a failure from exit code, kernel counters and the log's last lines."""
-    told = [line for line in tail if line.startswith(REASON_MARK)]
-    said = told[-1].removeprefix(REASON_MARK) if told else (tail[-1] if tail else "no output")
+    reasons = [line for line in tail if line.startswith(REASON_MARK)]
+    last = (reasons or tail or ["no output"])[-1].removeprefix(REASON_MARK)
     if timed_out:
-        return "timeout", f"not done after {timeout:g} s, so it was ended; last output: {said}"
+        return "timeout", f"not done after {timeout:g} s, so it was ended; last output: {last}"
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         if oom_killed and -code == signal.SIGKILL:
             return "oom", "killed by the kernel: the machine ran out of memory"
-        return "killed", f"its process was ended by {name}; last output: {said}"
+        return "killed", f"its process was ended by {name}; last output: {last}"
     kinds = {number: kind for kind, number in EXIT_CODES.items()}
     if code == 0:
         return "error", f"it ended as if all were well, but {wrong}"
-    return kinds.get(code or 1, "error"), said
+    return kinds.get(code or 1, "error"), last
 
 
-def record_failure(folder: Path, outcome: Outcome) -> None:
+def record_failure(folder: Path, outcome: CellOutcome) -> None:
     """Write `failed.json` and remove half-written results; a full disk only loses the note."""
     with contextlib.suppress(OSError):
         clear_attempt(folder)
-        before = read_object(folder / FAILED) or {}
-        attempts = before.get("attempts", 0)
-        write_json(
-            folder / FAILED,
-            {
-                "schema_version": SCHEMA_VERSION,
-                "reason": outcome.reason,
-                "kind": outcome.kind,
-                "log_tail": outcome.log_tail,
-                "attempts": (attempts if isinstance(attempts, int) else 0) + 1,
-                "seconds": outcome.seconds,
-            },
+        before = read_record(FailedRecord, folder / FAILED)
+        failure = FailedRecord(
+            schema_version=SCHEMA_VERSION,
+            reason=outcome.reason,
+            kind=outcome.kind,
+            log_tail=tuple(outcome.log_tail),
+            attempts=before.attempts + 1 if before else 1,
+            seconds=outcome.seconds,
         )
+        write_json(folder / FAILED, failure.written())

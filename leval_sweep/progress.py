@@ -1,15 +1,16 @@
 """What a person sees while a sweep runs: where it is, how long it will take, what the cell says."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import click
 
 from leval_sweep.cell_files import log_tail
-from leval_sweep.cells import Cell
-from leval_sweep.launch import Outcome
+from leval_sweep.cells import PlannedCell
+from leval_sweep.launch import CellOutcome
+from leval_sweep.pace import Pace
 
 HEARTBEAT_SECONDS = 30.0
 
@@ -24,50 +25,21 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-@dataclass
-class Pace:
-    """Remaining time from the time that finished work took.
-
-    Attributes:
-        work: what each cell is reckoned to cost, in any unit, by cell id.
-        finished: work and seconds of the cells that were finished, in this run or before.
-        expected: seconds a unit is reckoned to take before anything was measured, if known.
-    """
-
-    work: Mapping[str, float]
-    finished: list[tuple[float, float]] = field(default_factory=list)
-    expected: float | None = None
-
-    def seconds_per_unit(self) -> float | None:
-        """Seconds that a unit of work has taken so far, else is expected to take."""
-        work = sum(each for each, _ in self.finished)
-        return sum(seconds for _, seconds in self.finished) / work if work else self.expected
-
-    def remaining(self, cells: Mapping[str, float], parallel: int = 1) -> float | None:
-        """Seconds still needed for `cells` (id -> seconds they have run already)."""
-        pace = self.seconds_per_unit()
-        if pace is None:
-            return None
-        # a cell that takes longer than expected is about to end, not ended
-        left = (max(0.0, self.work[ident] * pace - ran) for ident, ran in cells.items())
-        return sum(left) / max(1, parallel)
-
-
 class Progress:
     """Common to both displays: what is done, what runs, and the expected end."""
 
-    def __init__(self, cells: list[Cell], done: int, pace: Pace, folder: Path) -> None:
+    def __init__(self, cells: list[PlannedCell], done: int, pace: Pace, folder: Path) -> None:
         self.total = len(cells) + done
         self.done = done
         self.failed = 0
         self.pace = pace
         self.folder = folder
         self.waiting = {cell.id: cell for cell in cells}
-        self.running: dict[str, tuple[Cell, float]] = {}
+        self.running: dict[str, tuple[PlannedCell, float]] = {}
         self.most_at_once = 1
         self.began = time.time()
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: PlannedCell) -> None:
         """A cell has begun."""
         self.waiting.pop(cell.id, None)
         self.running[cell.id] = (cell, time.monotonic())
@@ -76,23 +48,28 @@ class Progress:
     def tick(self) -> None:
         """Time has passed."""
 
-    def end(self, outcome: Outcome) -> None:
-        """A cell has ended."""
-        self.running.pop(outcome.cell_id, None)
-        self.waiting.pop(outcome.cell_id, None)
+    def end(self, cell: PlannedCell, outcome: CellOutcome) -> str:
+        """A cell has ended; returns what to say about it."""
+        self.running.pop(cell.id, None)
+        self.waiting.pop(cell.id, None)
         self.done += outcome.ok
         self.failed += not outcome.ok
         if outcome.ok:
-            self.pace.finished.append((self.pace.work[outcome.cell_id], outcome.seconds))
+            self.pace.add(cell, outcome.seconds)
+        how = "done" if outcome.ok else f"failed ({outcome.kind}): {outcome.reason}"
+        return f"{self.position()} {cell.record.title}: {how} after {duration(outcome.seconds)}"
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Nothing more will come."""
 
     def eta(self) -> str:
         """`ETA 3 min 05 s`, or how little is known yet."""
         now = time.monotonic()
-        ahead = dict.fromkeys(self.waiting, 0.0)
-        ahead |= {ident: now - since for ident, (_, since) in self.running.items()}
+        ahead = [(cell, 0.0) for cell in self.waiting.values()]
+        ahead += [(cell, now - since) for cell, since in self.running.values()]
         seconds = self.pace.remaining(ahead, self.most_at_once)
         if seconds is None:
             return "ETA after the first cell"
@@ -104,7 +81,7 @@ class Progress:
         failed = f", {self.failed} failed" if self.failed else ""
         return f"[{self.done + self.failed}/{self.total}{failed}]"
 
-    def last_line(self, cell: Cell) -> str:
+    def last_line(self, cell: PlannedCell) -> str:
         """The last thing a running cell printed."""
         tail = log_tail(self.folder / cell.id, 1)
         return tail[-1].strip() if tail else ""
@@ -115,7 +92,7 @@ class PlainProgress(Progress):
 
     def __init__(
         self,
-        cells: list[Cell],
+        cells: list[PlannedCell],
         done: int,
         pace: Pace,
         folder: Path,
@@ -127,11 +104,11 @@ class PlainProgress(Progress):
         self.heartbeat = heartbeat
         self.spoken = time.monotonic()
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: PlannedCell) -> None:
         """Say which cell begins."""
         super().start(cell)
         self.spoken = time.monotonic()
-        self.write(f"{self.position()} {cell.title}: started, {self.eta()}")
+        self.write(f"{self.position()} {cell.record.title}: started, {self.eta()}")
 
     def tick(self) -> None:
         """Say now and then that it is still running, and what it said last."""
@@ -139,26 +116,20 @@ class PlainProgress(Progress):
             return
         self.spoken = time.monotonic()
         for cell, since in self.running.values():
-            ran = duration(time.monotonic() - since)
-            self.write(
-                f"{self.position()} {cell.title}: {ran}, {self.eta()} | {self.last_line(cell)}"
-            )
+            state = f"{duration(time.monotonic() - since)}, {self.eta()} | {self.last_line(cell)}"
+            self.write(f"{self.position()} {cell.record.title}: {state}")
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, cell: PlannedCell, outcome: CellOutcome) -> str:
         """Say how it ended."""
-        cell = self.running.get(outcome.cell_id, (None, 0.0))[0]
-        super().end(outcome)
-        how = "done" if outcome.ok else f"failed ({outcome.kind}): {outcome.reason}"
-        title = cell.title if cell else outcome.cell_id
-        self.write(
-            f"{self.position()} {title}: {how} after {duration(outcome.seconds)}, {self.eta()}"
-        )
+        line = super().end(cell, outcome)
+        self.write(f"{line}, {self.eta()}")
+        return line
 
 
 class LiveProgress(Progress):
     """A bar with ETA and the running cell's last line: for terminals."""
 
-    def __init__(self, cells: list[Cell], done: int, pace: Pace, folder: Path) -> None:
+    def __init__(self, cells: list[PlannedCell], done: int, pace: Pace, folder: Path) -> None:
         from rich.console import Console
         from rich.live import Live
 
@@ -180,25 +151,23 @@ class LiveProgress(Progress):
         lines: list[Text | ProgressBar] = []
         for cell, since in self.running.values():
             ran = duration(time.monotonic() - since)
-            lines.append(Text(f"{cell.title}: {ran}", no_wrap=True, overflow="ellipsis"))
-            said = self.last_line(cell)
-            lines.append(Text(f"  {said}", style="dim", no_wrap=True, overflow="ellipsis"))
+            lines.append(Text(f"{cell.record.title}: {ran}", no_wrap=True, overflow="ellipsis"))
+            lines.append(
+                Text(f"  {self.last_line(cell)}", style="dim", no_wrap=True, overflow="ellipsis")
+            )
         bar = ProgressBar(total=self.total, completed=self.done + self.failed, width=40)
         self.live.update(Group(Text(f"{self.position()} {self.eta()}"), bar, *lines))
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, cell: PlannedCell, outcome: CellOutcome) -> str:
         """Leave a line above the bar."""
         from rich.text import Text
 
-        cell = self.running.get(outcome.cell_id, (None, 0.0))[0]
-        super().end(outcome)
-        how = "done" if outcome.ok else f"failed ({outcome.kind}): {outcome.reason}"
-        title = cell.title if cell else outcome.cell_id
-        line = f"{self.position()} {title}: {how} after {duration(outcome.seconds)}"
+        line = super().end(cell, outcome)
         self.console.print(Text(line, style="" if outcome.ok else "red"))
         self.looked = 0.0
         self.tick()
+        return line
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take the bar away."""
         self.live.stop()

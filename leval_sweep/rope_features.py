@@ -10,6 +10,7 @@ from typing import Any
 
 from leval_backends import libraries
 from leval_border.files import write_json
+from leval_leaderboard.cell_record import CellRecord
 from leval_leaderboard.layout import FEATURES, SCHEMA_VERSION
 from resonance_vllm import model_config, settings
 
@@ -60,20 +61,20 @@ def features(
     }
 
 
-def write_features(cell: Mapping[str, Any], folder: Path) -> None:
+def write_features(cell: CellRecord, folder: Path) -> None:
     """Write `FEATURES` into a folder, for a model whose RoPE settings are known.
 
     Raises:
         OSError: the disk is full or the folder cannot be written.
     """
-    if cell["model"]["backend"] not in libraries():
+    if cell.model.backend not in libraries():
         return
     try:
-        config = model_config.read_config(cell["model"]["path"])
-        rope = cell["method"]["rope_parameters"]
+        config = model_config.read_config(cell.model.path)
+        rope = cell.method.rope_parameters
         if rope is None:
             rope = settings.complete(model_config.own_rope(config), config)
-        found = features(rope, config, cell["context_length"])
+        found = features(rope, config, cell.context_length)
     except (ValueError, OSError, TypeError, ArithmeticError) as error:
         # a picture costs no result, whatever a model's config holds
         log.warning("no picture of the RoPE features: %s", error)

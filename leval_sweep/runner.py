@@ -3,29 +3,28 @@
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import platform
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from leval_border.files import read_object, write_json
+from leval_leaderboard.cell_record import FailedRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, SUPERSEDED
 from leval_sweep.cell_files import why_not_done
-from leval_sweep.cells import Cell
+from leval_sweep.cells import PlannedCell
 from leval_sweep.errors import SweepLockedError
 from leval_sweep.executors import Executor
-from leval_sweep.launch import Outcome
-from leval_sweep.progress import Pace, Progress
-
-log = logging.getLogger(__name__)
+from leval_sweep.launch import CellOutcome
+from leval_sweep.pace import Pace
+from leval_sweep.progress import Progress
 
 LOCK = ".lock"
 
 
-@dataclass(frozen=True, kw_only=True)
-class State:
+@dataclass(frozen=True)
+class Stock:
     """What a results folder holds of a plan before anything runs.
 
     Attributes:
@@ -35,10 +34,21 @@ class State:
         notes: sentences for the user about what was found.
     """
 
-    finished: list[Cell]
-    pending: list[Cell]
-    skipped: list[Cell]
-    notes: list[str]
+    finished: list[PlannedCell] = field(default_factory=list)
+    pending: list[PlannedCell] = field(default_factory=list)
+    skipped: list[PlannedCell] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def cells(self) -> list[PlannedCell]:
+        """All of them."""
+        return [*self.finished, *self.pending, *self.skipped]
+
+    def pace(self, folder: Path) -> Pace:
+        """What the finished cells took, to reckon with for the pending ones."""
+        pace = Pace([*self.finished, *self.pending])
+        pace.add_finished(self.finished, folder)
+        return pace
 
 
 @contextlib.contextmanager
@@ -78,12 +88,12 @@ def _lock(held: contextlib.ExitStack, path: Path, mode: int) -> None:
             handle.flush()
 
 
-def shard_of(cells: list[Cell], shard: tuple[int, int] | None) -> list[Cell]:
+def shard_of(cells: list[PlannedCell], shard: tuple[int, int] | None) -> list[PlannedCell]:
     """Every n-th cell for shard (i, n), i from 1: neighbours are alike in cost."""
     return cells if shard is None else cells[shard[0] - 1 :: shard[1]]
 
 
-def set_aside(folder: Path, plan: list[Cell]) -> int:
+def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
     """Hide cells of an earlier config, and take those back that are wanted again.
 
     Two versions of one row would stand in the table otherwise.
@@ -109,51 +119,50 @@ def set_aside(folder: Path, plan: list[Cell]) -> int:
     return moved
 
 
-def take_stock(folder: Path, cells: list[Cell], retry_failed: bool) -> State:
-    """Find out what of a plan is done; finished cells get today's labels."""
-    finished, pending, skipped, notes = [], [], [], []
-    for cell in cells:
+def take_stock(
+    folder: Path,
+    plan: list[PlannedCell],
+    retry_failed: bool = True,
+    shard: tuple[int, int] | None = None,
+) -> Stock:
+    """Find out what of a plan is done; finished cells get today's labels.
+
+    Args:
+        folder: of the sweep; cells in it that the plan does not have are set aside.
+        plan: all cells of the sweep.
+        retry_failed: whether cells that failed before are to be computed.
+        shard: take only this part of the plan.
+    """
+    stock = Stock()
+    if moved := set_aside(folder, plan):
+        attic = folder / SUPERSEDED
+        stock.notes.append(f"{moved} cells of an earlier config put aside in {attic}")
+    for cell in shard_of(plan, shard):
         wrong = why_not_done(folder / cell.id, cell.id)
         if wrong is None:
             _relabel(folder / cell.id, cell)
-            finished.append(cell)
+            stock.finished.append(cell)
         elif (folder / cell.id / DONE).exists():
-            notes.append(f"{cell.title}: {wrong}; it is computed again")
-            pending.append(cell)
+            stock.notes.append(f"{cell.record.title}: {wrong}; it is computed again")
+            stock.pending.append(cell)
         elif (folder / cell.id / FAILED).exists() and not retry_failed:
-            skipped.append(cell)
+            stock.skipped.append(cell)
         else:
-            pending.append(cell)
-    return State(finished=finished, pending=pending, skipped=skipped, notes=notes)
+            stock.pending.append(cell)
+    return stock
 
 
-def _relabel(folder: Path, cell: Cell) -> None:
+def _relabel(folder: Path, cell: PlannedCell) -> None:
     """Write names that decide no number (model, method, baseline) as the config has them now."""
     record = read_object(folder / CELL) or {}
-    new = json.loads(json.dumps({**record, **cell.record}))
+    new = json.loads(json.dumps({**record, **cell.record.written()}))
     if new != record:
         write_json(folder / CELL, new)
 
 
-def known_pace(folder: Path, state: State, work: dict[str, float]) -> Pace:
-    """What the cells finished earlier took, and what the config says of the others."""
-    speeds = [cell.tokens_per_second for cell in state.pending if cell.tokens_per_second]
-    pace = Pace(work=work, expected=len(speeds) / sum(speeds) if speeds else None)
-    for cell in state.finished:
-        seconds = (read_object(folder / cell.id / DONE) or {}).get("seconds")
-        if isinstance(seconds, int | float) and seconds > 0:
-            pace.finished.append((work[cell.id], float(seconds)))
-    return pace
-
-
 def run_pending(
-    state: State,
-    folder: Path,
-    command: str,
-    executor: Executor,
-    progress: Progress,
-    told: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
+    stock: Stock, folder: Path, command: str, executor: Executor, progress: Progress
+) -> list[CellOutcome]:
     """Compute what is not done yet.
 
     A full disk ends the sweep: every further cell would be computed for nothing.
@@ -161,27 +170,18 @@ def run_pending(
     Returns:
         The outcomes of the cells that were run.
     """
-    outcomes: list[Outcome] = []
-    running = executor.run(state.pending, folder, command, progress)
-    try:
+    outcomes: list[CellOutcome] = []
+    with contextlib.closing(executor.run(stock.pending, folder, command, progress)) as running:
         for outcome in running:
             outcomes.append(outcome)
-            told(outcome)
             if outcome.kind == "disk":
                 break
-    finally:
-        running.close()  # type: ignore[attr-defined]
-        progress.close()
     return outcomes
 
 
-def old_failure(folder: Path, cell: Cell) -> Outcome:
+def old_failure(folder: Path, cell: PlannedCell) -> CellOutcome:
     """The failure that an earlier run noted for a cell."""
-    noted = read_object(folder / cell.id / FAILED) or {}
-    tail = noted.get("log_tail")
-    return Outcome(
-        cell_id=cell.id,
-        kind=str(noted.get("kind", "error")),
-        reason=str(noted.get("reason", "no reason was noted")),
-        log_tail=[str(line) for line in tail] if isinstance(tail, list) else [],
+    noted = read_record(FailedRecord, folder / cell.id / FAILED) or FailedRecord()
+    return CellOutcome(
+        cell_id=cell.id, kind=noted.kind, reason=noted.reason, log_tail=list(noted.log_tail)
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from leval_border.files import read_object, write_json
+from leval_leaderboard.cell_record import DoneRecord
 from leval_sweep.cell_files import clear_attempt, log_tail, publish, why_not_done
 from leval_sweep.identity import cell_id
 
@@ -23,7 +24,7 @@ def cell(tmp_path: Path) -> Path:
     write_json(folder / "cell.json", {"cell_id": ID, "identity": IDENTITY})
     (partial / "results_2026.json").write_text('{"results": {}}')
     (partial / "samples_t_2026.jsonl").write_text('{"doc_id": 0}\n')
-    publish(folder, partial, {"cell_id": ID, "seconds": 1.0, "telemetry": {}})
+    publish(folder, partial, DoneRecord(schema_version=1, cell_id=ID, seconds=1.0))
     return folder
 
 
@@ -111,6 +112,6 @@ def test_a_failure_then_success_leaves_no_failure_note(tmp_path: Path) -> None:
     (folder / "partial-1" / "results_1.json").write_text("{}")
     write_json(folder / "failed.json", {"kind": "oom"})
     write_json(folder / "cell.json", {"identity": IDENTITY})
-    publish(folder, folder / "partial-1", {"cell_id": ID})
+    publish(folder, folder / "partial-1", DoneRecord(schema_version=1, cell_id=ID))
     assert not (folder / "failed.json").exists()
     assert json.loads((folder / "done.json").read_text())["files"].keys() == {"results_1.json"}

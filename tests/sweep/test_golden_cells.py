@@ -109,13 +109,8 @@ def planned(root: Path, patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     content["models"]["shipped"]["args"] = {"peft": "adapter"}
     found = cells.plan(parse_config({"name": "golden", **content}))
     assert data_identity.task_file("leval_gsm") == "gsm100.jsonl"
-    text = json.dumps([plain(cell.record) for cell in found])
+    text = json.dumps([cell.record.written() for cell in found])
     return json.loads(text.replace(str(root.resolve()), "ROOT").replace(str(root), "ROOT"))
-
-
-def plain(record: Any) -> dict[str, Any]:
-    """A record as it is written to `cell.json`."""
-    return dict(record) if isinstance(record, dict) else record.model_dump()
 
 
 def test_the_cells_of_an_earlier_version_are_planned_again(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import cells, identity, own_tasks
 from leval_sweep.config import parse_config
 from leval_sweep.errors import ConfigError, ModelNotFoundError
@@ -92,7 +93,7 @@ def test_a_backend_of_ours_runs_as_the_stock_one_does(checkpoint: Path, stock: s
         changed = config(checkpoint)
         changed["models"]["small"]["backend"] = backend
         (cell,) = cells.plan(parse_config(changed))
-        record = copy.deepcopy(dict(cell.record))
+        record = copy.deepcopy(cell.record.written())
         assert record["model"].pop("backend") == record["identity"]["model"].pop("backend")
         records.append({**record, "cell_id": None})
     assert records[0] == records[1]
@@ -114,9 +115,9 @@ def test_cells_know_their_place_in_the_config_and_keep_their_ids(checkpoint: Pat
     first = cells.plan(parse_config(both))
     both["methods"] = dict(reversed(methods.items()))
     second = cells.plan(parse_config(both))
-    assert [cell.record["method"]["name"] for cell in first] == list(methods)
-    assert [cell.record["place"] for cell in first] == list(range(len(methods)))
-    places = {cell.id: cell.record["place"] for cell in second}
+    assert [cell.record.method.name for cell in first] == list(methods)
+    assert [cell.record.place for cell in first] == list(range(len(methods)))
+    places = {cell.id: cell.record.place for cell in second}
     assert [places[cell.id] for cell in first] == list(reversed(range(len(methods))))
 
 
@@ -173,10 +174,11 @@ def test_lengths_beyond_a_method_and_missing_models_are_refused(checkpoint: Path
 
 def test_the_record_has_what_readers_are_promised(checkpoint: Path) -> None:
     (cell,) = cells.plan(parse_config(config(checkpoint, baseline="yarn")))
+    record = cell.record.written()
     promised = {"schema_version", "cell_id", "sweep", "model", "method", "context_length", "tasks"}
     promised |= {"metadata", "gen_kwargs", "limit", "seed", "apply_chat_template", "baseline"}
-    assert promised | {"versions"} <= cell.record.keys()
-    assert cell.record["method"] == {
+    assert promised | {"versions"} <= record.keys()
+    assert record["method"] == {
         "name": "yarn",
         "rope_parameters": {
             "rope_type": "yarn",
@@ -186,9 +188,10 @@ def test_the_record_has_what_readers_are_promised(checkpoint: Path) -> None:
         },
         "rope_precision": "float32",
     }
-    assert cell.record["model_args"]["max_length"] == 8192
-    assert identity.cell_id(cell.record["identity"]) == cell.id
-    assert json.loads(json.dumps(cell.record)) == cell.record
+    assert cell.record.model_args["max_length"] == 8192
+    assert identity.cell_id(cell.record.identity) == cell.id
+    written = json.loads(json.dumps(record))
+    assert json.loads(json.dumps(CellRecord.model_validate(written).written())) == written
 
 
 def test_hashes_of_large_files_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
@@ -237,7 +240,7 @@ def test_vllms_own_parallelism_reaches_it_from_the_config(checkpoint: Path, back
     content = config(checkpoint)
     content["models"]["small"] |= {"backend": backend, "args": args}
     (cell,) = cells.plan(parse_config(content))
-    reached = cell.record["model_args"]
+    reached = cell.record.model_args
     assert args.items() <= reached.items()
     assert reached["hf_overrides"]["rope_parameters"]["rope_type"] == "yarn"
     content["models"]["small"]["args"] = {"tensor_parallel_size": 2}

@@ -2,24 +2,34 @@
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
-from leval_sweep.cells import Cell
-from leval_sweep.launch import Outcome, _judge
-from leval_sweep.progress import Pace, PlainProgress, duration
+from leval_sweep.cells import PlannedCell
+from leval_sweep.launch import CellOutcome, _judge
+from leval_sweep.pace import Pace
+from leval_sweep.progress import PlainProgress, duration
 
 
-def cell(ident: str) -> Cell:
-    record: dict[str, Any] = {
-        "model": {"name": "m"},
-        "method": {"name": ident},
-        "context_length": 8192,
-        "tasks": ["t"],
-    }
-    return Cell(id=ident, record=record, timeout=None, resources={}, tokens_per_second=None)
+def cell(ident: str, model: str = "m", speed: float | None = None) -> PlannedCell:
+    record = CellRecord(
+        schema_version=1,
+        cell_id=ident,
+        model=ModelRecord(name=model),
+        method=MethodRecord(name=ident),
+        tasks=("t",),
+        context_length=8192,
+    )
+    return PlannedCell(record=record, tokens_per_second=speed)
+
+
+def paced(**work: float) -> Pace:
+    """A pace of cells whose work is known."""
+    pace = Pace([])
+    pace.work = work
+    return pace
 
 
 @pytest.mark.parametrize(
@@ -31,36 +41,48 @@ def test_durations_as_people_say_them(seconds: float, text: str) -> None:
 
 
 def test_remaining_time_goes_by_the_work_and_the_pace_so_far() -> None:
-    pace = Pace(work={"a": 10.0, "b": 30.0, "c": 20.0})
-    assert pace.remaining({"b": 0.0}) is None
-    pace.finished.append((10.0, 5.0))
-    assert pace.remaining({"b": 0.0, "c": 0.0}) == 25.0
-    assert pace.remaining({"b": 5.0, "c": 0.0}) == 20.0
-    assert pace.remaining({"b": 500.0, "c": 0.0}) == 10.0, "a late cell is about to end"
-    assert pace.remaining({"b": 0.0, "c": 0.0}, parallel=2) == 12.5
+    pace, a, b, c = paced(a=10.0, b=30.0, c=20.0), cell("a"), cell("b"), cell("c")
+    assert pace.remaining([(b, 0.0)]) is None
+    pace.add(a, 5.0)
+    assert pace.remaining([(b, 0.0), (c, 0.0)]) == 25.0
+    assert pace.remaining([(b, 5.0), (c, 0.0)]) == 20.0
+    assert pace.remaining([(b, 500.0), (c, 0.0)]) == 10.0, "a late cell is about to end"
+    assert pace.remaining([(b, 0.0), (c, 0.0)], parallel=2) == 12.5
+
+
+def test_a_model_is_reckoned_by_itself_then_by_its_config_then_by_the_others() -> None:
+    pace = paced(a=10.0, b=30.0, c=20.0, d=20.0)
+    pace.add(cell("a", "slow"), 100.0)
+    assert pace.seconds(cell("b", "slow", speed=1000.0)) == 300.0
+    assert pace.seconds(cell("c", "guessed", speed=10.0)) == 2.0
+    assert pace.seconds(cell("d", "unknown")) == 200.0
+
+
+def test_a_cell_of_unknown_documents_is_reckoned_as_the_mean_of_the_others() -> None:
+    assert Pace([cell("a"), cell("b")]).work == {"a": 1.0, "b": 1.0}
 
 
 def test_the_configs_guess_serves_until_something_was_measured(tmp_path: Path) -> None:
-    pace = Pace(work={"a": 10.0, "b": 30.0}, expected=2.0)
-    show = PlainProgress([cell("a"), cell("b")], 0, pace, tmp_path, lambda line: None)
+    one, two, pace = cell("a", speed=0.5), cell("b", speed=0.5), paced(a=10.0, b=30.0)
+    show = PlainProgress([one, two], 0, pace, tmp_path, lambda line: None)
     assert show.eta() == "ETA roughly 1 min 20 s"
-    pace.finished.append((10.0, 5.0))
+    pace.add(one, 5.0)
     show.waiting.pop("a")
     assert show.eta() == "ETA 15 s"
 
 
 def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_path: Path) -> None:
-    said: list[str] = []
-    pace = Pace(work={"a": 1.0, "b": 1.0})
-    show = PlainProgress([cell("a"), cell("b")], 1, pace, tmp_path, said.append, heartbeat=0.0)
-    show.start(cell("a"))
+    lines: list[str] = []
+    one, two = cell("a"), cell("b")
+    show = PlainProgress([one, two], 1, paced(a=1.0, b=1.0), tmp_path, lines.append, heartbeat=0.0)
+    show.start(one)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "log.txt").write_text("first\n 10%\r 90%")
     show.tick()
-    show.end(Outcome(cell_id="a", kind="done", seconds=60.0))
-    show.start(cell("b"))
-    show.end(Outcome(cell_id="b", kind="oom", reason="no memory", seconds=2.0))
-    assert said == [
+    show.end(one, CellOutcome(cell_id="a", kind="done", seconds=60.0))
+    show.start(two)
+    show.end(two, CellOutcome(cell_id="b", kind="oom", reason="no memory", seconds=2.0))
+    assert lines == [
         "[1/3] m | a @ 8192 | t: started, ETA after the first cell",
         "[1/3] m | a @ 8192 | t: 0 s, ETA after the first cell | 90%",
         "[2/3] m | a @ 8192 | t: done after 1 min 00 s, ETA 1 min 00 s",

@@ -17,7 +17,8 @@ from leval_sweep.cells import plan
 from leval_sweep.config import load_config
 from leval_sweep.errors import SweepError
 from leval_sweep.executors import LocalExecutor, RayExecutor, ray_options
-from leval_sweep.progress import Pace, PlainProgress
+from leval_sweep.pace import Pace
+from leval_sweep.progress import PlainProgress
 
 pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
 
@@ -65,8 +66,7 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(
     quiet, folder = tmp_path / "quiet", tmp_path / "ray"
 
     def show(where: Path) -> PlainProgress:
-        pace = Pace(work={cell.id: 1.0 for cell in cells})
-        return PlainProgress(cells, 0, pace, where, lambda line: None)
+        return PlainProgress(cells, 0, Pace(cells), where, lambda line: None)
 
     assert all(each.ok for each in LocalExecutor().run(cells, quiet, "quiet", show(quiet)))
     killed: list[int] = []
@@ -96,7 +96,7 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(
 
 def test_what_no_node_can_hold_is_refused_at_once(tiny: Path, tmp_path: Path, cluster: Any) -> None:
     cells = plan(load_config(str(tiny / "sweep.yaml"), ["models.tiny.resources={num_gpus: 8}"]))
-    show = PlainProgress(cells, 0, Pace(work={}), tmp_path, lambda line: None)
+    show = PlainProgress(cells, 0, Pace(cells), tmp_path, lambda line: None)
     with pytest.raises(SweepError, match=r"no node of the Ray cluster has .*GPU 8"):
         list(RayExecutor().run(cells, tmp_path, "ray", show))
 

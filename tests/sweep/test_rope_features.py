@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_leaderboard.layout import FEATURES
 from leval_sweep.rope_features import MOST_POSITIONS, features, write_features
 
@@ -43,12 +44,15 @@ def test_long_models_have_fewer_multiples() -> None:
     assert list(features(rope, config, None)["feature_gap"]) == ["2", "4"]
 
 
-def cell(path: Path, rope: dict[str, object] | None, backend: str = "hf") -> dict[str, object]:
-    return {
-        "model": {"path": str(path), "backend": backend},
-        "method": {"rope_parameters": rope},
-        "context_length": 64,
-    }
+def cell(path: Path, rope: dict[str, object] | None, backend: str = "hf") -> CellRecord:
+    return CellRecord(
+        schema_version=1,
+        cell_id="0",
+        model=ModelRecord(name="m", path=str(path), backend=backend),
+        method=MethodRecord(name="r", rope_parameters=rope),
+        tasks=("t",),
+        context_length=64,
+    )
 
 
 def test_a_model_as_it_is_and_one_that_nobody_can_describe(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from leval_border.files import write_json
 from leval_harness.sweep import command
 from leval_sweep import runner
-from leval_sweep.cells import Cell, plan
+from leval_sweep.cells import PlannedCell, plan
 from leval_sweep.config import load_config
 from leval_sweep.errors import SweepLockedError
 from leval_sweep.estimate import chosen, documents, estimate
@@ -121,7 +121,7 @@ def test_one_sweep_a_folder_and_one_process_a_shard(tmp_path: Path) -> None:
         pass
 
 
-def failed(folder: Path, cell: Cell) -> None:
+def failed(folder: Path, cell: PlannedCell) -> None:
     (folder / cell.id).mkdir(parents=True)
     note = {"kind": "oom", "reason": "no memory", "log_tail": ["a", "b"], "attempts": 1}
     write_json(folder / cell.id / "failed.json", note)
@@ -141,7 +141,7 @@ def test_a_malformed_failure_note_is_no_accident(config: Path, tmp_path: Path) -
     (one, *_) = plan(load_config(str(config)))
     failed(tmp_path, one)
     (tmp_path / one.id / "failed.json").write_text('{"log_tail": 7, "kind": [')
-    assert runner.old_failure(tmp_path, one).reason == "no reason was noted"
+    assert runner.old_failure(tmp_path, one).reason == "no reason was written"
 
 
 def test_foreign_folders_are_left_where_they_are(config: Path, tmp_path: Path) -> None:
