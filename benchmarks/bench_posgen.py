@@ -9,7 +9,6 @@ sequences take.
 """
 
 import argparse
-import dataclasses
 import time
 from collections.abc import Callable
 
@@ -19,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from leval_tasks.posgen.sequences import splits
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_models import build_model, build_stack
-from resonance_training.posgen_settings import ENCODINGS, Architecture, Recipe, Run
+from resonance_training.posgen_settings import ENCODINGS, Architecture, PosGenRun, Recipe
 
 
 def seconds(step: Callable[[], object], repeats: int, device: str) -> float:
@@ -64,8 +63,8 @@ def main() -> None:
     architecture = Architecture(
         hidden=args.hidden, heads=args.hidden // 64, feed_forward=4 * args.hidden
     )
-    recipe = dataclasses.replace(Recipe(), architecture=architecture)
-    runs = [Run("cot", ENCODINGS[i % 4], i) for i in range(args.models)]
+    recipe = Recipe(architecture=architecture)
+    runs = [PosGenRun("cot", ENCODINGS[i % 4], i) for i in range(args.models)]
     data = StackData(recipe, runs)
     ids = Batches(data)[0].to(args.device)
 
@@ -81,12 +80,12 @@ def main() -> None:
     optimizers = [torch.optim.AdamW(m.parameters()) for m in singles]
 
     def loop() -> None:
-        for model, own, rows in zip(singles, optimizers, ids, strict=True):
-            own.zero_grad()
+        for model, optimizer, rows in zip(singles, optimizers, ids, strict=True):
+            optimizer.zero_grad()
             logits = model(input_ids=rows[:, :-1]).logits[:, data.first_target - 1 :]
             targets = rows[:, data.first_target :]
             cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
-            own.step()
+            optimizer.step()
 
     made = seconds(lambda: splits(recipe.settings("cot")), 3, "cpu")
     together = args.models / seconds(stacked, args.steps, args.device)

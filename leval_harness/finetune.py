@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,7 +30,7 @@ def command(
     rope: str | None,
     preset: str,
     as_json: bool,
-    **changes: object,
+    **changes: Any,
 ) -> None:
     """Fine-tune MODEL, a folder, a hub name or `smollm2`; a stopped command continues.
 
@@ -42,13 +43,10 @@ def command(
     from resonance_training.finetune_settings import preset as load
     from resonance_vllm.settings import parse_rope
 
-    settings = load(preset).changed(changes)
-    if rope == "none":
-        import dataclasses
-
-        settings = dataclasses.replace(settings, rope=None)
-    elif rope is not None:
-        settings = settings.changed({"rope": parse_rope(rope)})
+    if rope is not None:
+        changes["rope"] = None if rope == "none" else parse_rope(rope)
+    given = {name: value for name, value in changes.items() if value is not None or name == "rope"}
+    settings = load(preset).changed(**given)
     if model == "smollm2":
         from leval_sweep.smollm2 import prepare
 

@@ -58,8 +58,6 @@ def train(
 
     Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
     """
-    import dataclasses
-
     from leval_tasks.posgen.sequences import SUBTASKS
     from resonance_training import posgen_settings as settings
     from resonance_training.posgen_train import train_all
@@ -72,14 +70,13 @@ def train(
         "keep": keep,
         "seeds": seeds or None,
     }
-    data = {"modulus": modulus, "train": train_sequences}
-    recipe = dataclasses.replace(
-        recipe,
-        data={**recipe.data, **{k: v for k, v in data.items() if v is not None}},
+    data = {**recipe.data, "modulus": modulus, "train": train_sequences}
+    recipe = recipe.changed(
+        data={k: v for k, v in data.items() if v is not None},
         **{k: v for k, v in asked.items() if v is not None},
     )
     runs = [
-        settings.Run(subtask, encoding, seed)
+        settings.PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or SUBTASKS
         for encoding in encodings or settings.ENCODINGS
         for seed in recipe.seeds

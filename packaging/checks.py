@@ -1,8 +1,8 @@
 """Run every check in the environment that `bootstrap.py test` made: what `make test` does.
 
-Standard library only. Steps run in order of cost and the first failure ends the run, so that a
-typing error is known in seconds. Where vLLM, a browser or LaTeX cannot be had, the tests
-that need them are named; with CI set that is a failure.
+Standard library only. The static checks run side by side, then steps in order of cost, and the
+first failure ends the run, so that a typing error is known in seconds. Where vLLM, a browser or
+LaTeX cannot be had, the tests that need them are named; with CI set that is a failure.
 """
 
 import json
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,31 @@ def run(name: str, command: tuple[str, ...], **environment: str) -> None:
         sys.exit(code)
 
 
+def run_side_by_side(steps: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
+    """Run steps that do not touch one another at once; end everything if any fails.
+
+    Each is shown whole, in the order of `steps`.
+    """
+
+    def captured(command: tuple[str, ...]) -> tuple[float, "subprocess.CompletedProcess[str]"]:
+        start = time.monotonic()
+        step = [BIN / command[0], *command[1:]]
+        done = subprocess.run(
+            step, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        return time.monotonic() - start, done
+
+    failed = 0
+    with ThreadPoolExecutor(len(steps)) as pool:
+        finished = pool.map(captured, [command for _, command in steps])
+        for (name, command), (seconds, done) in zip(steps, finished, strict=True):
+            print(f"\n== {name}: {' '.join(command)}\n{done.stdout}", end="")
+            print(f"== {name}: {seconds:.0f} s, exit code {done.returncode}", flush=True)
+            failed = failed or done.returncode
+    if failed:
+        sys.exit(failed)
+
+
 def missing(installed: dict[str, Any]) -> dict[str, str]:
     """Marker -> reason, for the tests that cannot run on this machine."""
     reasons = {} if installed["vllm"] else {"vllm": str(installed["reason"])}
@@ -64,8 +90,7 @@ def main() -> None:
     # Everything that is called by name (lm_eval, vllm, leval-harness) is this environment's.
     os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     installed = json.loads((ROOT / ".venv" / ".installed" / "test.json").read_text())
-    for name, command in STATIC:
-        run(name, command)
+    run_side_by_side(STATIC)
     run("model", ("leval-harness", "model", "smollm2"))
     # One thread each: two test processes with two threads each wait for one another on two cores.
     fast = ("pytest", "-q", "-n", "2", "--durations=15", "-m", f"not ({REAL})")

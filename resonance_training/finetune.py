@@ -1,7 +1,5 @@
 """Adapt a language model to a RoPE method on long text, with transformers' Trainer."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json
@@ -22,12 +20,20 @@ from transformers import (
     TrainingArguments,
 )
 
+from leval_border.files import write_text
 from resonance_training import text
+from resonance_training.errors import TrainingError
 from resonance_training.finetune_data import Rows, prepare_text, processes
 from resonance_training.finetune_settings import FineTuneSettings
 from resonance_training.made_by import made_by
-from resonance_training.posgen_settings import TrainingError
-from resonance_training.resume import Clock, InOrderTrainer, last_state, write_whole
+from resonance_training.resume import (
+    Clock,
+    InOrderTrainer,
+    claim,
+    is_claimed,
+    keep_rows,
+    last_state,
+)
 from resonance_vllm.hf import register
 from resonance_vllm.model_config import own_rope, read_config
 from resonance_vllm.settings import complete, hf_overrides
@@ -45,14 +51,8 @@ class _Metrics(TrainerCallback):
 
     def __init__(self, file: Path, done: int) -> None:
         self.file = file
-        if not processes().is_main_process:
-            return
-        rows: list[dict[str, str]] = []
-        if file.is_file():
-            with file.open(newline="") as stream:
-                rows = [row for row in csv.DictReader(stream) if int(row["step"]) <= done]
-        kept = [",".join(row[name] for name in COLUMNS) for row in rows]
-        write_whole(file, "".join(f"{line}\n" for line in [",".join(COLUMNS), *kept]))
+        if processes().is_main_process:
+            keep_rows(file, COLUMNS, done)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
@@ -113,30 +113,6 @@ def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
     return get_peft_model(model, config)
 
 
-def finished_result(out: Path, request: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a finished run of the same request; None where it is still to be trained.
-
-    Raises:
-        TrainingError: the folder holds something else.
-    """
-    file, result = out / REQUEST_FILE, out / RESULT_FILE
-    if file.is_file():
-        if file.read_text(encoding="utf-8") != _as_text(request):
-            raise TrainingError(
-                f"out: {out} holds a run with other settings; choose another folder"
-            )
-        if result.is_file():
-            finished: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-            return finished
-    elif out.is_dir() and any(out.iterdir()):
-        raise TrainingError(f"out: {out} is not empty; choose another folder")
-    return None
-
-
-def _as_text(request: dict[str, Any]) -> str:
-    return json.dumps(request, indent=1, sort_keys=True)
-
-
 def finetune(
     model_path: str, sources: Sequence[str], out: Path, settings: FineTuneSettings
 ) -> dict[str, Any]:
@@ -161,11 +137,11 @@ def finetune(
         "schema_version": 1,
         "model": str(model_path),
         "data": list(sources),
-        **dataclasses.asdict(settings),
+        **settings.model_dump(),
     }
-    finished = finished_result(out, request)
-    if finished is not None:
+    if is_claimed(out / REQUEST_FILE, request) and (out / RESULT_FILE).is_file():
         logger.info("%s is finished already", out)
+        finished: dict[str, Any] = json.loads((out / RESULT_FILE).read_text(encoding="utf-8"))
         return finished
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows, held_out = prepare_text(sources, tokenizer, settings)
@@ -173,7 +149,7 @@ def finetune(
     if settings.lora_rank:
         model = _with_lora(model, settings)
     if processes().is_main_process:  # claimed only now, when all that was asked for is possible
-        write_whole(out / REQUEST_FILE, _as_text(request))
+        claim(out / REQUEST_FILE, request)
     states = out / "states"
     last, done = last_state(states)
     clock = Clock()
@@ -199,7 +175,7 @@ def finetune(
         **made_by(),
     }
     if trainer.is_world_process_zero():
-        write_whole(out / RESULT_FILE, json.dumps(result, indent=1))
+        write_text(out / RESULT_FILE, json.dumps(result, indent=1))
         shutil.rmtree(states, ignore_errors=True)
     return result
 
@@ -265,7 +241,7 @@ def _check_rope(out: Path, settings: FineTuneSettings) -> None:
             raise TrainingError(f"rope: {out}/config.json holds {written}, asked for {wanted}")
 
 
-def _write_held_out(folder: Path, documents: Sequence[text.Document]) -> None:
+def _write_held_out(folder: Path, documents: Sequence[text.TrainingText]) -> None:
     folder.mkdir(exist_ok=True)
     for source in {document.source for document in documents}:
         lines = [json.dumps({"text": d.text}) for d in documents if d.source == source]

@@ -1,7 +1,5 @@
 """What a fine-tuning run reads: documents split, cleaned, packed, and put in order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from resonance_training import text
+from resonance_training.errors import TrainingError
 from resonance_training.finetune_settings import FineTuneSettings
-from resonance_training.posgen_settings import TrainingError
 
 CHARACTERS_PER_TOKEN = 6
 """More than English has, so that a large data set is read no further than one epoch needs."""
@@ -43,7 +41,7 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 def prepare_text(
     sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings
-) -> tuple[text.Ids, list[text.Document]]:
+) -> tuple[text.Ids, list[text.TrainingText]]:
     """Packed training rows `[rows, sequence_length]` and the held-out documents.
 
     Text is split by document first; what training documents share with held-out ones in runs of
@@ -63,7 +61,7 @@ def prepare_text(
     return text.pack(pieces, settings.sequence_length, separator, settings.seed), held_out
 
 
-def _ids(tokenizer: Any, document: text.Document) -> text.Ids:
+def _ids(tokenizer: Any, document: text.TrainingText) -> text.Ids:
     # Long documents are meant to be longer than the model; the tokenizer would warn of it.
     encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
     return np.array(encoded["input_ids"], dtype=np.int64)

@@ -1,20 +1,18 @@
 """What a fine-tuning run is, and the presets shipped in `harness_configs/train`."""
 
-from __future__ import annotations
-
-import dataclasses
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import yaml
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from leval_tasks.errors import one_of
-from resonance_training.posgen_settings import TrainingError
+from leval_border.errors import one_of
+from leval_border.settings import Settings, read
+from resonance_training.errors import TrainingSettingError
+from resonance_training.posgen_settings import Share
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuneSettings:
+class FineTuneSettings(Settings):
     """A fine-tuning run, apart from model, data and output folder.
 
     Attributes:
@@ -39,46 +37,26 @@ class FineTuneSettings:
     """
 
     rope: dict[str, Any] | None = None
-    sequence_length: int = 2048
-    steps: int = 100
-    batch_size: int = 1
-    accumulation: int = 1
-    learning_rate: float = 2e-5
-    weight_decay: float = 0.01
-    adam_beta2: float = 0.95
-    warmup: float = 0.05
+    sequence_length: PositiveInt = 2048
+    steps: PositiveInt = 100
+    batch_size: PositiveInt = 1
+    accumulation: PositiveInt = 1
+    learning_rate: PositiveFloat = 2e-5
+    weight_decay: NonNegativeFloat = 0.01
+    adam_beta2: Share = 0.95
+    warmup: Share = 0.05
     schedule: str = "constant_with_warmup"
-    max_grad_norm: float = 0.0
+    max_grad_norm: NonNegativeFloat = 0.0
     bf16: bool = True
     gradient_checkpointing: bool = False
-    lora_rank: int = 0
-    held_out: int = 3
-    save_steps: int = 50
+    lora_rank: NonNegativeInt = 0
+    held_out: NonNegativeInt = 3
+    save_steps: PositiveInt = 50
     seed: int = 42
-
-    def __post_init__(self) -> None:
-        for name in ("sequence_length", "steps", "batch_size", "accumulation", "learning_rate"):
-            if getattr(self, name) <= 0:
-                raise TrainingError(f"{name}: {getattr(self, name)} is not allowed; above 0")
-        if not 0 <= self.warmup < 1:
-            raise TrainingError(f"warmup: {self.warmup} is not allowed; a share from 0 to below 1")
-        if self.lora_rank < 0:
-            raise TrainingError(f"lora_rank: {self.lora_rank} is not allowed; 0 or more")
 
     def sequences(self, processes: int) -> int:
         """Training sequences of a run on so many processes."""
         return self.steps * self.batch_size * self.accumulation * processes
-
-    def changed(self, changes: dict[str, Any]) -> FineTuneSettings:
-        """A copy with those changes that are not None.
-
-        Raises:
-            TrainingError: a name is none of ours.
-        """
-        names = {field.name for field in dataclasses.fields(self)}
-        for name in changes:
-            one_of("setting", name, sorted(names), TrainingError)
-        return dataclasses.replace(self, **{k: v for k, v in changes.items() if v is not None})
 
 
 def preset_names() -> tuple[str, ...]:
@@ -91,8 +69,8 @@ def preset(name: str) -> FineTuneSettings:
     """A shipped preset.
 
     Raises:
-        TrainingError: there is none of that name.
+        TrainingSettingError: there is none of that name.
     """
-    one_of("preset", name, preset_names(), TrainingError)
+    one_of("preset", name, preset_names(), TrainingSettingError)
     text = (files("harness_configs") / "train" / f"{name}.yaml").read_text(encoding="utf-8")
-    return FineTuneSettings().changed(yaml.safe_load(text))
+    return read(FineTuneSettings, yaml.safe_load(text), name, TrainingSettingError)

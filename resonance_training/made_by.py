@@ -1,7 +1,5 @@
 """What a trained checkpoint's result says of its making: command, versions and machine."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Batches for a stack of runs, in an order that depends on each run's seed alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +8,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from leval_tasks.posgen.sequences import Splits, splits
-from resonance_training.posgen_settings import Recipe, Run
+from leval_tasks.posgen.vocabulary import PREFIX, special_id
+from resonance_training.posgen_settings import PosGenRun, Recipe
 
 
 def with_prefix(sequences: np.ndarray, prefix: int) -> Tensor:
@@ -22,14 +21,14 @@ def with_prefix(sequences: np.ndarray, prefix: int) -> Tensor:
 class StackData:
     """The splits of each run, computed once a sub-task."""
 
-    def __init__(self, recipe: Recipe, runs: Sequence[Run]) -> None:
+    def __init__(self, recipe: Recipe, runs: Sequence[PosGenRun]) -> None:
         self.recipe, self.runs = recipe, list(runs)
         self._splits: dict[str, Splits] = {}
         for run in runs:
             if run.subtask not in self._splits:
                 self._splits[run.subtask] = splits(recipe.settings(run.subtask))
         data = recipe.settings(runs[0].subtask)
-        self.prefix = data.modulus + 4  # [EOS], as the tokenizer numbers it
+        self.prefix = special_id(PREFIX, data.modulus)
         self.first_target = data.seed_tokens + 1
         self._encoded = {
             (subtask, name): with_prefix(part, self.prefix)

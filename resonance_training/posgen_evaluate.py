@@ -1,13 +1,11 @@
 """Test a PosGen checkpoint as any other model is tested: through lm-eval."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
-from leval_tasks.errors import one_of
+from leval_border.errors import one_of
 from leval_tasks.posgen.sequences import SUBTASKS
-from resonance_training.posgen_settings import TrainingError
+from resonance_training.errors import TrainingSettingError
 
 
 def evaluate_checkpoint(
@@ -25,7 +23,7 @@ def evaluate_checkpoint(
         `ood_accuracy`, `id_accuracy` and `accuracy@a-b`, fractions.
 
     Raises:
-        TrainingError: the sub-task is unknown, or neither given nor in the checkpoint.
+        TrainingSettingError: the sub-task is unknown, or neither given nor in the checkpoint.
     """
     import lm_eval
     from lm_eval.tasks import TaskManager
@@ -36,14 +34,14 @@ def evaluate_checkpoint(
 
     file = Path(checkpoint) / "config.json"
     if not file.is_file():
-        raise TrainingError(
+        raise TrainingSettingError(
             f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder"
         )
     config = json.loads(file.read_text(encoding="utf-8"))
     subtask = subtask or config.get("posgen", {}).get("subtask")
     if subtask is None:
-        raise TrainingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
-    one_of("subtask", subtask, SUBTASKS, TrainingError)
+        raise TrainingSettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
+    one_of("subtask", subtask, SUBTASKS, TrainingSettingError)
     register()
     t5_layer.register()
     name = f"posgen_{subtask}"

@@ -1,7 +1,5 @@
 """Teacher-forced loss and accuracy of a stack of PosGen models, by position."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -50,8 +48,8 @@ def evaluate(
     settings = data.recipe.settings(data.runs[0].subtask)
     by_position = (correct / n).cpu().tolist()
     return [
-        {"loss": float(loss.mean() / n), **_by_range(own, settings), "by_position": own}
-        for loss, own in zip(losses.cpu(), by_position, strict=True)
+        {"loss": float(loss.mean() / n), **_by_range(shares, settings), "by_position": shares}
+        for loss, shares in zip(losses.cpu(), by_position, strict=True)
     ]
 
 

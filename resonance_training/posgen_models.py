@@ -1,20 +1,17 @@
 """Single PosGen models as Hugging Face checkpoints, and the stack that trains many of them."""
 
-from __future__ import annotations
-
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from leval_tasks.posgen.vocabulary import build_tokenizer
-from resonance_training.posgen_settings import SPECIAL_TOKENS, Recipe, Run, rope_parameters
+from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
+from resonance_training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from resonance_training.stacked import StackedDecoder
 
 
-def build_config(recipe: Recipe, run: Run) -> Any:
+def build_config(recipe: Recipe, run: PosGenRun) -> Any:
     """The transformers configuration of a run, with its full RoPE settings.
 
     `posgen` in it says what the model was trained on; the lm-eval tasks read it.
@@ -27,7 +24,7 @@ def build_config(recipe: Recipe, run: Run) -> Any:
 
     register()
     a, data = recipe.architecture, recipe.settings(run.subtask)
-    end = data.modulus + SPECIAL_TOKENS - 1
+    end = special_id(PREFIX, data.modulus)
     base = {
         "model_type": "llama",
         "head_dim": a.head_dim,
@@ -37,7 +34,7 @@ def build_config(recipe: Recipe, run: Run) -> Any:
     # A default RoPE has no limit of its own; all models are tested at the same length.
     rope["max_position_embeddings"] = max(rope["max_position_embeddings"], data.length + 4)
     common = {
-        "vocab_size": data.modulus + SPECIAL_TOKENS,
+        "vocab_size": vocabulary_size(data.modulus),
         "hidden_size": a.hidden,
         "intermediate_size": a.feed_forward,
         "num_hidden_layers": a.layers,
@@ -47,8 +44,8 @@ def build_config(recipe: Recipe, run: Run) -> Any:
         "rms_norm_eps": 1e-6,
         "bos_token_id": end,
         "eos_token_id": end,
-        "pad_token_id": data.modulus + 1,
-        "posgen": {**dataclasses.asdict(data), "encoding": run.encoding, "run_seed": run.seed},
+        "pad_token_id": special_id("[PAD]", data.modulus),
+        "posgen": {**vars(data), "encoding": run.encoding, "run_seed": run.seed},
         **rope,
     }
     if a.kind == "t5":
@@ -56,7 +53,7 @@ def build_config(recipe: Recipe, run: Run) -> Any:
     return LlamaConfig(tie_word_embeddings=False, **common)
 
 
-def build_model(recipe: Recipe, run: Run) -> Any:
+def build_model(recipe: Recipe, run: PosGenRun) -> Any:
     """A freshly initialised single model; the weights follow from the run's seed alone."""
     from transformers import LlamaForCausalLM
 
@@ -69,7 +66,7 @@ def build_model(recipe: Recipe, run: Run) -> Any:
         return kind(config)
 
 
-def build_stack(recipe: Recipe, runs: Sequence[Run]) -> StackedDecoder:
+def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> StackedDecoder:
     """The models of several runs as one module."""
     ropes = [
         [rope_parameters(run.encoding, recipe.scaling, training=training) for run in runs]
@@ -81,7 +78,9 @@ def build_stack(recipe: Recipe, runs: Sequence[Run]) -> StackedDecoder:
     return StackedDecoder(recipe.architecture, states, ropes[0], ropes[1], length, keep_best)
 
 
-def save_models(stack: StackedDecoder, recipe: Recipe, runs: Sequence[Run], folder: Path) -> None:
+def save_models(
+    stack: StackedDecoder, recipe: Recipe, runs: Sequence[PosGenRun], folder: Path
+) -> None:
     """Write each model of a stack as a checkpoint of its own, with the number tokenizer."""
     for index, run in enumerate(runs):
         model = build_model(recipe, run)

@@ -1,26 +1,20 @@
 """What a PosGen training run is: architecture, encoding, optimiser, and the presets by name."""
 
-from __future__ import annotations
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
-import dataclasses
-from dataclasses import dataclass, field
-from typing import Any
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from leval_tasks.errors import one_of
-from leval_tasks.posgen.sequences import SUBTASKS, Settings
+from leval_border.errors import one_of
+from leval_border.settings import Settings
+from leval_tasks.posgen import sequences
+from resonance_training.errors import TrainingSettingError
 
+Share = Annotated[float, Field(ge=0, lt=1)]
 ENCODINGS = ("rope", "resonance", "yarn", "resonance_yarn")
-ARCHITECTURES = ("llama", "t5")
-KEEP = ("last", "best")
-SPECIAL_TOKENS = 5
 
 
-class TrainingError(ValueError):
-    """A training run that cannot be done as asked."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
+class Architecture(Settings):
     """Sizes of the decoder.
 
     Attributes:
@@ -35,23 +29,23 @@ class Architecture:
         freeze_feed_forward: the authors' code never trains these layers and their norms.
     """
 
-    kind: str = "llama"
-    layers: int = 2
-    hidden: int = 512
-    heads: int = 8
-    head_dim: int = 64
-    feed_forward: int = 2048
-    dropout: float = 0.0
+    kind: Literal["llama", "t5"] = "llama"
+    layers: PositiveInt = 2
+    hidden: PositiveInt = 512
+    heads: PositiveInt = 8
+    head_dim: PositiveInt = 64
+    feed_forward: PositiveInt = 2048
+    dropout: Share = 0.0
     freeze_feed_forward: bool = False
 
-    def __post_init__(self) -> None:
-        one_of("architecture", self.kind, ARCHITECTURES, TrainingError)
+    @model_validator(mode="after")
+    def _only_t5_drops(self) -> Self:
         if self.kind == "llama" and self.dropout:
-            raise TrainingError(f"dropout: {self.dropout} is not allowed with llama; use t5")
+            raise TrainingSettingError(f"dropout: {self.dropout} is not allowed with llama; use t5")
+        return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scaling:
+class Scaling(Settings):
     """How YaRN is set up for PosGen.
 
     Attributes:
@@ -64,22 +58,21 @@ class Scaling:
             it and switches it on for evaluation.
     """
 
-    factor: float = 4.0
-    original: int = 65
+    factor: PositiveFloat = 4.0
+    original: PositiveInt = 65
     beta_fast: float = 2.0
     beta_slow: float = 1.0
-    ramp: str = "dimension"
+    ramp: Literal["dimension", "wavelength"] = "dimension"
     in_training: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Settings):
     """Everything about training but the run's own sub-task, encoding and seed.
 
     Attributes:
         architecture: the model.
         scaling: YaRN's settings.
-        data: fields of `Settings` that differ from its defaults.
+        data: fields of `sequences.Settings` that differ from its defaults.
         seeds: seeds of the runs; they decide initial weights, dropout and batch order.
         epochs: passes over the training sequences.
         batch_size: sequences a step.
@@ -92,28 +85,23 @@ class Recipe:
             the first with the highest in-distribution accuracy, as in the authors' code.
     """
 
-    architecture: Architecture = field(default_factory=Architecture)
-    scaling: Scaling = field(default_factory=Scaling)
-    data: dict[str, Any] = field(default_factory=dict)
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    epochs: int = 150
-    batch_size: int = 128
-    learning_rate: float = 2e-4
-    weight_decay: float = 0.01
-    evaluate_every: int = 2
-    validation_rows: int | None = None
+    architecture: Architecture = Architecture()
+    scaling: Scaling = Scaling()
+    data: dict[str, int | str] = Field(default_factory=dict)
+    seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), strict=False, min_length=1)
+    epochs: PositiveInt = 150
+    batch_size: PositiveInt = 128
+    learning_rate: PositiveFloat = 2e-4
+    weight_decay: NonNegativeFloat = 0.01
+    evaluate_every: PositiveInt = 2
+    validation_rows: PositiveInt | None = None
     bf16: bool = False
-    keep: str = "last"
+    keep: Literal["last", "best"] = "last"
 
-    def __post_init__(self) -> None:
-        one_of("keep", self.keep, KEEP, TrainingError)
-        for name in ("epochs", "batch_size", "learning_rate", "evaluate_every"):
-            if getattr(self, name) <= 0:
-                raise TrainingError(f"{name}: {getattr(self, name)} is not allowed; above 0")
-
-    def settings(self, subtask: str) -> Settings:
+    def settings(self, subtask: str) -> sequences.Settings:
         """The data set of a sub-task."""
-        return Settings(**{**self.data, "subtask": subtask})
+        values: dict[str, Any] = {**self.data, "subtask": subtask}
+        return sequences.Settings(**values)
 
     @property
     def steps(self) -> int:
@@ -125,15 +113,9 @@ class Recipe:
         """Batches in one pass over the training sequences."""
         return -(-self.settings("cot").train // self.batch_size)
 
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-able copy."""
-        copy = dataclasses.asdict(self)
-        copy["seeds"] = list(self.seeds)
-        return copy
-
 
 @dataclass(frozen=True, order=True)
-class Run:
+class PosGenRun:
     """One model: what it is trained on, how it encodes positions, and its seed."""
 
     subtask: str
@@ -141,8 +123,8 @@ class Run:
     seed: int
 
     def __post_init__(self) -> None:
-        one_of("subtask", self.subtask, SUBTASKS, TrainingError)
-        one_of("encoding", self.encoding, ENCODINGS, TrainingError)
+        one_of("subtask", self.subtask, sequences.SUBTASKS, TrainingSettingError)
+        one_of("encoding", self.encoding, ENCODINGS, TrainingSettingError)
 
     @property
     def folder(self) -> str:
@@ -156,7 +138,7 @@ PRESETS = {
     "paper": Recipe(),
     "paper-t5": Recipe(architecture=T5_SMALL),
     "code": Recipe(
-        architecture=dataclasses.replace(T5_SMALL, layers=6, freeze_feed_forward=True),
+        architecture=T5_SMALL.changed(layers=6, freeze_feed_forward=True),
         scaling=Scaling(factor=257 / 65, original=257, in_training=False),
         data={"seed_policy": "cycled"},
         seeds=(5549, 4955, 42, 3701, 49),
@@ -179,9 +161,9 @@ def preset(name: str) -> Recipe:
     """A preset by name.
 
     Raises:
-        TrainingError: there is none of that name.
+        TrainingSettingError: there is none of that name.
     """
-    one_of("preset", name, tuple(PRESETS), TrainingError)
+    one_of("preset", name, PRESETS, TrainingSettingError)
     return PRESETS[name]
 
 
@@ -194,9 +176,9 @@ def rope_parameters(encoding: str, scaling: Scaling, *, training: bool = False) 
         training: the encoding that training uses, which may be the unscaled one.
 
     Raises:
-        TrainingError: the encoding is unknown.
+        TrainingSettingError: the encoding is unknown.
     """
-    one_of("encoding", encoding, ENCODINGS, TrainingError)
+    one_of("encoding", encoding, ENCODINGS, TrainingSettingError)
     resonance = encoding.startswith("resonance")
     if "yarn" not in encoding or (training and not scaling.in_training):
         return {"rope_type": "resonance" if resonance else "default", "rope_theta": 10_000.0}

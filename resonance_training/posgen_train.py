@@ -1,7 +1,5 @@
 """Train stacks of PosGen models with transformers' Trainer, resumable at any point."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json
@@ -16,13 +14,22 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from leval_border.files import write_text
 from leval_tasks.posgen.sequences import splits
+from resonance_training.errors import TrainingError
 from resonance_training.made_by import made_by
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_metrics import evaluate
 from resonance_training.posgen_models import build_stack, save_models
-from resonance_training.posgen_settings import Recipe, Run, TrainingError
-from resonance_training.resume import Clock, InOrderTrainer, last_state, write_whole
+from resonance_training.posgen_settings import PosGenRun, Recipe
+from resonance_training.resume import (
+    Clock,
+    InOrderTrainer,
+    claim,
+    is_claimed,
+    keep_rows,
+    last_state,
+)
 from resonance_training.stacked import StackedDecoder
 from resonance_training.workers import in_processes
 
@@ -53,7 +60,7 @@ class _Recorder(TrainerCallback):
         self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
         self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
         for file in self.files:
-            _keep_rows(file, done)
+            keep_rows(file, METRICS, done)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, losses = state.global_step, self.stack.last_losses
@@ -79,18 +86,9 @@ class _Recorder(TrainerCallback):
                     csv.writer(stream, lineterminator="\n").writerow(row)
 
 
-def _keep_rows(file: Path, done: int) -> None:
-    """Keep the rows up to a step; later ones are written again by a resumed run."""
-    rows: list[list[str]] = []
-    if file.is_file():
-        with file.open(newline="") as stream:
-            rows = [r for r in csv.reader(stream) if r and r[0].isdigit() and int(r[0]) <= done]
-    write_whole(file, "".join(f"{','.join(row)}\n" for row in [METRICS, *rows]))
-
-
 def train_stack(
     recipe: Recipe,
-    runs: Sequence[Run],
+    runs: Sequence[PosGenRun],
     folder: Path,
     save_steps: int = 200,
     device: str = "auto",
@@ -193,37 +191,15 @@ def _trainer(
     return trainer
 
 
-def _write_result(folder: Path, run: Run, values: dict[str, Any]) -> dict[str, Any]:
+def _write_result(folder: Path, run: PosGenRun, values: dict[str, Any]) -> dict[str, Any]:
     record = {"schema_version": 1, **vars(run), **values}
-    write_whole(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
+    write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
     return record
-
-
-def open_folder(folder: Path, recipe: Recipe) -> None:
-    """Claim an output folder for a recipe, or check that it belongs to the same one.
-
-    Raises:
-        TrainingError: it holds something else.
-    """
-    file = folder / SETTINGS_FILE
-    text = json.dumps(recipe.to_dict(), indent=1, sort_keys=True)
-    if file.is_file():
-        if file.read_text(encoding="utf-8") != text:
-            raise TrainingError(
-                f"out: {folder} holds runs with other settings ({file.name}); choose another "
-                "folder, or repeat the settings to continue there"
-            )
-        return
-    if folder.is_dir() and any(folder.iterdir()):
-        raise TrainingError(
-            f"out: {folder} is not empty and holds no PosGen runs; choose another folder"
-        )
-    write_whole(file, text)
 
 
 def train_all(
     recipe: Recipe,
-    runs: Sequence[Run],
+    runs: Sequence[PosGenRun],
     folder: Path,
     *,
     stack_size: int = 1,
@@ -244,11 +220,14 @@ def train_all(
 
     Raises:
         PosGenError: the sequences cannot be made as asked; the folder is left alone.
-        TrainingError: the folder holds something else, or a loss is no number.
+        TrainingSettingError: the folder holds something else.
+        TrainingError: a loss is no number.
     """
     for subtask in {run.subtask for run in runs}:
         splits(recipe.settings(subtask))
-    open_folder(folder, recipe)
+    request = recipe.model_dump()
+    if not is_claimed(folder / SETTINGS_FILE, request):
+        claim(folder / SETTINGS_FILE, request)
     waiting = []
     for run in runs:
         file = folder / run.folder / RESULT_FILE

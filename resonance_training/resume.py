@@ -1,15 +1,17 @@
-"""Continuing a training run that was killed: which saved state is whole, and how long it took."""
+"""Continuing a training that was killed: whose folder, which state is whole, how long it took."""
 
-from __future__ import annotations
-
+import csv
 import json
-import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback
+
+from leval_border.files import read_object, write_text
+from resonance_training.errors import TrainingSettingError
 
 STATE_FILE = "trainer_state.json"
 CLOCK = "leval_harness_clock"
@@ -35,16 +37,45 @@ def _step(folder: Path) -> int:
     return int(number) if number.isdigit() else -1
 
 
-def write_whole(file: Path, content: str) -> None:
-    """Write a file so that it is there whole or not at all; its folder is made if need be.
+def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
+    """Whether a folder is that of a training; False where it is free for it.
 
-    The unfinished file stands beside the folder, so that a folder that was never claimed is empty.
+    Args:
+        file: where the request of a training stands in its folder.
+        request: what is asked for, JSON-able.
+
+    Raises:
+        TrainingSettingError: the folder holds something else.
     """
-    folder = file.parent.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder.with_name(f".{folder.name}.{file.name}.{os.getpid()}")
-    unfinished.write_text(content, encoding="utf-8")
-    unfinished.replace(file)
+    folder = file.parent
+    if file.is_file():
+        if read_object(file) == json.loads(json.dumps(request)):
+            return True
+        raise TrainingSettingError(
+            f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
+            "or repeat the settings to continue there"
+        )
+    if folder.is_dir() and any(not inside.name.startswith(".") for inside in folder.iterdir()):
+        raise TrainingSettingError(
+            f"out: {folder} is not empty and holds no such training; choose another folder"
+        )
+    return False
+
+
+def claim(file: Path, request: Mapping[str, Any]) -> None:
+    """Make a folder that of a training, see `is_claimed`."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps(request, indent=1, sort_keys=True))
+
+
+def keep_rows(file: Path, columns: Sequence[str], last: int) -> None:
+    """Keep a CSV's rows up to a step, its first column; a resumed run writes later ones again."""
+    rows: list[list[str]] = []
+    if file.is_file():
+        with file.open(newline="") as stream:
+            rows = [r for r in csv.reader(stream) if r and r[0].isdigit() and int(r[0]) <= last]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, "".join(f"{','.join(row)}\n" for row in [columns, *rows]))
 
 
 class InOrderTrainer(Trainer):

@@ -5,8 +5,6 @@ gets the gradient it would get alone, and AdamW treats every weight by itself. O
 product a layer then trains seeds, encodings and sub-tasks together, which is what fills a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any

@@ -8,8 +8,6 @@ Pairs (i, i + d/2) rotate, as in Llama; T5-style weights start out symmetric in 
 head, so this is the same model as one that rotates neighbouring dimensions.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

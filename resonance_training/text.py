@@ -1,7 +1,5 @@
 """Training text: read, split by document before anything else, tokenised and packed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from resonance_training.posgen_settings import TrainingError
+from leval_border.errors import not_allowed
+from leval_border.files import json_lines
+from resonance_training.errors import TrainingError, TrainingSettingError
 
 Ids = npt.NDArray[np.int64]
 HUB_SETS = {"pg19": "emozilla/pg19"}
@@ -21,7 +21,7 @@ _PRIME, _BASE = 2_147_483_629, 1_000_003
 
 
 @dataclass(frozen=True)
-class Document:
+class TrainingText:
     """One text and where it is from.
 
     Attributes:
@@ -38,7 +38,7 @@ class Document:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def read_documents(sources: Sequence[str], characters: int | None = None) -> list[Document]:
+def read_documents(sources: Sequence[str], characters: int | None = None) -> list[TrainingText]:
     """Read text, each document once.
 
     Args:
@@ -47,20 +47,21 @@ def read_documents(sources: Sequence[str], characters: int | None = None) -> lis
         characters: stop reading a hub data set after so many; None reads all of it.
 
     Raises:
-        TrainingError: a source cannot be read, a line is no JSON or has no `text`, or there is no
-            text at all.
+        TrainingSettingError: a source is not there, or there is no text at all.
+        TrainingError: a line is no JSON or has no `text`.
     """
-    found: dict[str, Document] = {}
+    documents: dict[str, TrainingText] = {}
     for source in sources:
         for document in _read_source(source, characters):
             if document.text.strip():
-                found.setdefault(document.digest, document)
-    if not found:
-        raise TrainingError(f"data: no text in {', '.join(sources) or 'nothing'}; give --data FILE")
-    return list(found.values())
+                documents.setdefault(document.digest, document)
+    if not documents:
+        names = ", ".join(sources) or "nothing"
+        raise TrainingSettingError(f"data: no text in {names}; give --data FILE")
+    return list(documents.values())
 
 
-def _read_source(source: str, characters: int | None) -> Iterable[Document]:
+def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
     path = Path(source)
     if source in HUB_SETS and not path.exists():
         return _read_hub(source, characters)
@@ -68,39 +69,37 @@ def _read_source(source: str, characters: int | None) -> Iterable[Document]:
         files = sorted(p for p in path.iterdir() if p.suffix in (".jsonl", ".txt"))
         return [document for file in files for document in _read_source(str(file), characters)]
     if not path.is_file():
-        raise TrainingError(
-            f"data: {source!r} is no file or folder; allowed: .jsonl, .txt, a folder of them, or "
-            f"{', '.join(HUB_SETS)}"
-        )
+        kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
+        raise TrainingSettingError(not_allowed("data", source, kinds))
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".jsonl":
-        return [_read_line(path, n, x) for n, x in enumerate(text.splitlines(), 1) if x.strip()]
-    return [Document(path.stem, text)]
+        return [_read_line(path, number, line) for number, line in json_lines(text)]
+    return [TrainingText(path.stem, text)]
 
 
-def _read_line(path: Path, number: int, line: str) -> Document:
+def _read_line(path: Path, number: int, line: str) -> TrainingText:
     try:
-        return Document(path.stem, str(json.loads(line)["text"]))
+        return TrainingText(path.stem, str(json.loads(line)["text"]))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise TrainingError(
             f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
         ) from error
 
 
-def _read_hub(name: str, characters: int | None) -> Iterator[Document]:
+def _read_hub(name: str, characters: int | None) -> Iterator[TrainingText]:
     from datasets import load_dataset
 
     seen = 0
     for row in load_dataset(HUB_SETS[name], split="train", streaming=True):
-        yield Document(name, row["text"])
+        yield TrainingText(name, row["text"])
         seen += len(row["text"])
         if characters is not None and seen >= characters:
             return
 
 
 def split_documents(
-    documents: Sequence[Document], held_out: int, seed: int
-) -> tuple[list[Document], list[Document]]:
+    documents: Sequence[TrainingText], held_out: int, seed: int
+) -> tuple[list[TrainingText], list[TrainingText]]:
     """Whole documents for training and for evaluation; which is which follows from their text.
 
     Args:
@@ -112,12 +111,11 @@ def split_documents(
         Training and held-out documents, each in the order of `documents`.
 
     Raises:
-        TrainingError: no document would be left to train on.
+        TrainingSettingError: no document would be left to train on.
     """
     if not 0 <= held_out < len(documents):
-        raise TrainingError(
-            f"held_out: {held_out} of {len(documents)} documents; allowed: 0 to "
-            f"{len(documents) - 1}"
+        raise TrainingSettingError(
+            not_allowed("held_out", held_out, f"0 to {len(documents) - 1} of the documents")
         )
     keys = {d: hashlib.sha256(f"{seed}/{d.digest}".encode()).hexdigest() for d in documents}
     chosen = set(sorted(documents, key=keys.__getitem__)[:held_out])
@@ -171,7 +169,7 @@ def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Id
         `[rows, length]`; the tokens that do not fill a last row are left out.
 
     Raises:
-        TrainingError: the text is shorter than one row.
+        TrainingSettingError: the text is shorter than one row.
     """
     pieces = [np.append(ids, separator) for ids in documents]
     generator = np.random.RandomState(seed)
@@ -179,7 +177,7 @@ def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Id
     tokens = np.concatenate(joined) if joined else np.empty(0, dtype=np.int64)
     rows = len(tokens) // length
     if rows == 0:
-        raise TrainingError(
+        raise TrainingSettingError(
             f"sequence_length: {length} is longer than the whole training text of {len(tokens)} "
             "tokens; give more text or a shorter length"
         )

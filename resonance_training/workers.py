@@ -1,7 +1,5 @@
 """Trainings side by side in processes of their own, each with its share of the threads."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

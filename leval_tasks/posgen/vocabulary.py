@@ -1,13 +1,22 @@
 """The number vocabulary: which token id of a model's tokenizer stands for which number."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 from leval_tasks.posgen.sequences import PosGenError, Tokens
 
 SPECIAL_TOKENS = ("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[EOS]")
+PREFIX = "[EOS]"  # starts every sequence
+
+
+def special_id(token: str, modulus: int) -> int:
+    """Id of a special token in a PosGen checkpoint: they follow the numbers 0..m-1."""
+    return modulus + SPECIAL_TOKENS.index(token)
+
+
+def vocabulary_size(modulus: int) -> int:
+    """Tokens of a PosGen checkpoint: the numbers and the special ones."""
+    return modulus + len(SPECIAL_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ def build_tokenizer(modulus: int) -> Any:
     inner = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     inner.post_processor = processors.TemplateProcessing(
-        single="[EOS] $A", special_tokens=[("[EOS]", words.index("[EOS]"))]
+        single=f"{PREFIX} $A", special_tokens=[(PREFIX, special_id(PREFIX, modulus))]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,
@@ -86,6 +95,6 @@ def build_tokenizer(modulus: int) -> Any:
         pad_token="[PAD]",
         cls_token="[CLS]",
         sep_token="[SEP]",
-        eos_token="[EOS]",
-        bos_token="[EOS]",
+        eos_token=PREFIX,
+        bos_token=PREFIX,
     )

@@ -23,8 +23,7 @@ def test_absent_programs_and_engines_are_reasons(checks, monkeypatch):
     assert checks.missing({"vllm": True}) == {"browser": "chromedriver not found"}
     there["chromedriver"] = "/usr/bin/chromedriver"
     assert checks.missing({"vllm": True}) == {}
-    found = checks.missing({"vllm": False, "reason": "no wheel"})
-    assert found == {"vllm": "no wheel"}
+    assert checks.missing({"vllm": False, "reason": "no wheel"}) == {"vllm": "no wheel"}
     there.clear()
     assert set(checks.missing({"vllm": True})) == {"browser", "latex"}
 
@@ -34,6 +33,7 @@ def test_what_cannot_run_is_named_and_in_ci_that_is_a_failure(checks, monkeypatc
     monkeypatch.setenv("PATH", os.environ["PATH"])  # it puts its own environment first
     steps = []
     monkeypatch.setattr(checks, "run", lambda name, command, **_: steps.append(command))
+    monkeypatch.setattr(checks, "run_side_by_side", steps.extend)
     monkeypatch.setattr(checks.json, "loads", lambda text: {"vllm": True})
     monkeypatch.setattr(checks.Path, "read_text", lambda path: "")
     monkeypatch.setattr(checks, "missing", lambda installed: {"latex": "pdflatex not found"})
@@ -44,7 +44,25 @@ def test_what_cannot_run_is_named_and_in_ci_that_is_a_failure(checks, monkeypatc
             checks.main()
     else:
         checks.main()
-    said = capsys.readouterr().out
-    assert "pdflatex not found" in said
-    assert "tests/t.py::test_latex" in said
+    output = capsys.readouterr().out
+    assert "pdflatex not found" in output
+    assert "tests/t.py::test_latex" in output
+    assert set(checks.STATIC) <= set(steps)
     assert steps[-1][-1] == "(vllm or ray or browser or latex) and not latex"
+
+
+def test_checks_side_by_side_are_shown_whole_and_any_failure_ends_the_run(
+    checks, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(checks, "BIN", Path("/bin"))
+    wait = f"until [ -e {tmp_path}/there ]; do sleep 0.05; done"
+    steps = (
+        ("first", ("sh", "-c", f"{wait}; echo one; echo wrong >&2; exit 3")),
+        ("second", ("sh", "-c", f"touch {tmp_path}/there; echo two")),
+    )
+    with pytest.raises(SystemExit) as ended:
+        checks.run_side_by_side(steps)
+    assert ended.value.code == 3
+    output = capsys.readouterr().out
+    assert output.index("one\nwrong\n") < output.index("exit code 3") < output.index("two\n")
+    checks.run_side_by_side(steps[1:])

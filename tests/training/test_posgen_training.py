@@ -1,7 +1,6 @@
 """PosGen training: the stack against single models, resuming, errors, and lm-eval's own view."""
 
 import csv
-import dataclasses
 import json
 
 import numpy as np
@@ -9,13 +8,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from leval_border.errors import SettingError
 from resonance_training import posgen_settings as settings
 from resonance_training import posgen_train, t5_layer
+from resonance_training.errors import TrainingError, TrainingSettingError
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_evaluate import evaluate_checkpoint
 from resonance_training.posgen_models import build_model, build_stack
-from resonance_training.posgen_settings import Architecture, Recipe, Run, TrainingError
-from resonance_training.posgen_train import open_folder, train_all, train_stack
+from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe
+from resonance_training.posgen_train import train_all, train_stack
 from resonance_vllm.core.frequencies import attention_factor, inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
@@ -23,7 +24,11 @@ pytestmark = pytest.mark.hf
 
 SMALL = {"hidden": 32, "heads": 2, "head_dim": 16, "feed_forward": 48}
 DATA = {"train": 96, "validation": 12, "test": 12, "train_length": 16, "length": 48}
-RUNS = [Run("cot", "rope", 0), Run("recursive", "resonance_yarn", 1), Run("cot", "yarn", 2)]
+RUNS = [
+    PosGenRun("cot", "rope", 0),
+    PosGenRun("recursive", "resonance_yarn", 1),
+    PosGenRun("cot", "yarn", 2),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +48,7 @@ def _recipe(**changes):
         batch_size=40,
         learning_rate=3e-3,
     )
-    return dataclasses.replace(recipe, **changes)
+    return recipe.changed(**changes)
 
 
 T5 = Architecture(kind="t5", **SMALL)
@@ -53,7 +58,7 @@ T5 = Architecture(kind="t5", **SMALL)
 @pytest.mark.parametrize("encoding", settings.ENCODINGS)
 def test_stack_gives_the_logits_of_each_single_model(architecture, encoding):
     recipe = _recipe(architecture=architecture)
-    runs = [Run("cot", encoding, 0), Run("cot", "rope", 5)]
+    runs = [PosGenRun("cot", encoding, 0), PosGenRun("cot", "rope", 5)]
     stack = build_stack(recipe, runs).eval()
     ids = torch.randint(0, 22, (2, 3, 49), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -65,8 +70,8 @@ def test_stack_gives_the_logits_of_each_single_model(architecture, encoding):
 
 def test_t5_layer_is_plain_rope_maths():
     """One layer written out from the definition, angles from `inv_freq` alone."""
-    run = Run("cot", "yarn", 3)
-    recipe = _recipe(architecture=dataclasses.replace(T5, layers=1))
+    run = PosGenRun("cot", "yarn", 3)
+    recipe = _recipe(architecture=T5.changed(layers=1))
     model = build_model(recipe, run).eval().double()
     model.model.rotary_emb.float()
     weights = {k: v.double() for k, v in model.state_dict().items()}
@@ -169,7 +174,7 @@ _STEPS = (posgen_train._Recorder, "on_step_end")  # the step is in memory only, 
     ],
 )
 def test_a_killed_run_resumes_to_the_same_result(tmp_path, killed, where, dropout, keep):
-    architecture = dataclasses.replace(T5, dropout=dropout)
+    architecture = T5.changed(dropout=dropout)
     recipe = _recipe(architecture=architecture, evaluate_every=1, keep=keep)
     runs = RUNS[:2]
 
@@ -248,13 +253,13 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path)
     assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [
         {"schema_version": 1, "kept": True}
     ]
-    with pytest.raises(TrainingError, match="holds runs with other settings"):
+    with pytest.raises(TrainingError, match="holds a run with other settings"):
         list(train_all(_recipe(epochs=2), [run], tmp_path, device="cpu"))
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
-    with pytest.raises(TrainingError, match="not empty and holds no PosGen runs"):
-        open_folder(other, recipe)
+    with pytest.raises(TrainingSettingError, match="not empty and holds no such training"):
+        list(train_all(recipe, [run], other, device="cpu"))
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
@@ -267,12 +272,12 @@ def test_code_preset_freezes_feed_forward_and_scales_only_in_evaluation(tmp_path
     code = settings.preset("code")
     assert code.scaling.factor == pytest.approx(3.954, abs=1e-3)
     assert code.keep == "best"
-    architecture = dataclasses.replace(T5, freeze_feed_forward=True)
+    architecture = T5.changed(freeze_feed_forward=True)
     recipe = _recipe(architecture=architecture, scaling=code.scaling, epochs=1)
-    run = Run("cot", "resonance_yarn", 0)
+    run = PosGenRun("cot", "resonance_yarn", 0)
     stack = build_stack(recipe, [run])
     assert not torch.allclose(stack.train_angles, stack.eval_angles)
-    unscaled = build_stack(recipe, [Run("cot", "resonance", 0)])
+    unscaled = build_stack(recipe, [PosGenRun("cot", "resonance", 0)])
     assert torch.equal(stack.train_angles, unscaled.eval_angles)
     train_stack(recipe, [run], tmp_path, device="cpu")
     saved = t5_layer.PosGenT5ForCausalLM.from_pretrained(tmp_path / run.folder).state_dict()
@@ -295,7 +300,7 @@ def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
 def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
     data = {**DATA, "train": 400}
     recipe = _recipe(architecture=architecture, data=data, epochs=12)
-    run = Run("cot", "resonance_yarn", 4)
+    run = PosGenRun("cot", "resonance_yarn", 4)
     (result,) = train_stack(recipe, [run], tmp_path, device="cpu")
     metrics = evaluate_checkpoint(str(tmp_path / run.folder))
     own = dict(result["test"])
@@ -324,7 +329,7 @@ def test_a_model_without_numbers_and_an_unknown_subtask_are_refused(tmp_path):
     recipe = _recipe(epochs=1)
     train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
     folder = tmp_path / RUNS[0].folder
-    with pytest.raises(TrainingError, match="Did you mean 'cot'"):
+    with pytest.raises(TrainingError, match="did you mean 'cot'"):
         evaluate_checkpoint(str(folder), subtask="coT")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -358,15 +363,16 @@ def test_other_backends_stop_with_an_error_that_names_hf_long(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Run("cot", "resonace", 0), "Did you mean 'resonance'"),
-        (lambda: Run("kot", "rope", 0), "Did you mean 'cot'"),
-        (lambda: settings.preset("papr"), "Did you mean 'paper'"),
-        (lambda: Architecture(kind="gpt"), "architecture is 'gpt'"),
-        (lambda: Architecture(dropout=0.1), "use t5"),
-        (lambda: _recipe(epochs=0), "epochs: 0"),
-        (lambda: _recipe(keep="bestt"), "Did you mean 'best'"),
+        (lambda: PosGenRun("cot", "resonace", 0), "did you mean 'resonance'"),
+        (lambda: PosGenRun("kot", "rope", 0), "did you mean 'cot'"),
+        (lambda: settings.preset("papr"), "did you mean 'paper'"),
+        (lambda: T5.changed(kind="gpt"), "^kind: 'gpt' is not allowed; allowed: llama, t5"),
+        (lambda: Architecture(**SMALL).changed(dropout=0.1), "^dropout: 0.1 .* use t5"),
+        (lambda: _recipe(epochs=0), "^epochs: 0 is not allowed; allowed: a number above 0"),
+        (lambda: _recipe(epoch=1), "epoch: unknown setting; .*did you mean 'epochs'"),
+        (lambda: _recipe(keep="bestt"), "did you mean 'best'"),
     ],
 )
 def test_wrong_settings_are_named(make, message):
-    with pytest.raises(TrainingError, match=message):
+    with pytest.raises(SettingError, match=message):
         make()

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resonance_training import text
-from resonance_training.posgen_settings import TrainingError
-from resonance_training.text import Document
+from resonance_training.errors import TrainingError
+from resonance_training.text import TrainingText
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
 
@@ -45,14 +45,14 @@ def test_pack_keeps_every_token_in_order_within_a_document():
 
 
 def test_split_is_by_document_and_follows_from_the_text():
-    documents = [Document("a", f"text {i}") for i in range(9)]
+    documents = [TrainingText("a", f"text {i}") for i in range(9)]
     train, held = text.split_documents(documents, 3, seed=1)
     assert (len(train), len(held)) == (6, 3)
     assert not set(train) & set(held)
     again = text.split_documents(documents[::-1], 3, seed=1)[1]
     assert set(again) == set(held)
     assert {text.split_documents(documents, 3, seed=s)[1][0] for s in range(9)} != {held[0]}
-    with pytest.raises(TrainingError, match="held_out: 9 of 9"):
+    with pytest.raises(TrainingError, match="held_out: 9 is not allowed; allowed: 0 to 8"):
         text.split_documents(documents, 9, seed=1)
 
 
@@ -64,11 +64,18 @@ def test_reading_and_its_errors(tmp_path):
     (tmp_path / "c.jsonl").write_text(json.dumps({"text": "x"}) + "\n{oops\n")
     with pytest.raises(TrainingError, match=r"c\.jsonl, line 2"):
         text.read_documents([str(tmp_path / "c.jsonl")])
-    with pytest.raises(TrainingError, match="'nowhere' is no file"):
+    with pytest.raises(TrainingError, match=r"^data: 'nowhere' is not allowed; allowed: a \.jsonl"):
         text.read_documents(["nowhere"])
     (tmp_path / "empty.txt").write_text(" ")
     with pytest.raises(TrainingError, match="no text"):
         text.read_documents([str(tmp_path / "empty.txt")])
+
+
+def test_a_record_ends_with_a_newline_and_nothing_else(tmp_path):
+    words = ["one\u2028two\x85three", "four\x0cfive\u2029six"]
+    lines = [json.dumps({"text": each}, ensure_ascii=False) for each in words]
+    (tmp_path / "a.jsonl").write_text("\r\n".join(lines), encoding="utf-8")
+    assert [d.text for d in text.read_documents([str(tmp_path / "a.jsonl")])] == words
 
 
 def test_a_hub_data_set_is_read_no_further_than_asked(monkeypatch):
