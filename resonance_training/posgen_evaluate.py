@@ -5,7 +5,7 @@ from pathlib import Path
 
 from leval_border.errors import one_of
 from leval_tasks.posgen.sequences import SUBTASKS
-from resonance_training.errors import TrainingSettingError
+from resonance_training.errors import TrainingError, TrainingSettingError
 
 
 def evaluate_checkpoint(
@@ -24,6 +24,7 @@ def evaluate_checkpoint(
 
     Raises:
         TrainingSettingError: the sub-task is unknown, or neither given nor in the checkpoint.
+        TrainingError: the folder holds no checkpoint.
     """
     import lm_eval
     from lm_eval.tasks import TaskManager
@@ -34,7 +35,7 @@ def evaluate_checkpoint(
 
     file = Path(checkpoint) / "config.json"
     if not file.is_file():
-        raise TrainingSettingError(
+        raise TrainingError(
             f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder"
         )
     config = json.loads(file.read_text(encoding="utf-8"))

@@ -220,8 +220,7 @@ def train_all(
 
     Raises:
         PosGenError: the sequences cannot be made as asked; the folder is left alone.
-        TrainingSettingError: the folder holds something else.
-        TrainingError: a loss is no number.
+        TrainingError: the folder holds something else, or a loss is no number.
     """
     for subtask in {run.subtask for run in runs}:
         splits(recipe.settings(subtask))

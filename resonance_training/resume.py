@@ -11,7 +11,7 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback
 
 from leval_border.files import read_object, write_text
-from resonance_training.errors import TrainingSettingError
+from resonance_training.errors import TrainingError
 
 STATE_FILE = "trainer_state.json"
 CLOCK = "leval_harness_clock"
@@ -45,18 +45,18 @@ def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
         request: what is asked for, JSON-able.
 
     Raises:
-        TrainingSettingError: the folder holds something else.
+        TrainingError: the folder holds something else.
     """
     folder = file.parent
     if file.is_file():
         if read_object(file) == json.loads(json.dumps(request)):
             return True
-        raise TrainingSettingError(
+        raise TrainingError(
             f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
             "or repeat the settings to continue there"
         )
     if folder.is_dir() and any(not inside.name.startswith(".") for inside in folder.iterdir()):
-        raise TrainingSettingError(
+        raise TrainingError(
             f"out: {folder} is not empty and holds no such training; choose another folder"
         )
     return False

@@ -89,6 +89,14 @@ posgen table {results}/posgen_train {results}/posgen_train --figure x.svg
 finetune
 finetune model
 finetune model --out new --data text.txt --steps x
+posgen train --preset nope --out new
+posgen train --subtask nope --out new
+posgen train --encoding nope --out new
+posgen train --keep nope --out new
+posgen train --epochs -1 --out new
+posgen evaluate model --subtask nope
+finetune model --out new --data text.txt --preset nope
+finetune model --out new --data text.txt --steps -1
 lm-eval run --rope
 lm-eval run --rope-precision model
 lm-eval run --rope yarn:factor=2
@@ -107,15 +115,7 @@ export model --rope yarn --out new
 export model --rope yarn:factor=0.5 --out new
 export model --rope dynamic:factor=1 --out new
 export model --rope {{ --out new
-posgen train --preset nope --out new
-posgen train --subtask nope --out new
-posgen train --encoding nope --out new
-posgen train --keep nope --out new
 posgen train --modulus 0 --out new
-posgen train --epochs -1 --out new
-posgen evaluate model --subtask nope
-finetune model --out new --data text.txt --preset nope
-finetune model --out new --data text.txt --steps -1
 """
 # 1 today; nobody asked for a change, and 2 would be as right.
 EITHER = """

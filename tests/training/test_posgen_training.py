@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from leval_border.errors import SettingError
 from resonance_training import posgen_settings as settings
 from resonance_training import posgen_train, t5_layer
-from resonance_training.errors import TrainingError, TrainingSettingError
+from resonance_training.errors import TrainingError
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_evaluate import evaluate_checkpoint
 from resonance_training.posgen_models import build_model, build_stack
@@ -258,7 +258,7 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
-    with pytest.raises(TrainingSettingError, match="not empty and holds no such training"):
+    with pytest.raises(TrainingError, match="not empty and holds no such training"):
         list(train_all(recipe, [run], other, device="cpu"))
 
 
