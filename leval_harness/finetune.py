@@ -39,7 +39,6 @@ def command(
 
     Example: leval-harness finetune smollm2 --data books.jsonl --rope yarn:factor=2 --out tuned
     """
-    from resonance_training.finetune import finetune
     from resonance_training.finetune_settings import preset as load
     from resonance_vllm.settings import parse_rope
 
@@ -47,6 +46,8 @@ def command(
         changes["rope"] = None if rope == "none" else parse_rope(rope)
     given = {name: value for name, value in changes.items() if value is not None or name == "rope"}
     settings = load(preset).changed(**given)
+    from resonance_training.finetune import finetune  # torch, once all is known to be meant
+
     if model == "smollm2":
         from leval_sweep.smollm2 import prepare
 

@@ -60,7 +60,6 @@ def train(
     """
     from leval_tasks.posgen.sequences import SUBTASKS
     from resonance_training import posgen_settings as settings
-    from resonance_training.posgen_train import train_all
 
     recipe = settings.preset(preset)
     asked: dict[str, Any] = {
@@ -81,6 +80,8 @@ def train(
         for encoding in encodings or settings.ENCODINGS
         for seed in recipe.seeds
     ]
+    from resonance_training.posgen_train import train_all  # torch, once all is known to be meant
+
     results: list[dict[str, Any]] = []
     for result in train_all(
         recipe, runs, out, stack_size=stack, jobs=jobs, save_steps=save_steps, device=device

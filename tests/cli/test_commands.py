@@ -1,0 +1,191 @@
+"""Every command: an example in its help, exit code 2 for wrong usage, no traceback.
+
+The commands are those of `COMMANDS`, so a new one is tested here without a line.
+"""
+
+import re
+import subprocess
+import sys
+
+import click
+import pytest
+
+from leval_border.errors import SettingError, UserError
+from leval_harness.main import COMMANDS, GROUPS, cli, main
+
+NOWHERE = "no-such-thing/anywhere"
+OWN_PARSER = ("lm-eval",)
+"""Their arguments are another program's, which tells what is wrong with them."""
+
+
+def _leaves(command, path=()):
+    """Path and click command of everything that can be run."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    with click.Context(command) as context:
+        for name in command.list_commands(context):
+            yield from _leaves(command.get_command(context, name), (*path, name))
+
+
+LEAVES = dict(_leaves(cli))
+OURS = {path: command for path, command in LEAVES.items() if path != OWN_PARSER}
+by_path = pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+by_our_path = pytest.mark.parametrize("path", OURS, ids=" ".join)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """`run(*arguments)` gives exit code, output and errors of a command in this process."""
+    monkeypatch.delenv("LEVAL_HARNESS_DEBUG", raising=False)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return ended.value.code, out, err
+
+    return run
+
+
+def _with_nothing_there(command):
+    """Arguments for all that a command needs, names of nothing where words are free."""
+    for parameter in command.params:
+        if parameter.required:
+            choice = isinstance(parameter.type, click.Choice)
+            yield from [parameter.opts[0]] if isinstance(parameter, click.Option) else []
+            yield parameter.type.choices[0] if choice else NOWHERE
+
+
+def test_the_help_names_each_command_on_one_whole_line(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    lines = out.splitlines()
+    for commands in GROUPS.values():
+        for name, summary in commands.items():
+            assert summary.endswith(".")
+            (line,) = (line for line in lines if re.match(rf"  {name} +", line))
+            assert line.endswith(summary), "not cut off"
+    shown = re.findall(r"leval-harness ([a-z-]+)", out)
+    assert len(shown) == 3
+    assert set(shown) <= set(COMMANDS), "the first commands to type are there"
+
+
+@by_path
+def test_help_has_an_example_and_no_summary_is_cut_off(run, path):
+    code, out, _ = run(*path, "--help")
+    assert code == 0
+    _, example, line = " ".join(out.split()).partition("Example: leval-harness ")
+    assert example
+    assert " ".join(path) in line
+    for end in range(1, len(path)):
+        assert "..." not in run(*path[:end], "--help")[1].partition("Commands:")[2]
+
+
+@by_path
+def test_an_unknown_option_is_wrong_usage(run, path):
+    code, out, err = run(*path, "--no-such-option")
+    assert code == 2
+    assert "no-such-option" in err
+    assert out == ""
+
+
+@by_our_path
+def test_an_option_that_cannot_be_read_is_wrong_usage(run, path):
+    kinds = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
+    typed = [parameter for parameter in OURS[path].params if isinstance(parameter.type, kinds)]
+    for parameter in typed:
+        name = [parameter.opts[0]] if isinstance(parameter, click.Option) else []
+        code, _, err = run(*path, *name, "ünmöglich")
+        assert code == 2, parameter.name
+        assert "ünmöglich" in err or "Missing" in err
+
+
+def _reads(command):
+    """The arguments of a command that are files or names of models."""
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    return [each for each in arguments if not isinstance(each.type, click.Choice)]
+
+
+READING = {path: reads for path, command in OURS.items() if (reads := _reads(command))}
+
+
+@pytest.mark.parametrize("path", READING, ids=" ".join)
+def test_a_file_that_is_not_there_is_wrong_usage(run, path, tmp_path, monkeypatch):
+    """A model that is not there may be one that the hub did not give: that has failed."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*path, *_with_nothing_there(OURS[path]))
+    if isinstance(READING[path][0].type, click.Path) or path == ("sweep",):
+        assert code == 2
+        assert NOWHERE in err
+    else:
+        assert code in (1, 2)
+        assert err.startswith(("Error: ", "Usage: "))
+    assert out == ""
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+WRONG = {
+    ("sweep", "quickstrt"): "quickstart",
+    ("sweep", "quickstart", "--dry-run", "--set", "method.yarn.factor=2"): "methods",
+    ("finetune", NOWHERE, "--out", "x", "--preset", "cpuu"): "cpu",
+    ("score", "--task", "tofl", __file__): "toefl",
+    ("posgen", "train", "--out", "x", "--preset", "papr"): "paper",
+    ("posgen", "train", "--out", "x", "--encoding", "jarn"): "yarn",
+    ("posgen", "train", "--out", "x", "--subtask", "coot"): "cot",
+    ("swep", "quickstart"): "sweep",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG, ids=" ".join)
+def test_a_name_that_is_unknown_is_wrong_usage_and_the_near_one_is_named(
+    run, arguments, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert re.search(rf"did you mean.*'{WRONG[arguments]}'", err, re.IGNORECASE)
+    assert out == ""
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ((), 2),
+        (("--help",), 0),
+        (("score", "--task", "toefl", NOWHERE), 2),
+        (("score", "--task", "toefl", __file__), 1),
+        (("sweep", NOWHERE), 2),
+        (("posgen", "train", "--epochs", "0", "--out", "x"), 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_exit_codes_of_the_real_process(arguments, code, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "leval_harness", *arguments],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (SettingError("steps: 0 is not allowed"), 2, "Error: steps: 0 is not allowed"),
+        (UserError("loss: nan"), 1, "Error: loss: nan"),
+        (OSError(28, "No space left on device"), 1, "No space left on device"),
+    ],
+    ids=["ctrl-c", "setting", "user", "disk"],
+)
+def test_what_ends_a_command_decides_its_exit_code(run, monkeypatch, error, code, message):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(cli.get_command(None, "model"), "callback", fail)
+    ended, _, err = run("model", "smollm2")
+    assert ended == code
+    assert message in err
