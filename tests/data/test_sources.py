@@ -1,5 +1,6 @@
 """One source for a whole run; missing, broken and altered files are named."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -164,8 +165,9 @@ def test_sample_file_is_identified_and_marked():
     first, second = data.load(source, TOEFL), data.load(source, TOEFL)
     assert first.sha256 == second.sha256
     assert first.described()["sample"]
-    with pytest.raises(DataError, match=r"sample.* has no topic_retrieval_longchat\.jsonl"):
-        data.load(source, task_named("topic_retrieval"))
+    other = PublishedFile(name="other.jsonl", documents=1, questions=1)
+    with pytest.raises(DataError, match=r"sample.* has no other\.jsonl, which leval_toefl reads"):
+        data.load(source, dataclasses.replace(TOEFL, file=other))
 
 
 def test_list_says_what_is_missing(tmp_path):
