@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_leaderboard.layout import SCHEMA_VERSION
 from leval_sweep import own_tasks
@@ -64,15 +65,14 @@ def find_model(model: ModelConfig) -> ModelFiles:
     Raises:
         ModelNotFoundError: neither a checkpoint folder nor known to the hub.
     """
-    if model.backend not in ROPE_BACKENDS and not Path(model.path).expanduser().is_dir():
+    folder = user_path(model.path, f"models.{model.name}.path")
+    if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(path=model.path, config=None, identity=served)
     if model.path == "smollm2":
         from leval_sweep import smollm2
 
         folder = smollm2.prepare()
-    else:
-        folder = Path(model.path).expanduser()
     if folder.is_dir():
         folder = folder.resolve()
         identity: dict[str, Any] = {"files": folder_identity(folder)}
@@ -95,7 +95,10 @@ def _argument_identity(model: ModelConfig) -> dict[str, Any]:
     found = dict(model.args)
     for key in FOLDER_ARGS:
         value = found.get(key)
-        if isinstance(value, str) and (folder := Path(value).expanduser()).is_dir():
+        if not isinstance(value, str):
+            continue
+        folder = user_path(value, f"models.{model.name}.args.{key}")
+        if folder.is_dir():
             found[key] = folder_hashes(folder, MODEL_SUFFIXES)
     return found
 

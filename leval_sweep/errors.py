@@ -1,8 +1,5 @@
 """What can be wrong with a sweep, as exceptions whose message is for the user."""
 
-import difflib
-from collections.abc import Iterable
-
 from leval_border.errors import SettingError
 
 
@@ -24,20 +21,3 @@ class SweepLockedError(SweepError):
 
 class CellError(OSError):
     """A cell ended without its results; the message is its reason."""
-
-
-def near_matches(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` where something like `name` is known, else the known names.
-
-    Args:
-        name: what was written.
-        known: what could have been written.
-
-    Returns:
-        A clause that continues an error message.
-    """
-    names = sorted(set(known))
-    matches = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if matches:
-        return "; did you mean " + " or ".join(f"'{match}'" for match in matches) + "?"
-    return f"; known: {', '.join(names)}" if names else ""

