@@ -4,14 +4,20 @@ import dataclasses
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_leaderboard.layout import SCHEMA_VERSION
 from leval_sweep import own_tasks
-from leval_sweep.config import ROPE_BACKENDS, CellRequest, ModelConfig, SweepConfig, expand
+from leval_sweep.config import (
+    ROPE_BACKENDS,
+    CellRequest,
+    ModelConfig,
+    SweepConfig,
+    expand,
+    task_names,
+)
 from leval_sweep.data_identity import data_identity
 from leval_sweep.errors import ConfigError, ModelNotFoundError
 from leval_sweep.identity import (
@@ -214,7 +220,9 @@ def plan(config: SweepConfig) -> list[PlannedCell]:
         ConfigError: an unknown task, a model that cannot be found, settings that do not go
             together, or two cells that would compute the same.
     """
-    own_tasks.check_names(name for task in config.tasks for name in task.tasks)
+    own_tasks.check_names(task_names(config))
+    for task in config.tasks:
+        own_tasks.check_settings(task.tasks, task.metadata)
     found: dict[tuple[str, str | None, str], ModelFiles] = {}
     cells: dict[str, PlannedCell] = {}
     for request in expand(config):

@@ -26,6 +26,7 @@ from leval_sweep.config_values import (
     listed,
 )
 from leval_sweep.errors import ConfigError
+from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS, split_rope_type
 from resonance_vllm.settings import long_name
 
@@ -122,6 +123,12 @@ class ModelConfig(Settings):
     resources: dict[Text, Amount] = Field(default_factory=dict)
 
 
+def _metadata(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings of tasks: other projects' keys pass, one of ours misspelt does not."""
+    refuse_near_misses(given)
+    return given
+
+
 class TaskSettings(Settings):
     """What may stand in a task entry, and in the sweep for all of them.
 
@@ -133,7 +140,7 @@ class TaskSettings(Settings):
         num_fewshot: as lm-eval's `--num_fewshot`.
     """
 
-    metadata: PlainMapping = Field(default_factory=dict)
+    metadata: Annotated[PlainMapping, AfterValidator(_metadata)] = Field(default_factory=dict)
     gen_kwargs: PlainMapping = Field(default_factory=dict)
     task_gen_kwargs: Mappings = Field(default_factory=dict)
     limit: Count | None = None

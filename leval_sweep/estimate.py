@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from leval_backends import reading_once
+from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
 from leval_sweep.data_identity import PERPLEXITY_PREFIX, task_file
@@ -52,7 +52,7 @@ def documents(file: str, source: str) -> tuple[tuple[int, int], ...] | None:
 
         records: Iterable[Any] = sample.documents(file) if file in sample.FILES else []
     else:
-        found = sorted(Path(source).expanduser().rglob(file)) if source else []
+        found = sorted(user_path(source).rglob(file)) if source else []
         if not found:
             return None
         try:

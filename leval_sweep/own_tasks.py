@@ -5,7 +5,7 @@ Building that index takes seconds in every cell; ours alone takes milliseconds.
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -14,11 +14,15 @@ from typing import Any
 
 import yaml
 
-from leval_border.errors import near, one_of
+from leval_border.errors import SettingError, near, one_of
+from leval_border.settings import Settings
 from leval_sweep.errors import ConfigError
 from leval_sweep.identity import file_sha256
+from leval_tasks.metadata import ClosedSettings, PerplexitySettings, read_metadata
 
 FAMILIES = ("closed", "perplexity", "posgen")
+SETTINGS: dict[str, type[Settings]] = {"closed": ClosedSettings, "perplexity": PerplexitySettings}
+"""Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
 
 
 class _TagLoader(yaml.SafeLoader):
@@ -33,6 +37,7 @@ class OwnTask:
     """A task or group of ours: its name, version, and the tasks in it (itself for a task)."""
 
     name: str
+    family: str
     version: str
     members: tuple[str, ...]
 
@@ -68,7 +73,7 @@ def _class_version(content: dict[str, Any]) -> str:
 def own_tasks() -> dict[str, OwnTask]:
     """Name -> task or group, from every YAML file below `task_folders`."""
     found: dict[str, OwnTask] = {}
-    for folder in task_folders():
+    for family, folder in zip(FAMILIES, task_folders(), strict=True):
         for path in sorted(folder.rglob("*.yaml")):
             content = _load(path)
             version = str((content.get("metadata") or {}).get("version") or _class_version(content))
@@ -76,9 +81,9 @@ def own_tasks() -> dict[str, OwnTask]:
             if isinstance(content.get("group"), str) and isinstance(task, list):
                 names = tuple(each["task"] if isinstance(each, dict) else each for each in task)
                 name = content["group"]
-                found[name] = OwnTask(name=name, version=version, members=names)
+                found[name] = OwnTask(name=name, family=family, version=version, members=names)
             elif isinstance(task, str):
-                found[task] = OwnTask(name=task, version=version, members=(task,))
+                found[task] = OwnTask(name=task, family=family, version=version, members=(task,))
     return found
 
 
@@ -143,6 +148,22 @@ def check_names(names: Iterable[str]) -> None:
         if name not in known_to_all:
             near_ones = near(name, sorted(known_to_all)) or "; `lm_eval ls tasks` lists them all"
             raise ConfigError(f"tasks: {name!r} is no task{near_ones}")
+
+
+def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
+    """Refuse settings that one of our tasks would refuse, before a model is loaded for it.
+
+    Raises:
+        ConfigError: names the setting, its value and what is allowed.
+    """
+    known = own_tasks()
+    families = {known[name].family for name in members(names) if name in known}
+    for family in families & set(SETTINGS):
+        try:
+            read_metadata(SETTINGS[family], metadata)
+        except SettingError as error:
+            lines = str(error).splitlines()
+            raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
 
 
 def _is_there(name: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leval_border.files import json_lines
+from leval_border.files import json_lines, user_path
 from leval_border.settings import read
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
@@ -103,7 +103,7 @@ def resolve_source(settings: Mapping[str, Any]) -> Source:
         return Source("hub", HUB_REPOSITORY)
     if str(given) == "sample":
         return Source("sample", "leval_tasks.sample")
-    folder = Path(str(given)).expanduser()
+    folder = user_path(str(given), origin)
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "does not exist"
         raise DataError(f"{origin} {str(given)!r} {what}. {HOW_TO_GET}")

@@ -90,6 +90,12 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
         ("tasks", [{"limit": 3}], r"^config\.tasks\.0\.tasks: missing$"),
         ("tasks", ["a", ["b", 3]], r"config\.tasks\.1\.1: 3 is not allowed; allowed: text"),
         ("tasks", [{"tasks": "a", "metadata": {"x": 1j}}], r"tasks\.0\.metadata\.x: 1j is not"),
+        (
+            "tasks",
+            [{"tasks": "a", "metadata": {"num_dosc": 1}}],
+            r"tasks\.0\.metadata\.num_dosc: unk",
+        ),
+        ("metadata", {"num_dosc": 1}, r"config\.metadata\.num_dosc: unknown .* mean 'num_docs'"),
         ("name", "../up", r"config\.name: '\.\./up' is not allowed; allowed: a name"),
         ("name", ".hidden", r"is not allowed; allowed: a name"),
         ("seed", -1, r"config\.seed: -1 is not allowed; allowed: a number of at least 0"),
@@ -123,6 +129,11 @@ def test_a_served_model_gets_no_rope_from_here() -> None:
     config = changed("models/small/backend", "local-completions")
     config["methods"] = {"as-served": None}
     assert [r.method for r in expand(parse_config(config))] == ["as-served"] * 4
+
+
+def test_keys_of_other_peoples_tasks_pass() -> None:
+    others = {"max_seq_lengths": [4096], "tokenizer": "x", "anything": {"at": "all"}}
+    assert parse_config({**GOOD, "metadata": others}).tasks[0].metadata == others
 
 
 def test_settings_of_a_task_go_before_the_sweeps_own() -> None:

@@ -228,7 +228,9 @@ def test_groups_are_their_tasks() -> None:
 
 
 def test_unknown_tasks_are_named_with_near_ones() -> None:
-    with pytest.raises(ConfigError, match="tasks: 'leval_gsn' is not allowed; .*did you mean 'leval_gsm'"):
+    with pytest.raises(
+        ConfigError, match=r"tasks: 'leval_gsn' is not allowed; .*did you mean 'leval_gsm'"
+    ):
         own_tasks.check_names(["leval_gsn"])
     with pytest.raises(ConfigError, match=r"there is no file nowhere\.yaml"):
         own_tasks.check_names(["nowhere.yaml"])
