@@ -96,15 +96,11 @@ def command(
     """
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
-    from leval_border.errors import SettingError
     from leval_sweep.cells import plan
     from leval_sweep.config import load_config
 
-    try:
-        loaded = load_config(config, overrides)
-        cells = plan(loaded)
-    except SettingError as error:
-        raise click.UsageError(str(error)) from error
+    loaded = load_config(config, overrides)
+    cells = plan(loaded)
     folder = out / loaded.name
     if dry_run:
         _dry_run(cells, folder, as_json)

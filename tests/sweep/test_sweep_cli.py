@@ -1,12 +1,15 @@
 """The command: exit codes, dry runs, shards and locks, without running a model."""
 
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from leval_border.files import write_json
+from leval_harness.main import main
 from leval_harness.sweep import command
 from leval_sweep import runner
 from leval_sweep.cells import PlannedCell, plan
@@ -99,12 +102,19 @@ def test_documents_by_number_and_by_questions() -> None:
         [],
     ],
 )
-def test_wrong_usage_is_exit_code_2(config: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_wrong_usage_is_exit_code_2(
+    config: Path, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     filled = [each.format(config=config) for each in arguments]
-    shown = CliRunner().invoke(command, [*filled, *(["--out", str(tmp_path)] if filled else [])])
-    assert shown.exit_code == 2
-    assert "Error: " in shown.output
-    assert "Traceback" not in shown.output
+    out = ["--out", str(tmp_path)] if filled else []
+    monkeypatch.setattr(sys, "argv", ["leval-harness", "sweep", *filled, *out])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert ended.value.code == 2
+    assert "Error: " in printed.err
+    assert "Traceback" not in printed.err
+    assert not printed.out
 
 
 def test_shards_are_all_cells_once(config: Path) -> None:
