@@ -6,7 +6,7 @@ from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results.chance import CHANCE_NOTE
-from leval_leaderboard.results.schema import Run
+from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.escape import plain

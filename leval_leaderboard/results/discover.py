@@ -2,23 +2,29 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from leval_leaderboard.cell_record import CellRecord, DoneRecord, FailedRecord
 from leval_leaderboard.layout import CELL, DONE, FAILED
 from leval_leaderboard.results.fields import (
+    NewerSchemaError,
     ResultsError,
     finite,
-    mapping,
     plain_name,
-    read_json,
-    text,
+    read_model,
+    read_versioned,
 )
-from leval_leaderboard.results.schema import Run, check_version, run_from_cell, run_from_lm_eval
+from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_leaderboard.results.runs import Run, run_of_cell, run_of_results
+
+Found = tuple[Run, list[Path], dict[str, str]]
+"""A run, its results files (newest last), and the SHA-256 promised for each file's name."""
 
 SKIPPED = {"page", "figures"}
 
 
-def find_runs(root: Path) -> Iterator[tuple[Run, list[Path], dict[str, str]]]:
+def find_runs(root: Path) -> Iterator[Found]:
     """Every evaluation below `root`, in a stable order.
 
     A folder with `cell.json` is one of our cells and is not searched further; elsewhere each
@@ -26,10 +32,6 @@ def find_runs(root: Path) -> Iterator[tuple[Run, list[Path], dict[str, str]]]:
 
     Args:
         root: a results folder, a sweep's folder, a cell's folder or an lm-eval output folder.
-
-    Yields:
-        the run, its results files (newest last), and the SHA-256 that its marker promises for each
-        file name.
 
     Raises:
         ResultsError: `root` is no folder, or a cell has a newer schema.
@@ -56,7 +58,7 @@ def inside(path: Path, root: Path) -> bool:
 
 def _plain(path: Path) -> Run:
     try:
-        return run_from_lm_eval(read_json(path), path)
+        return run_of_results(read_model(ResultsFile, path), path)
     except ResultsError as error:
         return _malformed(path.stem, path.parent, str(error))
 
@@ -68,54 +70,42 @@ def _malformed(run_id: str, folder: Path, reason: str) -> Run:
     )  # fmt: skip
 
 
-def _cell(folder: Path) -> tuple[Run, list[Path], dict[str, str]]:
+def _cell(folder: Path) -> Found:
     """A cell with its status; what is wrong with it becomes its reason."""
-    where = folder / CELL
     try:
-        raw = read_json(where)
+        run = run_of_cell(read_versioned(CellRecord, folder / CELL), folder)
+    except NewerSchemaError:
+        raise
     except ResultsError as error:
         return _malformed(folder.name, folder, str(error)), [], {}
     try:
-        run = run_from_cell(raw, where)
+        return _finished(run) if (folder / DONE).exists() else (_stopped(run), [], {})
+    except NewerSchemaError:
+        raise
     except ResultsError as error:
-        if "newer than" in str(error):
-            raise
-        return _malformed(folder.name, folder, str(error)), [], {}
-    try:
-        return _finished(run, folder)
-    except ResultsError as error:
-        if "newer than" in str(error):
-            raise
-        return run.stopped("malformed", str(error)[:300]), [], {}
+        return run.stopped("malformed", str(error)), [], {}
 
 
-def _finished(run: Run, folder: Path) -> tuple[Run, list[Path], dict[str, str]]:
-    """Apply the marker files to a run."""
-    if not (folder / DONE).exists():
-        if (folder / FAILED).exists():
-            failed = read_json(folder / FAILED)
-            kind = text(failed, "kind", folder / FAILED, default="error")
-            reason = text(failed, "reason", folder / FAILED, default="no reason was written")
-            return run.stopped("failed", f"{kind}: {reason}"[:300]), [], {}
-        return run.stopped("unfinished", "not finished"), [], {}
-    where = folder / DONE
-    done = read_json(where)
-    check_version(done, where)
-    if done.get("cell_id") != run.run_id:
+def _stopped(run: Run) -> Run:
+    """A cell that has no results, and why."""
+    if not (run.folder / FAILED).exists():
+        return run.stopped("unfinished", "not finished")
+    failed = read_model(FailedRecord, run.folder / FAILED)
+    return run.stopped("failed", f"{failed.kind}: {failed.reason}")
+
+
+def _finished(run: Run) -> Found:
+    """A cell whose marker says that it is done."""
+    folder, where = run.folder, run.folder / DONE
+    done = read_versioned(DoneRecord, where)
+    if done.cell_id != run.run_id:
         raise ResultsError(f"{where}: belongs to another cell than cell.json")
-    hashes = mapping(done, "files", where)
-    for name, value in hashes.items():
-        if not plain_name(name) or not isinstance(value, str):
+    for name in done.files:
+        if not plain_name(name):
             raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which is no file name")
         if not inside(folder / name, folder):
             raise ResultsError(f"{where}: {name[:80]!r} is missing")
-    telemetry = {
-        name: number
-        for name, value in mapping(done, "telemetry", where).items()
-        if (number := finite(value)) is not None
-    }
-    seconds = finite(done.get("seconds"))
-    names = sorted(hashes) or sorted(path.name for path in folder.iterdir())
+    names = sorted(done.files) or sorted(path.name for path in folder.iterdir())
     results = [
         folder / name
         for name in names
@@ -123,5 +113,7 @@ def _finished(run: Run, folder: Path) -> tuple[Run, list[Path], dict[str, str]]:
     ]
     if not results:
         raise ResultsError(f"{where}: the cell is marked done but has no results_*.json")
-    ready = Run(**{**run.__dict__, "status": "done", "seconds": seconds, "telemetry": telemetry})
-    return ready, results, dict(hashes)
+    counted = ((name, finite(value)) for name, value in done.telemetry.items())
+    telemetry = {name: number for name, number in counted if number is not None}
+    ready = replace(run, status="done", seconds=done.seconds, telemetry=telemetry)
+    return ready, results, done.files

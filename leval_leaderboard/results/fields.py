@@ -2,14 +2,14 @@
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator
 
-from leval_border.errors import UserError
+from leval_border.errors import UserError, shown
 from leval_border.settings import sentences
+from leval_leaderboard.layout import SCHEMA_VERSION
 
 LONGEST_NAME = 300
 LARGEST_NUMBER = 1e15
@@ -17,6 +17,10 @@ LARGEST_NUMBER = 1e15
 
 class ResultsError(UserError):
     """A results folder or one of its files that cannot be read; the message names the file."""
+
+
+class NewerSchemaError(ResultsError):
+    """Written by a version of leval-harness that is newer than this one."""
 
 
 class Outside(BaseModel):
@@ -47,7 +51,27 @@ def read_model(model: type[Model], path: Path) -> Model:
     Raises:
         ResultsError: not readable, not JSON, nested too deep, or not what the model says.
     """
+    return _typed(model, read_json(path), path)
+
+
+def read_versioned(model: type[Model], path: Path) -> Model:
+    """A JSON file of ours as a typed model.
+
+    Raises:
+        NewerSchemaError: its layout is newer than this reader.
+        ResultsError: as `read_model`.
+    """
     content = read_json(path)
+    version = content.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"{path}: schema_version {shown(version)} is newer than {SCHEMA_VERSION}, the newest "
+            "this version of leval-harness reads; upgrade leval-harness"
+        )
+    return _typed(model, content, path)
+
+
+def _typed(model: type[Model], content: dict[str, Any], path: Path) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as wrong:
@@ -91,49 +115,6 @@ def pair(value: object) -> tuple[float, float] | None:
     return None if top is None or bottom is None or bottom <= 0 else (top, bottom)
 
 
-def text(source: Mapping[str, Any], key: str, where: Path, default: str | None = None) -> str:
-    """A string field, shortened to 300 characters.
-
-    Raises:
-        ResultsError: missing without a default, or of another type.
-    """
-    value = source.get(key)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, str) or not value:
-        raise ResultsError(f"{where}: field '{key}' is {shown(value)}; expected a non-empty string")
-    return value[:LONGEST_NAME]
-
-
-def whole(source: Mapping[str, Any], key: str, where: Path) -> int | None:
-    """A non-negative whole number or null.
-
-    Raises:
-        ResultsError: another type, negative, or absurdly large.
-    """
-    value = source.get(key)
-    if value is None:
-        return None
-    number = finite(value)
-    if number is None or number < 0 or number != int(number):
-        raise ResultsError(f"{where}: field '{key}' is {shown(value)}; expected a whole number")
-    return int(number)
-
-
-def mapping(source: Mapping[str, Any], key: str, where: Path) -> dict[str, Any]:
-    """An object field; missing or null is empty.
-
-    Raises:
-        ResultsError: another type.
-    """
-    value = source.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ResultsError(f"{where}: field '{key}' is {shown(value)}; expected an object")
-    return value
-
-
 def plain_name(name: object) -> bool:
     """Whether `name` is a file name without any folder part, so that joining it stays inside."""
     return (
@@ -142,11 +123,3 @@ def plain_name(name: object) -> bool:
         and name not in {".", ".."}
         and not set(name) & set("/\\\0")
     )
-
-
-def shown(value: object) -> str:
-    """A short quotation of a value for an error message."""
-    try:
-        return repr(value)[:80]
-    except ValueError:  # an integer of more digits than Python prints
-        return "a number too large to print"

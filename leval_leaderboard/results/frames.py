@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from leval_leaderboard.results.schema import TELEMETRY, Run
+from leval_leaderboard.results.runs import TELEMETRY, Run
 from leval_leaderboard.results.scores import Score
 
 if TYPE_CHECKING:

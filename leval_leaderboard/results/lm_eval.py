@@ -1,23 +1,11 @@
-"""lm-eval's results file as scores."""
+"""lm-eval's results file, read as what others write: typed, and patient with what is in it."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from leval_leaderboard.results.chance import chance_level
 from leval_leaderboard.results.fields import LENIENT, Object, Outside, finite
-from leval_leaderboard.results.samples import NOT_SCORES, LoggedSamples
-from leval_leaderboard.results.schema import Run
-from leval_leaderboard.results.scores import Score, lower_is_better
-
-PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
-"""Metrics of which a task's first one is its main number."""
-
-OF_SOME_QUESTIONS = ("first", "second", "third")
-"""Topic retrieval asks for one of three topics in turn: each question has one of these."""
 
 Number = Annotated[float | None, BeforeValidator(lambda value: finite(value))]
 Text = Annotated[str | None, LENIENT]
@@ -48,12 +36,53 @@ class TaskMetadata(Outside):
     documents: Number = None
     partial: Flag = None
     chance: Number = None
+    settings: Annotated[dict[str, Any] | None, LENIENT] = None
+
+
+def _empty_if_null(value: object) -> object:
+    return {} if value is None else value
 
 
 class TaskConfig(Outside):
     """A task's configuration."""
 
-    metadata: Annotated[TaskMetadata, BeforeValidator(lambda value: value or {})] = TaskMetadata()
+    metadata: Annotated[TaskMetadata, BeforeValidator(_empty_if_null)] = TaskMetadata()
+    metric_list: Any = None
+
+    def aggregation(self, metric: str) -> str:
+        """How the task says that a metric is aggregated; empty if it does not."""
+        listed = self.metric_list if isinstance(self.metric_list, list) else []
+        for entry in listed:
+            if isinstance(entry, dict) and entry.get("metric") == metric:
+                return str(entry.get("aggregation") or "")[:60]
+        return ""
+
+
+class EvaluationConfig(Outside):
+    """What lm-eval was called with."""
+
+    model: Text = None
+    model_args: Any = None
+    limit: Number = None
+    gen_kwargs: Any = None
+    random_seed: Number = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """`model_args`, which lm-eval writes as a mapping or as `key=value,...`."""
+        if isinstance(self.model_args, str):
+            return dict(part.split("=", 1) for part in self.model_args.split(",") if "=" in part)
+        return self.model_args if isinstance(self.model_args, dict) else {}
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """`rope_parameters`, also where vLLM has them."""
+        arguments = self.arguments
+        overrides = arguments.get("hf_overrides")
+        rope = arguments.get("rope_parameters")
+        if rope is None and isinstance(overrides, dict):
+            rope = overrides.get("rope_parameters")
+        return rope if isinstance(rope, dict) else {}
 
 
 class SampleCounts(Outside):
@@ -70,141 +99,45 @@ class ResultsFile(Outside):
     groups: Object = Field({})
     group_subtasks: Object = Field({})
     configs: dict[str, TaskConfig | None] | None = None
-    counts: dict[str, Annotated[SampleCounts | None, LENIENT]] | None = Field(
-        None, alias="n-samples"
-    )
+    counts: Annotated[
+        dict[str, Annotated[SampleCounts | None, LENIENT]] | None, Field(alias="n-samples")
+    ] = None
     higher_is_better: Object = Field({})
+    config: Annotated[EvaluationConfig, BeforeValidator(_empty_if_null)] = EvaluationConfig()
+    model_name: Any = None
+    max_length: Any = None
+    date: Any = None
+    total_evaluation_time_seconds: Any = None
+    lm_eval_version: Text = None
+    transformers_version: Text = None
+    git_hash: Text = None
 
     def named_groups(self) -> set[str]:
         """Names that stand for several tasks."""
         return set(self.groups) | {name for name, tasks in self.group_subtasks.items() if tasks}
 
+    def config_of(self, task: str) -> TaskConfig:
+        """A task's configuration; an empty one where none was written."""
+        return (self.configs or {}).get(task) or TaskConfig()
 
-def task_scores(
-    run: Run, index: int, task: str, file: ResultsFile, samples: LoggedSamples | None
-) -> list[Score]:
-    """The scores of one task, one a metric; what must not be shown is `malformed`.
+    def counts_of(self, task: str) -> SampleCounts:
+        """How many questions a task has."""
+        return (self.counts or {}).get(task) or SampleCounts()
 
-    Args:
-        run: the run.
-        index: its place in `Results.runs`.
-        task: a key of the file's `results`.
-        file: the results file.
-        samples: what the task logged.
-    """
-    values = file.results[task]
-    counts = (file.counts or {}).get(task) or SampleCounts()
-    base = _common(run, index, task, file, samples)
-    metrics = _metrics(values)
-    better = file.higher_is_better.get(task)
-    better = better if isinstance(better, dict) else {}
-    main = next((m for m in PRIMARY if m in metrics), next(iter(metrics), ""))
-    scores = []
-    for metric, (value, stderr) in metrics.items():
-        number = finite(value)
-        score = replace(
-            base,
-            metric=metric,
-            primary=metric == main or ("perplexity" in metric and "@" in metric),
-            higher_is_better=better.get(metric) is not False and not lower_is_better(metric),
-        )
-        problem = _problem(base.task, metric, number, samples, counts.effective)
-        if problem:
-            score = replace(score, status="malformed", note=problem)
-        else:
-            score = replace(score, value=number, stderr=finite(stderr))
-        scores.append(score)
-    return scores or [replace(base, status="malformed", note="no metric in the results file")]
+    @property
+    def seconds(self) -> float | None:
+        """How long the evaluation took; lm-eval writes it as text."""
+        try:
+            return finite(float(self.total_evaluation_time_seconds))
+        except (TypeError, ValueError, OverflowError):
+            return None
 
-
-def _metrics(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """`metric -> (value, standard error)`, of the first filter that has it."""
-    first_filter: dict[str, str] = {}
-    metrics: dict[str, tuple[Any, Any]] = {}
-    for key, value in values.items():
-        metric, _, chosen = key.partition(",")
-        if not chosen or metric.endswith("_stderr") or metric in NOT_SCORES:
-            continue
-        if first_filter.setdefault(metric, chosen) == chosen:
-            metrics[metric[:100]] = (value, values.get(f"{metric}_stderr,{chosen}"))
-    return metrics
-
-
-def _common(
-    run: Run, index: int, task: str, file: ResultsFile, samples: LoggedSamples | None
-) -> Score:
-    """What the scores of a task share; what the file states is not computed again."""
-    config = (file.configs or {}).get(task) or TaskConfig()
-    counts = (file.counts or {}).get(task) or SampleCounts()
-    stated = config.metadata
-    data = stated.data or DocumentsRead(sample=stated.data_dir == "sample")
-    left_out = stated.partial
-    if left_out is None:  # older results
-        left_out = run.num_docs is not None and task.startswith("leval_")
-    original, effective = counts.original, counts.effective
-    limited = original is not None and effective is not None and effective < original
-    score = Score(
-        run=index,
-        task=task[:200],
-        n=None if effective is None else int(effective),
-        clusters=None if stated.documents is None else int(stated.documents),
-        chance=chance_level(task, stated.chance, ()),
-        partial=run.limit is not None or left_out or limited,
-        sample=data.sample is True or data.source == "sample",
-        source=(data.source or "")[:100],
-        data=data.fingerprint(),
-        python=(data.python_version or "")[:30],
-        softmax=(stated.softmax or "")[:30],
-    )
-    if samples is None:
-        return score
-    means = {name: _mean(values) for name, values in samples.flags.items()}
-    return replace(
-        score,
-        n=len(samples.questions),
-        clusters=len(set(samples.clusters)),
-        cut=means["truncated"],
-        unparsed=means["unparsed"],
-        prompt_tokens=means["prompt_tokens"],
-        kept_tokens=means["kept_tokens"],
-        chance=chance_level(task, stated.chance, samples.golds),
-    )
-
-
-def _mean(values: list[float]) -> float | None:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else None
-
-
-def _problem(
-    task: str, metric: str, number: float | None, samples: LoggedSamples | None, asked: float | None
-) -> str:
-    """Why a number must not be shown, or nothing."""
-    if number is None:
-        return "not a finite number"
-    ours = task.startswith(("leval_", "posgen_"))
-    if ours and "@" not in metric and not -1e-9 <= number <= 1 + 1e-9:
-        return f"{number:g} is outside 0..1"
-    if "perplexity" in metric and number < 1 - 1e-9:
-        return f"a perplexity of {number:g} is below 1"
-    if samples is None:
-        return ""
-    if samples.bad:
-        return f"{samples.bad} lines of the samples file are not JSON"
-    if asked is not None and asked != len(samples.questions):
-        return f"{asked:g} samples were scored, {len(samples.questions)} are logged"
-    if ours and metric in samples.metrics:
-        return _problem_of_samples(metric, number, samples)
-    return ""
-
-
-def _problem_of_samples(metric: str, number: float, samples: LoggedSamples) -> str:
-    pairs = [pair for pair in samples.metrics[metric] if pair is not None]
-    if len(pairs) != len(samples.questions) and metric not in OF_SOME_QUESTIONS:
-        return "a sample's score is not a number"
-    if any(bottom == 1.0 and not 0 <= top <= 1 for top, bottom in pairs):
-        return "a sample's score is outside 0..1"
-    again = sum(top for top, _ in pairs) / sum(bottom for _, bottom in pairs)
-    if all(bottom == 1.0 for _, bottom in pairs) and abs(again - number) > 1e-6:
-        return f"the samples give {again:.6g}, the results file says {number:.6g}"
-    return ""
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of the packages that it names."""
+        named = {
+            "lm_eval": self.lm_eval_version,
+            "transformers": self.transformers_version,
+            "git": self.git_hash,
+        }
+        return {name: version for name, version in named.items() if version is not None}

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.results.discover import find_runs, inside
+from leval_leaderboard.results.discover import Found, find_runs, inside
 from leval_leaderboard.results.fields import ResultsError, read_model
 from leval_leaderboard.results.frames import sample_frame, score_frame
-from leval_leaderboard.results.lm_eval import ResultsFile, task_scores
+from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.samples import LoggedSamples, Names, Samples, read_samples
-from leval_leaderboard.results.schema import Run
 from leval_leaderboard.results.scores import Score
+from leval_leaderboard.results.task_scores import task_scores
 
 
 @dataclass
@@ -39,9 +40,6 @@ class Results:
         return sample_frame(self)
 
 
-Found = tuple[Run, list[Path], dict[str, str]]
-
-
 def load_results(*folders: Path) -> Results:
     """Read one or more results folders into one.
 
@@ -60,7 +58,7 @@ def load_results(*folders: Path) -> Results:
         try:
             scores, logged = _read_run(run, index, files, hashes)
         except ResultsError as error:
-            run = run.stopped("malformed", str(error)[:300])
+            run = run.stopped("malformed", str(error))
             scores, logged = [], {}
         results.runs.append(run)
         results.scores += scores or _without_numbers(run, index)

@@ -2,12 +2,13 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.results.fields import finite, mapping, read_json
+from leval_leaderboard.results.fields import finite, read_model
+from leval_leaderboard.results.lm_eval import ResultsFile, TaskConfig
 from leval_leaderboard.results.load import Results
 from leval_leaderboard.results.recompute import (
     OURS,
@@ -43,7 +44,7 @@ class Outcome:
         """For `--json`."""
         return asdict(self)
 
-    def compare(self, name: str, said: Any, again: Callable[[], list[float | None]]) -> None:
+    def compare(self, name: str, stated: Any, again: Callable[[], list[float | None]]) -> None:
         """Note whether a figure is one of those that the samples give."""
         try:
             possible = again()
@@ -51,15 +52,17 @@ class Outcome:
             self.not_recomputed.append(f"{name}: {error}")
             return
         self.checked += 1
-        if not any(_agree(value, said) for value in possible):
+        if not any(_agree(value, stated) for value in possible):
             given = " or ".join("N/A" if v is None else f"{v:.8g}" for v in possible)
-            self.differences.append(f"{name}: samples give {given}, the results file says {said!r}")
+            self.differences.append(
+                f"{name}: samples give {given}, the results file says {stated!r}"
+            )
 
 
-def _agree(value: float | None, said: Any) -> bool:
-    number = finite(said)
+def _agree(value: float | None, stated: Any) -> bool:
+    number = finite(stated)
     if value is None or number is None:
-        return value is None and said == "N/A"
+        return value is None and stated == "N/A"
     return math.isclose(value, number, rel_tol=1e-6, abs_tol=1e-9)
 
 
@@ -97,23 +100,23 @@ def _verify_run(
     def named(task: str, what: str) -> str:
         return _name(results, index, task, what)
 
-    seen: dict[Path, dict[str, Any]] = {}
+    seen: dict[Path, ResultsFile] = {}
     for (run, task), samples in results.samples.items():
         if run != index:
             continue
         path = samples.path
         where = path.with_name(f"results_{path.stem.removeprefix(f'samples_{task}_')}.json")
-        content = seen[where] = seen.get(where) or read_json(where)
-        config = mapping(mapping(content, "configs", where), task, where)
+        file = seen[where] = seen.get(where) or read_model(ResultsFile, where)
+        config = file.config_of(task)
         values = logged_values(path)
-        for figure in _figures_of(mapping(content, "results", where).get(task)):
+        for figure in _figures_of(file.results.get(task)):
             if (index, task, figure[0]) not in refused:
                 name = named(task, figure[0])
                 _verify_figure(name, task, figure, values, config, outcome)
         if task in TASKS:
             _rescore(functools.partial(named, task), TASKS[task], path, config, outcome)
-    for where, content in seen.items():
-        _verify_groups(named, content, where, outcome)
+    for file in seen.values():
+        _verify_groups(named, file, outcome)
 
 
 def _figures_of(values: Any) -> Iterator[tuple[str, str, Any]]:
@@ -130,46 +133,35 @@ def _verify_figure(
     task: str,
     figure: tuple[str, str, Any],
     values: Values,
-    config: Mapping[str, Any],
+    config: TaskConfig,
     outcome: Outcome,
 ) -> None:
     """One figure; another project's task may aggregate in ways that only its code knows."""
-    (metric, chosen, said), own = figure, task.startswith(OURS)
-    if said == "N/A" and (chosen, metric) not in values:
+    (metric, chosen, stated), ours = figure, task.startswith(OURS)
+    if stated == "N/A" and (chosen, metric) not in values:
         return  # lm-eval's word for a standard error that it did not compute
 
     def again() -> list[float | None]:
         possible = figures(task, metric, chosen, values)
-        how = _aggregation(config, metric.removesuffix("_stderr"))
-        if own or how == "mean" or any(_agree(value, said) for value in possible):
+        measured = metric.removesuffix("_stderr")
+        how = config.aggregation(measured) or ("mean" if measured in MEANS else "")
+        if ours or how == "mean" or any(_agree(value, stated) for value in possible):
             return possible
         raise NotRecomputableError(f"the task aggregates it by {how or 'its own code'}")
 
-    outcome.compare(name, said, again)
+    outcome.compare(name, stated, again)
 
 
-def _aggregation(config: Mapping[str, Any], metric: str) -> str:
-    """How a task's configuration says that a metric is aggregated; empty if it does not."""
-    listed = config.get("metric_list")
-    for entry in listed if isinstance(listed, list) else ():
-        if isinstance(entry, dict) and entry.get("metric") == metric and entry.get("aggregation"):
-            return str(entry["aggregation"])[:60]
-    return "mean" if metric in MEANS else ""
-
-
-def _verify_groups(
-    named: Callable[[str, str], str], content: Mapping[str, Any], where: Path, outcome: Outcome
-) -> None:
+def _verify_groups(named: Callable[[str, str], str], file: ResultsFile, outcome: Outcome) -> None:
     """A group's figures from those of its tasks."""
-    results = mapping(content, "results", where)
-    for group, members in mapping(content, "group_subtasks", where).items():
+    for group, members in file.group_subtasks.items():
         if not isinstance(members, list) or not members:
             continue
-        parts = [part for name in members if isinstance(part := results.get(name), dict)]
-        for metric, chosen, said in _figures_of(mapping(content, "groups", where).get(group)):
-            if finite(said) is not None:
+        parts = [part for name in members if isinstance(part := file.results.get(name), dict)]
+        for metric, chosen, stated in _figures_of(file.groups.get(group)):
+            if finite(stated) is not None:
                 key = f"{metric},{chosen}"
-                outcome.compare(named(group, metric), said, functools.partial(_group, key, parts))
+                outcome.compare(named(group, metric), stated, functools.partial(_group, key, parts))
 
 
 def _group(key: str, parts: list[dict[str, Any]]) -> list[float | None]:
@@ -189,12 +181,11 @@ def _rescore(
     named: Callable[[str], str],
     task: ClosedTask,
     path: Path,
-    config: Mapping[str, Any],
+    config: TaskConfig,
     outcome: Outcome,
 ) -> None:
     """Judge the logged answers again with the official rule; every metric that follows must fit."""
-    settings = mapping(mapping(config, "metadata", path), "settings", path)
-    end_of_thinking = settings.get("end_of_thinking")
+    end_of_thinking = (config.metadata.settings or {}).get("end_of_thinking")
     end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
     chosen: object = None
     without = 0

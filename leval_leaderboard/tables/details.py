@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from leval_leaderboard.results.schema import TELEMETRY
+from leval_leaderboard.results.runs import TELEMETRY
 from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from leval_leaderboard.results.schema import Run
+from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.scores import Score, lower_is_better
 
 SIGNIFICANT, CANNOT_TELL = "*", "?"

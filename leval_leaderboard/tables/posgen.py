@@ -8,23 +8,54 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from leval_leaderboard.results import ResultsError
-from leval_leaderboard.results.fields import finite, mapping, read_json, text, whole
+from leval_leaderboard.results.fields import LENIENT, Object, Outside, read_json, read_versioned
 from leval_leaderboard.tables.model import Block, Cell, Column, Emphasis, Row, Table
 from leval_leaderboard.tables.provenance import machine, provenance_notes
 from leval_leaderboard.tables.published import SOURCE, TABLE_1
 
 LEARNED = 95.0
-SUBTASKS = {"recursive": "Recursive", "cot": "CoT", "semi_recursive": "Semi-recursive"}
-ENCODINGS = {
+SubTask = Literal["recursive", "cot", "semi_recursive"]
+Encoding = Literal["rope", "resonance", "yarn", "resonance_yarn"]
+SUBTASKS: dict[SubTask, str] = {
+    "recursive": "Recursive",
+    "cot": "CoT",
+    "semi_recursive": "Semi-recursive",
+}
+ENCODINGS: dict[Encoding, tuple[str, str]] = {
     "rope": ("RoPE", "RoPE"),
     "resonance": ("Resonance RoPE", "Resonance RoPE"),
     "yarn": ("YaRN", "YaRN (s=4)"),
     "resonance_yarn": ("Resonance YaRN", "Resonance YaRN (s=4)"),
 }
 """Our name of an encoding and the paper's."""
+
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Test(Outside):
+    id_accuracy: Fraction
+    ood_accuracy: Fraction
+    by_position: list[Annotated[float, Field(allow_inf_nan=False)]] = Field([])
+
+
+class _ResultFile(Outside):
+    """`result.json` of a trained model."""
+
+    schema_version: int = Field(ge=1)
+    subtask: SubTask
+    encoding: Encoding
+    seed: int = Field(0, ge=0)
+    test: _Test
+    seconds: Annotated[float | None, LENIENT] = None
+    command: str = ""
+    versions: Object = Field({})
+    host: Object = Field({})
 
 
 @dataclass(frozen=True)
@@ -35,8 +66,8 @@ class PosGenRun:
     `seconds` is its share of a stack's.
     """
 
-    subtask: str
-    encoding: str
+    subtask: SubTask
+    encoding: Encoding
     seed: int
     id_accuracy: float
     ood_accuracy: float
@@ -72,7 +103,7 @@ class Experiment:
     runs: tuple[PosGenRun, ...]
 
     @property
-    def places(self) -> dict[tuple[str, str], Place]:
+    def places(self) -> dict[tuple[SubTask, Encoding], Place]:
         """`(sub-task, encoding)` -> means over the seeds, in the paper's order."""
         found = {}
         for subtask in SUBTASKS:
@@ -104,33 +135,18 @@ def read_experiment(folder: Path) -> Experiment:
 
 
 def _read_run(file: Path) -> PosGenRun:
-    record = read_json(file)
-    if record.get("schema_version") != 1:
-        raise ResultsError(
-            f"{file}: schema_version {record.get('schema_version')!r}; this version reads 1"
-        )
-    test = mapping(record, "test", file)
-    accuracy = {name: finite(test.get(name)) for name in ("id_accuracy", "ood_accuracy")}
-    subtask, encoding = text(record, "subtask", file), text(record, "encoding", file)
-    if subtask not in SUBTASKS or encoding not in ENCODINGS:
-        raise ResultsError(f"{file}: '{subtask}' with '{encoding}' is no PosGen run of the paper's")
-    for name, value in accuracy.items():
-        if value is None or not 0 <= value <= 1:
-            raise ResultsError(f"{file}: test.{name} is {test.get(name)!r}; a fraction is expected")
-    by_position = test.get("by_position", [])
-    if not isinstance(by_position, list) or None in map(finite, by_position):
-        raise ResultsError(f"{file}: test.by_position must be a list of fractions")
+    record = read_versioned(_ResultFile, file)
     return PosGenRun(
-        subtask,
-        encoding,
-        whole(record, "seed", file) or 0,
-        100 * (accuracy["id_accuracy"] or 0.0),
-        100 * (accuracy["ood_accuracy"] or 0.0),
-        tuple(100 * value for value in by_position),
-        finite(record.get("seconds")),
-        text(record, "command", file, default=""),
-        mapping(record, "versions", file),
-        mapping(record, "host", file),
+        record.subtask,
+        record.encoding,
+        record.seed,
+        100 * record.test.id_accuracy,
+        100 * record.test.ood_accuracy,
+        tuple(100 * value for value in record.test.by_position),
+        record.seconds,
+        record.command,
+        record.versions,
+        record.host,
         file.parent,
     )
 
@@ -191,7 +207,7 @@ def _cells(place: Place | None, emphasis: Emphasis) -> list[Cell]:
 
 
 def _emphasis(
-    places: Mapping[tuple[str, str], Place], subtask: str, place: Place | None
+    places: Mapping[tuple[SubTask, Encoding], Place], subtask: SubTask, place: Place | None
 ) -> Emphasis:
     """Best and second of those that learned, if there are two to compare."""
     rivals = sorted(
@@ -228,7 +244,7 @@ def _distance(experiment: Experiment) -> str:
     )
 
 
-def published_accuracy(encoding: str, subtask: str) -> float:
+def published_accuracy(encoding: Encoding, subtask: SubTask) -> float:
     """The paper's out-of-distribution accuracy, %."""
     return TABLE_1[ENCODINGS[encoding][1]][list(SUBTASKS).index(subtask)][0]
 

@@ -187,12 +187,15 @@ def test_position_figure_draws_each_number_after_the_seed(tmp_path):
     ("change", "message"),
     [
         ({"schema_version": 2}, "schema_version 2"),
-        ({"encoding": "alibi"}, "'cot' with 'alibi' is no PosGen run"),
-        ({"test": {"id_accuracy": 0.9, "ood_accuracy": 40}}, "ood_accuracy is 40; a fraction"),
-        ({"test": {}}, "id_accuracy is None"),
+        ({"encoding": "alibi"}, "encoding: 'alibi' is not allowed; allowed: rope, resonance"),
+        (
+            {"test": {"id_accuracy": 0.9, "ood_accuracy": 40}},
+            "test.ood_accuracy: 40 is not allowed; allowed: a number of at most 1",
+        ),
+        ({"test": {}}, "test.id_accuracy: missing"),
         (
             {"test": {"id_accuracy": 0.9, "ood_accuracy": 0.4, "by_position": [0.5, "x"]}},
-            "by_position must be a list of fractions",
+            "test.by_position.1: 'x' is not allowed; allowed: a number",
         ),
     ],
 )
