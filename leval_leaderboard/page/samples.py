@@ -1,6 +1,5 @@
 """Question texts and answers as script files that load when somebody compares two methods."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from leval_leaderboard.results.samples import parsed_lines, question_key
 
 LONGEST_QUESTION = 2_000
 LONGEST_ANSWER = 1_500
+SCORES = ("exact_match", "acc", "score")
+"""Metrics that can say whether an answer is right; the first one logged does."""
 
 
 def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
@@ -34,65 +35,54 @@ def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
         if results.runs[run].status != "done" or task.startswith("ppl_"):
             continue
         questions, answers = _texts(samples.path)
-        content = json.dumps(questions, ensure_ascii=False)
-        digest = hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
-        if digest not in question_sets:
-            name = f"q{len(question_sets):05d}"
-            question_sets[digest] = name
-            _write(folder / f"{name}.js", script(name, questions))
+        content = json.dumps(questions)
+        if content not in question_sets:
+            name = question_sets[content] = f"q{len(question_sets):05d}"
+            _write(folder, name, questions)
         name = f"a{len(index):06d}"
-        _write(folder / f"{name}.js", script(name, answers))
-        index[f"{run} {task}"] = {"q": question_sets[digest], "a": name}
+        _write(folder, name, answers)
+        index[f"{run} {task}"] = {"q": question_sets[content], "a": name}
     return index
 
 
-def _write(path: Path, content: str) -> None:
-    path.write_text(content, encoding="utf-8", errors="replace")
+def _write(folder: Path, name: str, value: object) -> None:
+    (folder / f"{name}.js").write_text(script(name, value), encoding="utf-8")
 
 
 def _texts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`key -> [question, gold, document]` and `key -> [answer, extracted, score, ...]`."""
+    rows = [row for row in parsed_lines(path) if row is not None]
     questions: dict[str, Any] = {}
     answers: dict[str, Any] = {}
-    seen: object = None
-    for row in parsed_lines(path):
-        if row is None:
-            continue
-        seen = row.get("filter") if seen is None else seen
-        if row.get("filter") != seen:
+    for row in rows:
+        if row.get("filter") != rows[0].get("filter"):
             continue
         key, document, _ = question_key(row)
-        doc = row.get("doc") if isinstance(row.get("doc"), dict) else {}
-        assert isinstance(doc, dict)
-        gold = doc.get("gold", row.get("target"))
-        questions[key] = [
-            _cut(doc.get("question"), LONGEST_QUESTION), _cut(gold, LONGEST_QUESTION),
-            document[:100],
-        ]  # fmt: skip
-        answers[key] = _answer(row, doc)
+        doc = _object(row.get("doc"))
+        question = _cut(doc.get("question"), LONGEST_QUESTION)
+        gold = _cut(doc.get("gold", row.get("target")), LONGEST_QUESTION)
+        questions[key] = [question, gold, document[:100]]
+        answers[key] = _answer(row, _object(doc.get("prompt")))
     return questions, answers
 
 
-def _answer(row: dict[str, Any], doc: dict[str, Any]) -> list[Any]:
+def _answer(row: dict[str, Any], prompt: dict[str, Any]) -> list[Any]:
     extracted = row.get("filtered_resps")
     if isinstance(extracted, list) and extracted:  # SFiction asks twice: both answers are shown
         extracted = ", ".join(text for text in extracted if isinstance(text, str)) or extracted[0]
-    prompt = doc.get("prompt") if isinstance(doc.get("prompt"), dict) else {}
-    assert isinstance(prompt, dict)
-    score = next(
-        (
-            value
-            for m in ("exact_match", "acc", "score")
-            if (value := finite(row.get(m))) is not None
-        ),
-        None,
-    )
+    scores = (finite(row.get(metric)) for metric in SCORES)
     return [
-        _cut("\n\n".join(responses_of(row)), LONGEST_ANSWER), _cut(extracted, 200), number(score),
-        1 if finite(row.get("unparsed")) else 0, 1 if prompt.get("truncated") is True else 0,
-        finite(prompt.get("document_tokens")), finite(prompt.get("kept_head")),
-        finite(prompt.get("kept_tail")),
-    ]  # fmt: skip
+        _cut("\n\n".join(responses_of(row)), LONGEST_ANSWER),
+        _cut(extracted, 200),
+        number(next((score for score in scores if score is not None), None)),
+        1 if finite(row.get("unparsed")) else 0,
+        1 if prompt.get("truncated") is True else 0,
+        *(finite(prompt.get(name)) for name in ("document_tokens", "kept_head", "kept_tail")),
+    ]
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _cut(value: object, longest: int) -> str:

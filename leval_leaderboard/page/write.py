@@ -3,10 +3,12 @@
 import shutil
 from pathlib import Path
 
+from leval_border.errors import UserError
+from leval_border.files import write_text
 from leval_leaderboard.figures import write_figures
-from leval_leaderboard.page.data import comparisons, leaderboard, script, shown_rows
+from leval_leaderboard.page.data import comparisons, leaderboard, script
 from leval_leaderboard.page.samples import write_samples
-from leval_leaderboard.tables.analysis import Analysis
+from leval_leaderboard.tables import Analysis, leaderboard_table
 from leval_leaderboard.tables.escape import plain
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -23,10 +25,10 @@ def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
         title: heading of the page.
 
     Returns:
-        Path of `index.html`.
+        Path of `index.html`, which is written last.
 
     Raises:
-        ValueError: `out` holds something that is not a page of ours.
+        UserError: `out` holds something that is not a page of ours.
         OSError: it cannot be written.
     """
     from jinja2 import Environment, FileSystemLoader
@@ -34,30 +36,28 @@ def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
     _make_room(out)
     data = out / "data"
     data.mkdir()
-    shown = shown_rows(analysis)
-    board = leaderboard(analysis, shown)
+    board = leaderboard(leaderboard_table(analysis), analysis)
     board["samples"] = write_samples(analysis.results, data)
     board["compare"] = {}
-    for at, (baseline, found) in enumerate(comparisons(analysis, shown).items()):
-        board["compare"][baseline] = f"c{at:03d}"
-        (data / f"c{at:03d}.js").write_text(script(f"c{at:03d}", found), encoding="utf-8")
+    for at, (baseline, compared) in enumerate(comparisons(analysis).items()):
+        name = board["compare"][baseline] = f"c{at:03d}"
+        write_text(data / f"{name}.js", script(name, compared))
+    write_text(data / "leaderboard.js", script("leaderboard", board))
     figures = [
         {"src": f"figures/{drawn.name}", "title": plain(drawn.title)}
         for drawn in write_figures(analysis, out / "figures")
     ]
-    (data / "leaderboard.js").write_text(script("leaderboard", board), encoding="utf-8")
     for name in ("page.js", "compare.js", "page.css"):
         shutil.copyfile(TEMPLATES / name, out / name)
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+    flags = ("sample", "partial", "published")
     html = environment.get_template("index.html.j2").render(
         title=plain(title),
         figures=figures,
-        sample=any(row.get("sample") for row in board["rows"]),
-        partial=any(row.get("partial") for row in board["rows"]),
-        published=any(row.get("published") for row in board["rows"]),
+        **{flag: any(row.get(flag) for row in board["rows"]) for flag in flags},
     )
     index = out / "index.html"
-    index.write_text(html, encoding="utf-8")
+    write_text(index, html)
     return index
 
 
@@ -65,10 +65,11 @@ def _make_room(out: Path) -> None:
     """Remove an earlier page, and nothing that is not one."""
     if out.exists() and any(out.iterdir()):
         if not (out / MARKER).is_file():
-            raise ValueError(
+            raise UserError(
                 f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
             )
         for name in ("data", "figures"):
             shutil.rmtree(out / name, ignore_errors=True)
+        (out / "index.html").unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     (out / MARKER).write_text("Written by leval-harness page; replaced when it is run again.\n")

@@ -48,12 +48,9 @@ def heading(entry: Entry) -> str:
 
 def lines(entries: Sequence[Entry]) -> list[Line]:
     """Rows of a block: lengths ascending, methods in the order of the runs."""
-    order = {label: at for at, label in enumerate(dict.fromkeys(e.label for e in entries))}
     by_place = grouped(entries, lambda entry: (entry.label, entry.run.context_length))
     made = [Line(label, length, part) for (label, length), part in by_place.items()]
-    return sorted(
-        made, key=lambda line: (-1 if line.length is None else line.length, order[line.label])
-    )
+    return sorted(made, key=lambda line: -1 if line.length is None else line.length)
 
 
 def score_table(
@@ -99,9 +96,7 @@ def score_table(
 def leaderboard_table(analysis: Analysis) -> Table:
     """Everything on one board: all tasks and perplexities, and the paper's rows of its models."""
     entries = [e for e in analysis.entries if e.score.primary and e.score.family not in HIDDEN]
-    tasks = dict.fromkeys(entry.task for entry in entries if entry.task)
-    first = [task for task in (*CLOSED, TOPICS) if task in tasks]
-    columns = _columns(entries, [*first, *(task for task in tasks if task not in first)])
+    columns = _columns(entries, (*CLOSED, TOPICS))
     blocks = [
         Block(name, tuple(_rows(block, columns)), model=block[0].run.model)
         for name, block in grouped(entries, lambda entry: entry.block).items()
@@ -112,18 +107,25 @@ def leaderboard_table(analysis: Analysis) -> Table:
 
 
 def _columns(entries: Sequence[Entry], tasks: Sequence[str]) -> list[Column]:
-    """Method, length, and the tasks; an average stands behind the paper's six."""
-    columns = [Column("Method", numeric=False, kind="name"), Column("Ctx", kind="length")]
-    of_task = grouped(entries, lambda entry: entry.task)
-    averaged = set(CLOSED) <= set(tasks)
-    for at, task in enumerate(tasks):
-        for label, part in grouped(of_task[task], heading).items():
-            chances = [e.score.chance for e in part if e.score.chance is not None]
-            lower, chance = part[0].score.percent == 1, chances[0] if chances else None
-            columns.append(Column(label, True, "task", task, lower, chance))
-        if averaged and at == len(CLOSED) - 1:
-            columns.append(Column("Avg.", kind="average"))
-    return columns
+    """Method, length, and the heads of the entries; an average stands behind the paper's six.
+
+    Args:
+        entries: what stands under the heads.
+        tasks: these come first and in this order, others as they come.
+    """
+    place = {task: at for at, task in enumerate(tasks)}
+    heads = grouped([entry for entry in entries if entry.task], heading)
+    columns = [_task_column(label, part) for label, part in heads.items()]
+    columns.sort(key=lambda column: place.get(column.task, len(place)))
+    if set(CLOSED) <= {column.task for column in columns}:
+        columns.insert(len(CLOSED), Column("Avg.", kind="average"))
+    return [Column("Method", numeric=False, kind="name"), Column("Ctx", kind="length"), *columns]
+
+
+def _task_column(label: str, entries: Sequence[Entry]) -> Column:
+    chances = [entry.score.chance for entry in entries if entry.score.chance is not None]
+    lower = entries[0].score.percent == 1
+    return Column(label, True, "task", entries[0].task, lower, chances[0] if chances else None)
 
 
 def _average_column(columns: Sequence[Column]) -> int | None:

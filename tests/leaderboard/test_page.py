@@ -8,7 +8,7 @@ import pytest
 from browser import chromium
 
 from leval_leaderboard.page import write_page
-from leval_leaderboard.page.data import script
+from leval_leaderboard.page.data import comparisons, script
 from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import analyse
 
@@ -267,8 +267,21 @@ def test_an_older_page_is_replaced_and_other_folders_are_left_alone(tmp_path, sw
     assert [p.name for p in other.iterdir()] == ["thesis.tex"]
 
 
+def test_a_block_without_the_method_is_compared_with_nothing(tmp_path):
+    for model, methods in (("small", ("none", "linear", "yarn")), ("large", ("none", "linear"))):
+        for at, method in enumerate(methods):
+            samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.3 + 0.1 * at, at)}
+            make.write_cell(tmp_path, f"{model}{at}", samples, model=model, method=method)
+    analysis = analyse(load_results(tmp_path))
+    block_of = {str(at): run.model for at, run in enumerate(analysis.results.runs)}
+    for method, compared in comparisons(analysis).items():
+        pairs = [block_of[place.split()[0]] for place in compared]
+        assert sorted(pairs) == {"yarn": ["small"] * 2}.get(method, ["large"] + ["small"] * 2)
+
+
 def test_script_files_are_harmless_wherever_they_are_pasted():
     text = script("x", {"a": "</script><!--\u2028&"})
     assert not set("<>&\u2028") & set(text)
     inner = text[text.index(",") + 1 : text.rindex(")")]
     assert json.loads(inner) == {"a": "</script><!--\u2028&"}
+    assert script("x", "half a pair: \ud83d").encode("utf-8")
