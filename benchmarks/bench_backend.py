@@ -62,7 +62,8 @@ def plan(args: argparse.Namespace) -> None:
         made = make_plan(tokenizer(prompts(args.data, task, None, None))["input_ids"])
         print(
             f"{task:26} prompts {made.prompt_tokens:9,} unique {made.unique_tokens:8,} "
-            f"computed {made.computed_tokens:8,} ratio {made.ratio:.4f} "
+            f"computed {made.computed_tokens:8,} "
+            f"ratio {made.computed_tokens / made.unique_tokens:.4f} "
             f"saved {made.prompt_tokens / made.computed_tokens:.1f}x"
         )
 
@@ -215,11 +216,11 @@ def run_generate(args: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     note = f"{len(out)} prompts"
     if args.variant == "hf-long":
-        told = lm.telemetry()
+        counts = lm.telemetry()
         note += (
-            f", {told['tokens_prefilled']} tokens prefilled, "
-            f"{told['tokens_prefilled'] / told['tokens_unique']:.4f} of the unique, "
-            f"{told['tokens_generated']} generated, {len(told['near_ties'])} near ties"
+            f", {counts['tokens_prefilled']} tokens prefilled, "
+            f"{counts['tokens_prefilled'] / counts['tokens_unique']:.4f} of the unique, "
+            f"{counts['tokens_generated']} generated, {len(counts['near_ties'])} near ties"
         )
     return {"seconds": seconds, "out": out, "note": note}
 

@@ -17,11 +17,9 @@ from leval_backends import attention
 from leval_backends.memory import attempt
 from leval_backends.options import greedy, looks_back
 from leval_backends.plan import Step, make_plan
-from leval_backends.reader import PathReader, batches
-from leval_backends.reuse import Reuse, input_device, shared_attention
-from leval_backends.settings import HFLongSettings
+from leval_backends.reader import PathReader, Setup, batches
+from leval_backends.reuse import input_device, shared_attention
 from leval_backends.steps import NearTies, StopStrings
-from leval_backends.telemetry import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -63,46 +61,31 @@ class Decoder:
 
     Args:
         questions: In any order.
-        model: A causal language model of transformers.
-        tokenizer: Its tokenizer, with a padding token.
-        reuse: What `reuse.examine` found; mode `split` or `copied`.
-        counters: What is counted.
-        settings: Chunks and batches.
+        setup: With reuse of mode `split` or `copied`.
+        tokenizer: Of the model, with a padding token.
     """
 
-    def __init__(
-        self,
-        questions: Sequence[Question],
-        model: Any,
-        tokenizer: Any,
-        reuse: Reuse,
-        counters: Counters,
-        settings: HFLongSettings,
-    ) -> None:
+    def __init__(self, questions: Sequence[Question], setup: Setup, tokenizer: Any) -> None:
         self.questions = questions
-        self.model = model
+        self.setup = setup
+        self.model = setup.model
+        self.counters = setup.counters
         self.tokenizer = tokenizer
-        self.reuse = reuse
-        self.counters = counters
-        self.settings = settings
-        capacity = max((len(question.tokens) for question in questions), default=0)
-        self.reader = PathReader(
-            model, reuse, counters, capacity=capacity, chunk=settings.prefill_chunk
-        )
+        self.reader = PathReader(setup, max(len(question.tokens) for question in questions))
 
     @torch.no_grad()
     def answers(self) -> Iterator[Answered]:
         """Answer every question; each is yielded as soon as its batch is finished."""
         plan = make_plan(
             [question.tokens for question in self.questions],
-            max_suffix=min(1024, self.settings.prefill_chunk),
+            max_suffix=min(1024, self.setup.settings.prefill_chunk),
         )
         self.counters.asked(
             prompts=plan.prompt_tokens,
             unique=plan.unique_tokens,
             expected=plan.computed_tokens + sum(q.max_new_tokens for q in self.questions),
         )
-        with shared_attention(self.model, split=self.reader.split):
+        with shared_attention(self.model, split=self.setup.split):
             for step in plan.steps:
                 yield from self._step(step)
 
@@ -110,8 +93,7 @@ class Decoder:
         if attempt(self.reader.extend, step, self.questions[step.source].tokens) is None:
             # Steps below start from positions that are missing now; they rebuild them themselves.
             for row in step.rows:
-                self._count_failed(row)
-                yield row, None
+                yield row, self._failed(row)
             return
         groups: dict[tuple[str, int], list[int]] = {}
         for row in sorted(step.rows, key=lambda row: (len(self.questions[row].tokens), row)):
@@ -121,13 +103,12 @@ class Decoder:
             groups.setdefault((question.key, width), []).append(row)
         for group in groups.values():
             for batch in batches(
+                self.setup,
                 group,
                 [len(self.questions[row].tokens) - step.length for row in group],
-                self.reuse,
-                self.settings,
                 shared=step.length,
                 extra=self.questions[group[0]].max_new_tokens,
-                max_tokens=max(self.settings.prefill_chunk, 1024),
+                max_tokens=max(self.setup.settings.prefill_chunk, 1024),
             ):
                 yield from self._batch(batch, step.length)
 
@@ -154,17 +135,11 @@ class Decoder:
             answers = attempt(self._decode, [question], read)
             if answers is not None:
                 return answers[0]
-        self._count_failed(row)
-        return None
+        return self._failed(row)
 
-    def _count_failed(self, row: int) -> None:
-        question = self.questions[row]
-        logger.error(
-            "out of memory: request %s (%d prompt tokens) has no answer; the others count",
-            question.name,
-            len(question.tokens),
-        )
-        self.counters.requests_failed.append(question.name)
+    def _failed(self, row: int) -> list[int] | None:
+        self.counters.failed(self.questions[row].name, len(self.questions[row].tokens))
+        return None
 
     def _decode(self, questions: list[Question], length: int) -> list[list[int]]:
         """New tokens of each question, all of which begin with the path's first `length`."""

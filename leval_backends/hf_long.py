@@ -1,9 +1,8 @@
 """lm-eval's transformers backend, reading every shared text once."""
 
 import inspect
-import logging
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,12 +19,11 @@ from leval_backends.generate import Decoder, Question
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
 from leval_backends.options import must_run_alone
+from leval_backends.reader import Setup
 from leval_backends.reuse import Reuse, examine
-from leval_backends.settings import rejected_argument, split_arguments, unknown_argument
+from leval_backends.settings import named_if_unknown, split_arguments, unknown_argument
 from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError, not_allowed
-
-logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -52,18 +50,13 @@ class HFLong(HFLM):
     def __init__(self, pretrained: Any, *, device: str | None = None, **arguments: Any) -> None:
         self.settings, for_hf = split_arguments(arguments)
         precision.prepare(self.settings.rope_precision)
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        hf_arguments = inspect.signature(HFLM.__init__).parameters
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        of_hf = inspect.signature(HFLM.__init__).parameters
         if not isinstance(pretrained, str):  # then nothing is built that could refuse one
-            for name in for_hf.keys() - hf_arguments.keys():
-                raise unknown_argument(name, hf_arguments)
-        try:
+            for name in for_hf.keys() - of_hf.keys():
+                raise unknown_argument(name, of_hf)
+        with named_if_unknown(for_hf, of_hf):
             super().__init__(pretrained, device=device, **for_hf)
-        except TypeError as error:
-            if rejected := rejected_argument(error, for_hf):
-                raise unknown_argument(rejected, hf_arguments) from error
-            raise
         precision.apply(self.model, self.settings.rope_precision)
         if self.world_size == 1 and hasattr(self, "accelerator"):
             # lm-eval sets these on several GPUs only; processes on CPUs divide the work as well.
@@ -77,10 +70,11 @@ class HFLong(HFLM):
         if not self.settings.share_prefix:
             return Reuse("none", "switched off")
         with self._autocast():
-            found = examine(self.model, share_attention=self.settings.share_attention)
-        if found.mode == "none":
-            logger.warning("no prefix is shared: %s", found.reason)
-        return found
+            return examine(self.model, share_attention=self.settings.share_attention)
+
+    @cached_property
+    def _setup(self) -> Setup:
+        return Setup(self.model, self.reuse, self.settings, self.counters)
 
     @cached_property
     def head(self) -> Head:
@@ -88,11 +82,9 @@ class HFLong(HFLM):
         with self._autocast():
             return Head(self.model)
 
-    @contextmanager
-    def _autocast(self) -> Iterator[None]:
+    def _autocast(self) -> torch.autocast:
         dtype = self.mixed_precision_dtype
-        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-            yield
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def telemetry(self) -> dict[str, Any]:
         """Tokens prefilled, shared, generated, unique; seconds; peak memory; failures by name."""
@@ -119,13 +111,12 @@ class HFLong(HFLM):
             results: What stands for a request that has none; filled in.
             title: Of the progress bar.
             disable_tqdm: No progress bar.
-            kind: Request type in lm-eval's response cache.
-            keys: What each request is called there; None for one that is not cached.
+            kind: Request type in lm-eval's response cache, where `keys` name the requests.
+            keys: None for a request that is not cached.
         """
-        hidden = disable_tqdm or self.rank != 0
         with (
             self.counters.timed(),
-            self.counters.shown(title, disable=hidden),
+            self.counters.shown(title, disable=disable_tqdm or self.rank != 0),
             self._autocast(),
             closing(finished),
         ):
@@ -146,23 +137,22 @@ class HFLong(HFLM):
             One text a request, in their order; "" for a request that memory did not suffice for
             (named in the log and in `telemetry`).
         """
-        if self.world_size == 1:
-            return self._answer(requests, disable_tqdm)
         return parallel.exchange(
             parallel.named(requests),
             [request.args[0] for request in requests],
             self.rank,
+            self.world_size,
             lambda share: self._answer(share, disable_tqdm),
         )
 
-    def _answer(self, requests: Sequence[Any], disable_tqdm: bool) -> list[str]:
+    def _answer(self, requests: Sequence[parallel.Request], disable_tqdm: bool) -> list[str]:
         questions: dict[int, Question] = {}
         alone: list[int] = []
         for index, request in enumerate(requests):
-            question, reason = self._question(request, index)
+            question, reason = self._question(request)
             if reason:
                 alone.append(index)
-                self._count_alone(reason)
+                self.counters.alone(reason)
             else:
                 questions[index] = question
         answers = [""] * len(requests)
@@ -184,19 +174,12 @@ class HFLong(HFLM):
 
     def _answered(self, questions: dict[int, Question]) -> Generator[tuple[int, str], None, None]:
         order = list(questions)
-        decoder = Decoder(
-            [questions[index] for index in order],
-            self.model,
-            self.tokenizer,
-            self.reuse,
-            self.counters,
-            self.settings,
-        )
+        decoder = Decoder([questions[index] for index in order], self._setup, self.tokenizer)
         for place, tokens in decoder.answers():
             if tokens is not None:
                 yield order[place], self._text(tokens, questions[order[place]].until)
 
-    def _question(self, request: Any, index: int) -> tuple[Question, str]:
+    def _question(self, request: parallel.Request) -> tuple[Question, str]:
         """A request made ready, and why it must run alone, if it must."""
         context, given = request.args
         options = dict(normalize_gen_kwargs(given, self.max_gen_toks))
@@ -211,25 +194,10 @@ class HFLong(HFLM):
             [context], left_truncate_len=room, truncation=self.truncation
         )
         tokens = ids[0].tolist()
-        question = Question(parallel.name_of(request, index), tokens, tuple(until), budget, options)
-        reason = self._reason(len(tokens) + budget) or must_run_alone(options)
+        question = Question(request.name, tokens, tuple(until), budget, options)
         if not tokens:
-            reason = "empty prompt"
-        return question, reason
-
-    def _reason(self, length: int) -> str:
-        """Why a sequence of this length cannot use a shared prefix; empty if it can."""
-        if self.reuse.mode == "none":
-            return self.reuse.reason
-        if self.reuse.max_length is not None and length > self.reuse.max_length:
-            return f"longer than {self.reuse.max_length} tokens, where the RoPE base changes"
-        return ""
-
-    def _count_alone(self, reason: str) -> None:
-        if reason not in self.counters.requests_alone:
-            logger.warning("requests that share no prefix: %s", reason)
-            self.counters.requests_alone[reason] = 0
-        self.counters.requests_alone[reason] += 1
+            return question, "empty prompt"
+        return question, self.reuse.refusal(len(tokens) + budget) or must_run_alone(options)
 
     def _text(self, tokens: list[int], until: Sequence[str]) -> str:
         """New tokens as the text that lm-eval's `hf` returns."""
@@ -264,12 +232,11 @@ class HFLong(HFLM):
             (*tuple(request)[:3], parallel.name_of(request, index))
             for index, request in enumerate(requests)
         ]
-        if self.world_size == 1:
-            return self._likelihoods(asked, disable_tqdm)
         return parallel.exchange(
             asked,
             [[*context, *scored] for _, context, scored, _ in asked],
             self.rank,
+            self.world_size,
             lambda share: self._likelihoods(share, disable_tqdm),
         )
 
@@ -277,36 +244,21 @@ class HFLong(HFLM):
         self, asked: list[tuple[Any, list[int], list[int], str]], disable_tqdm: bool
     ) -> list[tuple[float, bool]]:
         passages = [
-            self._passage(list(context), list(scored), name) for _, context, scored, name in asked
+            Passage.cut(name, list(context), list(scored), self.max_length)
+            for _, context, scored, name in asked
         ]
-        sums = (
+        finished = (
             (index, (float(scores.logprob.double().sum()), bool(scores.correct.all())))
             for index, scores in self._scored(passages, share=True)
         )
         return self._in_order(
-            sums,
+            finished,
             [(float("nan"), False)] * len(asked),
             "Reading",
             disable_tqdm,
             kind="loglikelihood",
             keys=[key for key, _, _, _ in asked],
         )
-
-    def _passage(self, context: list[int], scored: list[int], name: str) -> Passage:
-        if not context or not scored:
-            what = "context" if not context else "scored part"
-            raise ValueError(f"request {name}: the {what} has no tokens; it needs at least one")
-        if len(scored) > self.max_length:
-            raise ValueError(
-                f"request {name}: {len(scored)} scored tokens do not fit max_length="
-                f"{self.max_length}; raise max_length or score fewer tokens at a time"
-            )
-        whole = context + scored
-        cut = len(whole) - (self.max_length + 1)
-        if cut > 0:
-            logger.warning("request %s: %d tokens cut from the left", name, cut)
-            whole = whole[cut:]
-        return Passage(name, whole[:-1], scored)
 
     def teacher_forced(
         self, requests: Iterable[Any], disable_tqdm: bool = False
@@ -322,43 +274,26 @@ class HFLong(HFLM):
             1, 2, …; log-probabilities are natural and computed in float32. Empty lists where
             memory did not suffice.
         """
-        requests = list(requests)
         passages = []
         for index, request in enumerate(requests):
-            name = parallel.name_of(request, index)
             (tokens,) = getattr(request, "args", request)
-            tokens = list(tokens)
-            if not 2 <= len(tokens) <= self.max_length + 1:
-                raise ValueError(
-                    f"request {name}: {len(tokens)} tokens; a sequence needs 2 "
-                    f"to max_length + 1 = {self.max_length + 1}"
-                )
-            passages.append(Passage(name, tokens[:-1], tokens[1:]))
-        each = (
+            name = parallel.name_of(request, index)
+            passages.append(Passage.whole(name, list(tokens), self.max_length))
+        finished = (
             (index, (scores.correct.tolist(), scores.logprob.tolist()))
             for index, scores in self._scored(passages, share=False)
         )
-        return self._in_order(each, [([], []) for _ in passages], "Reading", disable_tqdm)
+        return self._in_order(finished, [([], []) for _ in passages], "Reading", disable_tqdm)
 
     def _scored(
         self, passages: Sequence[Passage], *, share: bool
     ) -> Generator[tuple[int, Scores], None, None]:
-        sharing: list[int] = []
-        alone: list[int] = []
-        for index, passage in enumerate(passages):
-            shares = share and not self._reason(len(passage.inputs))
-            (sharing if shares else alone).append(index)
+        places = range(len(passages))
+        sharing = [i for i in places if share and not self.reuse.refusal(len(passages[i].inputs))]
+        alone = sorted(set(places) - set(sharing))
+        size = self.batch_size if isinstance(self.batch_size, int) else 1
         for order, score in ((sharing, Scorer.shared), (alone, Scorer.alone)):
-            if not order:
-                continue
-            scorer = Scorer(
-                [passages[index] for index in order],
-                self.head,
-                self.reuse,
-                self.counters,
-                self.settings,
-                batch_size=self.batch_size if isinstance(self.batch_size, int) else 1,
-            )
+            scorer = Scorer([passages[index] for index in order], self._setup, self.head, size)
             for place, scores in score(scorer):
                 if scores is not None:
                     yield order[place], scores

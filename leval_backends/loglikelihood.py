@@ -12,10 +12,8 @@ from leval_backends.cache import PrefixCache
 from leval_backends.head import Head, Scores
 from leval_backends.memory import attempt
 from leval_backends.plan import Step, make_plan
-from leval_backends.reader import PathReader, batches
-from leval_backends.reuse import Reuse, forward, input_device, shared_attention
-from leval_backends.settings import HFLongSettings
-from leval_backends.telemetry import Counters
+from leval_backends.reader import PathReader, Setup, batches
+from leval_backends.reuse import forward, input_device, shared_attention
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +35,41 @@ class Passage:
     inputs: list[int]
     targets: list[int]
     parts: list[Scores] = field(default_factory=list)
+
+    @classmethod
+    def cut(cls, name: str, context: list[int], scored: list[int], max_length: int) -> "Passage":
+        """A passage after its context, which is cut from the left to what the model reads.
+
+        Raises:
+            ValueError: A part has no tokens, or the scored part alone is too long.
+        """
+        if not context or not scored:
+            what = "scored part" if context else "context"
+            raise ValueError(f"request {name}: the {what} has no tokens; it needs at least one")
+        if len(scored) > max_length:
+            raise ValueError(
+                f"request {name}: {len(scored)} scored tokens do not fit max_length={max_length}; "
+                "raise max_length or score fewer tokens at a time"
+            )
+        whole = context + scored
+        surplus = max(0, len(whole) - (max_length + 1))
+        if surplus:
+            logger.warning("request %s: %d tokens cut from the left", name, surplus)
+        return cls(name, whole[surplus:-1], scored)
+
+    @classmethod
+    def whole(cls, name: str, tokens: list[int], max_length: int) -> "Passage":
+        """A passage of which every token but the first is scored.
+
+        Raises:
+            ValueError: Fewer than two tokens, or more than the model reads.
+        """
+        if not 2 <= len(tokens) <= max_length + 1:
+            raise ValueError(
+                f"request {name}: {len(tokens)} tokens; a sequence needs 2 to max_length + 1 = "
+                f"{max_length + 1}"
+            )
+        return cls(name, tokens[:-1], tokens[1:])
 
     @property
     def first(self) -> int:
@@ -61,28 +94,21 @@ class Scorer:
 
     Args:
         passages: In any order.
+        setup: With reuse of mode `none` nothing is shared.
         head: Of the model.
-        reuse: What `reuse.examine` found; with mode `none` nothing is shared.
-        counters: What is counted.
-        settings: Chunks and batches.
         batch_size: Passages of equal length in one forward pass, when they share nothing.
     """
 
     def __init__(
-        self,
-        passages: Sequence[Passage],
-        head: Head,
-        reuse: Reuse,
-        counters: Counters,
-        settings: HFLongSettings,
-        batch_size: int,
+        self, passages: Sequence[Passage], setup: Setup, head: Head, batch_size: int
     ) -> None:
         self.passages = passages
+        self.setup = setup
+        self.model = setup.model
+        self.reuse = setup.reuse
+        self.counters = setup.counters
+        self.chunk = setup.settings.prefill_chunk
         self.head = head
-        self.model = head.model
-        self.reuse = reuse
-        self.counters = counters
-        self.settings = settings
         self.batch_size = batch_size
         self._aside: list[int] = []  # passages for plain forward passes after the walk
 
@@ -92,7 +118,7 @@ class Scorer:
         plan = make_plan(
             [passage.inputs for passage in self.passages],
             reserve=0,
-            max_suffix=self.settings.prefill_chunk,
+            max_suffix=self.chunk,
         )
         self.counters.asked(
             prompts=plan.prompt_tokens, unique=plan.unique_tokens, expected=plan.computed_tokens
@@ -112,16 +138,13 @@ class Scorer:
 
     def _walk(self, steps: Sequence[Step]) -> Iterator[Scored]:
         """Score what shares something; put the passages that share nothing aside."""
-        reader = self._reader(max(step.length for step in steps), self.settings.prefill_chunk)
-        with shared_attention(self.model, split=reader.split):
+        reader = PathReader(self.setup, max(step.length for step in steps))
+        with shared_attention(self.model, split=self.setup.split):
             for step in steps:
                 if _shared(step):
                     yield from self._step(step, reader)
                 else:
                     self._aside += step.rows
-
-    def _reader(self, capacity: int, chunk: int) -> PathReader:
-        return PathReader(self.model, self.reuse, self.counters, capacity=capacity, chunk=chunk)
 
     def _read(self, step: Step, reader: PathReader) -> bool:
         """Bring the path to a step's prefix, scored on the way; whether memory sufficed."""
@@ -139,14 +162,9 @@ class Scorer:
                 yield row, self.passages[row].scores()
             else:
                 rest.append(row)
+        widths = [len(self.passages[row].inputs) - step.length for row in rest]
         for batch in batches(
-            rest,
-            [len(self.passages[row].inputs) - step.length for row in rest],
-            self.reuse,
-            self.settings,
-            shared=step.length,
-            extra=0,
-            max_tokens=self.settings.prefill_chunk,
+            self.setup, rest, widths, shared=step.length, extra=0, max_tokens=self.chunk
         ):
             yield from self._batch(batch, step.length, reader)
 
@@ -183,7 +201,7 @@ class Scorer:
         device = input_device(self.model)
         pads = torch.tensor([width - len(suffix) for suffix in suffixes], device=device)
         past = reader.rows(length, width, pads if bool(pads.any()) else None)
-        states = attempt(self._states, suffixes, past, reader.split)
+        states = attempt(self._states, suffixes, past)
         if states is None:
             self._aside += batch
             return
@@ -195,13 +213,11 @@ class Scorer:
             passage.parts.append(self.head.score(states[index, -from_end:], targets))
             yield row, passage.scores()
 
-    def _states(self, suffixes: list[list[int]], past: PrefixCache, split: bool) -> torch.Tensor:
+    def _states(self, suffixes: list[list[int]], past: PrefixCache) -> torch.Tensor:
         """Hidden states or logits of all positions of the suffixes, left-padded."""
-        if self.head.decoder is None:
-            return forward(self.model, suffixes, past, split=split).logits
-        return forward(
-            self.model, suffixes, past, split=split, run=self.head.decoder
-        ).last_hidden_state
+        decoder, split = self.head.decoder, self.setup.split
+        output = forward(self.model, suffixes, past, split=split, run=decoder)
+        return output.logits if decoder is None else output.last_hidden_state
 
     def _plain_groups(self, rows: Sequence[int]) -> Iterator[Scored]:
         """Plain forward passes without a cache, passages of one length together."""
@@ -212,8 +228,8 @@ class Scorer:
         for key in sorted(by_length):
             group = by_length[key]
             # Short passages fill one chunk together, whatever the batch size.
-            fitting = min(self.settings.question_batch_size, self.settings.prefill_chunk // -key[0])
-            size = max(self.batch_size, fitting)
+            most = self.setup.settings.question_batch_size
+            size = max(self.batch_size, min(most, self.chunk // -key[0]))
             for first in range(0, len(group), size):
                 yield from self._plain(group[first : first + size])
 
@@ -247,19 +263,13 @@ class Scorer:
         passage.parts.clear()
         length = len(passage.inputs)
         # Where no cache is right for it, chunks are not either.
-        if self.reuse.mode != "none" and length <= (self.reuse.max_length or length):
+        if not self.reuse.refusal(length):
             logger.warning("out of memory: request %s is read in chunks", passage.name)
-            chunk = max(1, min(self.settings.prefill_chunk, length // 2))
-            reader = self._reader(length, chunk)
-            with shared_attention(self.model, split=reader.split):
+            reader = PathReader(self.setup, length, max(1, min(self.chunk, length // 2)))
+            with shared_attention(self.model, split=self.setup.split):
                 if self._read(Step(row, 0, length, (row,), (row,)), reader):
                     return passage.scores()
-        logger.error(
-            "out of memory: request %s (%d tokens) has no result; the others count",
-            passage.name,
-            length,
-        )
-        self.counters.requests_failed.append(passage.name)
+        self.counters.failed(passage.name, length)
         return None
 
 

@@ -69,6 +69,7 @@ def exchange(
     items: Sequence[Any],
     prompts: Sequence[Any],
     rank: int,
+    world_size: int,
     run: Callable[[list[Any]], Sequence[Any]],
 ) -> list[Any]:
     """Answer this process's items with the help of all processes; each must call it.
@@ -77,21 +78,23 @@ def exchange(
         items: What this process was asked; they travel between processes.
         prompts: The text or token ids of each item, by which the work is divided.
         rank: Of this process.
+        world_size: Number of processes; one answers what it was asked.
         run: Answers a list of items.
 
     Returns:
         One answer an item.
     """
+    if world_size == 1:
+        return list(run(list(items)))
     from torch import distributed
 
-    world = distributed.get_world_size()
-    asked: list[Any] = [None] * world
+    asked: list[Any] = [None] * world_size
     distributed.all_gather_object(asked, list(zip(items, prompts, strict=True)))
     places = [(owner, place) for owner, each in enumerate(asked) for place in range(len(each))]
     flat = [asked[owner][place] for owner, place in places]
-    share = divide([prompt for _, prompt in flat], world)[rank]
+    share = divide([prompt for _, prompt in flat], world_size)[rank]
     answers = run([flat[index][0] for index in share])
-    answered: list[Any] = [None] * world
+    answered: list[Any] = [None] * world_size
     distributed.all_gather_object(
         answered,
         {places[index]: answer for index, answer in zip(share, answers, strict=True)},

@@ -48,11 +48,6 @@ class Plan:
     unique_tokens: int
     computed_tokens: int
 
-    @property
-    def ratio(self) -> float:
-        """Tokens computed per unique token, 1.0 at best."""
-        return self.computed_tokens / self.unique_tokens if self.unique_tokens else 1.0
-
 
 @dataclass
 class _Node:

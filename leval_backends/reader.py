@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,27 +17,44 @@ from leval_backends.telemetry import Counters
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What decoding and scoring have in common.
+
+    Attributes:
+        model: A causal language model of transformers.
+        reuse: What `reuse.examine` found.
+        settings: Bounds on chunks and batches.
+        counters: Where tokens and failures are counted.
+    """
+
+    model: Any
+    reuse: Reuse
+    settings: HFLongSettings
+    counters: Counters
+
+    @property
+    def split(self) -> bool:
+        """Whether the shared part of a cache is kept apart."""
+        return self.reuse.mode == "split"
+
+
 class PathReader:
     """The one path of cached positions that a walk over a plan needs.
 
     Args:
-        model: A causal language model of transformers.
-        reuse: What `reuse.examine` found.
-        counters: Where computed tokens are counted.
+        setup: The model, and where computed tokens are counted.
         capacity: Longest prefix of the plan, in tokens.
-        chunk: Tokens in one forward pass at most; halved when memory runs out.
+        chunk: Tokens in one forward pass at most, `prefill_chunk` if None; halved when memory runs
+            out.
     """
 
-    def __init__(
-        self, model: Any, reuse: Reuse, counters: Counters, *, capacity: int, chunk: int
-    ) -> None:
-        self.model = model
-        self.split = reuse.mode == "split"
-        self.counters = counters
-        self.chunk = chunk
-        self.path = cache.path_cache(capacity, split=self.split)
+    def __init__(self, setup: Setup, capacity: int, chunk: int | None = None) -> None:
+        self.setup = setup
+        self.chunk = chunk or setup.settings.prefill_chunk
+        self.path = cache.path_cache(capacity, split=setup.split)
         self.tokens: list[int] = []
-        self._keep = {"logits_to_keep": 1} if keeps_logits(model) else {}
+        self._keep = {"logits_to_keep": 1} if keeps_logits(setup.model) else {}
 
     def extend(
         self,
@@ -73,11 +91,11 @@ class PathReader:
                 free_memory()
                 continue
             self.tokens += tokens
-            self.counters.prefilled(len(tokens))
+            self.setup.counters.prefilled(len(tokens))
         return self.tokens
 
     def _read(self, tokens: list[int], position: int) -> None:
-        forward(self.model, [tokens], self.path, split=self.split, **self._keep)
+        forward(self.setup.model, [tokens], self.path, split=self.setup.split, **self._keep)
 
     def _cut(self, length: int) -> None:
         del self.tokens[length:]
@@ -86,14 +104,13 @@ class PathReader:
 
     def rows(self, length: int, extra: int, pads: torch.Tensor | None) -> cache.PrefixCache:
         """A cache for rows after the first `length` positions of the path."""
-        return cache.rows_cache(self.path, length, extra, split=self.split, pads=pads)
+        return cache.rows_cache(self.path, length, extra, split=self.setup.split, pads=pads)
 
 
 def batches(
+    setup: Setup,
     rows: Sequence[int],
     widths: Sequence[int],
-    reuse: Reuse,
-    settings: HFLongSettings,
     *,
     shared: int,
     extra: int,
@@ -102,24 +119,24 @@ def batches(
     """Cut rows that hang on one prefix into batches that fit.
 
     Args:
+        setup: Bounds on a batch: its rows, and its key/value caches, the path included.
         rows: Indices, in the order in which they are asked.
         widths: Own tokens of each row, in the same order.
-        reuse: Mode and bytes per position.
-        settings: Bounds on a batch: its rows, and its key/value caches, the path included.
         shared: Length of the shared prefix, copied for each row if the mode is `copied`.
         extra: Positions each row may add.
         max_tokens: Own tokens of a batch at most, padding included.
     """
-    left = settings.kv_cache_bytes - shared * reuse.bytes_per_position
+    position_bytes = setup.reuse.bytes_per_position
+    left = setup.settings.kv_cache_bytes - shared * position_bytes
     batch: list[int] = []
     widest = 0
     for row, tokens in zip(rows, widths, strict=True):
         width = max(widest, tokens)
-        positions = width + extra + (shared if reuse.mode == "copied" else 0)
+        positions = width + extra + (shared if setup.reuse.mode == "copied" else 0)
         fits = (
-            len(batch) < settings.question_batch_size
+            len(batch) < setup.settings.question_batch_size
             and (len(batch) + 1) * width <= max_tokens
-            and (len(batch) + 1) * positions * reuse.bytes_per_position <= left
+            and (len(batch) + 1) * positions * position_bytes <= left
         )
         if batch and not fits:
             yield batch

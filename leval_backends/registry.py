@@ -56,8 +56,7 @@ def own_backends() -> dict[str, Backend]:
 
 def libraries() -> dict[str, str]:
     """The library that runs the model, for each backend whose RoPE settings we can write."""
-    known = sorted((_STOCK | own_backends()).items())
-    return {name: backend.library for name, backend in known if backend.library}
+    return {name: backend.library for name, backend in _known() if backend.library}
 
 
 def library_of(backend: str) -> str:
@@ -71,7 +70,11 @@ def library_of(backend: str) -> str:
 
 def reading_once() -> list[str]:
     """Names of the backends that compute what several requests share once."""
-    return sorted(name for name, each in (_STOCK | own_backends()).items() if each.reads_once)
+    return [name for name, backend in _known() if backend.reads_once]
+
+
+def _known() -> list[tuple[str, Backend]]:
+    return sorted((_STOCK | own_backends()).items())
 
 
 def register() -> None:
@@ -106,16 +109,12 @@ def _declared(target: str) -> dict[str, Any]:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"{GROUP}: {target}: there is no module {module}")
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     declared: dict[str, Any] = {}
-    for statement in _class_body(tree, class_name):
+    for statement in [line for each in classes if each.name == class_name for line in each.body]:
         match statement:
-            case ast.Assign(targets=[ast.Name(id="library" | "reads_once" as name)], value=value):
+            case ast.Assign([ast.Name("library" | "reads_once" as name)], value) | ast.AnnAssign(
+                ast.Name("library" | "reads_once" as name), _, value
+            ) if value is not None:
                 declared[name] = ast.literal_eval(value)
     return declared
-
-
-def _class_body(tree: ast.Module, class_name: str) -> list[ast.stmt]:
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return node.body
-    return []

@@ -44,6 +44,14 @@ class Reuse:
     max_length: int | None = None
     bytes_per_position: int = 0
 
+    def refusal(self, length: int) -> str:
+        """Why a sequence of this length cannot use a shared prefix; empty if it can."""
+        if self.mode == "none":
+            return self.reason
+        if self.max_length is not None and length > self.max_length:
+            return f"longer than {self.max_length} tokens, where the RoPE base changes"
+        return ""
+
 
 def rope_limit(config: Any) -> tuple[int | None, str]:
     """Longest sequence up to which cached keys do not depend on the final length.
@@ -107,7 +115,7 @@ def examine(model: Any, *, share_attention: bool = True) -> Reuse:
     """
     limit, why = rope_limit(model.config)
     if reason := obstacle(model):
-        return Reuse("none", reason)
+        return _nothing_shared(reason)
     if limit is not None:
         logger.warning("prefixes are shared only among prompts up to %d tokens: %s", limit, why)
     failed = "" if share_attention else "shared attention is switched off"
@@ -125,7 +133,12 @@ def examine(model: Any, *, share_attention: bool = True) -> Reuse:
                 logger.warning("each row gets its own copy of the shared prefix (%s)", failed)
             return Reuse(mode, failed, limit, size)
         failed = f"{mode}: log-probabilities differ by {difference:.2g} from a plain forward pass"
-    return Reuse("none", failed)
+    return _nothing_shared(failed)
+
+
+def _nothing_shared(reason: str) -> Reuse:
+    logger.warning("no prefix is shared: %s", reason)
+    return Reuse("none", reason)
 
 
 @torch.no_grad()

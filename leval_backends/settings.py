@@ -1,7 +1,8 @@
 """What users may set of `hf-long` beside the arguments of lm-eval's `hf`."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -55,13 +56,27 @@ def split_arguments(given: Mapping[str, Any]) -> tuple[HFLongSettings, dict[str,
     return settings, {name: value for name, value in given.items() if name not in names}
 
 
-def unknown_argument(name: str, of_hf: Iterable[str]) -> SettingError:
-    """The error for an argument that neither we nor lm-eval's `hf` nor transformers know."""
+@contextmanager
+def named_if_unknown(given: Mapping[str, Any], of_hf: Collection[str]) -> Iterator[None]:
+    """Make our error of what a constructor says about an argument that it does not take.
+
+    Args:
+        given: The arguments that the constructor gets.
+        of_hf: Names of those of lm-eval's `hf`, which passes what it does not know to the model.
+
+    Raises:
+        SettingError: With the near ones among our arguments and those of `hf`.
+    """
+    try:
+        yield
+    except TypeError as error:
+        named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if not named or named[1] not in given:
+            raise
+        raise unknown_argument(named[1], of_hf) from error
+
+
+def unknown_argument(name: str, of_hf: Collection[str]) -> SettingError:
+    """The error for an argument that neither we nor lm-eval's `hf` nor the model takes."""
     known = [*field_names(HFLongSettings), *of_hf]
     return SettingError(f"{name}: hf-long has no such argument{hint(name, known)}")
-
-
-def rejected_argument(error: TypeError, given: Collection[str]) -> str | None:
-    """Which of the arguments given a constructor did not take, if that is what the error says."""
-    named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-    return named[1] if named and named[1] in given else None

@@ -1,5 +1,6 @@
 """What a backend has done: tokens, seconds, failures; and the progress bar that shows it."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from tqdm import tqdm
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -67,6 +70,19 @@ class Counters:
         """Move the progress bar by tokens that are computed or will not be."""
         if self._bar is not None:
             self._bar.update(tokens)
+
+    def alone(self, reason: str) -> None:
+        """Count a request that shares no prefix; the first for a reason is logged."""
+        if reason not in self.requests_alone:
+            logger.warning("requests that share no prefix: %s", reason)
+        self.requests_alone[reason] = self.requests_alone.get(reason, 0) + 1
+
+    def failed(self, name: str, tokens: int) -> None:
+        """Count a request for which memory did not suffice in any way."""
+        logger.error(
+            "out of memory: request %s (%d tokens) has no result; the others count", name, tokens
+        )
+        self.requests_failed.append(name)
 
     def work(self) -> dict[str, Any]:
         """Counts in tokens and seconds: what every backend of ours can tell."""

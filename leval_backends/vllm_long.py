@@ -9,6 +9,7 @@ first question to its last.
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM
@@ -21,6 +22,11 @@ from leval_border.errors import SettingError, not_allowed
 
 class VLLMLong(VLLM):
     """lm-eval's `vllm` with requests grouped by document; every argument of `vllm` is accepted.
+
+    What it can read is `max_length`, the engine's `max_model_len`: a prompt and what is generated
+    after it together. A log-likelihood takes one token less, because vLLM generates one behind it.
+    With `data_parallel_size` above 1 the engines start later and lm-eval reads the length from the
+    checkpoint without `hf_overrides`: give `max_model_len` then.
 
     Args:
         pretrained: As for `vllm`.
@@ -81,22 +87,22 @@ class VLLMLong(VLLM):
             vLLM's output of each prompt, in the order of `requests`.
         """
         order = reading_order(requests)
-        parts = max(self.data_parallel_size, 1)
         dealt: list[int | None] = [*order]
-        if parts > 1:
-            dealt = deal(divide(requests, parts))
+        if self.data_parallel_size > 1:
+            # lm-eval gives request `i` to replica `i mod n`: the shares are laid out so that each
+            # goes to one replica, shorter ones filled up with requests that cost next to nothing.
+            shares = divide(requests, self.data_parallel_size)
+            dealt = [index for turn in zip_longest(*shares) for index in turn]
         with self.counters.timed():
             outputs = super()._model_generate(
                 [requests[0][:1] if index is None else requests[index] for index in dealt],
                 generate,
                 _chosen(sampling_params, dealt),
             )
-        answers = {
-            index: output for index, output in zip(dealt, outputs, strict=True) if index is not None
-        }
-        told = [answers[index] for index in range(len(requests))]
-        self._count(requests, order, told, generate)
-        return told
+        by_index = dict(zip(dealt, outputs, strict=True))
+        answers = [by_index[index] for index in range(len(requests))]
+        self._count(requests, order, answers, generate)
+        return answers
 
     def _count(
         self,
@@ -105,14 +111,13 @@ class VLLMLong(VLLM):
         outputs: Sequence[Any],
         generate: bool,
     ) -> None:
-        prompt_tokens = sum(map(len, requests))
-        cached = sum(output.num_cached_tokens or 0 for output in outputs)
-        self.counters.prompt_tokens += prompt_tokens
-        self.counters.tokens_prefilled += prompt_tokens - cached
-        self.counters.tokens_unique += unique_tokens(requests, order)
+        total = sum(map(len, requests))
+        unique = unique_tokens(requests, order)
+        self.counters.asked(prompts=total, unique=unique, expected=total)
+        self.counters.prefilled(total - sum(output.num_cached_tokens or 0 for output in outputs))
         if generate:
             # Requests for the prompt's log-probabilities never look into the prefix cache.
-            self.tokens_queried += prompt_tokens
+            self.tokens_queried += total
             self.counters.tokens_generated += sum(
                 len(answer.token_ids) for output in outputs for answer in output.outputs
             )
@@ -130,24 +135,6 @@ def concurrency(batch_size: str | int) -> int | None:
     if not text.isdecimal() or not int(text):
         raise SettingError(not_allowed("batch_size", batch_size, "auto or a positive whole number"))
     return int(text) if int(text) > 1 else None
-
-
-def deal(shares: Sequence[Sequence[int]]) -> list[int | None]:
-    """Lay shares out so that whoever deals in turn gives each of them to one replica.
-
-    lm-eval gives request `i` to replica `i mod n`. A share that is shorter than the longest is
-    filled up with None, for a request that costs next to nothing.
-
-    Args:
-        shares: Indices for each replica.
-
-    Returns:
-        Indices and fillers; the `k`-th of replica `r` is at `k * n + r`.
-    """
-    longest = max(map(len, shares))
-    return [
-        share[place] if place < len(share) else None for place in range(longest) for share in shares
-    ]
 
 
 def _chosen(sampling_params: Any, dealt: Sequence[int | None]) -> Any:

@@ -33,7 +33,8 @@ raise_if_imported = 1 / 0
 class Another(DummyLM):
     """Stands for a new backend."""
 
-    library = "transformers"
+    library: str = "transformers"
+    reads_once = True
 '''
 NEW = """
 import json, leval_backends as backends
@@ -98,4 +99,5 @@ def test_a_new_backend_is_one_file_and_one_line(tmp_path, installed):
     out = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r}){NEW}", tmp_path)
     assert str(tmp_path) in out
     assert '"another": "transformers"' in out
+    assert '["another", ' in out, "among those that read once"
     assert ('"hf-long": "transformers"' in out) is not installed
