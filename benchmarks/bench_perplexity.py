@@ -77,21 +77,20 @@ def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from leval_tasks.metadata import PerplexitySettings
     from leval_tasks.perplexity.model import Reader
     from leval_tasks.perplexity.pydocs import draw_pydocs
-    from leval_tasks.perplexity.settings import read_settings
+    from leval_tasks.perplexity.settings import plan_reading
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype))
     model.eval()
     length = window - 1 + (args.count - 1) * args.stride
-    settings = read_settings(
-        {"context_length": window, "stride": args.stride, "num_docs": 1, "max_tokens": length},
-        has_bos=True,
-        default_length=None,
+    asked = PerplexitySettings(
+        context_length=(window,), stride=args.stride, num_docs=1, max_tokens=length
     )
-    reader = Reader(tokenizer, "", None, "", None, "")
-    drawn, _ = draw_pydocs(reader, settings)
+    plan = plan_reading(asked, has_bos=True, default_length=None)
+    drawn, _ = draw_pydocs(Reader(tokenizer, None, ""), plan)
     ids = torch.tensor(drawn.documents[0].tokens)
     bos = torch.tensor([tokenizer.bos_token_id])
     total, count, previous = 0.0, 0, 0

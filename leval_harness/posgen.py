@@ -58,7 +58,7 @@ def train(
 
     Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
     """
-    from leval_tasks.posgen.sequences import SUBTASKS
+    from leval_tasks.metadata import SUBTASKS
     from resonance_training import posgen_settings as settings
 
     recipe = settings.preset(preset)

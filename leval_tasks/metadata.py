@@ -14,8 +14,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from leval_border.errors import SettingError, UserError, not_allowed, shown
 from leval_border.settings import Settings, field_names, read
 
-Family = TypeVar("Family", bound=Settings)
-
 Mode = Literal["sliding", "truncate", "last", "disjoint"]
 Subtask = Literal["recursive", "cot", "semi_recursive"]
 SUBTASKS: tuple[str, ...] = get_args(Subtask)
@@ -34,19 +32,47 @@ Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
 OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_absent)]
 Folder = Annotated[str | None, BeforeValidator(lambda v: os.fspath(v) if v else None)]
-Place = Field(default=None, json_schema_extra={"decides_numbers": False})
-"""Where something lies; what was read there is recorded by its digest."""
+WHERE: Any = {"decides_numbers": False}
+"""Marks a setting that says where data lies: what was read is recorded by its digest."""
 
 
-class LengthSettings(Settings):
-    """How long a sequence may be, in tokens: as our tasks and lm-eval's backends call it."""
+class TaskSettings(Settings):
+    """Settings of a family of tasks."""
 
-    context_length: OptionalCount = None
+    @classmethod
+    def decides_numbers(cls) -> list[str]:
+        """Names of the settings that decide which numbers come out."""
+        return [
+            name
+            for name, field in cls.model_fields.items()
+            if not isinstance(field.json_schema_extra, dict)
+            or field.json_schema_extra.get("decides_numbers", True)
+        ]
+
+    def recorded(self) -> dict[str, Any]:
+        """What results say of the settings: those that decide numbers."""
+        return self.model_dump(mode="json", include=set(self.decides_numbers()))
+
+
+class BackendSettings(TaskSettings):
+    """The longest sequence that a backend was told to take, in tokens."""
+
     max_length: OptionalCount = None
     max_model_len: OptionalCount = None
 
+    @property
+    def length(self) -> int | None:
+        """The one that was given."""
+        return self.max_length or self.max_model_len
 
-class ClosedSettings(Settings):
+
+class ContextSettings(BackendSettings):
+    """The length of context that was asked for: prompt and answer together, in tokens."""
+
+    context_length: OptionalCount = None
+
+
+class ClosedSettings(TaskSettings):
     """Settings of a closed-ended task.
 
     Attributes:
@@ -61,8 +87,8 @@ class ClosedSettings(Settings):
         answer_prefix: who begins with `Answer:` in a chat prompt.
     """
 
-    data_dir: Folder = Place
-    own_data: bool = Field(default=False, strict=False)
+    data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
+    own_data: bool = Field(default=False, strict=False, json_schema_extra=WHERE)
     truncation: Literal["middle", "right", "left", "skip"] | None = None
     truncation_unit: Literal["tokens", "words"] = "tokens"
     num_docs: OptionalCount = None
@@ -82,7 +108,7 @@ class ClosedSettings(Settings):
         return value or ""
 
 
-class PerplexitySettings(Settings):
+class PerplexitySettings(TaskSettings):
     """Settings of a perplexity task as they are asked for.
 
     Attributes:
@@ -97,7 +123,7 @@ class PerplexitySettings(Settings):
         bos: whether windows begin with BOS; None where the tokenizer decides.
     """
 
-    data_dir: Folder = Place
+    data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
     context_length: tuple[int, ...] | None = None
     mode: Mode = "sliding"
     stride: Count = 256
@@ -113,9 +139,7 @@ class PerplexitySettings(Settings):
         """One length or several, as a tuple."""
         if value is None or value == "":
             return None
-        lengths = [
-            _number(each) for each in (value if isinstance(value, list | tuple) else [value])
-        ]
+        lengths = list(value) if isinstance(value, list | tuple) else [_number(value)]
         whole = [each for each in lengths if type(each) is int and each > 0]
         if not lengths or whole != lengths or whole != sorted(set(whole)):
             raise ValueError(
@@ -125,7 +149,7 @@ class PerplexitySettings(Settings):
         return tuple(whole)
 
 
-class PosGenSettings(Settings):
+class PosGenSettings(TaskSettings):
     """What one PosGen data set is made of.
 
     Attributes:
@@ -169,7 +193,8 @@ class PosGenSettings(Settings):
         return self.far + self.near
 
 
-FAMILIES = (LengthSettings, ClosedSettings, PerplexitySettings, PosGenSettings)
+Family = TypeVar("Family", bound=TaskSettings)
+FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, PosGenSettings)
 GROUP = "perplexity"
 """Settings under this key are those of perplexity tasks, and win there."""
 
@@ -188,6 +213,17 @@ def read_metadata(family: type[Family], metadata: Mapping[str, Any], **fixed: An
     refuse_near_misses(metadata)
     names = field_names(family)
     return read(family, {key: metadata[key] for key in names if key in metadata} | fixed)
+
+
+def read_perplexity_metadata(metadata: Mapping[str, Any]) -> PerplexitySettings:
+    """The settings of a perplexity task; those under `perplexity` win.
+
+    Raises:
+        SettingError: a value that is not allowed, or a key that is not known under `perplexity`.
+    """
+    group = metadata.get(GROUP) or {}
+    read(PerplexitySettings, group, GROUP)
+    return read_metadata(PerplexitySettings, {**metadata, **group})
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
@@ -219,13 +255,3 @@ def is_near_miss(key: str, name: str) -> bool:
     while key[-1:] == name[-1:]:
         key, name = key[:-1], name[:-1]
     return max(len(key), len(name)) == 1 or (len(key) == 2 and key == name[::-1])
-
-
-def decides_numbers(family: type[Settings]) -> list[str]:
-    """Names of the settings that decide which numbers come out."""
-    return [
-        name
-        for name, field in family.model_fields.items()
-        if not isinstance(field.json_schema_extra, dict)
-        or field.json_schema_extra.get("decides_numbers", True)
-    ]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from leval_border.errors import one_of
-from leval_tasks.posgen.sequences import SUBTASKS
+from leval_tasks.metadata import SUBTASKS
 from resonance_training.errors import TrainingError, TrainingSettingError
 
 

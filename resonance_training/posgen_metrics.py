@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leval_tasks.posgen.sequences import Settings
-from leval_tasks.posgen.task import bands
+from leval_tasks.metadata import PosGenSettings
+from leval_tasks.posgen.sequences import position_ranges
 from resonance_training.posgen_data import StackData
 from resonance_training.stacked import StackedDecoder, token_losses
 
@@ -53,16 +53,10 @@ def evaluate(
     ]
 
 
-def _by_range(accuracy: list[float], settings: Settings) -> dict[str, float]:
+def _by_range(accuracy: list[float], settings: PosGenSettings) -> dict[str, float]:
     """Means over position ranges; `accuracy` starts with the first number after the seed."""
     offset = settings.seed_tokens
-    ranges = {
-        "id_accuracy": (offset, settings.train_length),
-        "ood_accuracy": (settings.train_length, settings.length),
-        **{f"accuracy@{a}-{b - 1}": (a, b) for a, b in bands(settings)},
-    }
     return {
         name: sum(accuracy[a - offset : b - offset]) / (b - a)
-        for name, (a, b) in ranges.items()
-        if b > a
+        for name, (a, b) in position_ranges(settings).items()
     }

@@ -45,7 +45,7 @@ def build_config(recipe: Recipe, run: PosGenRun) -> Any:
         "bos_token_id": end,
         "eos_token_id": end,
         "pad_token_id": special_id("[PAD]", data.modulus),
-        "posgen": {**vars(data), "encoding": run.encoding, "run_seed": run.seed},
+        "posgen": {**data.model_dump(), "encoding": run.encoding, "run_seed": run.seed},
         **rope,
     }
     if a.kind == "t5":

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from leval_border.errors import one_of
-from leval_border.settings import Settings
-from leval_tasks.posgen import sequences
+from leval_border.settings import Settings, read
+from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from resonance_training.errors import TrainingSettingError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -72,7 +72,7 @@ class Recipe(Settings):
     Attributes:
         architecture: the model.
         scaling: YaRN's settings.
-        data: fields of `sequences.Settings` that differ from its defaults.
+        data: fields of `PosGenSettings` that differ from its defaults.
         seeds: seeds of the runs; they decide initial weights, dropout and batch order.
         epochs: passes over the training sequences.
         batch_size: sequences a step.
@@ -98,10 +98,9 @@ class Recipe(Settings):
     bf16: bool = False
     keep: Literal["last", "best"] = "last"
 
-    def settings(self, subtask: str) -> sequences.Settings:
+    def settings(self, subtask: str) -> PosGenSettings:
         """The data set of a sub-task."""
-        values: dict[str, Any] = {**self.data, "subtask": subtask}
-        return sequences.Settings(**values)
+        return read(PosGenSettings, {**self.data, "subtask": subtask})
 
     @property
     def steps(self) -> int:
@@ -123,7 +122,7 @@ class PosGenRun:
     seed: int
 
     def __post_init__(self) -> None:
-        one_of("subtask", self.subtask, sequences.SUBTASKS, TrainingSettingError)
+        one_of("subtask", self.subtask, SUBTASKS, TrainingSettingError)
         one_of("encoding", self.encoding, ENCODINGS, TrainingSettingError)
 
     @property

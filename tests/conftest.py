@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
@@ -107,3 +108,16 @@ def _answers(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+@pytest.fixture(scope="session")
+def while_running() -> Callable[..., Any]:
+    """Calls a function as lm-eval's evaluator would, with a model of some module running."""
+
+    def call(function: Callable[[], Any], module: str, **attributes: Any) -> Any:
+        scope = {"__name__": "lm_eval.evaluator", "function": function}
+        exec("def evaluate(lm):\n    return function()", scope)
+        model = type("Backend", (SimpleNamespace,), {"__module__": module})
+        return scope["evaluate"](model(**attributes))
+
+    return call

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leval_tasks.tokens import load_tokenizer
+from leval_tasks.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)

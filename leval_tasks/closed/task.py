@@ -8,20 +8,21 @@ import copy
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task, TaskConfig
 
-from leval_tasks import data, tokens
+from leval_tasks import data
 from leval_tasks.closed import budget, prompts
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.rules import mean, remove_thinking
-from leval_tasks.closed.settings import ClosedSettings, generation_tokens
+from leval_tasks.closed.settings import generation_tokens, read_settings
+from leval_tasks.context import is_chat_server, is_tokenized_api, resolve_context
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.statistics import clustered_stderr
+from leval_tasks.tokenizer import find_tokenizer, tokenizer_name
 
 logger = logging.getLogger(__name__)
 VERSION = 1
@@ -58,7 +59,7 @@ class LEvalClosedTask(Task):
         config = dict(config or {})
         self.closed = task_named(str(config.get("task")))
         metadata = dict(config.get("metadata") or {})
-        self.settings = ClosedSettings.read(self.closed, metadata)
+        self.settings = read_settings(self.closed.truncation, metadata)
         self.run = metadata
         self.file = data.load(data.resolve_source(metadata), self.closed)
         self._documents: dict[str, str] = {}
@@ -111,7 +112,7 @@ class LEvalClosedTask(Task):
     def _described(self) -> dict[str, Any]:
         return {
             "data": self.file.described(),
-            "settings": asdict(self.settings),
+            "settings": self.settings.recorded(),
             "documents": len(self._documents),
             "documents_in_file": len(self.file.records),
             "partial": len(self._documents) < len(self.file.records),
@@ -167,8 +168,8 @@ class LEvalClosedTask(Task):
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
         """
-        self.tokenizer = tokens.load_tokenizer(self.run)
-        self.context = tokens.resolve_context(self.run)
+        self.tokenizer = find_tokenizer(self.run)
+        self.context = resolve_context(self.run)
         self.generated = generation_tokens(self.config.generation_kwargs)
         chat = None
         if template is not None:
@@ -185,7 +186,7 @@ class LEvalClosedTask(Task):
             "context_length": self.context.length,
             "context_length_from": self.context.origin,
             "generated_tokens": self.generated,
-            "tokenizer": tokens.tokenizer_name(self.run),
+            "tokenizer": tokenizer_name(self.run),
             "frame": "llama-2" if chat is None else "chat template",
             "system_role": example.system_role,
             "answer_prefix": example.lead_in,
@@ -211,7 +212,7 @@ class LEvalClosedTask(Task):
                 document,
                 asked,
                 self.context.length - self.generated,
-                side=self.settings.truncation,
+                side=str(self.settings.truncation),
                 unit=self.settings.truncation_unit,
                 add_bos=self._add_bos(),
                 official_budget=self.context.length - self.generated,
@@ -246,10 +247,10 @@ class LEvalClosedTask(Task):
         self.config.metadata["skipped_documents"] = len(skipped)
 
     def _add_bos(self) -> bool | None:
-        if tokens.is_chat_server(self.run):
+        if is_chat_server(self.run):
             return False
         given = self.run.get("add_bos_token")
-        if tokens.is_tokenized_api(self.run):
+        if is_tokenized_api(self.run):
             return str(given).lower() == "true"
         return None if given is None else str(given).lower() == "true"
 

@@ -5,12 +5,15 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leval_border.errors import one_of
+from leval_border.files import json_lines
 from leval_tasks.data import Source, read_bytes, resolve_source
-from leval_tasks.errors import DataError, one_of
+from leval_tasks.errors import DataError
+from leval_tasks.perplexity.settings import ReadingPlan
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +35,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class TokenizedText:
     """One document in the model's own tokens.
 
     Attributes:
@@ -52,12 +55,12 @@ class Document:
         return self.text[self.ends[start - 1] if start else 0 : self.ends[end - 1]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Drawn:
-    """Documents of a run and what was left out on the way."""
+    """Documents of a run and how many were left out, by reason."""
 
-    documents: list[Document]
-    left_out: dict[str, int] = field(default_factory=dict)
+    documents: list[TokenizedText]
+    left_out: dict[str, int]
 
 
 def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
@@ -97,19 +100,12 @@ def _local(corpus: str, source: Source) -> tuple[list[Text], dict[str, Any]]:
         "sample": False,
         "files": {name: hashlib.sha256(content).hexdigest()},
     }
-    texts = []
-    # only \n ends a record: JSON strings may hold other characters of str.splitlines
-    for number, line in enumerate(_decoded(content, path).split("\n")):
-        if line.strip():
-            texts.append(Text(f"{corpus}-{number}", _text_of(line, path, number + 1)))
-    return texts, described
-
-
-def _decoded(content: bytes, path: Path) -> str:
     try:
-        return content.decode("utf-8")
+        lines = list(json_lines(content.decode("utf-8")))
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error}") from error
+    texts = [Text(f"{corpus}-{n - 1}", _text_of(line, path, n)) for n, line in lines]
+    return texts, described
 
 
 def _text_of(line: str, path: Path, number: int) -> str:
@@ -171,11 +167,7 @@ def drop_unusable(texts: Iterable[Text]) -> tuple[list[Text], dict[str, int]]:
 def draw(
     texts: Sequence[Text],
     tokenize: Callable[[str], tuple[list[int], list[int]]],
-    *,
-    num_docs: int,
-    seed: int,
-    min_tokens: int,
-    max_tokens: int | None,
+    plan: ReadingPlan,
 ) -> Drawn:
     """Draw `num_docs` of the documents that are long enough, in the order of the source.
 
@@ -187,41 +179,39 @@ def draw(
     """
     usable, left_out = drop_unusable(texts)
     order = list(range(len(usable)))
-    random.Random(seed).shuffle(order)
-    found: dict[int, Document] = {}
+    random.Random(plan.seed).shuffle(order)
+    found: dict[int, TokenizedText] = {}
     longest = 0
     left_out["too_short"] = 0
     for index in order:
-        if len(found) == num_docs:
+        if len(found) == plan.num_docs:
             break
         tokens, ends = tokenize(usable[index].text)
         longest = max(longest, len(tokens))
-        if len(tokens) < min_tokens:
+        if len(tokens) < plan.min_tokens:
             left_out["too_short"] += 1
             continue
-        tokens, ends = tokens[:max_tokens], ends[:max_tokens]
-        found[index] = Document(usable[index].document_id, usable[index].text, tokens, ends)
+        tokens, ends = tokens[: plan.max_tokens], ends[: plan.max_tokens]
+        found[index] = TokenizedText(usable[index].document_id, usable[index].text, tokens, ends)
     if not found:
         raise DataError(
-            f"none of {len(usable)} documents has the {min_tokens} tokens that the longest context "
-            f"(or min_tokens) needs; the longest has {longest}. Take a shorter context_length or "
-            "other documents"
+            f"none of {len(usable)} documents has the {plan.min_tokens} tokens that the longest "
+            f"context (or min_tokens) needs; the longest has {longest}. Take a shorter "
+            "context_length or other documents"
         )
-    _say_what_is_left_out(left_out, len(found), num_docs, min_tokens)
+    _say_what_is_left_out(left_out, len(found), plan)
     return Drawn([found[index] for index in sorted(found)], left_out)
 
 
-def _say_what_is_left_out(
-    left_out: Mapping[str, int], found: int, num_docs: int, min_tokens: int
-) -> None:
+def _say_what_is_left_out(left_out: Mapping[str, int], found: int, plan: ReadingPlan) -> None:
     if any(left_out.values()):
         logger.warning(
             "left out: %d empty, %d duplicate, %d shorter than %d tokens; %d documents remain",
             left_out["empty"],
             left_out["duplicate"],
             left_out["too_short"],
-            min_tokens,
+            plan.min_tokens,
             found,
         )
-    if found < num_docs:
-        logger.warning("num_docs=%d, but only %d documents can be used", num_docs, found)
+    if found < plan.num_docs:
+        logger.warning("num_docs=%d, but only %d documents can be used", plan.num_docs, found)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from leval_tasks.metric_names import split
 from leval_tasks.statistics import linearised_ratio
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
@@ -82,7 +83,7 @@ def aggregations(metric: str) -> tuple[Callable[..., float | str], Callable[...,
         metric: Name with or without `@context length`; a name that is none of `METRICS` is a mean
             negative log-likelihood, reported as it is.
     """
-    name = metric.partition("@")[0]
+    name, _ = split(metric)
     if name == "bits_per_byte":
         value, stderr = bits, bits_stderr
     elif name in METRICS:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leval_tasks.errors import DataError, SettingError
-from leval_tasks.perplexity.documents import Document, Drawn
+from leval_tasks.perplexity.documents import Drawn, TokenizedText
 from leval_tasks.perplexity.model import Reader
-from leval_tasks.perplexity.settings import Settings
+from leval_tasks.perplexity.settings import ReadingPlan
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def equal_cuts(n: int, size: int) -> Sequence[tuple[int, int]]:
     return [(start, start + size) for start in range(0, n - size + 1, size)]
 
 
-def draw_pydocs(reader: Reader, settings: Settings) -> tuple[Drawn, dict[str, Any]]:
+def draw_pydocs(reader: Reader, plan: ReadingPlan) -> tuple[Drawn, dict[str, Any]]:
     """Documents of equal token length from the language reference, drawn with the seed.
 
     A document fills one window of the longest context; in the modes whose windows move it is twice
@@ -71,11 +71,11 @@ def draw_pydocs(reader: Reader, settings: Settings) -> tuple[Drawn, dict[str, An
     """
     text, identity = language_reference()
     tokens, ends = reader.encode(text)
-    moving = settings.mode in ("sliding", "disjoint")
-    size = settings.max_tokens or settings.full_window * (2 if moving else 1)
-    if settings.min_tokens > size:
+    moving = plan.mode in ("sliding", "disjoint")
+    size = plan.max_tokens or plan.full_window * (2 if moving else 1)
+    if plan.min_tokens > size:
         raise SettingError(
-            f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "
+            f"min_tokens={plan.min_tokens} is more than the {size} tokens of each document of "
             "ppl_pydocs; leave it out, or set max_tokens, which is their size"
         )
     cuts = equal_cuts(len(tokens), size)
@@ -84,14 +84,14 @@ def draw_pydocs(reader: Reader, settings: Settings) -> tuple[Drawn, dict[str, An
             f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
             "take a shorter context_length, or ppl_pg19"
         )
-    chosen = sorted(random.Random(settings.seed).sample(cuts, min(settings.num_docs, len(cuts))))
-    if len(cuts) < settings.num_docs:
-        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, len(cuts))
+    chosen = sorted(random.Random(plan.seed).sample(cuts, min(plan.num_docs, len(cuts))))
+    if len(cuts) < plan.num_docs:
+        logger.info("num_docs=%d: the text gives %d documents", plan.num_docs, len(cuts))
     documents = []
     for start, end in chosen:
         first = ends[start - 1] if start else 0
         documents.append(
-            Document(
+            TokenizedText(
                 f"{PYDOCS}-{start}",
                 text[first : ends[end - 1]],
                 tokens[start:end],

@@ -1,24 +1,20 @@
-"""What a user may set through `--metadata`, checked once."""
+"""What a perplexity task reads: its settings, once the model's limit and its BOS are known."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from leval_tasks.errors import SettingError
-from leval_tasks.perplexity.windows import check_context_lengths, check_settings
+from leval_border.errors import SettingError, not_allowed
+from leval_tasks.metadata import PerplexitySettings
+from leval_tasks.perplexity.windows import check_settings
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of one perplexity task.
+class ReadingPlan:
+    """Settings of one perplexity task, complete; see `PerplexitySettings`.
 
     Attributes:
-        context_lengths: Positions of a window, BOS included; several make a curve.
-        mode: See `leval_tasks.perplexity.windows.MODES`.
-        stride: Tokens between sliding windows, and tokens scored by `last`.
-        num_docs: Documents drawn.
-        seed: Seed of the draw.
-        min_tokens: Shortest document that counts; never less than the longest context needs.
+        context_lengths: Positions of a window, BOS included, each longer than the one before.
+        min_tokens: Shortest document that counts: at least one full window of the longest context.
         max_tokens: Documents are cut to this many tokens, or None for whole documents.
         bos: Whether windows begin with BOS.
     """
@@ -47,66 +43,45 @@ class Settings:
         return asdict(self) | {"context_lengths": list(self.context_lengths)}
 
 
-def read_settings(
-    metadata: Mapping[str, Any], *, has_bos: bool, default_length: int | None
-) -> Settings:
-    """Settings from a task's merged metadata.
+def plan_reading(
+    asked: PerplexitySettings, *, has_bos: bool, default_length: int | None
+) -> ReadingPlan:
+    """What is read, from what was asked for.
 
     Args:
-        metadata: YAML metadata, `model_args` and `--metadata`, merged by lm-eval; foreign keys are
-            other tasks' or the model's business.
+        asked: The settings of the run.
         has_bos: Whether the tokenizer has a BOS token.
         default_length: The longest window the model takes, used when no length is given.
 
     Raises:
-        SettingError: A value of the wrong kind or out of range, `bos: true` without a BOS token,
-            or no context length to be had.
+        SettingError: Settings that do not fit each other, `bos: true` without a BOS token, or no
+            context length to be had.
     """
-    lengths = metadata.get("context_length") or default_length
-    if lengths is None:
+    lengths = asked.context_length or ((default_length,) if default_length else ())
+    if not lengths:
         raise SettingError(
-            "context_length is not given and the model names no limit; "
+            "context_length: not given, and the model names no limit; "
             "give it, for example --metadata '{\"context_length\": [4096, 8192]}'"
         )
-    context_lengths = check_context_lengths(
-        lengths if isinstance(lengths, (list, tuple)) else [lengths]
-    )
-    bos = _bos(metadata.get("bos"), has_bos)
-    mode = metadata.get("mode", "sliding")
-    stride = _whole(metadata, "stride", 256, minimum=1)
-    for length in context_lengths:
-        check_settings(length, stride, mode, bos)
-    full = context_lengths[-1] - int(bos)
-    max_tokens = metadata.get("max_tokens")
-    if max_tokens is not None:
-        max_tokens = _whole(metadata, "max_tokens", full, minimum=full)
-    return Settings(
-        context_lengths=context_lengths,
-        mode=mode,
-        stride=stride,
-        num_docs=_whole(metadata, "num_docs", 50, minimum=1),
-        seed=_whole(metadata, "seed", 0, minimum=0),
-        min_tokens=max(_whole(metadata, "min_tokens", full, minimum=1), full),
-        max_tokens=max_tokens,
+    if asked.bos and not has_bos:
+        raise SettingError(
+            "bos: true is not allowed, the tokenizer has no BOS token; leave bos out: the first "
+            "token of each document is then context only and not scored"
+        )
+    bos = has_bos if asked.bos is None else asked.bos
+    for length in lengths:
+        check_settings(length, asked.stride, asked.mode, bos)
+    full = lengths[-1] - int(bos)
+    if asked.max_tokens is not None and asked.max_tokens < full:
+        window = f"at least {full}, a window of the longest context"
+        raise SettingError(not_allowed("max_tokens", asked.max_tokens, window))
+    return ReadingPlan(
+        context_lengths=lengths,
+        mode=asked.mode,
+        stride=asked.stride,
+        num_docs=asked.num_docs,
+        seed=asked.seed,
+        min_tokens=max(asked.min_tokens or full, full),
+        max_tokens=asked.max_tokens,
         bos=bos,
     )
-
-
-def _bos(value: Any, has_bos: bool) -> bool:
-    if value not in (None, True, False):
-        raise SettingError(f"bos={value!r}; give true or false, or leave it out")
-    if value and not has_bos:
-        raise SettingError(
-            "bos=true, but the tokenizer has no BOS token; leave bos out: the first token of each "
-            "document is then context only and not scored"
-        )
-    return has_bos if value is None else bool(value)
-
-
-def _whole(metadata: Mapping[str, Any], name: str, default: int, *, minimum: int) -> int:
-    value = metadata.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SettingError(f"{name}={value!r} must be a whole number")
-    if value < minimum:
-        raise SettingError(f"{name}={value} must be at least {minimum}")
-    return value

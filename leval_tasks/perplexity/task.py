@@ -13,8 +13,11 @@ from typing import Any
 from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 
+from leval_tasks.context import find_reach
+from leval_tasks.metadata import read_perplexity_metadata
+from leval_tasks.metric_names import compose
 from leval_tasks.perplexity import metrics
-from leval_tasks.perplexity.documents import Document, Drawn, draw, read_corpus
+from leval_tasks.perplexity.documents import Drawn, TokenizedText, draw, read_corpus
 from leval_tasks.perplexity.model import Reader, find_reader
 from leval_tasks.perplexity.pydocs import PYDOCS, draw_pydocs
 from leval_tasks.perplexity.requests import (
@@ -23,11 +26,12 @@ from leval_tasks.perplexity.requests import (
     asks_lm_eval_for_shared_logits,
     check_shared_logits,
 )
-from leval_tasks.perplexity.settings import Settings, read_settings
+from leval_tasks.perplexity.settings import ReadingPlan, plan_reading
 from leval_tasks.perplexity.windows import Window, make_windows
 from leval_tasks.running import running_model
 
 logger = logging.getLogger(__name__)
+BAND = "nll"  # mean nats a token of the positions between two lengths
 
 
 class PerplexityTask(Task):
@@ -51,26 +55,24 @@ class PerplexityTask(Task):
             num_fewshot=0,
             metadata=metadata,
         )
-        self._metadata = {**metadata, **(metadata.get("perplexity") or {})}
+        self._metadata = metadata
+        self._asked = read_perplexity_metadata(metadata)
         self._corpus = str(metadata["corpus"])
         self._drawn: Drawn | None = None
-        self._settings: Settings | None = None
+        self._plan: ReadingPlan | None = None
         self._reader: Reader | None = None
-        self._by_id: dict[str, Document] = {}
+        self._by_id: dict[str, TokenizedText] = {}
 
     def download(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: texts are read with the tokenizer at hand."""
 
-    def has_training_docs(self) -> bool:
-        """No."""
+    def has_training_docs(self) -> bool:  # noqa: D102
         return False
 
-    def has_validation_docs(self) -> bool:
-        """No."""
+    def has_validation_docs(self) -> bool:  # noqa: D102
         return False
 
-    def has_test_docs(self) -> bool:
-        """Yes."""
+    def has_test_docs(self) -> bool:  # noqa: D102
         return True
 
     def test_docs(self) -> list[dict[str, Any]]:
@@ -87,42 +89,33 @@ class PerplexityTask(Task):
         ]
 
     @property
-    def settings(self) -> Settings:
+    def plan(self) -> ReadingPlan:
         """The settings of this run."""
         self._prepare()
-        assert self._settings is not None
-        return self._settings
+        assert self._plan is not None
+        return self._plan
 
     def _prepare(self) -> None:
         if self._drawn is not None:
             return
-        reader = find_reader(self._metadata)
-        bos = reader.tokenizer.bos_token_id
-        settings = read_settings(
-            self._metadata, has_bos=bos is not None, default_length=reader.limit
-        )
-        reader.check_window(settings.longest)
-        if not settings.bos:
+        reader, reach = find_reader(self._metadata), find_reach(self._metadata)
+        has_bos = reader.tokenizer.bos_token_id is not None
+        plan = plan_reading(self._asked, has_bos=has_bos, default_length=reach.window)
+        reach.check(plan.longest, "context_length", beside=reach.after_window)
+        if not plan.bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
         if self._corpus == PYDOCS:
-            drawn, data = draw_pydocs(reader, settings)
+            drawn, data = draw_pydocs(reader, plan)
         else:
-            texts, data = read_corpus(self._corpus, self._metadata.get("data_dir"))
-            drawn = draw(
-                texts,
-                reader.encode,
-                num_docs=settings.num_docs,
-                seed=settings.seed,
-                min_tokens=settings.min_tokens,
-                max_tokens=settings.max_tokens,
-            )
-        self._reader, self._settings, self._drawn = reader, settings, drawn
+            texts, data = read_corpus(self._corpus, self._asked.data_dir)
+            drawn = draw(texts, reader.encode, plan)
+        self._reader, self._plan, self._drawn = reader, plan, drawn
         self._by_id = {document.document_id: document for document in drawn.documents}
         self._config.metadata.update(
             data=data,
-            settings=settings.as_dict(),
+            settings=plan.as_dict(),
             left_out=drawn.left_out,
             documents=len(drawn.documents),
             tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),
@@ -154,12 +147,12 @@ class PerplexityTask(Task):
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
         """All windows of a document, shortest context length first."""
-        settings = self.settings
+        plan = self.plan
         n = len(self._by_id[doc["document_id"]].tokens)
         return [
             window
-            for length in settings.context_lengths
-            for window in make_windows(n, length, settings.stride, settings.mode, settings.bos)
+            for length in plan.context_lengths
+            for window in make_windows(n, length, plan.stride, plan.mode, plan.bos)
         ]
 
     def construct_requests(self, doc: Any, ctx: str, **kwargs: Any) -> list[WindowRequest]:
@@ -189,12 +182,12 @@ class PerplexityTask(Task):
             logger.error("%s has no result and does not count", doc["document_id"])
         values: dict[str, list[float]] = {}
         cumulated: list[tuple[int, float, int]] = [(0, 0.0, 0)]
-        for length in self.settings.context_lengths:
-            mine = [i for i, window in enumerate(windows) if window.context_length == length]
-            pairs = self._pairs(doc, [windows[i] for i in mine], [nll[i] for i in mine])
-            values |= {f"{name}@{length}": pair for name, pair in pairs.items()}
+        for length in self.plan.context_lengths:
+            part = [(w, x) for w, x in zip(windows, nll, strict=True) if w.context_length == length]
+            pairs = self._pairs(doc, [w for w, _ in part], [x for _, x in part])
+            values |= {compose(name, length): pair for name, pair in pairs.items()}
             cumulated.append((length, *map(float, pairs["token_perplexity"])))  # type: ignore[arg-type]
-        if self.settings.mode == "truncate":
+        if self.plan.mode == "truncate":
             values |= band_pairs(cumulated)
         if failed:
             values = {name: [0.0, 0] for name in values}
@@ -215,11 +208,12 @@ class PerplexityTask(Task):
 
     def metric_names(self) -> list[str]:
         """Every metric of this run but `failed`, without standard errors."""
-        lengths = self.settings.context_lengths
-        names = [f"{name}@{length}" for length in lengths for name in metrics.METRICS]
-        if self.settings.mode == "truncate":
+        lengths = self.plan.context_lengths
+        names = [compose(name, length) for length in lengths for name in metrics.METRICS]
+        if self.plan.mode == "truncate":
             names += [
-                band_name(start, end) for start, end in zip((0, *lengths), lengths, strict=False)
+                compose(BAND, start, end)
+                for start, end in zip((0, *lengths), lengths, strict=False)
             ]
         return names
 
@@ -235,11 +229,6 @@ class PerplexityTask(Task):
         return dict.fromkeys((*self.metric_names(), "failed"), False)
 
 
-def band_name(start: int, end: int) -> str:
-    """Name of the mean negative log-likelihood of the positions `start..end-1`."""
-    return f"nll@{start}-{end}"
-
-
 def band_pairs(cumulated: Sequence[tuple[int, float, int]]) -> dict[str, list[float]]:
     """What each stretch between two lengths adds, from windows that all begin at position 0.
 
@@ -247,5 +236,6 @@ def band_pairs(cumulated: Sequence[tuple[int, float, int]]) -> dict[str, list[fl
         cumulated: (context length, nats, tokens) in growing order, from (0, 0, 0).
     """
     return {
-        band_name(a[0], b[0]): [b[1] - a[1], b[2] - a[2]] for a, b in itertools.pairwise(cumulated)
+        compose(BAND, a[0], b[0]): [b[1] - a[1], b[2] - a[2]]
+        for a, b in itertools.pairwise(cumulated)
     }

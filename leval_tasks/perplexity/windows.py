@@ -5,12 +5,13 @@ A document is `n` tokens without special tokens, numbered from 0. A window of `W
 Without BOS nothing stands before the document's first token, and that token is never scored.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from leval_tasks.errors import SettingError, one_of
+from leval_border.errors import SettingError, not_allowed, one_of
+from leval_tasks.metadata import Mode
 
-MODES = ("sliding", "truncate", "last", "disjoint")
+MODES: tuple[str, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,42 +124,13 @@ def check_settings(context_length: int, stride: int, mode: str, bos: bool) -> No
     """
     one_of("mode", mode, MODES)
     if context_length < 2:
-        raise SettingError(
-            f"context_length={context_length} leaves no token to score; it must be at least 2"
+        allowed = "at least 2, of which one is scored"
+        raise SettingError(not_allowed("context_length", context_length, allowed))
+    # Without BOS a later window's first token has nothing before it.
+    scored = context_length - 1 if bos or mode != "last" else context_length
+    if mode in ("sliding", "last") and not 1 <= stride <= scored:
+        allowed = (
+            f"1 to {scored}, the tokens that a window of context_length={context_length} can score "
+            f"{'after BOS' if bos else 'without BOS'}"
         )
-    w = document_tokens(context_length, bos)
-    if mode in ("sliding", "last"):
-        if stride < 1:
-            raise SettingError(f"stride={stride} must be at least 1")
-        # Without BOS a later window's first token has nothing before it.
-        limit = w if bos or mode == "last" else w - 1
-        if stride > limit:
-            raise SettingError(
-                f"stride={stride} is larger than the {limit} tokens that a window of "
-                f"context_length={context_length} can score {'after BOS' if bos else 'without BOS'}"
-                f"; take stride={limit} or less, or a longer context"
-            )
-
-
-def check_context_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Context lengths as given, if they are a curve: whole numbers, each longer than the last.
-
-    Raises:
-        SettingError: Empty, not whole numbers, repeated, or out of order.
-    """
-    if not lengths:
-        raise SettingError("context_length is an empty list; give one length or several")
-    for length in lengths:
-        if isinstance(length, bool) or not isinstance(length, int):
-            raise SettingError(f"context_length holds {length!r}; give whole numbers of tokens")
-    repeated = sorted({length for length in lengths if list(lengths).count(length) > 1})
-    if repeated:
-        raise SettingError(
-            f"context_length names {', '.join(map(str, repeated))} more than once; "
-            "give each length once"
-        )
-    if list(lengths) != sorted(lengths):
-        raise SettingError(
-            f"context_length={list(lengths)} is out of order; write it as {sorted(lengths)}"
-        )
-    return tuple(lengths)
+        raise SettingError(not_allowed("stride", stride, allowed))

@@ -4,76 +4,42 @@ Sources: arXiv 2403.00071, Section 5 and Appendix C.1; where its formula for the
 sub-task is ambiguous, the reading that reproduces its Figure 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from leval_tasks.errors import one_of
+from leval_border.errors import UserError, one_of
+from leval_tasks.metadata import SUBTASKS, PosGenSettings
+from leval_tasks.metric_names import compose
 
 Tokens = npt.NDArray[np.int64]
-
-SUBTASKS = ("recursive", "cot", "semi_recursive")
-SEED_POLICIES = ("random", "cycled")
+BANDS = 3
 
 
-class PosGenError(ValueError):
+class PosGenError(UserError):
     """A PosGen setting that cannot be met."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What one PosGen data set is made of.
+def bands(settings: PosGenSettings) -> list[tuple[int, int]]:
+    """Positions past the training length in three bands `[start, end)` of nearly equal width."""
+    width = settings.length - settings.train_length
+    edges = [settings.train_length + width * i // BANDS for i in range(BANDS + 1)]
+    return [(start, end) for start, end in pairwise(edges) if end > start]
 
-    Attributes:
-        subtask: `recursive`, `cot` or `semi_recursive`.
-        modulus: size `m` of the number vocabulary 0..m-1.
-        far: `j`, how many far tokens each sum takes.
-        near: `k`, how many of the tokens just before.
-        train_length: numbers in a training sequence (`L`).
-        length: numbers in a validation or test sequence (`L'`).
-        train: number of training sequences.
-        validation: number of validation sequences.
-        test: number of test sequences.
-        seed_policy: `random` draws distinct tuples over all splits, as the paper's text asks;
-            `cycled` repeats the sorted tuples of distinct numbers, as the authors' code does, so
-            that every test sequence begins like a training sequence.
-        seed: of the random draw; `cycled` does not use it.
+
+def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
+    """Metrics by name, and the positions `[start, end)` whose numbers each is the accuracy of.
+
+    Those past the training length, those from the end of the seed up to it, and each band.
     """
-
-    subtask: str
-    modulus: int = 17
-    far: int = 1
-    near: int = 3
-    train_length: int = 64
-    length: int = 256
-    train: int = 10_000
-    validation: int = 1_000
-    test: int = 1_000
-    seed_policy: str = "random"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        one_of("subtask", self.subtask, SUBTASKS, PosGenError)
-        one_of("seed_policy", self.seed_policy, SEED_POLICIES, PosGenError)
-        for name in ("far", "near", "train", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise PosGenError(f"{name}: {getattr(self, name)} is not allowed; at least 1")
-        if self.modulus < 2:
-            raise PosGenError(f"modulus: {self.modulus} is not allowed; at least 2")
-        if not self.far + self.near < self.train_length <= self.length:
-            raise PosGenError(
-                f"train_length: {self.train_length} is not allowed; above the "
-                f"{self.far + self.near} seed tokens and at most length={self.length}"
-            )
-
-    @property
-    def seed_tokens(self) -> int:
-        """Tokens at the head of a sequence that no rule gives: `j + k`."""
-        return self.far + self.near
+    ranges = {
+        "ood_accuracy": (settings.train_length, settings.length),
+        "id_accuracy": (settings.seed_tokens, settings.train_length),
+        **{compose("accuracy", start, end - 1): (start, end) for start, end in bands(settings)},
+    }
+    return {name: (start, end) for name, (start, end) in ranges.items() if end > start}
 
 
 @dataclass(frozen=True)
@@ -159,7 +125,7 @@ def cycled_seeds(n: int, width: int, modulus: int) -> Tokens:
     return tuples[np.arange(n) % len(tuples)]
 
 
-def splits(settings: Settings) -> Splits:
+def splits(settings: PosGenSettings) -> Splits:
     """All sequences of a data set; the same on every machine.
 
     With `seed_policy: cycled` validation and test are the first sequences of the training set at

@@ -5,12 +5,7 @@ with the true next one. That needs a result for each position, which lm-eval's o
 not give, so the tasks send `teacher_forced` requests, which the backend `hf-long` answers.
 """
 
-from __future__ import annotations
-
-import itertools
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +13,16 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.api.task import Task
 
-from leval_tasks.posgen.sequences import PosGenError, Settings, splits
+from leval_border.files import read_object
+from leval_border.settings import field_names, read
+from leval_tasks.context import find_reach
+from leval_tasks.metadata import PosGenSettings, refuse_near_misses
+from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
 from leval_tasks.running import running_model
+from leval_tasks.tokenizer import find_tokenizer
 
 REQUEST = "teacher_forced"
-BANDS = 3
 
 
 class TokenRequest(Instance):
@@ -52,14 +51,7 @@ def check_backend(model: Any) -> None:
         )
 
 
-def bands(settings: Settings) -> list[tuple[int, int]]:
-    """Positions past the training length in three bands `[start, end)` of nearly equal width."""
-    width = settings.length - settings.train_length
-    edges = [settings.train_length + width * i // BANDS for i in range(BANDS + 1)]
-    return [(a, b) for a, b in itertools.pairwise(edges) if b > a]
-
-
-def accuracies(correct: list[bool], settings: Settings) -> dict[str, float]:
+def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float]:
     """Metrics of one sequence.
 
     Args:
@@ -72,15 +64,9 @@ def accuracies(correct: list[bool], settings: Settings) -> dict[str, float]:
         of the seed to train_length-1, and `accuracy@a-b` for each band (b included), fractions.
     """
     offset = settings.length - len(correct)
-    ranges = {
-        "ood_accuracy": (settings.train_length, settings.length),
-        "id_accuracy": (settings.seed_tokens, settings.train_length),
-        **{f"accuracy@{a}-{b - 1}": (a, b) for a, b in bands(settings)},
-    }
     return {
         name: sum(correct[start - offset : end - offset]) / (end - start)
-        for name, (start, end) in ranges.items()
-        if end > start
+        for name, (start, end) in position_ranges(settings).items()
     }
 
 
@@ -96,15 +82,13 @@ class PosGenTask(Task):
     def __init__(self, config: Mapping[str, Any]) -> None:
         metadata = dict(config.get("metadata") or {})
         subtask = str(config["task"]).removeprefix("posgen_")
-        tokenizer = metadata.get("tokenizer") or metadata.get("pretrained")
-        if tokenizer is None:
-            raise PosGenError("tokenizer: the task knows no model; give pretrained=CHECKPOINT")
-        self.vocabulary: Vocabulary = _vocabulary(str(tokenizer))
+        self._run = metadata
+        self.vocabulary: Vocabulary = from_tokenizer(find_tokenizer(metadata))
         self.settings = read_settings(subtask, metadata, self.vocabulary)
         super().__init__(config={k: v for k, v in config.items() if k != "class"})
         self.config.metadata = {
             "version": self.VERSION,
-            "data": {"source": "generated", "sample": False, "settings": vars(self.settings)},
+            "data": {"source": "generated", "sample": False, "settings": self.settings.recorded()},
         }
 
     def download(self, *args: object, **kwargs: object) -> None:
@@ -139,11 +123,18 @@ class PosGenTask(Task):
         """The sequence: there is no frame, no example and no chat template."""
         return self.doc_to_text(doc)
 
+    def build_all_requests(self, **kwargs: Any) -> None:
+        """As lm-eval, once the model is known to read these sequences, and all of them."""
+        check_backend(running_model())
+        # the last number is predicted, not read
+        read_by_model = self.settings.length + (self.vocabulary.prefix is not None) - 1
+        find_reach(self._run).check(read_by_model, "length")
+        super().build_all_requests(**kwargs)
+
     def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> TokenRequest:
         """One forward pass over the sequence."""
         import numpy as np
 
-        check_backend(running_model())
         row = np.array([[int(n) for n in ctx.split()]])
         (ids,) = self.vocabulary.encode(row)
         return TokenRequest(ids, ctx, doc=doc, idx=0, metadata=kwargs["metadata"])
@@ -169,20 +160,18 @@ class PosGenTask(Task):
         return list(accuracies([True] * self.settings.length, self.settings))
 
 
-def _vocabulary(tokenizer: str) -> Vocabulary:
-    from transformers import AutoTokenizer
+def read_settings(
+    subtask: str, metadata: Mapping[str, Any], vocabulary: Vocabulary
+) -> PosGenSettings:
+    """Settings of a task: what was asked for, else what the checkpoint was trained on.
 
-    return from_tokenizer(AutoTokenizer.from_pretrained(tokenizer))
-
-
-def read_settings(subtask: str, metadata: Mapping[str, Any], vocabulary: Vocabulary) -> Settings:
-    """Settings of a task: what was asked for, else what the checkpoint was trained on."""
+    Raises:
+        SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
+    """
+    refuse_near_misses(metadata)
     config = Path(str(metadata.get("pretrained", ""))) / "config.json"
-    trained: dict[str, Any] = {}
-    if config.is_file():
-        trained = json.loads(config.read_text(encoding="utf-8")).get("posgen", {})
-    trained = trained or {"modulus": vocabulary.modulus}
-    names = {field.name for field in fields(Settings)}
-    given = {**trained, **{k: v for k, v in metadata.items() if k in names and v is not None}}
-    given = {key: value for key, value in given.items() if key in names}
-    return Settings(**{**given, "subtask": subtask})
+    trained = (read_object(config) or {}).get("posgen") or {"modulus": vocabulary.modulus}
+    asked = {key: value for key, value in metadata.items() if value is not None}
+    names = field_names(PosGenSettings)
+    given = {key: value for key, value in {**trained, **asked}.items() if key in names}
+    return read(PosGenSettings, {**given, "subtask": subtask})

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from leval_tasks import tokens
-from leval_tasks.errors import ContextLengthError, SettingError, TokenizerError
+from leval_border.errors import SettingError
+from leval_tasks.context import Context, resolve_context
+from leval_tasks.errors import ContextLengthError, TokenizerError
+from leval_tasks.tokenizer import load_tokenizer, tokenizer_name
 
 YARN = {
     "rope_type": "yarn",
@@ -30,7 +32,7 @@ def checkpoint(tmp_path: Path):
 
 
 def length(**settings: object) -> int:
-    return tokens.resolve_context(settings).length
+    return resolve_context(settings).length
 
 
 def test_order_of_the_settings(checkpoint):
@@ -39,7 +41,7 @@ def test_order_of_the_settings(checkpoint):
     assert length(pretrained=model, max_length=2000) == 2000
     assert length(pretrained=model, max_model_len=3000) == 3000
     assert length(pretrained=model) == 8192
-    assert tokens.resolve_context({"pretrained": model}).origin == "checkpoint"
+    assert resolve_context({"pretrained": model}).origin == "checkpoint"
 
 
 def test_rope_settings_of_the_run_count(checkpoint):
@@ -72,13 +74,45 @@ def test_rope_settings_of_the_checkpoint_count(checkpoint):
 def test_length_that_the_hf_backend_would_cut_is_an_error(checkpoint):
     model = checkpoint()
     with pytest.raises(
-        ContextLengthError, match=r"16384 \(context_length\) is above.*8192.*max_length=16384"
+        ContextLengthError, match=r"context_length: 16384 is above the 8192 .*max_length=16384"
     ):
         length(pretrained=model, context_length=16384)
-    unscaled = checkpoint(rope_parameters=RESONANCE)
-    with pytest.raises(ContextLengthError, match=r"32768 \(checkpoint\) is above.*8192"):
-        length(pretrained=unscaled)
-    assert length(pretrained=unscaled, max_length=32768) == 32768
+
+
+HF, VLLM = "lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"
+
+
+def test_the_running_model_says_what_it_reads(checkpoint, while_running):
+    # a RoPE type in config.json that the running model's own limit does not count
+    unscaled = {"pretrained": checkpoint(rope_parameters=RESONANCE)}
+    for module in (HF, VLLM, "leval_backends.hf_long"):
+        context = while_running(lambda: resolve_context(unscaled), module, max_length=8192)
+        assert context == Context(8192, "model")
+        with pytest.raises(ContextLengthError, match=r"context_length: 32768 is above the 8192 "):
+            while_running(
+                lambda: resolve_context({**unscaled, "context_length": 32768}),
+                module,
+                max_length=8192,
+            )
+    asked = {**unscaled, "max_length": 32768}
+    assert while_running(lambda: resolve_context(asked), HF, max_length=32768).length == 32768
+
+
+def test_a_running_model_that_does_not_tell_is_as_none(checkpoint, while_running):
+    settings = {"pretrained": checkpoint()}
+    assert while_running(lambda: resolve_context(settings), "tests") == Context(8192, "checkpoint")
+
+
+def test_running_servers_are_asked_too(while_running):
+    for tokenized, length in ((True, 2047), (False, 4096)):
+        server = {"context_length": 2048 if tokenized else 4096}
+        context = while_running(
+            lambda settings=server: resolve_context(settings),
+            "lm_eval.models.openai_completions",
+            max_length=2047,
+            tokenized_requests=tokenized,
+        )
+        assert context.length == length
 
 
 def test_vllm_limits(checkpoint):
@@ -94,7 +128,7 @@ def test_completion_server_keeps_a_token_back_and_has_a_default_limit(checkpoint
     server = {"pretrained": checkpoint(), "base_url": "http://h/v1/completions"}
     assert length(**server, max_length=4096) == 4095
     assert length(**server, context_length=1024) == 1024
-    with pytest.raises(ContextLengthError, match="limit of 2048"):
+    with pytest.raises(ContextLengthError, match="above the 2048 tokens"):
         length(**server, context_length=4096)
     assert length(**server, context_length=4096, tokenized_requests=False) == 4096
 
@@ -112,18 +146,18 @@ def test_unknown_length_is_an_error():
 
 @pytest.mark.parametrize("value", [0, -1, "many", 3.5, [4096]])
 def test_length_must_be_a_positive_whole_number(value):
-    with pytest.raises(SettingError, match=r"context_length is .*positive whole number"):
+    with pytest.raises(SettingError, match=r"^context_length: .* is not allowed; .*number"):
         length(pretrained="x", context_length=value)
 
 
 def test_tokenizer_is_named_by_the_run():
-    assert tokens.tokenizer_name({"tokenizer": "t", "pretrained": "p", "model": "m"}) == "t"
-    assert tokens.tokenizer_name({"pretrained": "p", "model": "m"}) == "p"
-    assert tokens.tokenizer_name({"model": "m"}) == "m"
-    with pytest.raises(TokenizerError, match="No tokenizer is known to the task"):
-        tokens.tokenizer_name({"dtype": "float32"})
+    assert tokenizer_name({"tokenizer": "t", "pretrained": "p", "model": "m"}) == "t"
+    assert tokenizer_name({"pretrained": "p", "model": "m"}) == "p"
+    assert tokenizer_name({"model": "m"}) == "m"
+    with pytest.raises(TokenizerError, match="none is known to the task"):
+        tokenizer_name({"dtype": "float32"})
 
 
 def test_tokenizer_that_cannot_be_loaded(tmp_path):
     with pytest.raises(TokenizerError, match=r"cannot be loaded.*tokenizer=NAME_OR_PATH"):
-        tokens.load_tokenizer({"pretrained": str(tmp_path)})
+        load_tokenizer({"pretrained": str(tmp_path)})

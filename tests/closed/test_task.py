@@ -10,9 +10,10 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
+from leval_border.errors import SettingError
 from leval_tasks import data, sample
 from leval_tasks.closed.task import LEvalClosedTask
-from leval_tasks.errors import ContextLengthError, DataError, SettingError, TokenizerError
+from leval_tasks.errors import ContextLengthError, DataError, TokenizerError
 
 SIX = [
     "leval_coursera",
@@ -274,8 +275,10 @@ def task(**metadata: Any) -> LEvalClosedTask:
         ),
         ({"truncation": "rigth"}, SettingError, "did you mean 'right'"),
         ({"truncation_unit": "word"}, SettingError, "did you mean 'words'"),
-        ({"num_docs": 0}, SettingError, "num_docs is 0"),
+        ({"num_docs": 0}, SettingError, "num_docs: 0 is not allowed"),
         ({"answer_prefix": "system"}, SettingError, "allowed: assistant, user"),
+        ({"num_dosc": 1}, SettingError, "num_dosc: unknown setting; did you mean 'num_docs'"),
+        ({"trunctation": "skip"}, SettingError, "trunctation: unknown setting; did you mean 'tr"),
         ({"data_dir": "/nowhere"}, DataError, "does not exist"),
     ],
 )
@@ -289,7 +292,7 @@ def test_boolean_truncation_of_the_hf_backend_is_not_ours():
 
 
 def test_no_tokenizer_and_too_small_a_context(smollm2):
-    with pytest.raises(TokenizerError, match="No tokenizer is known"):
+    with pytest.raises(TokenizerError, match="none is known to the task"):
         task().build_all_requests(limit=None)
     with pytest.raises(ContextLengthError, match="instructions and question alone take"):
         task(pretrained=str(smollm2), context_length=600).build_all_requests(limit=None)

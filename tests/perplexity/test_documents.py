@@ -2,14 +2,19 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from leval_tasks.errors import DataError, SettingError
+from leval_border.errors import SettingError
+from leval_tasks.errors import DataError
+from leval_tasks.metadata import read_perplexity_metadata
 from leval_tasks.perplexity.documents import Text, draw, read_corpus
 from leval_tasks.perplexity.pydocs import distinct_topics, equal_cuts, language_reference
-from leval_tasks.perplexity.settings import read_settings
+from leval_tasks.perplexity.settings import ReadingPlan, plan_reading
+
+PLAN = ReadingPlan((4,), "truncate", 1, 50, 0, min_tokens=3, max_tokens=None, bos=True)
 
 
 def words(text: str) -> tuple[list[int], list[int]]:
@@ -22,8 +27,12 @@ def texts(*contents: str) -> list[Text]:
 
 
 def drawn(contents, **settings):
-    defaults = {"num_docs": 50, "seed": 0, "min_tokens": 3, "max_tokens": None}
-    return draw(texts(*contents), words, **(defaults | settings))
+    return draw(texts(*contents), words, replace(PLAN, **settings))
+
+
+def planned(metadata, has_bos=True, default_length=None):
+    asked = read_perplexity_metadata(metadata)
+    return plan_reading(asked, has_bos=has_bos, default_length=default_length)
 
 
 def test_what_cannot_be_used_is_counted_and_said(caplog):
@@ -105,7 +114,7 @@ def test_the_real_documents(real_data: Path):
     found, source = read_corpus("govreport", str(real_data))
     assert len(found) == 14
     assert source["files"]["govreport.jsonl"].startswith("4ff8ee1b91924f5f")
-    result = draw(found, words, num_docs=50, seed=0, min_tokens=1, max_tokens=None)
+    result = draw(found, words, replace(PLAN, min_tokens=1))
     assert result.left_out["duplicate"] == 1
     assert len(result.documents) == 13
 
@@ -137,24 +146,34 @@ def test_pieces_are_equal_and_as_many_as_fit():
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"context_length": 64, "stride": "x"}, "stride='x' must be a whole number"),
-        ({"context_length": 64, "stride": 64}, "stride=64 is larger than the 63"),
-        ({"context_length": 64, "stride": 8, "num_docs": 0}, "num_docs=0 must be at least 1"),
+        (
+            {"context_length": 64, "stride": "x"},
+            "stride: 'x' is not allowed; allowed: a whole",
+        ),
+        ({"context_length": 64, "stride": 64}, "stride: 64 is not allowed; allowed: 1 to 63"),
+        (
+            {"context_length": 64, "stride": 8, "num_docs": 0},
+            "num_docs: 0 is not allowed; allowed: a number",
+        ),
         (
             {"context_length": 64, "stride": 8, "max_tokens": 62},
-            "max_tokens=62 must be at least 63",
+            "max_tokens: 62 is not allowed; allowed: at least 63",
         ),
-        ({"context_length": 64, "stride": 8, "bos": "yes"}, "bos='yes'"),
-        ({}, "context_length is not given"),
+        (
+            {"context_length": 64, "stride": 8, "bos": "yes"},
+            "bos: 'yes' is not allowed",
+        ),
+        ({"perplexity": {"strides": 8}}, r"perplexity\.strides: unknown setting.*did you mean"),
+        ({"perplexity": 8}, "perplexity: 8 is not allowed; allowed: a mapping"),
+        ({}, "context_length: not given"),
     ],
 )
 def test_bad_settings(metadata, message):
     with pytest.raises(SettingError, match=message):
-        read_settings(metadata, has_bos=True, default_length=None)
+        planned(metadata)
 
 
 def test_every_document_fills_the_longest_window():
     metadata = {"context_length": [64, 128], "stride": 8, "min_tokens": 5}
-    settings = read_settings(metadata, has_bos=True, default_length=None)
-    assert settings.min_tokens == 127
-    assert read_settings({"stride": 8}, has_bos=False, default_length=32).context_lengths == (32,)
+    assert planned(metadata).min_tokens == 127
+    assert planned({"stride": 8}, has_bos=False, default_length=32).context_lengths == (32,)

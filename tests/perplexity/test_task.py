@@ -167,7 +167,7 @@ def test_the_softmax_of_stock_hf_is_marked_unless_float32(tiny, data_dir, caplog
 
 def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(tiny, data_dir):
     metadata = {"context_length": 257, "data_dir": str(data_dir)}
-    with pytest.raises(ValueError, match=r"257 is larger than the 256.*max_length=257.*yarn"):
+    with pytest.raises(ValueError, match=r"257 is above the 256.*max_length=257.*yarn"):
         evaluate("hf-long", tiny, metadata)
     # the user may ask for bare extrapolation
     assert evaluate("hf-long", tiny, metadata, max_length=300)["results"]

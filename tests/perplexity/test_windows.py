@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from leval_tasks.errors import SettingError
+from leval_border.errors import SettingError
 from leval_tasks.perplexity.windows import (
     Window,
-    check_context_lengths,
     document_tokens,
     make_windows,
 )
@@ -116,34 +115,14 @@ def test_a_document_that_does_not_fill_the_window_is_refused(mode):
 @pytest.mark.parametrize(
     ("length", "stride", "mode", "bos", "message"),
     [
-        (8, 8, "sliding", True, "stride=8 is larger than the 7 tokens"),
-        (8, 8, "sliding", False, "stride=8 is larger than the 7 tokens"),
-        (8, 8, "last", True, "take stride=7 or less"),
-        (8, 0, "sliding", True, "stride=0 must be at least 1"),
-        (1, 1, "truncate", True, "context_length=1 leaves no token"),
-        (8, 2, "slidding", True, "Did you mean 'sliding'"),
+        (8, 8, "sliding", True, "stride: 8 is not allowed; allowed: 1 to 7, the tokens"),
+        (8, 8, "sliding", False, "stride: 8 is not allowed; allowed: 1 to 7, the tokens"),
+        (8, 8, "last", True, "stride: 8 is not allowed; allowed: 1 to 7"),
+        (8, 0, "sliding", True, "stride: 0 is not allowed; allowed: 1 to"),
+        (1, 1, "truncate", True, "context_length: 1 is not allowed; allowed: at least 2"),
+        (8, 2, "slidding", True, "did you mean 'sliding'"),
     ],
 )
 def test_settings_that_do_not_fit(length, stride, mode, bos, message):
     with pytest.raises(SettingError, match=message):
         make_windows(100, length, stride, mode, bos)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ([], "empty list"),
-        ([64, 64, 128], "names 64 more than once"),
-        ([128, 64], r"out of order; write it as \[64, 128\]"),
-        ([64.0], "whole numbers"),
-        ([True, 64], "whole numbers"),
-        (["64"], "whole numbers"),
-    ],
-)
-def test_lengths_that_are_no_curve(lengths, message):
-    with pytest.raises(SettingError, match=message):
-        check_context_lengths(lengths)
-
-
-def test_lengths_of_a_curve():
-    assert check_context_lengths([64, 128]) == (64, 128)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leval_border.errors import SettingError
+from leval_border.settings import read
+from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.sequences import (
-    SUBTASKS,
     PosGenError,
-    Settings,
     cycled_seeds,
     extend,
     overlap,
@@ -42,7 +43,7 @@ def test_published_vectors(modulus, subtask, text):
 @pytest.mark.parametrize(("subtask", "back"), [("recursive", 5), ("cot", 4), ("semi_recursive", 4)])
 def test_two_tokens_give_what_the_rule_takes_from_four(subtask, back):
     """The shortcut of docs/posgen.md; where the far token moves on, it needs the far token."""
-    x = splits(Settings(subtask=subtask)).test
+    x = splits(PosGenSettings(subtask=subtask)).test
     right = (2 * x[:, 4:-1] - x[:, 5 - back : -back]) % 17 == x[:, 5:]
     if subtask != "semi_recursive":
         assert right.all()
@@ -84,7 +85,7 @@ def test_any_setting_follows_the_definition(subtask, modulus, j, k, extra, data)
 
 
 def test_paper_splits_have_their_sizes_and_no_common_seed():
-    data = splits(Settings(subtask="cot"))
+    data = splits(PosGenSettings(subtask="cot"))
     assert data.train.shape == (10_000, 64)
     assert data.validation.shape == data.test.shape == (1_000, 256)
     assert overlap(data, 4) == 0
@@ -95,7 +96,7 @@ def test_paper_splits_have_their_sizes_and_no_common_seed():
 
 
 def test_code_splits_cycle_the_sorted_tuples():
-    data = splits(Settings(subtask="recursive", seed_policy="cycled"))
+    data = splits(PosGenSettings(subtask="recursive", seed_policy="cycled"))
     tuples = list(itertools.combinations(range(17), 4))
     assert len(tuples) == 2_380
     assert [tuple(row) for row in data.train[:, :4].tolist()] == [
@@ -117,11 +118,11 @@ def test_draws_are_uniform_distinct_and_follow_the_seed():
 
 def test_the_same_numbers_in_another_process():
     code = (
-        "from leval_tasks.posgen.sequences import *;"
-        "print(splits(Settings(subtask='semi_recursive', train=5)).test[7].tolist())"
+        "from leval_tasks.posgen.sequences import PosGenSettings, splits;"
+        "print(splits(PosGenSettings(subtask='semi_recursive', train=5)).test[7].tolist())"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    here = splits(Settings(subtask="semi_recursive", train=5)).test[7].tolist()
+    here = splits(PosGenSettings(subtask="semi_recursive", train=5)).test[7].tolist()
     assert out.stdout.strip() == str(here)
     assert here[:12] == [2, 15, 6, 9, 15, 15, 3, 14, 4, 10, 3, 9]  # pinned
 
@@ -129,8 +130,8 @@ def test_the_same_numbers_in_another_process():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"subtask": "recursiv"}, "Did you mean 'recursive'"),
-        ({"subtask": "cot", "seed_policy": "cycle"}, "Did you mean 'cycled'"),
+        ({"subtask": "recursiv"}, "did you mean 'recursive'"),
+        ({"subtask": "cot", "seed_policy": "cycle"}, "did you mean 'cycled'"),
         ({"subtask": "cot", "train_length": 4}, "train_length: 4"),
         ({"subtask": "cot", "length": 32}, "train_length: 64"),
         ({"subtask": "cot", "modulus": 1}, "modulus: 1"),
@@ -138,13 +139,13 @@ def test_the_same_numbers_in_another_process():
     ],
 )
 def test_wrong_settings_are_named(change, message):
-    with pytest.raises(PosGenError, match=message):
-        Settings(**change)
+    with pytest.raises(SettingError, match=message):
+        read(PosGenSettings, change)
 
 
 def test_too_few_tuples_and_wrong_shapes():
     with pytest.raises(PosGenError, match="give only 2401"):
-        splits(Settings(subtask="cot", modulus=7))
+        splits(PosGenSettings(subtask="cot", modulus=7))
     with pytest.raises(PosGenError, match=r"seeds: shape \(1, 3\)"):
         extend(np.zeros((1, 3), dtype=np.int64), "cot", 9, 17, 1, 3)
     with pytest.raises(PosGenError, match="modulus: 3 is too small"):

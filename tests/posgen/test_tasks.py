@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from leval_tasks.posgen.sequences import PosGenError, Settings
+from leval_border.errors import SettingError
+from leval_tasks.errors import ContextLengthError
+from leval_tasks.metadata import PosGenSettings
+from leval_tasks.posgen.sequences import PosGenError
 from leval_tasks.posgen.task import accuracies, read_settings
 from leval_tasks.posgen.vocabulary import Vocabulary, build_tokenizer, from_tokenizer
 
@@ -28,7 +31,7 @@ def test_vocabulary_has_the_ids_of_the_authors_code():
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_accuracy_counts_numbers_by_their_position(prefix):
-    settings = Settings(subtask="cot")
+    settings = PosGenSettings(subtask="cot")
     # With a prefix token the first number is predicted as well; it is never scored.
     right = {4, 63, 64, 65, 255}
     correct = [position in right for position in range(1 - prefix, 256)]
@@ -47,3 +50,23 @@ def test_settings_come_from_metadata_else_checkpoint_else_vocabulary(tmp_path):
     asked = read_settings("cot", {**pretrained, "length": 128}, VOCABULARY)
     assert (asked.modulus, asked.length) == (7, 128)
     assert read_settings("cot", {}, VOCABULARY).modulus == 17
+
+
+def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_running):
+    from leval_tasks.posgen.task import PosGenTask
+
+    build_tokenizer(17).save_pretrained(tmp_path)
+    task = PosGenTask({"task": "posgen_cot", "metadata": {"pretrained": str(tmp_path)}})
+
+    def build() -> None:
+        task.build_all_requests(limit=1, rank=0, world_size=1)
+
+    with pytest.raises(ContextLengthError, match=r"length: 256 is above the 255 tokens"):
+        while_running(build, "leval_backends.hf_long", max_length=255, teacher_forced=None)
+    while_running(build, "leval_backends.hf_long", max_length=256, teacher_forced=None)
+    assert len(task.instances[0].token_ids) == 257
+
+
+def test_a_misspelt_setting_is_refused(tmp_path):
+    with pytest.raises(SettingError, match="train_lenght: unknown setting; did you mean 'train_l"):
+        read_settings("cot", {"pretrained": str(tmp_path), "train_lenght": 128}, VOCABULARY)

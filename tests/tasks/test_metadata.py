@@ -14,10 +14,9 @@ from leval_border.settings import field_names
 from leval_tasks.metadata import (
     FAMILIES,
     ClosedSettings,
-    LengthSettings,
+    ContextSettings,
     PerplexitySettings,
     PosGenSettings,
-    decides_numbers,
     is_near_miss,
     read_metadata,
     refuse_near_misses,
@@ -124,13 +123,16 @@ WHOLE = "a whole number"
             {"context_length": [64, "x"]},
             "context_length: [64, 'x'] is not allo",
         ),
+        (PerplexitySettings, {"context_length": ["64"]}, "context_length: ['64'] is not allowed"),
+        (PerplexitySettings, {"context_length": [64.0]}, "context_length: [64.0] is not allowed"),
+        (PerplexitySettings, {"context_length": [True, 64]}, "[True, 64] is not allowed"),
         (PerplexitySettings, {"context_length": [8, 4]}, "each larger than the one before"),
         (PerplexitySettings, {"context_length": [4, 4]}, "each larger than the one before"),
         (PerplexitySettings, {"context_length": []}, "context_length: [] is not allowed"),
         (PerplexitySettings, {"context_length": True}, "context_length: True is not allowed"),
         (PerplexitySettings, {"bos": "yes"}, "bos: 'yes' is not allowed; allowed: true or false"),
         (PosGenSettings, {"subtask": "cot", "train_length": 4}, "train_length: 4 is not allowed"),
-        (LengthSettings, {"max_length": -1}, "max_length: -1 is not allowed"),
+        (ContextSettings, {"max_length": -1}, "max_length: -1 is not allowed"),
     ],
 )
 def test_values_are_refused_in_our_dialect(family, metadata, message):
@@ -143,12 +145,12 @@ def test_values_are_refused_in_our_dialect(family, metadata, message):
 @pytest.mark.parametrize(
     ("family", "metadata", "expected"),
     [
-        (LengthSettings, {"max_length": "8192", "context_length": ""}, {"max_length": 8192}),
+        (ContextSettings, {"max_length": "8192", "context_length": ""}, {"max_length": 8192}),
         (ClosedSettings, {"truncation": True}, {}),
         (ClosedSettings, {"truncation": None, "num_docs": None}, {}),
         (ClosedSettings, {"end_of_thinking": None}, {"end_of_thinking": ""}),
         (ClosedSettings, {"own_data": "yes", "data_dir": Path("x")}, None),
-        (PerplexitySettings, {"context_length": [64, "128"]}, {"context_length": (64, 128)}),
+        (PerplexitySettings, {"context_length": [64, 128]}, {"context_length": (64, 128)}),
         (PerplexitySettings, {"context_length": "64"}, {"context_length": [64]}),
         (PerplexitySettings, {"seed": 1234, "dtype": "float32"}, {"seed": 1234}),
     ],
@@ -161,5 +163,13 @@ def test_what_may_be_written(family, metadata: dict[str, Any], expected):
 
 
 def test_where_data_lies_decides_no_number():
-    assert "data_dir" not in decides_numbers(ClosedSettings) + decides_numbers(PerplexitySettings)
-    assert {"mode", "stride", "num_docs"} <= set(decides_numbers(PerplexitySettings))
+    assert "data_dir" not in ClosedSettings.decides_numbers() + PerplexitySettings.decides_numbers()
+    assert {"mode", "stride", "num_docs"} <= set(PerplexitySettings.decides_numbers())
+    assert list(ClosedSettings(data_dir="x").recorded()) == [
+        "truncation",
+        "truncation_unit",
+        "num_docs",
+        "min_questions",
+        "end_of_thinking",
+        "answer_prefix",
+    ]

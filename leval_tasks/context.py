@@ -1,0 +1,228 @@
+"""How long a sequence may be in this run: one answer for all our tasks.
+
+lm-eval cuts what is too long with no more than a warning, so a length above what the model reads
+is refused here. The running model is asked; where there is none (prompts are only shown), or it
+does not tell, the run's settings and the checkpoint's own files are.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from leval_tasks.errors import ContextLengthError
+from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
+from leval_tasks.running import running_model
+
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How long a sequence the run's model reads without cutting it.
+
+    Attributes:
+        backend: class name of lm-eval's model, or `unknown`.
+        limit: tokens of prompt and answer together; None where nothing says.
+        origin: the setting or file that the limit is from.
+        setting: the model argument that raises it.
+        kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
+        after_window: positions that a scored text needs beside its own (vLLM generates a token).
+    """
+
+    backend: str
+    limit: int | None
+    origin: str
+    setting: str = "max_length"
+    kept_back: int = 0
+    after_window: int = 0
+
+    @property
+    def window(self) -> int | None:
+        """The longest text that is scored uncut."""
+        return None if self.limit is None else self.limit - self.after_window
+
+    def check(self, length: int, name: str, beside: int = 0) -> None:
+        """Refuse a length that the backend would cut.
+
+        Args:
+            length: tokens.
+            name: what asked for them, for the message.
+            beside: positions that are needed beside them.
+
+        Raises:
+            ContextLengthError: with the settings that would allow it.
+        """
+        if self.limit is None or length + beside <= self.limit:
+            return
+        most = self.limit - beside
+        raise ContextLengthError(
+            f"{name}: {length} is above the {most} tokens that this run's model ({self.backend}) "
+            f"takes uncut{f' ({beside} of {self.limit} is kept for the answer)' * bool(beside)}; "
+            f"give {self.setting}={length + beside} in --model_args. Past the trained length a "
+            f"model also needs RoPE scaling, such as rope_type=yarn with "
+            f"factor={-(-length // most):.1f} (`leval-harness rope` lists the methods); or take "
+            f"context_length={most} or less"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How long a sequence may be: prompt and answer together.
+
+    Attributes:
+        length: tokens.
+        origin: the setting or file that decided it.
+    """
+
+    length: int
+    origin: str
+
+
+def resolve_context(settings: Mapping[str, Any]) -> Context:
+    """The length of context to use.
+
+    `context_length`, else `max_length` or `max_model_len`, else what the running model reads, else
+    the checkpoint's limit with its RoPE settings.
+
+    Args:
+        settings: the task's metadata, which holds the run's model arguments.
+
+    Raises:
+        SettingError: a length is not a positive whole number.
+        ContextLengthError: no length is known, or the model would cut prompts of it.
+    """
+    reach = find_reach(settings)
+    asked = read_metadata(ContextSettings, settings)
+    length, origin = asked.context_length, "context_length"
+    if length is None:
+        length, origin = asked.length or reach.limit, reach.origin
+    if length is None:
+        length, origin = checkpoint_limit(settings), "checkpoint"
+    if length is None:
+        raise ContextLengthError(
+            "context_length: not known; give context_length in --metadata, or max_length "
+            "(max_model_len for vllm) in --model_args"
+        )
+    reach.check(length, origin)
+    if reach.limit is not None:
+        length = min(length, reach.limit - reach.kept_back)
+    return Context(length, origin)
+
+
+def find_reach(settings: Mapping[str, Any]) -> Reach:
+    """What the run's model reads without cutting.
+
+    Args:
+        settings: the task's metadata, which holds the run's model arguments.
+
+    Raises:
+        SettingError: a length in the settings is not a positive whole number.
+    """
+    asked = read_metadata(BackendSettings, settings)
+    model = running_model()
+    limit, backend = getattr(model, "max_length", None), type(model).__name__
+    if settings.get("base_url") or is_server(model):
+        return _server(model, settings, asked)
+    given = "max_length" if asked.max_length else "max_model_len" if asked.max_model_len else None
+    if isinstance(limit, int):
+        vllm = "vllm" in type(model).__module__
+        origin = given or "model"
+    else:
+        vllm = "hf_overrides" in settings or given == "max_model_len"
+        backend = "unknown"
+        limit, origin = asked.length, given or "checkpoint"
+        if limit is None:
+            limit = checkpoint_limit(settings)
+    if vllm:
+        return Reach(backend, limit, origin, "max_model_len", after_window=1)
+    return Reach(backend, limit, origin)
+
+
+def _server(model: Any, settings: Mapping[str, Any], asked: BackendSettings) -> Reach:
+    """lm-eval keeps one token back on completion servers, and cuts token ids on the left."""
+    origin = "max_model_len" if asked.max_model_len else "max_length"
+    if not getattr(model, "tokenized_requests", is_tokenized_api(settings)):
+        return Reach("api", asked.length, origin)
+    kept = getattr(model, "max_length", None)
+    limit = kept + 1 if isinstance(kept, int) else asked.length or SERVER_DEFAULT
+    return Reach("api", limit, origin, kept_back=1, after_window=1)
+
+
+def is_server(model: object) -> bool:
+    """Whether lm-eval's model asks a server."""
+    return type(model).__module__.startswith(("lm_eval.models.openai", "lm_eval.models.api"))
+
+
+def is_chat_server(settings: Mapping[str, Any]) -> bool:
+    """Whether requests go to a chat completion server, which applies its own template."""
+    return str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
+
+
+def is_tokenized_api(settings: Mapping[str, Any]) -> bool:
+    """Whether lm-eval sends token ids to a completion server (and cuts them at its limit)."""
+    if not settings.get("base_url") or is_chat_server(settings):
+        return False
+    return str(settings.get("tokenized_requests", True)).lower() not in ("false", "0")
+
+
+def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
+    """The checkpoint's limit with the run's RoPE settings, None where neither tells one."""
+    positions, rope = _rope_of(settings)
+    if positions is None:
+        return None
+    if "hf_overrides" in settings and rope.get("rope_type") in ("linear", "dynamic", "ntk"):
+        return int(positions * float(rope.get("factor", 1)))
+    return _rope_limit(rope, positions)
+
+
+def _rope_limit(rope: Mapping[str, Any], positions: int) -> int:
+    stock = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "su", "mrope")
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+    if kind in stock or not original or not factor:
+        return positions
+    return int(original * float(factor))
+
+
+def _rope_of(settings: Mapping[str, Any]) -> tuple[int | None, Mapping[str, Any]]:
+    config = checkpoint_config(settings)
+    given = {**_mapping(settings.get("hf_overrides")), **dict(settings)}
+    length = next((config[k] for k in LENGTH_KEYS if config.get(k)), None)
+    length = given.get("max_position_embeddings") or length
+    rope: Mapping[str, Any] = {}
+    for source in (given, config):
+        rope = _mapping(source.get("rope_parameters")) or _mapping(source.get("rope_scaling"))
+        if rope:
+            break
+    return (int(length) if length else None), rope
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str) and value.strip().startswith("{"):
+        value = json.loads(value)
+    return value if isinstance(value, Mapping) else {}
+
+
+def checkpoint_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The text part of the checkpoint's config.json; empty where there is none to read."""
+    for key in ("pretrained", "tokenizer", "model"):
+        name = settings.get(key)
+        if isinstance(name, str) and name:
+            config = _read_config(name, str(settings.get("revision") or "main"))
+            if config:
+                return {**config, **_mapping(config.get("text_config"))}
+    return {}
+
+
+@functools.lru_cache(maxsize=8)
+def _read_config(name: str, revision: str) -> dict[str, Any]:
+    from transformers import PretrainedConfig
+
+    try:
+        config, _ = PretrainedConfig.get_config_dict(name, revision=revision)
+    except (OSError, ValueError):
+        return {}
+    return dict(config)
