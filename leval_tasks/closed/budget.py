@@ -17,8 +17,6 @@ from typing import Any
 from leval_tasks.closed.prompts import Prompt
 from leval_tasks.errors import ContextLengthError, SettingError
 
-SIDES = ("middle", "right", "left", "skip")
-UNITS = ("tokens", "words")
 WINDOW = 512  # characters on each side of a border
 RUN = 8  # tokens that must agree before two tokenisations count as in step
 OFFICIAL_STEP = 250
@@ -222,7 +220,7 @@ def fit(
         document: the tokenised document.
         prompts: the prompts of its questions.
         room: tokens that a prompt may have: context length minus generated tokens.
-        side: one of `SIDES`.
+        side: where the document is cut: `middle`, `right`, `left`; or `skip`.
         unit: `tokens`, or `words` for L-Eval's own cut.
         add_bos: see `special_tokens`.
         official_budget: the document budget for `words`.
