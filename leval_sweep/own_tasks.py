@@ -15,13 +15,15 @@ from typing import Any
 import yaml
 
 from leval_border.errors import SettingError, near, one_of
-from leval_border.settings import Settings
 from leval_sweep.errors import ConfigError
 from leval_sweep.identity import file_sha256
-from leval_tasks.metadata import ClosedSettings, PerplexitySettings, read_metadata
+from leval_tasks.metadata import ClosedSettings, PerplexitySettings, TaskSettings, read_metadata
 
 FAMILIES = ("closed", "perplexity", "posgen")
-SETTINGS: dict[str, type[Settings]] = {"closed": ClosedSettings, "perplexity": PerplexitySettings}
+SETTINGS: dict[str, type[TaskSettings]] = {
+    "closed": ClosedSettings,
+    "perplexity": PerplexitySettings,
+}
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
 
 

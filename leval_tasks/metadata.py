@@ -7,7 +7,7 @@ key that we do not know is none of our business, unless it is one of ours misspe
 import difflib
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -37,7 +37,9 @@ WHERE: Any = {"decides_numbers": False}
 
 
 class TaskSettings(Settings):
-    """Settings of a family of tasks."""
+    """Settings of a family of tasks; those under the key `group` win, where there is one."""
+
+    group: ClassVar[str | None] = None
 
     @classmethod
     def decides_numbers(cls) -> list[str]:
@@ -123,6 +125,8 @@ class PerplexitySettings(TaskSettings):
         bos: whether windows begin with BOS; None where the tokenizer decides.
     """
 
+    group = "perplexity"
+
     data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
     context_length: tuple[int, ...] | None = None
     mode: Mode = "sliding"
@@ -195,35 +199,24 @@ class PosGenSettings(TaskSettings):
 
 Family = TypeVar("Family", bound=TaskSettings)
 FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, PosGenSettings)
-GROUP = "perplexity"
-"""Settings under this key are those of perplexity tasks, and win there."""
 
 
-def read_metadata(family: type[Family], metadata: Mapping[str, Any], **fixed: Any) -> Family:
+def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
     """The settings of one family of tasks.
 
     Args:
         family: the model of the family.
         metadata: what lm-eval hands to a task: YAML, `--model_args` and `--metadata`, merged.
-        fixed: fields that the task decides.
 
     Raises:
         SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
     """
     refuse_near_misses(metadata)
+    if family.group and (group := metadata.get(family.group)):
+        read(family, group, family.group)
+        metadata = {**metadata, **group}
     names = field_names(family)
-    return read(family, {key: metadata[key] for key in names if key in metadata} | fixed)
-
-
-def read_perplexity_metadata(metadata: Mapping[str, Any]) -> PerplexitySettings:
-    """The settings of a perplexity task; those under `perplexity` win.
-
-    Raises:
-        SettingError: a value that is not allowed, or a key that is not known under `perplexity`.
-    """
-    group = metadata.get(GROUP) or {}
-    read(PerplexitySettings, group, GROUP)
-    return read_metadata(PerplexitySettings, {**metadata, **group})
+    return read(family, {key: metadata[key] for key in names if key in metadata})
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
@@ -232,7 +225,8 @@ def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
     Raises:
         SettingError: names the key and the setting that is meant.
     """
-    settings = {name for family in FAMILIES for name in field_names(family)} | {GROUP}
+    settings = {name for family in FAMILIES for name in field_names(family)}
+    settings |= {family.group for family in FAMILIES if family.group}
     for key in metadata:
         if not isinstance(key, str) or key in settings:
             continue

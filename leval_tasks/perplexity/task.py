@@ -14,7 +14,7 @@ from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 
 from leval_tasks.context import find_reach
-from leval_tasks.metadata import read_perplexity_metadata
+from leval_tasks.metadata import PerplexitySettings, read_metadata
 from leval_tasks.metric_names import compose
 from leval_tasks.perplexity import metrics
 from leval_tasks.perplexity.documents import Drawn, TokenizedText, draw, read_corpus
@@ -56,7 +56,7 @@ class PerplexityTask(Task):
             metadata=metadata,
         )
         self._metadata = metadata
-        self._asked = read_perplexity_metadata(metadata)
+        self._asked = read_metadata(PerplexitySettings, metadata)
         self._corpus = str(metadata["corpus"])
         self._drawn: Drawn | None = None
         self._plan: ReadingPlan | None = None

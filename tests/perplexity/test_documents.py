@@ -9,7 +9,7 @@ import pytest
 
 from leval_border.errors import SettingError
 from leval_tasks.errors import DataError
-from leval_tasks.metadata import read_perplexity_metadata
+from leval_tasks.metadata import PerplexitySettings, read_metadata
 from leval_tasks.perplexity.documents import Text, draw, read_corpus
 from leval_tasks.perplexity.pydocs import distinct_topics, equal_cuts, language_reference
 from leval_tasks.perplexity.settings import ReadingPlan, plan_reading
@@ -31,7 +31,7 @@ def drawn(contents, **settings):
 
 
 def planned(metadata, has_bos=True, default_length=None):
-    asked = read_perplexity_metadata(metadata)
+    asked = read_metadata(PerplexitySettings, metadata)
     return plan_reading(asked, has_bos=has_bos, default_length=default_length)
 
 
