@@ -41,18 +41,14 @@ def train(
     out: Path,
     subtasks: tuple[str, ...],
     encodings: tuple[str, ...],
-    seeds: tuple[int, ...],
     modulus: int | None,
-    epochs: int | None,
-    learning_rate: float | None,
     train_sequences: int | None,
-    bf16: bool | None,
-    keep: str | None,
     stack: int,
     jobs: int,
     save_steps: int,
     device: str,
     as_json: bool,
+    **changes: Any,
 ) -> None:
     """Train what has no result yet; a stopped command continues.
 
@@ -62,18 +58,10 @@ def train(
     from resonance_training import posgen_settings as settings
 
     recipe = settings.preset(preset)
-    asked: dict[str, Any] = {
-        "epochs": epochs,
-        "learning_rate": learning_rate,
-        "bf16": bf16,
-        "keep": keep,
-        "seeds": seeds or None,
-    }
     data = {**recipe.data, "modulus": modulus, "train": train_sequences}
-    recipe = recipe.changed(
-        data={k: v for k, v in data.items() if v is not None},
-        **{k: v for k, v in asked.items() if v is not None},
-    )
+    changes["data"] = {key: value for key, value in data.items() if value is not None}
+    # An option that was not given is None, or () where it is repeatable.
+    recipe = recipe.changed(**{k: v for k, v in changes.items() if v is not None and v != ()})
     runs = [
         settings.PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or SUBTASKS

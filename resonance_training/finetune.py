@@ -21,19 +21,11 @@ from transformers import (
 )
 
 from leval_border.files import write_text
-from resonance_training import text
+from resonance_training import resume, text
 from resonance_training.errors import TrainingError
 from resonance_training.finetune_data import Rows, prepare_text, processes
 from resonance_training.finetune_settings import FineTuneSettings
 from resonance_training.made_by import made_by
-from resonance_training.resume import (
-    Clock,
-    InOrderTrainer,
-    claim,
-    is_claimed,
-    keep_rows,
-    last_state,
-)
 from resonance_vllm.hf import register
 from resonance_vllm.model_config import own_rope, read_config
 from resonance_vllm.settings import complete, hf_overrides
@@ -52,7 +44,7 @@ class _Metrics(TrainerCallback):
     def __init__(self, file: Path, done: int) -> None:
         self.file = file
         if processes().is_main_process:
-            keep_rows(file, COLUMNS, done)
+            resume.keep_rows(file, COLUMNS, done)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
@@ -139,7 +131,7 @@ def finetune(
         "data": list(sources),
         **settings.model_dump(),
     }
-    if is_claimed(out / REQUEST_FILE, request) and (out / RESULT_FILE).is_file():
+    if resume.is_claimed(out / REQUEST_FILE, request) and (out / RESULT_FILE).is_file():
         logger.info("%s is finished already", out)
         finished: dict[str, Any] = json.loads((out / RESULT_FILE).read_text(encoding="utf-8"))
         return finished
@@ -149,12 +141,12 @@ def finetune(
     if settings.lora_rank:
         model = _with_lora(model, settings)
     if processes().is_main_process:  # claimed only now, when all that was asked for is possible
-        claim(out / REQUEST_FILE, request)
+        resume.claim(out / REQUEST_FILE, request)
     states = out / "states"
-    last, done = last_state(states)
-    clock = Clock()
+    last, done = resume.last_state(states)
+    clock = resume.Clock()
     sequences = settings.sequences(processes().num_processes)
-    trainer = InOrderTrainer(
+    trainer = resume.InOrderTrainer(
         model=model,
         args=_arguments(states, settings),
         train_dataset=Rows(rows, sequences, settings.seed),
@@ -184,8 +176,8 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
     named = {field.name for field in dataclasses.fields(TrainingArguments)}
     new, old = "activation_checkpointing", "gradient_checkpointing"
     checkpointing = new if new in named else old  # newer transformers warn of the old
-    return TrainingArguments(
-        output_dir=str(states),
+    return resume.training_arguments(
+        states,
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
         gradient_accumulation_steps=settings.accumulation,
@@ -196,32 +188,25 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
         lr_scheduler_type=settings.schedule,
         max_grad_norm=settings.max_grad_norm,
         bf16=settings.bf16,
-        # bf16 on a CPU is refused unless the CPU is asked for by name.
-        use_cpu=not torch.accelerator.is_available(),
         **{checkpointing: settings.gradient_checkpointing},
         logging_steps=1,
-        logging_nan_inf_filter=False,
         save_steps=settings.save_steps,
-        save_total_limit=1,
         seed=settings.seed,
-        dataloader_pin_memory=False,
-        report_to=[],
     )
 
 
 def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSettings) -> None:
     """The checkpoint; LoRA is merged into the weights, so that no library needs peft."""
-    if settings.lora_rank:
-        if trainer.args.world_size > 1:
-            raise TrainingError(
-                "lora_rank: adapters are merged in one process; resume this run with one, or train "
-                "all weights"
-            )
-        model = trainer.accelerator.unwrap_model(trainer.model).merge_and_unload()
-    else:
-        model = None
-    if model is not None or trainer.args.world_size == 1:
-        model = model if model is not None else trainer.accelerator.unwrap_model(trainer.model)
+    alone = trainer.args.world_size == 1
+    if settings.lora_rank and not alone:
+        raise TrainingError(
+            "lora_rank: adapters are merged in one process; resume this run with one, or train all "
+            "weights"
+        )
+    if alone:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if settings.lora_rank:
+            model = model.merge_and_unload()
         model.config.use_cache = True
         model.to(torch.bfloat16 if settings.bf16 else torch.float32).save_pretrained(out)
     else:

@@ -12,24 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from leval_border.files import write_text
 from leval_tasks.posgen.sequences import splits
+from resonance_training import resume
 from resonance_training.errors import TrainingError
 from resonance_training.made_by import made_by
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_metrics import evaluate
 from resonance_training.posgen_models import build_stack, save_models
 from resonance_training.posgen_settings import PosGenRun, Recipe
-from resonance_training.resume import (
-    Clock,
-    InOrderTrainer,
-    claim,
-    is_claimed,
-    keep_rows,
-    last_state,
-)
 from resonance_training.stacked import StackedDecoder
 from resonance_training.workers import in_processes
 
@@ -41,7 +34,7 @@ METRICS_FILE = "metrics.csv"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
 
 
-class _StackTrainer(InOrderTrainer):
+class _StackTrainer(resume.InOrderTrainer):
     """Trainer over a dataset whose items are whole batches."""
 
     def __init__(self, *, first_target: int, **kwargs: Any) -> None:
@@ -60,7 +53,7 @@ class _Recorder(TrainerCallback):
         self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
         self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
         for file in self.files:
-            keep_rows(file, METRICS, done)
+            resume.keep_rows(file, METRICS, done)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, losses = state.global_step, self.stack.last_losses
@@ -114,8 +107,8 @@ def train_stack(
     stack, data = build_stack(recipe, runs), StackData(recipe, runs)
     name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
     states = folder / ".unfinished" / name
-    last, done = last_state(states)
-    clock = Clock()
+    last, done = resume.last_state(states)
+    clock = resume.Clock()
     trainer = _trainer(
         recipe, stack, data, states, save_steps=save_steps, device=device, progress=progress
     )
@@ -159,24 +152,19 @@ def _trainer(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
     )
-    arguments = TrainingArguments(
-        output_dir=str(states),
+    arguments = resume.training_arguments(
+        states,
+        cpu=device == "cpu",
         max_steps=recipe.steps,
         per_device_train_batch_size=1,
         learning_rate=recipe.learning_rate,
         max_grad_norm=0.0,
         logging_steps=100,
-        logging_nan_inf_filter=False,
         save_steps=save_steps,
-        save_total_limit=1,
         bf16=recipe.bf16,
-        # bf16 on a CPU is refused unless the CPU is asked for by name.
-        use_cpu=device == "cpu" or not torch.accelerator.is_available(),
         seed=data.runs[0].seed,
         remove_unused_columns=False,
-        dataloader_pin_memory=False,
         disable_tqdm=not progress or bool(os.environ.get("CI")),
-        report_to=[],
     )
     trainer = _StackTrainer(
         model=stack,
@@ -225,8 +213,8 @@ def train_all(
     for subtask in {run.subtask for run in runs}:
         splits(recipe.settings(subtask))
     request = recipe.model_dump()
-    if not is_claimed(folder / SETTINGS_FILE, request):
-        claim(folder / SETTINGS_FILE, request)
+    if not resume.is_claimed(folder / SETTINGS_FILE, request):
+        resume.claim(folder / SETTINGS_FILE, request)
     waiting = []
     for run in runs:
         file = folder / run.folder / RESULT_FILE

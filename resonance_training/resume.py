@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.utils.data import SequentialSampler
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from leval_border.files import read_object, write_text
 from resonance_training.errors import TrainingError
@@ -76,6 +77,26 @@ def keep_rows(file: Path, columns: Sequence[str], last: int) -> None:
             rows = [r for r in csv.reader(stream) if r and r[0].isdigit() and int(r[0]) <= last]
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, "".join(f"{','.join(row)}\n" for row in [columns, *rows]))
+
+
+def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
+    """What all our trainings ask of transformers' Trainer.
+
+    Args:
+        states: folder of the resumable states, of which the newest is kept.
+        cpu: train on the CPU even where there is something faster.
+        options: of `TrainingArguments`.
+    """
+    return TrainingArguments(
+        output_dir=str(states),
+        save_total_limit=1,
+        logging_nan_inf_filter=False,
+        # bf16 on a CPU is refused unless the CPU is asked for by name.
+        use_cpu=cpu or not torch.accelerator.is_available(),
+        dataloader_pin_memory=False,
+        report_to=[],
+        **options,
+    )
 
 
 class InOrderTrainer(Trainer):

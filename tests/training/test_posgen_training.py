@@ -1,6 +1,7 @@
 """PosGen training: the stack against single models, resuming, errors, and lm-eval's own view."""
 
 import csv
+import hashlib
 import json
 
 import numpy as np
@@ -17,6 +18,7 @@ from resonance_training.posgen_evaluate import evaluate_checkpoint
 from resonance_training.posgen_models import build_model, build_stack
 from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe
 from resonance_training.posgen_train import train_all, train_stack
+from resonance_training.resume import claim, is_claimed
 from resonance_vllm.core.frequencies import attention_factor, inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
@@ -260,6 +262,26 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path)
     (other / "notes.txt").write_text("mine")
     with pytest.raises(TrainingError, match="not empty and holds no such training"):
         list(train_all(recipe, [run], other, device="cpu"))
+
+
+# SHA-256 of settings.json as the version before typed settings wrote it.
+EARLIER = {
+    "paper": "6e0cb210065f0f5f",
+    "paper-t5": "72027caa70f1eb15",
+    "code": "778e86ca5995c39f",
+    "quick": "9bfce5e8430695c7",
+}
+
+
+@pytest.mark.parametrize("name", EARLIER)
+def test_folders_of_earlier_versions_are_continued(tmp_path, name):
+    request = settings.preset(name).model_dump()
+    file = tmp_path / "settings.json"
+    assert not is_claimed(file, request)
+    claim(file, request)
+    assert hashlib.sha256(file.read_bytes()).hexdigest()[:16] == EARLIER[name]
+    file.write_text(file.read_text().replace('"epochs": 150', '"epochs": 150.0'))
+    assert is_claimed(file, request), "a number is the same however it is written"
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
