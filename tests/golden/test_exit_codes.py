@@ -97,6 +97,7 @@ posgen train --epochs -1 --out new
 posgen evaluate model --subtask nope
 finetune model --out new --data text.txt --preset nope
 finetune model --out new --data text.txt --steps -1
+posgen train --modulus 0 --out new
 lm-eval run --rope
 lm-eval run --rope-precision model
 lm-eval run --rope yarn:factor=2
@@ -115,7 +116,6 @@ export model --rope yarn --out new
 export model --rope yarn:factor=0.5 --out new
 export model --rope dynamic:factor=1 --out new
 export model --rope {{ --out new
-posgen train --modulus 0 --out new
 """
 # 1 today; nobody asked for a change, and 2 would be as right.
 EITHER = """
