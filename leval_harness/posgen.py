@@ -143,13 +143,14 @@ def table(
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
     from leval_border.files import write_text
+    from leval_leaderboard.results.posgen import read_experiment
     from leval_leaderboard.tables import posgen as tables
     from leval_leaderboard.tables import render
     from leval_leaderboard.tables.render import records
 
     if (figure or position_figure) and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
-    experiments = [tables.read_experiment(folder) for folder in folders]
+    experiments = [read_experiment(folder) for folder in folders]
     if as_json:
         rows = records(tables.posgen_details(experiments))
         text = json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -163,10 +164,13 @@ def table(
         write_text(out, text)
         click.echo(f"Written: {out}", err=True)
     if figure or position_figure:
+        from functools import partial
+
         from leval_leaderboard.figures import posgen as figures
+        from leval_leaderboard.figures.style import write_figure
 
         drawn = ((figure, figures.loss_figure), (position_figure, figures.position_figure))
         for target, draw in drawn:
             if target is not None:
-                figures.write_figure(experiments[0], target, draw)
+                write_figure(partial(draw, experiments[0]), target)
                 click.echo(f"Written: {target}", err=True)

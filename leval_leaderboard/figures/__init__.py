@@ -1,8 +1,5 @@
-"""Figures of the leaderboard: curves over context length, and differences to the baseline."""
+"""Figures of the leaderboard: scores by context length, differences to the baseline, RoPE."""
 
-from leval_leaderboard.figures.curves import length_figure
-from leval_leaderboard.figures.forest import forest_figure
-from leval_leaderboard.figures.style import method_colours
-from leval_leaderboard.figures.write import write_figures
+from leval_leaderboard.figures.write import Drawn, write_figures
 
-__all__ = ["forest_figure", "length_figure", "method_colours", "write_figures"]
+__all__ = ["Drawn", "write_figures"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leval_leaderboard.figures.style import Look, literal, new_figure, sign
+from leval_leaderboard.figures.style import Looks, legend, literal, new_figure, sign
 from leval_leaderboard.results.rope_features import RopeFeatures
 
 # Label, a value a feature, and keywords of matplotlib's `plot`.
@@ -18,14 +18,14 @@ def shown_multiple(features: Mapping[str, RopeFeatures]) -> int | None:
 
 
 def rope_figure(
-    features: Mapping[str, RopeFeatures], looks: Mapping[str, Look], block: str, command: str
+    features: Mapping[str, RopeFeatures], looks: Looks, model: str, command: str
 ) -> Any:
     """Two panels over the features: wavelengths, and gaps to what was seen in training.
 
     Args:
         features: of each method, all with the same trained length and number of features.
-        looks: from `method_colours`.
-        block: title of the block, to be signed with.
+        looks: from `method_looks`.
+        model: whose methods these are.
         command: what made one of the runs.
 
     Returns:
@@ -36,26 +36,26 @@ def rope_figure(
     multiple = shown_multiple(features)
     styles = {
         method: {
-            "color": looks[method].colour, "marker": looks[method].marker, "markersize": 4,
-            "linewidth": 0.8, "linestyle": looks[method].line,
+            "color": looks[method].colour,
+            "marker": looks[method].marker,
+            "markersize": 4,
+            "linewidth": 0.8,
+            "linestyle": looks[method].line,
             # methods often agree: each marks every so many features, so that all of them are seen
             "markevery": (at % 4, 4),
         }
         for at, method in enumerate(sorted(features))
-    }  # fmt: skip
+    }
     wavelength_panel(left, [(m, features[m].wavelengths, styles[m]) for m in styles], original)
     if multiple is None:
         right.set_axis_off()
     else:
         gaps = [(method, features[method].gaps[multiple], styles[method]) for method in styles]
         gap_panel(right, gaps, original, original * multiple)
-    figure.legend(
-        *left.get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center",
-        ncols=4,
-    )  # fmt: skip
+    legend(figure, [left], "lower center", columns=4)
     lengths = sorted({each.context_length for each in features.values() if each.context_length})
     at_length = f" · at {lengths[-1]:,} tokens" if lengths else ""
-    sign(figure, f"{block}{at_length}", "", command)
+    sign(figure, f"{model}{at_length}", [command])
     return figure
 
 
@@ -66,9 +66,14 @@ def wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None
     axes.set_yscale("log")
     axes.axhline(original, color="black", linewidth=0.9, linestyle=":")
     axes.annotate(
-        f"trained length {original:,}", (0.02, original), xycoords=("axes fraction", "data"),
-        ha="left", va="bottom", fontsize=7, color="#444444",
-    )  # fmt: skip
+        f"trained length {original:,}",
+        (0.02, original),
+        xycoords=("axes fraction", "data"),
+        ha="left",
+        va="bottom",
+        fontsize=7,
+        color="#444444",
+    )
     axes.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
     axes.set_title("Wavelengths", loc="left")
 

@@ -1,9 +1,13 @@
-"""One look for all figures: a method keeps its colour, line and marker everywhere."""
+"""One look for all figures, and one way to write them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from leval_border.errors import one_of
+from leval_leaderboard.tables.entries import Entry
+from leval_leaderboard.tables.escape import plain
 
 # Okabe and Ito's palette, told apart with any colour vision; without yellow, unreadable on white
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -11,6 +15,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
 RC = {"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}
 """matplotlib's settings while a figure is drawn and saved; the salt keeps SVG ids the same."""
+
+FORMATS = (".svg", ".pdf", ".png")
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,11 @@ class Look:
     line: str
 
 
-def method_colours(methods: Iterable[str]) -> dict[str, Look]:
+Looks = Mapping[str, Look]
+"""Of each method by its name."""
+
+
+def method_looks(methods: Iterable[str]) -> Looks:
     """A look for each method, by its place in the alphabet: the same in every figure of a set."""
     return {
         method: Look(
@@ -34,45 +44,81 @@ def method_colours(methods: Iterable[str]) -> dict[str, Look]:
     }
 
 
-def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, Any]:
+def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[Any]]:
     """A figure without a display and without touching pyplot's state, and its axes.
 
     Args:
         width: in inches.
         height: in inches.
-        panels: axes side by side; the second value is a list of them where there are several.
+        panels: axes side by side.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    made = list(figure.subplots(1, panels, squeeze=False)[0])
-    for axes in made:
+    grid = list(figure.subplots(1, panels, squeeze=False)[0])
+    for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=True, color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
-    return figure, made[0] if panels == 1 else made
+    return figure, grid
 
 
 def literal(text: str, longest: int = 90) -> str:
     """Text from results for a label: never read as mathematics, never too long."""
-    from leval_leaderboard.tables.escape import plain
-
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return plain(cut).replace("$", r"\$")
 
 
-def sign(figure: Any, block: str, data: str, *commands: str) -> None:
+def legend(figure: Any, grid: Sequence[Any], place: str, columns: int = 1) -> None:
+    """One legend outside the axes; a label that several of them have stands in it once."""
+    first: dict[str, Any] = {}
+    for line in (line for axes in grid for line in axes.get_lines()):
+        if not line.get_label().startswith("_"):
+            first.setdefault(line.get_label(), line)
+    figure.legend(
+        handles=list(first.values()),
+        fontsize=8,
+        frameon=False,
+        loc=f"outside {place}",
+        ncols=columns,
+    )
+
+
+def sign(figure: Any, note: str, commands: Iterable[str], data: str = "") -> None:
     """Say below a figure which model, which data and which commands made it."""
-    parts = [literal(block, 110)]
+    parts = [literal(note, 110)]
     if data:
         parts.append(literal(f"data: {data}"))
     parts += [literal(command, 110) for command in commands if command]
     figure.supxlabel("\n".join(parts), fontsize=7, color="#555555", x=0.01, ha="left")
 
 
-def save(figure: Any, target: Path) -> None:
-    """Write a figure; its file's ending says the format. An SVG bears no date."""
-    undated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
-    figure.savefig(target, dpi=200, **undated)
+def sign_entries(figure: Any, note: str, entries: Sequence[Entry]) -> None:
+    """The same for entries of one block: a run's command stands for all of them."""
+    sources = " ".join(sorted({entry.score.source for entry in entries} - {""}))
+    sign(figure, f"{entries[0].block}{note}", [entries[0].run.command], sources)
+
+
+def write_figure(draw: Callable[[], Any], *targets: Path) -> None:
+    """Draw a figure and write it into each file; the file's ending says the format.
+
+    Args:
+        draw: returns a matplotlib `Figure`.
+        targets: files ending in `.svg` (which bears no date), `.pdf` or `.png`.
+
+    Raises:
+        SettingError: another ending.
+        OSError: a file cannot be written.
+    """
+    import matplotlib as mpl
+
+    for target in targets:
+        one_of("figure", target.suffix, FORMATS)
+    with mpl.rc_context(RC):
+        figure = draw()
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            undated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
+            figure.savefig(target, dpi=200, **undated)

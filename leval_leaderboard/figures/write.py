@@ -1,22 +1,26 @@
 """Every figure that the results have data for, as SVG and PNG."""
 
-import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.figures.curves import length_figure
-from leval_leaderboard.figures.forest import forest_figure
+from leval_leaderboard.figures.differences import difference_figure
+from leval_leaderboard.figures.lengths import length_figure
 from leval_leaderboard.figures.rope import rope_figure
-from leval_leaderboard.figures.style import RC, method_colours, save
+from leval_leaderboard.figures.style import Looks, method_looks, write_figure
 from leval_leaderboard.results.rope_features import RopeFeatures, read_features
 from leval_leaderboard.results.scores import lower_is_better
-from leval_leaderboard.tables.analysis import Analysis
+from leval_leaderboard.tables.analysis import Analysis, grouped
+from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.names import length_label, task_label
 
 MOST_METHODS = 14
 """More curves than this in one figure cannot be told apart; such a block gets none."""
+
+SHOWN_PERPLEXITIES = ("token_perplexity", "paper_perplexity")
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,15 @@ class Drawn:
     title: str
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A figure that can be drawn; `kind` begins its file name."""
+
+    kind: str
+    title: str
+    draw: Callable[[], Any]
+
+
 def write_figures(analysis: Analysis, folder: Path) -> list[Drawn]:
     """Write the figures into `folder`.
 
@@ -35,60 +48,66 @@ def write_figures(analysis: Analysis, folder: Path) -> list[Drawn]:
     Raises:
         OSError: the folder cannot be written.
     """
-    import matplotlib as mpl
-
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Drawn] = []
-    with mpl.rc_context(RC):
-        for kind, title, figure in _figures(analysis):
-            name = f"{kind}-{len(drawn):03d}"
-            for ending in ("svg", "png"):
-                save(figure, folder / f"{name}.{ending}")
-            drawn.append(Drawn(name, title))
+    for figure in planned_figures(analysis):
+        name = f"{figure.kind}-{len(drawn):03d}"
+        write_figure(figure.draw, folder / f"{name}.svg", folder / f"{name}.png")
+        drawn.append(Drawn(name, figure.title))
     return drawn
 
 
-def _figures(analysis: Analysis) -> Iterator[tuple[str, str, Any]]:
-    """`(kind, title, figure)` one by one, so that only one is in memory."""
-    frame = analysis.frame()
-    looks = method_colours(frame["label"])
-    done = frame[(frame["status"] == "done") & frame["value"].notna() & frame["primary"]].copy()
-    names = [str(metric).partition("@") for metric in done["metric"]]
-    done["family"] = [name for name, _, _ in names]
-    done["length"] = [float(n) if n.isdigit() and len(n) < 12 else math.nan for _, _, n in names]
-    done["length"] = done["length"].fillna(done["context_length"].astype(float))
-    for (block, task, family), rows in done.groupby(["block", "task", "family"], sort=False):
-        shown = family in {"token_perplexity", "paper_perplexity"} or not lower_is_better(family)
-        if shown and rows["length"].nunique() > 1 and rows["label"].nunique() <= MOST_METHODS:
+def planned_figures(analysis: Analysis) -> Iterator[Planned]:
+    """What there is to draw: scores by length, differences to the baseline, RoPE features."""
+    looks = method_looks(entry.label for entry in analysis.entries)
+    finished = [e for e in analysis.entries if e.score.finished and e.score.primary]
+    yield from _lengths(finished, looks)
+    yield from _differences(finished, analysis.baselines, looks)
+    yield from _rope_features(analysis.entries, looks)
+
+
+def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
+    """One for each block, task and family of metrics that was run at several lengths."""
+    with_length = [entry for entry in entries if entry.length is not None]
+    families = grouped(with_length, lambda entry: (entry.block, entry.task, entry.score.family))
+    for (block, task, family), curves in families.items():
+        shown = family in SHOWN_PERPLEXITIES or not lower_is_better(family)
+        if shown and len({entry.length for entry in curves}) > 1 and _readable(curves):
             what = family.replace("_", " ")
-            title = f"{block}: {task_label(str(task))}, {what} by context length"
-            yield "length", title, length_figure(rows, looks)
-    compared = done[done["difference"].notna() & ~done["metric"].map(lower_is_better)]
-    for (block, length), rows in compared.groupby(["block", "context_length"], sort=False):
-        if rows["label"].nunique() <= MOST_METHODS:
-            baseline = analysis.baselines[str(block)]
-            title = f"{block}: difference to {baseline} at {length_label(float(str(length)))}"
-            yield "forest", title, forest_figure(rows, baseline, looks)
-    yield from _rope_figures(analysis, looks)
+            title = f"{block}: {task_label(task)}, {what} by context length"
+            yield Planned("length", title, partial(length_figure, curves, looks))
 
 
-def _rope_figures(analysis: Analysis, looks: Any) -> Iterator[tuple[str, str, Any]]:
+def _differences(
+    entries: Sequence[Entry], baselines: Mapping[str, str], looks: Looks
+) -> Iterator[Planned]:
+    """One for each block and context length whose scores were compared with the baseline."""
+    compared = [e for e in entries if e.difference and not lower_is_better(e.score.metric)]
+    places = grouped(compared, lambda entry: (entry.block, entry.run.context_length))
+    for (block, length), rivals in places.items():
+        if length is not None and _readable(rivals):
+            title = f"{block}: difference to {baselines[block]} at {length_label(length)}"
+            draw = partial(difference_figure, rivals, baselines[block], looks)
+            yield Planned("forest", title, draw)
+
+
+def _rope_features(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
     """One for each model and trained length; of a method's runs, the longest context counts."""
-    runs = analysis.results.runs
-    of_run = {at: found for at, run in enumerate(runs) if (found := read_features(run))}
-    models: dict[tuple[str, int, int], dict[str, RopeFeatures]] = {}
-    first: dict[tuple[str, int, int], int] = {}
-    for row in analysis.frame().drop_duplicates("run").itertuples():
-        found = of_run.get(row.run)
-        if found is None:
-            continue
-        key = (str(row.model), found.original, len(found.wavelengths))
-        methods = models.setdefault(key, {})
-        first.setdefault(key, row.run)
-        other = methods.get(row.label)
-        if other is None or (found.context_length or 0) > (other.context_length or 0):
-            methods[row.label] = found
-    for key, methods in models.items():
+    of_model: dict[tuple[str, int, int], list[tuple[Entry, RopeFeatures]]] = defaultdict(list)
+    for entry, *_ in grouped(entries, lambda entry: entry.score.run).values():
+        if features := read_features(entry.run):
+            key = (entry.run.model, features.original, len(features.wavelengths))
+            of_model[key].append((entry, features))
+    for (model, *_), pairs in of_model.items():
+        methods = {
+            label: max((features for _, features in part), key=lambda f: f.context_length or 0)
+            for label, part in grouped(pairs, lambda pair: pair[0].label).items()
+        }
         if len(methods) <= MOST_METHODS:
-            title = f"{key[0]}: wavelengths and feature gaps of the methods"
-            yield "rope", title, rope_figure(methods, looks, key[0], runs[first[key]].command)
+            title = f"{model}: wavelengths and feature gaps of the methods"
+            command = pairs[0][0].run.command
+            yield Planned("rope", title, partial(rope_figure, methods, looks, model, command))
+
+
+def _readable(entries: Sequence[Entry]) -> bool:
+    return len({entry.label for entry in entries}) <= MOST_METHODS

@@ -1,5 +1,6 @@
 """Figures by the artists that they draw, never by pixels."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -7,9 +8,10 @@ import json
 import fixture_results as make
 import pytest
 
-from leval_leaderboard.figures import method_colours, write_figures
-from leval_leaderboard.figures.forest import forest_figure
-from leval_leaderboard.figures.write import _figures
+from leval_leaderboard.figures import write_figures
+from leval_leaderboard.figures.differences import difference_figure
+from leval_leaderboard.figures.style import method_looks
+from leval_leaderboard.figures.write import planned_figures
 from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import analyse
 
@@ -21,7 +23,7 @@ def analysis(sweep):
 
 @pytest.fixture(scope="module")
 def drawn(analysis):
-    return {title: figure for _, title, figure in _figures(analysis)}
+    return {figure.title: figure.draw() for figure in planned_figures(analysis)}
 
 
 def test_curves_show_the_values_of_the_frame(analysis, drawn):
@@ -80,7 +82,8 @@ def two_methods(tmp_path):
 
 
 def rope_pictures(folder):
-    return [(t, f) for kind, t, f in _figures(analyse(load_results(folder))) if kind == "rope"]
+    figures = planned_figures(analyse(load_results(folder)))
+    return [(figure.title, figure.draw()) for figure in figures if figure.kind == "rope"]
 
 
 def test_wavelengths_and_gaps_of_the_methods_are_shown(two_methods):
@@ -125,19 +128,19 @@ def test_damaged_features_are_left_out(two_methods, damage, promised):
 
 def test_methods_keep_a_look_and_no_two_share_one():
     names = [f"m{at:02d}" for at in range(14)]
-    looks = method_colours(names)
+    looks = method_looks(names)
     for one, other in itertools.combinations(names, 2):
         assert looks[one] != looks[other]
-    assert method_colours(reversed(names)) == looks
+    assert method_looks(reversed(names)) == looks
 
 
 def test_names_are_never_read_as_mathematics(analysis):
-    frame = analysis.frame()
-    frame = frame[frame["difference"].notna()].copy()
-    frame["label"] = r"$\frac{1}{0"
-    figure = forest_figure(
-        frame[frame["context_length"] == 8192], "$x", method_colours(frame["label"])
-    )
+    entries = [
+        dataclasses.replace(entry, label=r"$\frac{1}{0")
+        for entry in analysis.entries
+        if entry.difference and entry.run.context_length == 8192
+    ]
+    figure = difference_figure(entries, "$x", method_looks([entries[0].label]))
     figure.canvas.draw()
 
 

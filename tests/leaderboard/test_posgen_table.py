@@ -8,16 +8,14 @@ import statistics
 import pytest
 from click.testing import CliRunner
 
+from leval_border.errors import SettingError
 from leval_harness.errors import exit_code_for
 from leval_harness.main import cli
-from leval_leaderboard.figures.posgen import (
-    loss_curves,
-    loss_figure,
-    position_figure,
-    write_figure,
-)
+from leval_leaderboard.figures.posgen import loss_figure, position_figure
+from leval_leaderboard.figures.style import write_figure
 from leval_leaderboard.results import ResultsError
-from leval_leaderboard.tables.posgen import posgen_table, published_accuracy, read_experiment
+from leval_leaderboard.results.posgen import loss_curve, read_experiment
+from leval_leaderboard.tables.posgen import posgen_table, published_accuracy
 
 SETTINGS = {
     "architecture": {"kind": "llama", "layers": 2, "hidden": 128},
@@ -141,8 +139,8 @@ def test_every_format(folder, tmp_path):
 
 def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
     experiment = read_experiment(folder)
-    files = sorted(folder.glob("cot/rope/*/metrics.csv"))
-    assert loss_curves(files) == {1.0: [2.0, 1.0], 2.0: [1.0, 1.0]}
+    runs = experiment.runs_of("cot", "rope")
+    assert loss_curve(runs) == {1.0: [2.0, 1.0], 2.0: [1.0, 1.0]}
     figure = loss_figure(experiment)
     write_run(folder, "recursive", "rope", 0, 0.5)
     (legend,) = loss_figure(read_experiment(folder)).legends
@@ -152,13 +150,13 @@ def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
     assert set(lines) == {"RoPE", "Resonance RoPE", "YaRN"}
     assert lines["RoPE"] == [1.5, 1.0]
     for name in ("f.svg", "f.png"):
-        write_figure(experiment, tmp_path / "new" / name, loss_figure)
+        write_figure(lambda: loss_figure(experiment), tmp_path / "new" / name)
         assert (tmp_path / "new" / name).stat().st_size > 1000
-    with pytest.raises(ResultsError, match=r"must end in \.svg"):
-        write_figure(experiment, tmp_path / "f.jpg", loss_figure)
-    files[0].write_text("step,epoch\n1,1\n")
+    with pytest.raises(SettingError, match=r"figure: '\.jpg' is not allowed; allowed: \.svg"):
+        write_figure(lambda: loss_figure(experiment), tmp_path / "f.jpg")
+    (runs[0].folder / "metrics.csv").write_text("step,epoch\n1,1\n")
     with pytest.raises(ResultsError, match="no validation curve"):
-        loss_curves(files)
+        loss_curve(runs)
 
 
 def test_position_figure_draws_each_number_after_the_seed(tmp_path):
