@@ -51,9 +51,9 @@ class HFLong(HFLM):
         self.settings, for_hf = split_arguments(arguments)
         precision.prepare(self.settings.rope_precision)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        of_hf = inspect.signature(HFLM.__init__).parameters
+        of_hf = inspect.getfullargspec(HFLM.__init__).args[1:]
         if not isinstance(pretrained, str):  # then nothing is built that could refuse one
-            for name in for_hf.keys() - of_hf.keys():
+            for name in for_hf.keys() - set(of_hf):
                 raise unknown_argument(name, of_hf)
         with named_if_unknown(for_hf, of_hf):
             super().__init__(pretrained, device=device, **for_hf)

@@ -402,6 +402,9 @@ def test_what_transformers_does_not_take_either_is_an_error_that_names_it(
         HFLong(str(tmp_path), device="cpu", **{name: 1})
     assert ("did you mean" in str(caught.value)) is (near is not None)
     assert near is None or f"did you mean '{near}'" in str(caught.value)
+    assert "prefill_chunk, " in str(caught.value)
+    assert ", pretrained, " in str(caught.value)
+    assert not {" self", " kwargs"} & set(str(caught.value).split(","))
     taken = {"max_position_embeddings": 99, "attn_implementation": "eager", "dtype": "float32"}
     model = HFLong(str(tmp_path), device="cpu", **taken)
     assert model.max_length == 99
