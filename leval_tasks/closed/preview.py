@@ -58,9 +58,10 @@ def preview(
     task.prepare(template, "")
     shown = []
     for doc in task.test_docs()[:count]:
-        first = task.prompts_of(doc)[0]
-        prompts = tuple(str(text) for text in task.prompt_arguments(doc, template))
-        shown.append(Preview(doc, prompts, first.before, task.kept_pieces(doc), first.after))
+        asked = task.asked(doc)
+        first = asked.prompts[0]
+        texts = tuple(str(text) for text in asked.arguments(template))
+        shown.append(Preview(doc, texts, first.before, asked.pieces, first.after))
     return shown, dict(task.config.metadata["prompt"])
 
 

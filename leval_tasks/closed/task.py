@@ -15,14 +15,13 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task, TaskConfig
 
 from leval_tasks import data
-from leval_tasks.closed import budget, prompts
+from leval_tasks.closed.asking import Asked, Asker
 from leval_tasks.closed.catalog import task_named
+from leval_tasks.closed.prompts import ChatTemplate
 from leval_tasks.closed.rules import mean, remove_thinking
-from leval_tasks.closed.settings import generation_tokens, read_settings
-from leval_tasks.context import is_chat_server, is_tokenized_api, resolve_context
+from leval_tasks.closed.settings import read_settings
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.statistics import clustered_stderr
-from leval_tasks.tokenizer import find_tokenizer, tokenizer_name
 
 logger = logging.getLogger(__name__)
 VERSION = 1
@@ -77,10 +76,7 @@ class LEvalClosedTask(Task):
         self._instances: list[Instance] | None = None
         self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.answer_in)])]
         self.fewshot_rnd = None
-        self._kept: dict[str, tuple[str, ...]] = {}
-        self._prompts: dict[tuple[str, int], list[prompts.Prompt]] = {}
-
-    # ------------------------------------------------------------------ data
+        self._asked: dict[tuple[str, int], Asked] = {}
 
     def _read_docs(self) -> list[dict[str, Any]]:
         """One entry a question, in document order, of as many documents as are asked for."""
@@ -143,8 +139,6 @@ class LEvalClosedTask(Task):
         """The reference answer."""
         return str(doc["gold"])
 
-    # -------------------------------------------------------------- requests
-
     def build_all_requests(self, **kwargs: Any) -> None:
         """Fit the documents to the context, then build the requests as lm-eval does.
 
@@ -158,8 +152,8 @@ class LEvalClosedTask(Task):
         self.prepare(template, str(kwargs.get("system_instruction") or ""))
         super().build_all_requests(**kwargs)
 
-    def prepare(self, template: prompts.ChatTemplate | None, system_instruction: str) -> None:
-        """Make the prompts and fit the documents.
+    def prepare(self, template: ChatTemplate | None, system_instruction: str) -> None:
+        """Make the prompts and fit the documents; with `skip`, over-long documents leave.
 
         Args:
             template: the backend's chat template; None for the Llama-2 frame.
@@ -168,116 +162,46 @@ class LEvalClosedTask(Task):
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
         """
-        self.tokenizer = find_tokenizer(self.run)
-        self.context = resolve_context(self.run)
-        self.generated = generation_tokens(self.config.generation_kwargs)
-        chat = None
-        if template is not None:
-            chat = prompts.chat_frame(template, self.tokenizer, self.settings.answer_prefix)
-        self._prompts = {
-            (doc["document_id"], doc["question_id"]): self._make_prompts(
-                doc["question"], chat, f"{system_instruction}\n\n" if system_instruction else ""
-            )
-            for doc in self._docs
-        }
-        self._fit_documents()
-        example = next(iter(self._prompts.values()))[0]
-        self.config.metadata["prompt"] = {
-            "context_length": self.context.length,
-            "context_length_from": self.context.origin,
-            "generated_tokens": self.generated,
-            "tokenizer": tokenizer_name(self.run),
-            "frame": "llama-2" if chat is None else "chat template",
-            "system_role": example.system_role,
-            "answer_prefix": example.lead_in,
-        }
-
-    def _make_prompts(
-        self, question: str, chat: prompts.ChatFrame | None, extra: str
-    ) -> list[prompts.Prompt]:
-        if chat is None:
-            return prompts.plain(self.closed.frame, question, extra)
-        return chat.prompts(self.closed.frame, question, extra)
-
-    def _fit_documents(self) -> None:
-        """One cut for all questions about a text; with `skip`, over-long documents leave."""
+        asker = Asker(
+            self.closed,
+            self.settings,
+            self.run,
+            self.config.generation_kwargs,
+            template,
+            system_instruction,
+        )
         by_text: dict[str, list[dict[str, Any]]] = {}
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
-        skipped: set[str] = set()
         for text, docs in by_text.items():
-            asked = [self._prompts[doc["document_id"], doc["question_id"]][0] for doc in docs]
-            document = budget.Document(text, self.tokenizer)
-            fitted = budget.fit(
-                document,
-                asked,
-                self.context.length - self.generated,
-                side=str(self.settings.truncation),
-                unit=self.settings.truncation_unit,
-                add_bos=self._add_bos(),
-                official_budget=self.context.length - self.generated,
-            )
-            ids = {doc["document_id"] for doc in docs}
-            if fitted.cut is None:
-                skipped |= ids
-                continue
-            pieces = tuple(text[start:end] for start, end in fitted.cut.spans)
-            self._kept |= dict.fromkeys(ids, pieces)
-            for doc, length in zip(docs, fitted.prompt_tokens, strict=True):
-                doc["prompt"] = {
-                    "prompt_tokens": length,
-                    "document_tokens": len(document),
-                    "kept_head": fitted.cut.head,
-                    "kept_tail": fitted.cut.tail,
-                    "truncated": fitted.cut.truncated,
-                }
-        if skipped:
-            self._docs = [doc for doc in self._docs if doc["document_id"] not in skipped]
-            logger.warning(
-                "%s: %d documents are longer than the context and are left out (truncation: skip).",
-                self.closed.name,
-                len(skipped),
-            )
+            asked = asker.ask(text, [doc["question"] for doc in docs])
+            for doc, each in zip(docs, asked or (), strict=asked is not None):
+                self._asked[_key(doc)] = each
+                doc["prompt"] = each.lengths
+        left_out = {doc["document_id"] for doc in self._docs if _key(doc) not in self._asked}
+        self._docs = [doc for doc in self._docs if _key(doc) in self._asked]
         if not self._docs:
             raise ContextLengthError(
                 f"{self.closed.name}: every document is longer than the context of "
-                f"{self.context.length} tokens and truncation is 'skip'. Give a larger "
+                f"{asker.context.length} tokens and truncation is 'skip'. Give a larger "
                 "context_length, or truncation: middle, right or left."
             )
-        self.config.metadata["skipped_documents"] = len(skipped)
+        if left_out:
+            logger.warning(
+                "%s: %d documents are longer than the context and are left out (truncation: skip).",
+                self.closed.name,
+                len(left_out),
+            )
+        self.config.metadata["skipped_documents"] = len(left_out)
+        self.config.metadata["prompt"] = asker.described(self.asked(self._docs[0]).prompts[0])
 
-    def _add_bos(self) -> bool | None:
-        if is_chat_server(self.run):
-            return False
-        given = self.run.get("add_bos_token")
-        if is_tokenized_api(self.run):
-            return str(given).lower() == "true"
-        return None if given is None else str(given).lower() == "true"
+    def asked(self, doc: Mapping[str, Any]) -> Asked:
+        """How a question is asked."""
+        return self._asked[_key(doc)]
 
     def fewshot_context(self, doc: Mapping[str, Any], *_args: Any, **_kwargs: Any) -> str:
         """Nothing: the prompt is built in `construct_requests`."""
         return ""
-
-    def prompts_of(self, doc: Mapping[str, Any]) -> list[prompts.Prompt]:
-        """A question's prompts, without the document in them."""
-        return self._prompts[doc["document_id"], doc["question_id"]]
-
-    def kept_pieces(self, doc: Mapping[str, Any]) -> tuple[str, ...]:
-        """What is left of a question's document: one piece, two where its middle is cut."""
-        return self._kept[doc["document_id"]]
-
-    def prompt_arguments(
-        self, doc: Mapping[str, Any], template: prompts.ChatTemplate | None
-    ) -> list[Any]:
-        """What the backend is given for a question, one item a generation."""
-        kept = "".join(self.kept_pieces(doc))
-        made: list[Any] = []
-        for prompt in self.prompts_of(doc):
-            if prompt.messages and template is not None:
-                made.append(template(prompt.fill(kept)))
-            else:
-                made.append(prompt.text(kept))
-        return made
 
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
         """One request a question; SFiction has a second one about the real world."""
@@ -290,10 +214,8 @@ class LEvalClosedTask(Task):
                 idx=index,
                 metadata=kwargs["metadata"],
             )
-            for index, argument in enumerate(self.prompt_arguments(doc, template))
+            for index, argument in enumerate(self.asked(doc).arguments(template))
         ]
-
-    # --------------------------------------------------------------- scoring
 
     def answer_in(self, response: str, doc: Mapping[str, Any]) -> str:
         """The extracted answer of one generation, for the record."""
@@ -343,6 +265,10 @@ class LEvalClosedTask(Task):
             "document_tokens": False,
             "kept_tokens": True,
         }
+
+
+def _key(doc: Mapping[str, Any]) -> tuple[str, int]:
+    return doc["document_id"], doc["question_id"]
 
 
 class AnswerFilter(Filter):

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from leval_tasks import data, sample
-from leval_tasks.closed import budget, prompts
+from leval_tasks.closed import budget, counting, prompts
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.errors import ContextLengthError, SettingError
 
@@ -86,11 +86,11 @@ def texts(draw):
     question=st.sampled_from(["Who?", " \nQuestion: what", "\n\n", "s. ing"]),
 )
 def test_stitched_length_is_the_real_length(kind, text, cut, side, before, question):
-    document = budget.Document(text, tokenizer(kind))
+    document = counting.Document(text, tokenizer(kind))
     kept = document.keep(max(1, int(len(document) * cut)), side)
     whole = before + document.kept(kept) + question
     expected = len(tokenizer(kind)(whole, add_special_tokens=False)["input_ids"])
-    assert budget.count_tokens(document, kept, before, question) == expected
+    assert counting.count_tokens(document, kept, before, question) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +98,7 @@ def test_stitched_length_is_the_real_length(kind, text, cut, side, before, quest
 def test_prompts_never_exceed_the_room_and_waste_little(kind, text, room, side):
     frame = TASKS["leval_toefl"].frame
     asked = [prompts.plain(frame, question)[0] for question in ("Who?", "What did Ann say? " * 3)]
-    document = budget.Document(text, tokenizer(kind))
+    document = counting.Document(text, tokenizer(kind))
     longest = max(len(tokenizer(kind)(p.before + p.after)["input_ids"]) for p in asked)
     try:
         fitted = budget.fit(document, asked, room, side=side)
@@ -115,26 +115,26 @@ def test_prompts_never_exceed_the_room_and_waste_little(kind, text, room, side):
 
 def test_long_document_is_tokenised_once(monkeypatch):
     calls = []
-    real = budget.token_offsets
+    real = counting.token_offsets
 
     def spy(own, text):
         calls.append(len(text))
         return real(own, text)
 
-    monkeypatch.setattr(budget, "token_offsets", spy)
+    monkeypatch.setattr(counting, "token_offsets", spy)
     row = sample.documents("tpo.jsonl")[0]
     text = str(row["input"])
     asked = [prompts.plain(TASKS["leval_toefl"].frame, q)[0] for q in row["instructions"]]
-    document = budget.Document(text, tokenizer("byte-level"))
+    document = counting.Document(text, tokenizer("byte-level"))
     for side in ("middle", "right", "left"):
         budget.fit(document, asked, len(document) // 2, side=side)
     assert sum(length > len(text) // 3 for length in calls) == 1
 
 
 def test_sides():
-    document = budget.Document("one two three four five six", tokenizer("byte-level"))
+    document = counting.Document("one two three four five six", tokenizer("byte-level"))
     n = len(document)
-    assert document.keep(n, "middle") == budget.Cut(((0, 27),), n, 0, truncated=False)
+    assert document.keep(n, "middle") == counting.Cut(((0, 27),), n, 0, truncated=False)
     assert document.kept(document.keep(3, "right")) == document.text[: document.ends[2]]
     assert document.kept(document.keep(3, "left")) == document.text[document.starts[-3] :]
     middle = document.keep(3, "middle")
@@ -142,7 +142,7 @@ def test_sides():
 
 
 def test_skip_leaves_out_instead_of_cutting():
-    document = budget.Document(
+    document = counting.Document(
         str(sample.documents("tpo.jsonl")[0]["input"]), tokenizer("byte-level")
     )
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
@@ -152,9 +152,9 @@ def test_skip_leaves_out_instead_of_cutting():
 
 def test_a_prompt_with_its_own_bos_gets_no_second_one():
     own = tokenizer("byte-level")
-    assert budget.special_tokens(own, "text", None) == 1
-    assert budget.special_tokens(own, "<s>text", None) == 0
-    assert budget.special_tokens(own, "text", False) == 0
+    assert counting.special_tokens(own, "text", None) == 1
+    assert counting.special_tokens(own, "<s>text", None) == 0
+    assert counting.special_tokens(own, "text", False) == 0
 
 
 def official_loop(text: str, budget_tokens: int, length, from_left: bool) -> str:
@@ -173,24 +173,24 @@ def official_loop(text: str, budget_tokens: int, length, from_left: bool) -> str
 def test_official_word_wise_cut(side, room):
     own = tokenizer("byte-level")
     text = str(sample.documents("tpo.jsonl")[1]["input"])
-    document = budget.Document(text, own)
+    document = counting.Document(text, own)
     expected = official_loop(text, room, lambda t: len(own(t)["input_ids"]), side == "left")
     assert document.kept(budget.official_cut(document, room, side)) == expected
 
 
 def test_official_cut_has_no_middle_and_is_checked_against_the_room():
-    document = budget.Document(
+    document = counting.Document(
         str(sample.documents("tpo.jsonl")[1]["input"]), tokenizer("byte-level")
     )
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?" * 200)]
     with pytest.raises(SettingError, match="allowed: right, left"):
-        budget.fit(document, asked, 900, side="middle", unit="words", official_budget=900)
+        budget.fit(document, asked, 900, side="middle", unit="words")
     with pytest.raises(ContextLengthError, match="does not count frame and question"):
-        budget.fit(document, asked, 1000, side="right", unit="words", official_budget=1000)
+        budget.fit(document, asked, 1000, side="right", unit="words")
 
 
 def test_context_too_small_names_the_numbers():
-    document = budget.Document("word " * 3000, tokenizer("byte-level"))
+    document = counting.Document("word " * 3000, tokenizer("byte-level"))
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
     with pytest.raises(ContextLengthError, match=r"take \d+ tokens and 40 are left"):
         budget.fit(document, asked, 40, side="right")
@@ -209,7 +209,7 @@ def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
         task = next(task for task in TASKS.values() if task.file.name == name)
         record = data.load(source, task).records[0]
         asked = [prompts.plain(task.frame, question)[0] for question in record.instructions]
-        document = budget.Document(record.document, own)
+        document = counting.Document(record.document, own)
         fitted = budget.fit(document, asked, room, side=side)
         kept = document.kept(fitted.cut)
         assert [len(own(p.text(kept))["input_ids"]) for p in asked] == list(fitted.prompt_tokens)
