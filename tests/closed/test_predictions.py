@@ -116,8 +116,9 @@ def test_bad_files_are_named(tmp_path, lines, message):
 
 
 def test_unknown_task_has_near_match(tmp_path):
-    command = [sys.executable, "-m", "leval_harness", "score", "--task", "leval_coursea", "x"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    path = write(tmp_path / "p.jsonl", {"gt": "A", "m_pred": "A"})
+    command = [sys.executable, "-m", "leval_harness", "score", "--task", "leval_coursea", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--task: 'leval_coursea' is not allowed; allowed: leval_coursera" in done.stderr
     assert "did you mean 'leval_coursera'" in done.stderr

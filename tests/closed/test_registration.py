@@ -8,16 +8,13 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import yaml
+
+from leval_tasks.closed.catalog import GROUP, TASKS
 
 EXPECTED = {
-    "leval_closed",
-    "leval_coursera",
-    "leval_gsm",
-    "leval_quality",
-    "leval_toefl",
-    "leval_codeu",
-    "leval_sfiction",
-    "leval_topic_retrieval",
+    GROUP,
+    *TASKS,
     "ppl_govreport",
     "ppl_proofpile",
     "ppl_pg19",
@@ -39,10 +36,23 @@ print(json.dumps([sorted(names), leval_tasks.__file__, lm_eval.__file__, len(tas
 """
 
 
-def test_every_yaml_names_its_task():
-    folders = [ROOT / "leval_tasks" / area / "tasks" for area in ("closed", "perplexity", "posgen")]
-    stems = {path.stem for folder in folders for path in folder.glob("*.yaml")}
-    assert stems >= {name for name in EXPECTED if name.startswith("leval_")}
+FOLDER = ROOT / "leval_tasks" / "closed" / "tasks"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_its_yaml(task):
+    lines = (FOLDER / f"{task}.yaml").read_text("utf-8").splitlines()
+    assert lines == [
+        f"task: {task}",
+        "class: !function leval_tasks.closed.task.LEvalClosedTask",
+    ]
+
+
+def test_group_holds_the_tasks_that_count_in_it():
+    group = yaml.safe_load((FOLDER / f"{GROUP}.yaml").read_text("utf-8"))
+    assert group["group"] == GROUP
+    assert group["task"] == [name for name, task in TASKS.items() if task.in_group]
+    assert len(group["task"]) == 6
 
 
 @pytest.mark.slow
