@@ -93,6 +93,7 @@ posgen train --preset nope --out new
 posgen train --subtask nope --out new
 posgen train --encoding nope --out new
 posgen train --keep nope --out new
+posgen train --modulus 0 --out new
 posgen train --epochs -1 --out new
 posgen evaluate model --subtask nope
 finetune model --out new --data text.txt --preset nope
