@@ -12,18 +12,8 @@ from leval_sweep.errors import ConfigError
 from leval_sweep.identity import cached_sha256
 from leval_tasks.closed.catalog import TASKS
 
-PERPLEXITY_PREFIX = "ppl_"
 # Stands for the language reference that every Python brings along; it is no file of a folder.
 PYTHON_FILE = "pydocs.jsonl"
-
-
-def task_file(task: str) -> str | None:
-    """Name of the file that one of our tasks reads; None where it reads none."""
-    if task in TASKS:
-        return TASKS[task].file.name
-    if task.startswith(PERPLEXITY_PREFIX):
-        return f"{task.removeprefix(PERPLEXITY_PREFIX)}.jsonl"
-    return None
 
 
 @cache
@@ -60,9 +50,9 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
 
     known = own_tasks.own_tasks()
     wanted = {
-        name: task
+        file: task
         for task in own_tasks.members(tasks)
-        if task in known and (name := task_file(task)) is not None
+        if task in known and (file := known[task].file)
     }
     rest = {"python": platform.python_version()} if wanted.pop(PYTHON_FILE, None) else {}
     if not wanted:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +11,10 @@ from leval_backends import reading_once
 from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
-from leval_sweep.data_identity import PERPLEXITY_PREFIX, task_file
+from leval_tasks.metadata import ClosedSettings, PerplexitySettings, read_metadata
+
+Sizes = tuple[tuple[int, int], ...]
+"""Characters and questions of every document of a file."""
 
 CHARACTERS_PER_TOKEN = 4.0
 # One generated token costs about as much as this many tokens of a prompt.
@@ -19,7 +22,6 @@ GENERATED_TOKEN_COST = 20.0
 DEFAULT_NEW_TOKENS = 512
 DEFAULT_CONTEXT = 8192
 QUESTION_TOKENS = 150.0
-PERPLEXITY_DOCUMENTS = 50
 _READ_ONCE = " and ".join(", ".join(reading_once()).rsplit(", ", 1))
 METHOD = (
     "Estimated from the documents' characters / 4, cut at the context length, counted once a "
@@ -45,8 +47,8 @@ class Estimate:
 
 
 @cache
-def documents(file: str, source: str) -> tuple[tuple[int, int], ...] | None:
-    """(characters, questions) of every document of a file; None if it is not at hand."""
+def documents(file: str, source: str) -> Sizes | None:
+    """What is known of a file's documents; None if it is not at hand."""
     if source == "sample":
         from leval_tasks import sample
 
@@ -76,48 +78,41 @@ def estimate(record: CellRecord) -> Estimate:
     context = record.context_length or DEFAULT_CONTEXT
     once = record.model.backend in reading_once()
     prompt = new = 0.0
-    for task in own_tasks.members(record.tasks):
-        file = task_file(task)
-        sizes = documents(file, source) if file else None
-        if task.startswith(PERPLEXITY_PREFIX):
-            prompt += perplexity_tokens(sizes, metadata, context)
+    for name in own_tasks.members(record.tasks):
+        task = own_tasks.own_tasks().get(name)
+        sizes = documents(task.file, source) if task and task.file else None
+        if task and task.family == "perplexity":
+            asked_for = read_metadata(PerplexitySettings, metadata)
+            prompt += perplexity_tokens(sizes, asked_for, context)
             continue
         if sizes is None:
             return Estimate(prompt_tokens=None, new_tokens=None)
-        sizes = chosen(sizes, metadata)
+        sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
         questions = sum(each for _, each in sizes)
         asked = min(questions, record.limit or questions)
         tokens = sum(
             min(size / CHARACTERS_PER_TOKEN, context) * (1 if once else n) for size, n in sizes
         )
         prompt += tokens * asked / questions + QUESTION_TOKENS * asked
-        settings = {**record.gen_kwargs, **record.task_gen_kwargs.get(task, {})}
+        settings = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
         new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
     return Estimate(prompt_tokens=round(prompt), new_tokens=round(new))
 
 
-def perplexity_tokens(
-    sizes: tuple[tuple[int, int], ...] | None, metadata: Mapping[str, Any], context: int
-) -> float:
+def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context: int) -> float:
     """Tokens of the windows of a perplexity task; a document of unknown size is one context."""
-    count = int(metadata.get("num_docs", PERPLEXITY_DOCUMENTS))
-    lengths = [size / CHARACTERS_PER_TOKEN for size, _ in sizes or ()][:count]
-    lengths = lengths or [float(context)] * count
-    if metadata.get("mode") != "sliding":
+    lengths = [size / CHARACTERS_PER_TOKEN for size, _ in sizes or ()][: settings.num_docs]
+    lengths = lengths or [float(context)] * settings.num_docs
+    if settings.mode != "sliding":
         return sum(min(length, context) for length in lengths)
-    longest = float(metadata.get("max_tokens") or max(lengths))
-    stride = int(metadata.get("stride", 256))
-    windows = sum(max(0.0, min(length, longest) - context) / stride + 1 for length in lengths)
-    return windows * context
+    longest = settings.max_tokens or max(lengths)
+    over = sum(max(0.0, min(length, longest) - context) for length in lengths)
+    return (over / settings.stride + len(lengths)) * context
 
 
-def chosen(
-    sizes: tuple[tuple[int, int], ...], metadata: Mapping[str, Any]
-) -> tuple[tuple[int, int], ...]:
+def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:
     """The documents that `num_docs` and `min_questions` leave."""
-    wanted = metadata.get("num_docs") or len(sizes)
-    while wanted < len(sizes) and sum(n for _, n in sizes[:wanted]) < (
-        metadata.get("min_questions") or 0
-    ):
+    wanted = settings.num_docs or len(sizes)
+    while sum(n for _, n in sizes[:wanted]) < (settings.min_questions or 0) and wanted < len(sizes):
         wanted += 1
     return sizes[:wanted]

@@ -15,8 +15,10 @@ from typing import Any
 import yaml
 
 from leval_border.errors import SettingError, near, one_of
+from leval_sweep.config_files import SUFFIXES
 from leval_sweep.errors import ConfigError
 from leval_sweep.identity import file_sha256
+from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, TaskSettings, read_metadata
 
 FAMILIES = ("closed", "perplexity", "posgen")
@@ -36,12 +38,21 @@ _TagLoader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTask:
-    """A task or group of ours: its name, version, and the tasks in it (itself for a task)."""
+    """A task or group of ours.
+
+    Attributes:
+        name: as lm-eval has it.
+        family: its folder below `leval_tasks`.
+        version: another one makes other results.
+        members: the tasks in a group; itself for a task.
+        file: of its documents; None for a group, and where a task reads none.
+    """
 
     name: str
     family: str
     version: str
     members: tuple[str, ...]
+    file: str | None = None
 
 
 def task_folders() -> list[Path]:
@@ -74,24 +85,29 @@ def _class_version(content: dict[str, Any]) -> str:
 @cache
 def own_tasks() -> dict[str, OwnTask]:
     """Name -> task or group, from every YAML file below `task_folders`."""
-    found: dict[str, OwnTask] = {}
+    known: dict[str, OwnTask] = {}
     for family, folder in zip(FAMILIES, task_folders(), strict=True):
         for path in sorted(folder.rglob("*.yaml")):
             content = _load(path)
-            version = str((content.get("metadata") or {}).get("version") or _class_version(content))
+            metadata = content.get("metadata") or {}
+            version = str(metadata.get("version") or _class_version(content))
             task = content.get("task")
             if isinstance(content.get("group"), str) and isinstance(task, list):
-                names = tuple(each["task"] if isinstance(each, dict) else each for each in task)
                 name = content["group"]
-                found[name] = OwnTask(name=name, family=family, version=version, members=names)
+                inside = tuple(each["task"] if isinstance(each, dict) else each for each in task)
+                known[name] = OwnTask(name=name, family=family, version=version, members=inside)
             elif isinstance(task, str):
-                found[task] = OwnTask(name=task, family=family, version=version, members=(task,))
-    return found
+                closed, corpus = TASKS.get(task), metadata.get("corpus")
+                file = closed.file.name if closed else f"{corpus}.jsonl" if corpus else None
+                known[task] = OwnTask(
+                    name=task, family=family, version=version, members=(task,), file=file
+                )
+    return known
 
 
 def is_file(name: str) -> bool:
     """Whether a task is given as a YAML file instead of by name."""
-    return name.endswith((".yaml", ".yml"))
+    return name.endswith(SUFFIXES)
 
 
 def members(names: Iterable[str]) -> list[str]:
@@ -100,7 +116,7 @@ def members(names: Iterable[str]) -> list[str]:
     flat: list[str] = []
     for name in names:
         inside = known[name].members if name in known else (name,)
-        flat += [name] if inside == (name,) else members(inside)
+        flat += inside if inside == (name,) else members(inside)
     return list(dict.fromkeys(flat))
 
 
@@ -115,18 +131,20 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     for name in [*names, *members(names)]:
         if name in known:
             found[name] = known[name].version
-        elif is_file(name):
-            hashed = hashlib.sha256()
-            folder = Path(name).parent
-            for path in sorted(folder.iterdir()):
-                if path.is_file() and (
-                    path.suffix in (".yaml", ".yml", ".py") or "yaml" in path.name
-                ):
-                    hashed.update(f"{path.name} {file_sha256(path)}\n".encode())
-            found[name] = hashed.hexdigest()
         else:
-            found[name] = "lm_eval"
+            found[name] = _folder_hash(Path(name).parent) if is_file(name) else "lm_eval"
     return found
+
+
+def _folder_hash(folder: Path) -> str:
+    """SHA-256 (hex) of the YAML and Python files in a folder."""
+    hashed = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and (
+            path.suffix == ".py" or "yaml" in path.name or path.suffix == ".yml"
+        ):
+            hashed.update(f"{path.name} {file_sha256(path)}\n".encode())
+    return hashed.hexdigest()
 
 
 def check_names(names: Iterable[str]) -> None:

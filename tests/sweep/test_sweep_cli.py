@@ -15,7 +15,8 @@ from leval_sweep import runner
 from leval_sweep.cells import PlannedCell, plan
 from leval_sweep.config import load_config
 from leval_sweep.errors import SweepLockedError
-from leval_sweep.estimate import chosen, documents, estimate
+from leval_sweep.estimate import chosen, documents, estimate, perplexity_tokens
+from leval_tasks.metadata import ClosedSettings, PerplexitySettings
 
 
 @pytest.fixture
@@ -71,10 +72,19 @@ def test_a_backend_that_reads_once_is_reckoned_so(config: Path, backend: str) ->
 
 def test_documents_by_number_and_by_questions() -> None:
     sizes = ((10, 1),) * 5
-    assert len(chosen(sizes, {})) == 5
-    assert len(chosen(sizes, {"num_docs": 2})) == 2
-    assert len(chosen(sizes, {"num_docs": 2, "min_questions": 4})) == 4
-    assert len(chosen(sizes, {"num_docs": 2, "min_questions": 99})) == 5
+    assert len(chosen(sizes, ClosedSettings())) == 5
+    assert len(chosen(sizes, ClosedSettings(num_docs=2))) == 2
+    assert len(chosen(sizes, ClosedSettings(num_docs=2, min_questions=4))) == 4
+    assert len(chosen(sizes, ClosedSettings(num_docs=2, min_questions=99))) == 5
+
+
+def test_perplexity_is_reckoned_by_its_windows() -> None:
+    sizes = ((4000, 1), (40_000, 1), (400, 1))
+    cut = PerplexitySettings(mode="truncate", num_docs=2)
+    assert perplexity_tokens(sizes, cut, 2000) == 1000 + 2000
+    sliding = PerplexitySettings(mode="sliding", num_docs=2, stride=1000)
+    assert perplexity_tokens(sizes, sliding, 2000) == 2000 + (8 + 1) * 2000
+    assert perplexity_tokens(None, cut, 2000) == 2 * 2000
 
 
 @pytest.mark.parametrize(
