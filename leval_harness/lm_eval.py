@@ -1,11 +1,15 @@
 """`leval-harness lm-eval`: lm-eval's own command line with everything of ours registered."""
 
+import argparse
 import json
 import logging
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import click
+
+from leval_border.errors import SettingError, not_allowed, one_of
 
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):
@@ -30,106 +34,74 @@ Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
     """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow."""
-    rest, ours = _take_options(list(arguments))
+    rest = with_rope(list(arguments))
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
-    if ours:
-        rest = _with_rope(rest, **ours)
     _register()
     _run(rest)
 
 
-def _take_options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Split our options from lm-eval's.
+class _Parser(argparse.ArgumentParser):
+    """Takes a few options out of arguments whose others it does not know."""
 
-    Returns:
-        lm-eval's arguments in their order, and our options by parameter name.
+    def __init__(self, *options: tuple[str, ...]) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        for names in options:
+            self.add_argument(*names)
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(message.removeprefix("argument "))
+
+
+def with_rope(arguments: list[str]) -> list[str]:
+    """lm-eval's arguments, with our RoPE settings in its `--model_args`.
+
+    Args:
+        arguments: lm-eval's and ours, in any order.
+
+    Raises:
+        SettingError: an option of ours without a value or with one that is not allowed, without
+            `--rope`, or against what `--model_args` says.
     """
-    names = {
-        "--rope": "rope",
-        "--rope-precision": "rope_precision",
-        "--context-length": "context_length",
-    }
-    rest: list[str] = []
-    ours: dict[str, str] = {}
-    pending = iter(arguments)
-    for argument in pending:
-        name, equals, value = argument.partition("=")
-        if name not in names:
-            rest.append(argument)
-            continue
-        if not equals:
-            value = next(pending, "")
-        if not value:
-            raise click.UsageError(f"{name} needs a value")
-        ours[names[name]] = value
-    return rest, ours
+    parser = _Parser(("--rope",), ("--rope-precision",), ("--context-length",))
+    ours, rest = parser.parse_known_args(arguments)
+    if ours.rope is None:
+        if ours.rope_precision is not None or ours.context_length is not None:
+            raise SettingError("--rope-precision and --context-length go with --rope")
+        return rest
+    length = ours.context_length
+    if length is not None and not (length.isdecimal() and int(length)):
+        raise SettingError(not_allowed("--context-length", length, "a whole number above 0"))
+    parser = _Parser(("--model", "-M"))
+    # As JSON, because it holds dictionaries; lm-eval merges what is given several times.
+    parser.add_argument("--model_args", "-a", nargs="+", action="extend", default=[])
+    lm_eval, rest = parser.parse_known_args(rest)
+    given = _model_args(lm_eval.model_args)
+    backend = lm_eval.model or "hf"
+    args = _rope_args(ours.rope, ours.rope_precision or "float32", length, backend, given)
+    return [*rest, "--model", backend, "--model_args", json.dumps({**given, **args})]
 
 
-def _with_rope(
-    arguments: list[str],
-    rope: str | None = None,
-    rope_precision: str = "float32",
-    context_length: str | None = None,
-) -> list[str]:
-    """Put RoPE settings into `--model_args`, as JSON because they hold dictionaries."""
+def _rope_args(
+    rope: str, precision: str, length: str | None, backend: str, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The model arguments that carry RoPE settings to a backend."""
     from leval_backends import library_of
     from resonance_vllm import backend_args, settings
 
-    if rope is None:
-        raise click.UsageError("--rope-precision and --context-length go with --rope")
-    if rope_precision not in ("float32", "model"):
-        raise click.UsageError(f"--rope-precision is {rope_precision!r}; allowed: float32, model")
-    if context_length is not None and not (context_length.isdigit() and int(context_length)):
-        raise click.UsageError(f"--context-length is {context_length!r}; allowed: a whole number")
-    backend = _values(arguments, "--model", "-M")
-    given = _model_args(_values(arguments, "--model_args", "-a"))
+    one_of("--rope-precision", precision, backend_args.ROPE_PRECISIONS)
     if "pretrained" not in given:
-        raise click.UsageError("--rope needs --model_args pretrained=MODEL")
-    own = backend_args.model_args(
+        raise SettingError("--rope needs --model_args pretrained=MODEL")
+    args = backend_args.model_args(
         settings.parse_rope(rope),
-        library=library_of(backend[0] if backend else "hf"),
+        library=library_of(backend),
         model_path=str(given["pretrained"]),
-        context_length=None if context_length is None else int(context_length),
-        rope_precision=rope_precision,
+        context_length=None if length is None else int(length),
+        rope_precision=precision,
     )
-    if clash := sorted(set(own) & set(given) - {"pretrained"}):
-        raise click.UsageError(f"--rope sets {', '.join(clash)}: leave that out of --model_args")
-    merged = json.dumps({**given, **own})
-    return [*_without(arguments, "--model_args", "-a"), "--model_args", merged]
-
-
-def _values(arguments: list[str], *names: str) -> list[str]:
-    """The values that follow an option, in either form (`--x a b` or `--x=a`)."""
-    found: list[str] = []
-    for index, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name not in names:
-            continue
-        if equals:
-            found.append(value)
-            continue
-        for following in arguments[index + 1 :]:
-            if following.startswith("-"):
-                break
-            found.append(following)
-    return found
-
-
-def _without(arguments: list[str], *names: str) -> list[str]:
-    """`arguments` less an option and its values."""
-    kept: list[str] = []
-    dropping = False
-    for argument in arguments:
-        name, equals, _ = argument.partition("=")
-        if name in names:
-            dropping = not equals
-        elif argument.startswith("-"):
-            dropping = False
-            kept.append(argument)
-        elif not dropping:
-            kept.append(argument)
-    return kept
+    if clash := sorted(set(args) & set(given) - {"pretrained"}):
+        raise SettingError(f"--rope sets {', '.join(clash)}: leave that out of --model_args")
+    return args
 
 
 def _model_args(values: list[str]) -> dict[str, Any]:

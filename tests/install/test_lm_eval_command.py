@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from leval_harness.lm_eval import _take_options, _with_rope
+from leval_border.errors import SettingError
+from leval_harness.lm_eval import with_rope
 
 
 @pytest.fixture
@@ -35,18 +35,20 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def merged(arguments: list[str]) -> dict[str, Any]:
-    rest, ours = _take_options(arguments)
-    result = _with_rope(rest, **ours)
+    result = with_rope(arguments)
     assert result.count("--model_args") == 1
     loaded: dict[str, Any] = json.loads(result[result.index("--model_args") + 1])
     return loaded
 
 
-def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order() -> None:
-    arguments = ["run", "--rope", "yarn:factor=2", "--tasks", "a", "--context-length=99", "-L", "1"]
-    rest, ours = _take_options(arguments)
-    assert rest == ["run", "--tasks", "a", "-L", "1"]
-    assert ours == {"rope": "yarn:factor=2", "context_length": "99"}
+def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order(model: Path) -> None:
+    ours = ["--rope", "yarn:factor=2", f"--model_args=pretrained={model}", "--context-length=99"]
+    result = with_rope(["run", *ours[:2], "--tasks", "a", "b", *ours[2:], "-L", "1", "--x={}"])
+    assert result[:7] == ["run", "--tasks", "a", "b", "-L", "1", "--x={}"]
+    assert result[7:10] == ["--model", "hf", "--model_args"]
+    assert json.loads(result[10])["max_length"] == 99
+    untouched = ["run", "--model", "hf", "--model_args", "a=1", "b=2", "--tasks", "a", "-L", "-1"]
+    assert with_rope(untouched) == untouched
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--rope"], "--rope needs a value"),
+        (["--rope"], "--rope: expected one argument"),
         (["--rope-precision", "model"], "go with --rope"),
         (["--rope", "yarn:factor=2"], "pretrained"),
         (["--rope", "yarn:factor=2", "--rope-precision", "half"], "half"),
@@ -84,7 +86,7 @@ def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str)
 )
 def test_wrong_usage_is_named(model: Path, arguments: list[str], says: str) -> None:
     arguments = [a.replace("pretrained=M", f"pretrained={model}") for a in arguments]
-    with pytest.raises(click.UsageError, match=says):
+    with pytest.raises(SettingError, match=says):
         merged(arguments)
 
 
