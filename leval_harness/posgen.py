@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from leval_leaderboard.format_names import format_names
+
 _COUNT: dict[str, Any] = {"type": click.IntRange(1), "show_default": True}
 
 
@@ -115,7 +117,7 @@ def evaluate(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )  # fmt: skip
 @click.option(
-    "--format", "output", type=click.Choice(["md", "csv", "tex", "html"]), default="md",
+    "--format", "output", type=click.Choice(format_names()), default="md",
     show_default=True, help="csv writes every number, the others the table people read.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Every number as JSON instead of a table.")
@@ -145,19 +147,18 @@ def table(
     from leval_border.files import write_text
     from leval_leaderboard.results.posgen import read_experiment
     from leval_leaderboard.tables import posgen as tables
-    from leval_leaderboard.tables import render
-    from leval_leaderboard.tables.render import records
+    from leval_leaderboard.tables.formats import load_format
 
     if (figure or position_figure) and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
     experiments = [read_experiment(folder) for folder in folders]
+    form = load_format(output)
     if as_json:
-        rows = records(tables.posgen_details(experiments))
+        rows = tables.posgen_details(experiments).records()
         text = json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    elif output == "csv":
-        text = render([tables.posgen_details(experiments)], output)
     else:
-        text = render([tables.posgen_table(experiments)], output)
+        make = tables.posgen_details if form.every_number else tables.posgen_table
+        text = form.text([make(experiments)])
     if out is None:
         click.echo(text, nl=False)
     else:

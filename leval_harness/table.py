@@ -1,8 +1,14 @@
 """`leval-harness table`: comparison tables from results on disk."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from leval_leaderboard.format_names import format_names
+
+if TYPE_CHECKING:
+    from leval_leaderboard.results import Results
 
 
 @click.command(
@@ -11,7 +17,7 @@ import click
 )
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--format", "output", type=click.Choice(["md", "csv", "tex", "html"]), default="md",
+    "--format", "output", type=click.Choice(format_names()), default="md",
     show_default=True, help="csv writes every number, the others the tables people read.",
 )  # fmt: skip
 @click.option("--baseline", help="Method to compare with; default: the one the sweep names.")
@@ -47,9 +53,10 @@ def command(
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
     from leval_border.files import write_text
     from leval_leaderboard.results import load_results
-    from leval_leaderboard.tables import analyse, build_tables, details_table, render
+    from leval_leaderboard.tables import analyse, build_tables, details_table
     from leval_leaderboard.tables.differences import difference_table, parse_pairs
     from leval_leaderboard.tables.escape import plain
+    from leval_leaderboard.tables.formats import load_format
 
     read = load_results(*results)
     for warning in read.warnings:
@@ -59,15 +66,14 @@ def command(
         return
     analysis = analyse(read, baseline)
     names = [name.strip() for name in columns.split(",") if name.strip()]
+    form = load_format(output)
     if pairs:
-        wanted = difference_table(analysis, parse_pairs(pairs))
-        text = _json(wanted) if as_json else render([wanted], output)
-    elif as_json:
-        text = _json(details_table(analysis, bool(published)))
-    elif output == "csv":
-        text = render([details_table(analysis, bool(published))], "csv")
+        tables = [difference_table(analysis, parse_pairs(pairs))]
+    elif as_json or form.every_number:
+        tables = [details_table(analysis, bool(published))]
     else:
-        text = render(build_tables(analysis, names, published), output)
+        tables = build_tables(analysis, names, published)
+    text = _json(tables[0].records()) if as_json else form.text(tables)
     if out is None:
         click.echo(text, nl=False)
     else:
@@ -75,26 +81,19 @@ def command(
         click.echo(f"Written: {out}", err=True)
 
 
-def _json(table: object) -> str:
-    """A table as a JSON list of objects."""
+def _json(records: list[dict[str, object]]) -> str:
     import json
 
-    from leval_leaderboard.tables import Table
-    from leval_leaderboard.tables.render import records
-
-    assert isinstance(table, Table)
-    return json.dumps(records(table), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _verify(read: object, as_json: bool) -> None:
+def _verify(read: "Results", as_json: bool) -> None:
     """Print what does not agree and end with exit code 1 if anything does not."""
     import json
 
-    from leval_leaderboard.results import Results
     from leval_leaderboard.results.verify import verify
     from leval_leaderboard.tables.escape import plain
 
-    assert isinstance(read, Results)
     outcome = verify(read)
     if as_json:
         click.echo(json.dumps(outcome.as_dict(), indent=1, ensure_ascii=False))

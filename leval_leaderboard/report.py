@@ -5,11 +5,12 @@ from pathlib import Path
 import click
 
 from leval_border.files import write_text
+from leval_leaderboard.format_names import format_names
 from leval_leaderboard.tables.escape import plain
 
 
 def write_report(results_dir: Path) -> None:
-    """Write `table.md`, `.csv`, `.tex`, `.html` and `page/` into a results folder; show the tables.
+    """Write `table.md` and its like, and `page/`, into a results folder; show the tables.
 
     Args:
         results_dir: a results folder that `load_results` reads.
@@ -20,17 +21,23 @@ def write_report(results_dir: Path) -> None:
     """
     from leval_leaderboard.page import write_page
     from leval_leaderboard.results import load_results
-    from leval_leaderboard.tables import analyse, build_tables, details_table, render
+    from leval_leaderboard.tables import analyse, build_tables, details_table
+    from leval_leaderboard.tables.formats import load_format, render
 
     results = load_results(results_dir)
     analysis = analyse(results)
-    tables = build_tables(analysis)
-    for name in ("md", "tex", "html"):
-        write_text(results_dir / f"table.{name}", render(tables, name))
-    write_text(results_dir / "table.csv", render([details_table(analysis)], "csv"))
+    tables, every_number = build_tables(analysis), [details_table(analysis)]
+    written = []
+    for name in format_names():
+        form = load_format(name)
+        if form.suffix:
+            text = form.text(every_number if form.every_number else tables)
+            write_text(results_dir / f"table.{form.suffix}", text)
+            written.append(f".{form.suffix}")
     click.echo(render(tables, "md"))
     for warning in results.warnings:
         click.echo(f"Note: {plain(warning)}", err=True)
     index = write_page(analysis, results_dir / "page")
-    click.echo(f"Tables: {results_dir / 'table.md'} (also .csv, .tex, .html)")
+    others = ", ".join(suffix for suffix in written if suffix != ".md")
+    click.echo(f"Tables: {results_dir / 'table.md'} (also {others})")
     click.echo(f"Page:   {index.resolve()}")

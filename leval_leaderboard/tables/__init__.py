@@ -4,12 +4,11 @@ from leval_leaderboard.tables.analysis import Analysis, analyse
 from leval_leaderboard.tables.build import build_tables
 from leval_leaderboard.tables.details import details_table
 from leval_leaderboard.tables.entries import Difference, Entry
+from leval_leaderboard.tables.formats import render
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
-from leval_leaderboard.tables.render import FORMATS, render
 from leval_leaderboard.tables.scores import leaderboard_table
 
 __all__ = [
-    "FORMATS",
     "Analysis",
     "Block",
     "Cell",

@@ -84,3 +84,14 @@ class Table:
                         f"row of {len(row.cells)} cells in table '{self.title}' of "
                         f"{len(self.columns)} columns"
                     )
+
+    def records(self) -> list[dict[str, object]]:
+        """Rows as objects for JSON: numbers of full precision, null where missing."""
+        return [
+            {
+                column.label: (cell.value if column.numeric else cell.text)
+                for column, cell in zip(self.columns, row.cells, strict=True)
+            }
+            for block in self.blocks
+            for row in block.rows
+        ]

@@ -22,9 +22,11 @@ from leval_leaderboard.tables import (
     analyse,
     build_tables,
     details_table,
-    escape,
     render,
 )
+from leval_leaderboard.tables.formats import csv as csv_format
+from leval_leaderboard.tables.formats import html as html_format
+from leval_leaderboard.tables.formats import md, tex
 
 SPECIAL = "\\{}$&#%_~^<>|\"'`-[]*?!+=@()/,;:."
 UNICODE = "±×−–—…†≤≥·→’‘“”éÀñüçž中文😀\u202e\u0007\x1b"
@@ -252,7 +254,7 @@ def test_small_table(output, snapshot):
 
 
 def test_unknown_format():
-    with pytest.raises(ValueError, match="'xls' is unknown; one of md, csv, tex, html"):
+    with pytest.raises(ValueError, match="'xls' is not allowed; allowed: csv, html, md, tex"):
         render([SMALL], "xls")
 
 
@@ -268,19 +270,19 @@ def unescape_markdown(text):
 @pytest.mark.parametrize("char", list(SPECIAL))
 def test_each_special_character_survives(char):
     text = f"a{char}b"
-    assert html.unescape(escape.html(text)) == text
-    assert not re.search(r"[<>\"']|&(?!\w+;|#\d+;)", escape.html(text))
-    assert unescape_markdown(escape.markdown(text)) == text
-    assert "|" not in re.sub(r"\\\|", "", escape.markdown(text))
-    assert "<" not in escape.markdown(text)
+    assert html.unescape(html_format.escape(text)) == text
+    assert not re.search(r"[<>\"']|&(?!\w+;|#\d+;)", html_format.escape(text))
+    assert unescape_markdown(md.escape(text)) == text
+    assert "|" not in re.sub(r"\\\|", "", md.escape(text))
+    assert "<" not in md.escape(text)
     table = Table("t", (Column("a", numeric=False),), (Block("", (Row((Cell(char + "b"),)),)),))
     ((_,), (field,)) = csv.reader(io.StringIO(render([table], "csv")))
     assert field.lstrip("'") == (char + "b").lstrip("'")
-    assert escape.csv(char + "b")[0] not in "=+-@"
+    assert csv_format.escape(char + "b")[0] not in "=+-@"
 
 
 @pytest.mark.parametrize("char", ["\x00", "\x1b", "\x07", "\u202e", "\u2066"])
-@pytest.mark.parametrize("output", [escape.markdown, escape.html, escape.latex, escape.csv])
+@pytest.mark.parametrize("output", [md.escape, html_format.escape, tex.escape, csv_format.escape])
 def test_control_characters_and_direction_overrides_never_pass(char, output):
     assert char not in output(f"a{char}b")
     assert output("a\nb\tc") == "a b c"
@@ -318,7 +320,7 @@ def test_latex_compiles_and_prints_every_character(tmp_path):
 
 @pytest.mark.parametrize("char", [c for c in SPECIAL if not c.isalnum()])
 def test_latex_maps_active_characters(char):
-    mapped = escape.latex(char)
+    mapped = tex.escape(char)
     if char in "\\{}$&#%_~^":
         assert mapped != char
         assert mapped.startswith("\\")
