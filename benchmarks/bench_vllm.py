@@ -116,12 +116,15 @@ def engine(runs: int, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     from leval_sweep.smollm2 import prepare
-    from resonance_vllm import model_config, settings
+    from resonance_vllm import settings
+    from resonance_vllm.positions import ModelPositions
 
     path = prepare()
-    config = model_config.read_config(str(path))
+    positions = ModelPositions.of_checkpoint(str(path))
     overrides = {
-        name: settings.vllm_hf_overrides({"rope_type": name, "factor": 2}, config)
+        name: settings.vllm_hf_overrides(
+            positions.complete({"rope_type": name, "factor": 2}), positions
+        )
         for name in ("yarn", "resonance_yarn")
     }
     llm = LLM(

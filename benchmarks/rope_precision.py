@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from resonance_vllm import hf, model_config, settings
+from resonance_vllm import hf, settings
+from resonance_vllm.positions import ModelPositions
 
 METHODS = ("yarn", "resonance_yarn")
 PRECISIONS = ((torch.float32, "model"), (torch.bfloat16, "model"), (torch.bfloat16, "float32"))
@@ -43,12 +44,13 @@ def main() -> None:
     parser.add_argument("--factor", type=float, default=2.0)
     args = parser.parse_args()
     hf.register()
-    config = model_config.read_config(args.checkpoint)
+    positions = ModelPositions.of_checkpoint(args.checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(args.checkpoint)
     text = longest_document(args.corpus)
     ids = tokenizer(text, return_tensors="pt").input_ids[:, : args.length]
     for method in METHODS:
-        overrides = settings.hf_overrides({"rope_type": method, "factor": args.factor}, config)
+        rope = positions.complete({"rope_type": method, "factor": args.factor})
+        overrides = settings.hf_overrides(rope, positions)
         reference = None
         for dtype, precision in PRECISIONS:
             model = AutoModelForCausalLM.from_pretrained(

@@ -1,43 +1,27 @@
-"""RoPE types and rotation precision of the RoPE package, where it is installed."""
+"""RoPE types and rotation precision of transformers models."""
 
-import importlib
-import logging
 from typing import Any
 
-logger = logging.getLogger(__name__)
-
-CHOICES = ("float32", "model")
+from leval_border.errors import one_of
+from resonance_vllm.backend_args import ROPE_PRECISIONS
 
 
 def prepare(rope_precision: str | None) -> None:
-    """Make the RoPE package's types known to transformers before a model is loaded.
+    """Make our RoPE types known to transformers before a model is loaded.
 
     Raises:
-        ValueError: The precision is none of `CHOICES`.
+        SettingError: the precision is none of `ROPE_PRECISIONS`.
     """
-    if rope_precision is not None and rope_precision not in CHOICES:
-        raise ValueError(f"rope_precision={rope_precision!r} is not one of {', '.join(CHOICES)}")
-    try:
-        hf = importlib.import_module("resonance_vllm.hf")
-    except ImportError as error:
-        # Stock rope types need nothing of it; others fail when the model is built.
-        logger.info("no further rope types: %s", error)
-        return
+    from resonance_vllm import hf
+
+    if rope_precision is not None:
+        one_of("rope_precision", rope_precision, ROPE_PRECISIONS)
     hf.register()
 
 
 def apply(model: Any, rope_precision: str | None) -> None:
-    """Rotate in the asked precision.
+    """Rotate in the asked precision; None leaves the model as it is."""
+    from resonance_vllm import hf
 
-    Raises:
-        ValueError: The precision is asked for but the RoPE package is not installed.
-    """
-    if rope_precision is None:
-        return
-    try:
-        hf = importlib.import_module("resonance_vllm.hf")
-    except ImportError as error:
-        raise ValueError(
-            f"rope_precision={rope_precision!r} needs resonance_vllm.hf ({error}); leave it out"
-        ) from error
-    hf.set_rope_precision(model, rope_precision)
+    if rope_precision is not None:
+        hf.set_rope_precision(model, rope_precision)

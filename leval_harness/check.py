@@ -20,11 +20,12 @@ def command(model: str, rope_text: str | None, context_length: int | None, as_js
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
     from resonance_vllm.check import report
-    from resonance_vllm.model_config import read_config
-    from resonance_vllm.settings import parse_rope
+    from resonance_vllm.core.spec import RopeRequest
+    from resonance_vllm.positions import ModelPositions
 
-    config = read_config(model)
-    facts = report(parse_rope(rope_text) if rope_text else None, config, context_length)
+    positions = ModelPositions.of_checkpoint(model)
+    rope = positions.complete(RopeRequest.parse(rope_text)) if rope_text else None
+    facts = report(rope, positions, context_length)
     if as_json:
         click.echo(json.dumps(facts))
         return

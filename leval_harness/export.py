@@ -20,10 +20,10 @@ def command(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
 
     Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
     """
+    from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.export import export_checkpoint
-    from resonance_vllm.settings import parse_rope
 
-    limit = export_checkpoint(checkpoint, parse_rope(rope_text), out)
+    limit = export_checkpoint(checkpoint, RopeRequest.parse(rope_text), out)
     serve = f"vllm serve {out} --max-model-len {limit}"
     if as_json:
         click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))

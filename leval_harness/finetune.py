@@ -40,10 +40,10 @@ def command(
     Example: leval-harness finetune smollm2 --data books.jsonl --rope yarn:factor=2 --out tuned
     """
     from resonance_training.finetune_settings import preset as load
-    from resonance_vllm.settings import parse_rope
+    from resonance_vllm.core.spec import RopeRequest
 
     if rope is not None:
-        changes["rope"] = None if rope == "none" else parse_rope(rope)
+        changes["rope"] = None if rope == "none" else RopeRequest.parse(rope).to_dict()
     given = {name: value for name, value in changes.items() if value is not None or name == "rope"}
     settings = load(preset).changed(**given)
     from resonance_training.finetune import finetune  # torch, once all is known to be meant

@@ -87,13 +87,17 @@ def _rope_args(
 ) -> dict[str, Any]:
     """The model arguments that carry RoPE settings to a backend."""
     from leval_backends import library_of
-    from resonance_vllm import backend_args, settings
+    from resonance_vllm import backend_args
+    from resonance_vllm.core.spec import RopeRequest
+    from resonance_vllm.positions import ModelPositions
 
     one_of("--rope-precision", precision, backend_args.ROPE_PRECISIONS)
     if "pretrained" not in given:
         raise SettingError("--rope needs --model_args pretrained=MODEL")
+    model = ModelPositions.of_checkpoint(str(given["pretrained"]))
     args = backend_args.model_args(
-        settings.parse_rope(rope),
+        model.complete(RopeRequest.parse(rope)),
+        model,
         library=library_of(backend),
         model_path=str(given["pretrained"]),
         context_length=None if length is None else int(length),

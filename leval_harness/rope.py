@@ -1,55 +1,126 @@
 """`leval-harness rope`: what a RoPE method does to every feature."""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal, get_args, get_origin
 
 import click
 
-METHODS = ("default", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope")
+from resonance_vllm.core.method import Method
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
+
+# Keys with an option of their own below.
+_COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}
 
 
-def rope_dict(method: str, resonance: bool, flags: dict[str, Any], head_dim: int) -> dict[str, Any]:
-    """The `rope_parameters` of a set of flags; flags without a meaning for the method are left out.
+def _method_options(command: Callable[..., None]) -> Callable[..., None]:
+    """An option for each further key of the methods, read as in a `--rope` text."""
+    keys: dict[str, list[type[Method]]] = {}
+    for method in METHODS.values():
+        for key in method.model_fields.keys() - _COMMON:
+            keys.setdefault(key, []).append(method)
+    for key in sorted(keys, reverse=True):
+        field = keys[key][0].model_fields[key]
+        values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        names = ", ".join(method.name for method in keys[key])
+        option = click.option(
+            f"--{key.replace('_', '-')}",
+            key,
+            metavar=f"[{'|'.join(values)}]" if values else "VALUE",
+            help=f"{names}: {field.description}",
+        )
+        command = option(command)
+    return command
 
-    Llama 3.1's published values stand in for llama3's two frequency factors, and longrope divides
-    by 1 where no list is given.
+
+def _print_methods(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from resonance_vllm.core.table import methods_table
+
+        click.echo(methods_table(), nl=False)
+        context.exit()
+
+
+@click.command()
+@click.option(
+    "--method",
+    type=click.Choice([*METHODS, *ALIASES]),
+    required=True,
+    help="RoPE scaling method.",
+)
+@click.option("--resonance", is_flag=True, help="Round the method's wavelengths to integers.")
+@click.option("--factor", type=float, default=8.0, show_default=True, help="Context extension s.")
+@click.option("--theta", type=float, default=10000.0, show_default=True, help="Base, rope_theta.")
+@click.option("--head-dim", type=int, default=128, show_default=True, help="Rotated dimensions.")
+@click.option("--original", type=int, default=4096, show_default=True, help="Trained length L.")
+@click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
+@_method_options
+@click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Write Figure 1 and the wavelength/gap picture to this file (png, pdf or svg).",
+)
+@click.option(
+    "--against",
+    help="Second method in the picture, as a --rope text. [default: the same method with Resonance "
+    "added or taken away]",
+)
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_methods,
+    help="Print the methods and their keys as Markdown tables and leave.",
+)
+def command(**options: Any) -> None:
+    """Print frequencies, wavelengths, attention factor, critical dimension and feature gap.
+
+    The gap of a feature is its largest distance, over test positions L to s*L, to the nearest
+    training position below L. Every flag is accepted with every method.
+
+    Example: leval-harness rope --method yarn --resonance --factor 8 --original 4096
     """
-    from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS
-    from resonance_vllm.settings import long_name
+    from resonance_vllm.core.describe import describe
 
-    name = long_name(method)
-    features = [1.0] * (head_dim // 2)
-    values = {
-        **flags,
-        "short_factor": flags["short_factor"] or features,
-        "long_factor": flags["long_factor"] or features,
+    head_dim, original, factor = options["head_dim"], options["original"], options["factor"]
+    spec = _spec(options, options["resonance"])
+    facts = describe(spec, head_dim, original, factor, options["seq_len"])
+    if options["plot"]:
+        _plot(spec, options)
+    if options["as_json"]:
+        click.echo(json.dumps(facts))
+        return
+    default = RopeSpec.from_dict({"rope_type": "default", "rope_theta": options["theta"]})
+    plain = describe(default, head_dim, 1, 1)
+    _print_table(facts, plain["wavelengths"], spec.rope_type, original)
+    if options["plot"]:
+        click.echo(f"wrote {options['plot']}")
+
+
+def _spec(options: dict[str, Any], resonance: bool) -> RopeSpec:
+    """The settings that the options mean; those without a meaning for the method are left out.
+
+    A method's own examples stand in for required keys: Llama 3.1's published values for llama3's
+    two frequency factors, lists of ones for longrope.
+    """
+    method = METHODS[ALIASES.get(options["method"], options["method"])]
+    given = {
+        "rope_theta": options["theta"],
+        "factor": options["factor"],
+        "original_max_position_embeddings": options["original"],
+        **{key: parsed_value(text) for key, text in options.items() if isinstance(text, str)},
     }
-    required, optional = METHOD_KEYS[name]
-    kept = {k: v for k, v in values.items() if k in required | optional | COMMON_KEYS}
-    prefix = "resonance_" if resonance else ""
-    return {"rope_type": f"{prefix}{name}" if name != "default" else prefix[:-1] or name, **kept}
+    kept = {key: value for key, value in given.items() if key in method.key_names()}
+    plain = RopeSpec.from_dict(
+        {"rope_type": method.name, **method.example(options["head_dim"]), **kept}
+    )
+    return RopeSpec(plain.method, resonance)
 
 
-def describe(
-    rope: dict[str, Any], head_dim: int, original: int, factor: float, seq_len: int | None
-) -> dict[str, Any]:
-    """Frequencies and what follows from them, as the `--json` output has them."""
-    from resonance_vllm.core import frequencies
-    from resonance_vllm.core.feature_gap import feature_gap
-    from resonance_vllm.core.spec import RopeSpec
-
-    spec = RopeSpec.from_dict(rope)
-    lengths = frequencies.wavelengths(spec, head_dim, seq_len)
-    return {
-        "inv_freq": frequencies.inv_freq(spec, head_dim, seq_len).tolist(),
-        "wavelengths": lengths.tolist(),
-        "attention_factor": frequencies.attention_factor(spec),
-        "critical_dimension": frequencies.critical_dimension(lengths, original),
-        "feature_gap": feature_gap(spec, head_dim, original, factor, seq_len).tolist(),
-    }
-
-
-def print_table(facts: dict[str, Any], plain: list[float], title: str, original: int) -> None:
+def _print_table(facts: dict[str, Any], plain: list[float], title: str, original: int) -> None:
     """A line a feature: wavelength without and with the method, turns in training, gap."""
     from rich.console import Console
     from rich.table import Table
@@ -70,115 +141,29 @@ def print_table(facts: dict[str, Any], plain: list[float], title: str, original:
     )
 
 
-@click.command()
-@click.option("--method", type=click.Choice(METHODS), required=True, help="RoPE scaling method.")
-@click.option("--resonance", is_flag=True, help="Round the method's wavelengths to integers.")
-@click.option("--factor", type=float, default=8.0, show_default=True, help="Context extension s.")
-@click.option("--theta", type=float, default=10000.0, show_default=True, help="Base, rope_theta.")
-@click.option("--head-dim", type=int, default=128, show_default=True, help="Rotated dimensions.")
-@click.option("--original", type=int, default=4096, show_default=True, help="Trained length L.")
-@click.option(
-    "--ramp",
-    type=click.Choice(["dimension", "wavelength"]),
-    default="dimension",
-    show_default=True,
-    help="YaRN: over the dimension index, as code and checkpoints have it, or the paper's gamma.",
-)
-@click.option(
-    "--base-scaling",
-    type=click.Choice(["exact", "paper"]),
-    default="exact",
-    show_default=True,
-    help="NTK: base b*s^(d/(d-2)), or s*b as in the paper.",
-)
-@click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
-@click.option("--low-freq-factor", type=float, default=1.0, show_default=True, help="llama3.")
-@click.option("--high-freq-factor", type=float, default=4.0, show_default=True, help="llama3.")
-@click.option("--short-factor", help="longrope: JSON list, one divisor a feature. [default: ones]")
-@click.option("--long-factor", help="longrope: the same beyond L.  [default: ones]")
-@click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, writable=True),
-    help="Write Figure 1 and the wavelength/gap picture to this file (png, pdf or svg).",
-)
-@click.option(
-    "--against",
-    help="Second method in the picture, as a --rope text. [default: the same method with Resonance "
-    "added or taken away]",
-)
-def command(**options: Any) -> None:
-    """Print frequencies, wavelengths, attention factor, critical dimension and feature gap.
+def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
+    from leval_leaderboard.figures.rope_pair import DrawnMethod, draw_pair
+    from resonance_vllm.core.describe import angles_around, describe
+    from resonance_vllm.positions import ModelPositions
 
-    The gap of a feature is its largest distance, over test positions L to s*L, to the nearest
-    training position below L. Every flag is accepted with every method.
-
-    Example: leval-harness rope --method yarn --resonance --factor 8 --original 4096
-    """
-    from resonance_vllm.core.errors import RopeConfigError
-
-    try:
-        _run(options)
-    except RopeConfigError as error:
-        raise click.UsageError(str(error)) from error
-
-
-def _run(options: dict[str, Any]) -> None:
-    head_dim, original, factor = options["head_dim"], options["original"], options["factor"]
-    flags = {
-        "rope_theta": options["theta"],
-        "factor": factor,
-        "original_max_position_embeddings": original,
-        "ramp": options["ramp"],
-        "base_scaling": options["base_scaling"],
-        "low_freq_factor": options["low_freq_factor"],
-        "high_freq_factor": options["high_freq_factor"],
-        "short_factor": _list("short_factor", options["short_factor"]),
-        "long_factor": _list("long_factor", options["long_factor"]),
-    }
-    rope = rope_dict(options["method"], options["resonance"], flags, head_dim)
-    facts = describe(rope, head_dim, original, factor, options["seq_len"])
-    if options["plot"]:
-        _plot(rope, flags, options)
-    if options["as_json"]:
-        click.echo(json.dumps(facts))
-        return
-    plain = describe({"rope_type": "default", "rope_theta": options["theta"]}, head_dim, 1, 1, None)
-    print_table(facts, plain["wavelengths"], rope["rope_type"], original)
-    if options["plot"]:
-        click.echo(f"wrote {options['plot']}")
-
-
-def _plot(rope: dict[str, Any], flags: dict[str, Any], options: dict[str, Any]) -> None:
-    from leval_harness.rope_figures import draw
-    from resonance_vllm.core.spec import RopeSpec
-    from resonance_vllm.settings import complete, parse_rope
-
+    head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
     if options["against"]:
-        model = {
-            "rope_theta": flags["rope_theta"],
-            "max_position_embeddings": flags["original_max_position_embeddings"],
-        }
-        second = complete(parse_rope(options["against"]), model)
+        model = ModelPositions(rope_theta=options["theta"], max_position_embeddings=original)
+        second = model.complete(RopeRequest.parse(options["against"]))
     else:
-        turned = not options["resonance"]
-        second = rope_dict(options["method"], turned, flags, options["head_dim"])
-    specs = (RopeSpec.from_dict(rope), RopeSpec.from_dict(second))
-    plain_first = sorted(specs, key=lambda spec: spec.resonance)
-    draw(
-        plain_first,
-        head_dim=options["head_dim"],
-        original=options["original"],
-        factor=options["factor"],
-        seq_len=options["seq_len"],
+        second = RopeSpec(spec.method, not spec.resonance)
+    specs = sorted((spec, second), key=lambda each: each.resonance)
+    feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
+    methods = []
+    for each, shown in zip(specs, angles, strict=True):
+        facts = describe(each, head_dim, original, options["factor"], seq_len)
+        name = each.rope_type.replace("_", " ")
+        methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown))
+    draw_pair(
+        methods,
+        feature=feature,
+        positions=positions,
+        original=original,
+        longest=int(original * options["factor"]),
         path=options["plot"],
     )
-
-
-def _list(name: str, text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise click.BadParameter(f"{name}: {text!r} is not a JSON list") from error

@@ -28,7 +28,9 @@ from leval_sweep.identity import (
     hub_commit,
     package_versions,
 )
-from resonance_vllm import backend_args, model_config, settings
+from resonance_vllm import backend_args
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.positions import ModelPositions
 
 # Arguments that may name a further folder of weights or tokenizer files.
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
@@ -58,10 +60,10 @@ class PlannedCell:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFiles:
-    """A model that was found: where it is, its config.json, and what tells it from others."""
+    """A model that was found: where it is, what its config says, and what tells it from others."""
 
     path: str
-    config: Mapping[str, Any] | None
+    positions: ModelPositions | None
     identity: Mapping[str, Any]
 
 
@@ -74,7 +76,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
     folder = user_path(model.path, f"models.{model.name}.path")
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
-        return ModelFiles(path=model.path, config=None, identity=served)
+        return ModelFiles(path=model.path, positions=None, identity=served)
     if model.path == "smollm2":
         from leval_sweep import smollm2
 
@@ -83,7 +85,9 @@ def find_model(model: ModelConfig) -> ModelFiles:
         folder = folder.resolve()
         identity: dict[str, Any] = {"files": folder_identity(folder)}
         return ModelFiles(
-            path=str(folder), config=model_config.read_config(str(folder)), identity=identity
+            path=str(folder),
+            positions=ModelPositions.of_checkpoint(str(folder)),
+            identity=identity,
         )
     if model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
         raise ModelNotFoundError(f"models.{model.name}.path: there is no folder {model.path}")
@@ -91,7 +95,7 @@ def find_model(model: ModelConfig) -> ModelFiles:
     path = str(snapshot) if snapshot else model.path
     return ModelFiles(
         path=path,
-        config=model_config.read_config(path),
+        positions=ModelPositions.of_checkpoint(path),
         identity={"hub": model.path, "commit": commit},
     )
 
@@ -109,13 +113,16 @@ def _argument_identity(model: ModelConfig) -> dict[str, Any]:
     return found
 
 
-def _model_args(request: CellRequest, files: ModelFiles, precision: str) -> dict[str, Any]:
+def _model_args(
+    request: CellRequest, rope: RopeSpec | None, files: ModelFiles, precision: str
+) -> dict[str, Any]:
     """lm-eval's `model_args` of a cell: the user's, and what RoPE and length need."""
     model = request.model
     args: dict[str, Any] = dict(model.args)
-    if model.backend in ROPE_BACKENDS:
+    if files.positions is not None and model.backend in ROPE_BACKENDS:
         args |= backend_args.model_args(
-            request.rope,
+            rope,
+            files.positions,
             library=ROPE_BACKENDS[model.backend],
             model_path=files.path,
             context_length=request.context_length,
@@ -139,15 +146,16 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         ConfigError: RoPE settings, length and model do not go together.
     """
     model, task = request.model, request.task
+    rope = None
     try:
-        model_args = _model_args(request, files, config.rope_precision)
+        if request.rope is not None and files.positions is not None:
+            rope = files.positions.complete(request.rope)
+        model_args = _model_args(request, rope, files, config.rope_precision)
     except ValueError as error:
         length = f" @ {request.context_length}" if request.context_length else ""
         where = f"model '{model.name}', method '{request.method}'{length}"
         raise ConfigError(f"{where}: {error}") from error
-    rope = None
-    if request.rope is not None and files.config is not None:
-        rope = settings.complete(request.rope, files.config)
+    rope_parameters = None if rope is None else rope.to_dict()
     precision: str = config.rope_precision
     if model.backend in ROPE_BACKENDS:
         precision = backend_args.effective_rope_precision(ROPE_BACKENDS[model.backend], precision)
@@ -176,7 +184,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
             "dtype": model.dtype,
             "args": _argument_identity(model),
         },
-        "rope_parameters": rope,
+        "rope_parameters": rope_parameters,
         "rope_precision": precision,
         **asked,
         "metadata": {key: value for key, value in task.metadata.items() if key != "data_dir"},
@@ -196,7 +204,9 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
             dtype=model.dtype,
             args=model.args,
         ),
-        method=MethodRecord(name=request.method, rope_parameters=rope, rope_precision=precision),
+        method=MethodRecord(
+            name=request.method, rope_parameters=rope_parameters, rope_precision=precision
+        ),
         **asked,
         confirm_run_unsafe_code=config.confirm_run_unsafe_code,
         baseline=config.baseline,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -27,8 +27,7 @@ from leval_sweep.config_values import (
 )
 from leval_sweep.errors import ConfigError
 from leval_tasks.metadata import refuse_near_misses
-from resonance_vllm.core.spec import COMMON_KEYS, METHOD_KEYS, split_rope_type
-from resonance_vllm.settings import long_name
+from resonance_vllm.core.spec import RopeRequest
 
 # Backends whose RoPE we can set; every other one runs the model as its server or file has it.
 ROPE_BACKENDS = libraries()
@@ -73,19 +72,20 @@ def _batch_size(value: int | str) -> int | str:
     return value
 
 
-def _rope(rope: dict[str, Any]) -> dict[str, Any]:
+def _rope(rope: dict[str, Any]) -> RopeRequest:
     """A RoPE dictionary: kind and keys are checked here, the rest where the model is known."""
     if not isinstance(rope.get("rope_type"), str):
         raise ValueError(
             "needs rope_type, for instance {rope_type: yarn, factor: 2.0}, or null for the "
             "checkpoint as it is"
         )
-    method, _, _ = split_rope_type(long_name(rope["rope_type"]))
-    allowed = [*COMMON_KEYS, *METHOD_KEYS[method][0], *METHOD_KEYS[method][1]]
-    for key in rope:
-        if key not in allowed:
-            raise UserError(f"{key}: {method} has no such setting{hint(key, allowed)}")
-    return rope
+    return RopeRequest.from_dict(rope)
+
+
+if TYPE_CHECKING:
+    RopeMapping = RopeRequest
+else:
+    RopeMapping = Annotated[PlainMapping, AfterValidator(_rope)]
 
 
 class ModelConfig(Settings):
@@ -184,7 +184,7 @@ class SweepConfig(TaskSettings):
 
     Attributes:
         name: of its folder.
-        methods: name -> RoPE dictionary, or None for the model as it is.
+        methods: name -> what is asked of RoPE, or None for the model as it is.
         tasks: entries; the sweep's own task settings are already merged into them.
         context_lengths: of every model and task that has none of its own.
         baseline: method that the others are compared with.
@@ -196,9 +196,7 @@ class SweepConfig(TaskSettings):
 
     name: FolderName
     models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), AfterValidator(filled)]
-    methods: Annotated[
-        dict[Label, Annotated[PlainMapping, AfterValidator(_rope)] | None], AfterValidator(filled)
-    ]
+    methods: Annotated[dict[Label, RopeMapping | None], AfterValidator(filled)]
     tasks: Annotated[
         tuple[TaskConfig, ...],
         Field(strict=False),
@@ -244,7 +242,7 @@ class CellRequest:
 
     model: ModelConfig
     method: str
-    rope: Mapping[str, Any] | None
+    rope: RopeRequest | None
     context_length: int | None
     task: TaskConfig
 

@@ -4,7 +4,6 @@ Figures are drawn where no torch is, so the cell's process, which has it, leaves
 """
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,8 @@ from leval_backends import libraries
 from leval_border.files import write_json
 from leval_leaderboard.cell_record import CellRecord
 from leval_leaderboard.layout import FEATURES, SCHEMA_VERSION
-from resonance_vllm import model_config, settings
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.positions import ModelPositions
 
 log = logging.getLogger("leval_sweep.cell")
 
@@ -21,14 +21,12 @@ MOST_POSITIONS = 2**17
 """Beyond twice the trained length gaps are looked for up to so many positions: a second's work."""
 
 
-def features(
-    rope: Mapping[str, Any], config: Mapping[str, Any], context_length: int | None
-) -> dict[str, Any]:
+def features(rope: RopeSpec, model: ModelPositions, context_length: int | None) -> dict[str, Any]:
     """Wavelengths and feature gaps of a method on a model.
 
     Args:
-        rope: the completed `rope_parameters`.
-        config: the model's config.json.
+        rope: complete settings.
+        model: what the model's config says of its positions.
         context_length: tokens at which a method that follows the length is looked at.
 
     Returns:
@@ -40,21 +38,19 @@ def features(
     """
     from resonance_vllm.core import frequencies
     from resonance_vllm.core.feature_gap import feature_gap
-    from resonance_vllm.core.spec import RopeSpec
 
-    spec = RopeSpec.from_dict(dict(rope))
-    dim = model_config.rotary_dim(config, rope)
-    original = spec.original_max_position_embeddings or model_config.original_length(config)
-    lengths = frequencies.wavelengths(spec, dim, context_length)
+    dim = model.rotary_dim(rope.method.partial_rotary_factor)
+    original = rope.method.trained_length or model.original_length
+    lengths = frequencies.wavelengths(rope, dim, context_length)
     return {
         "head_dim": dim,
         "original_max_position_embeddings": original,
         "context_length": context_length,
-        "attention_factor": frequencies.attention_factor(spec),
+        "attention_factor": rope.method.scale(),
         "critical_dimension": frequencies.critical_dimension(lengths, original),
         "wavelengths": lengths.tolist(),
         "feature_gap": {
-            str(s): feature_gap(spec, dim, original, s, context_length).tolist()
+            str(s): feature_gap(rope, dim, original, s, context_length).tolist()
             for s in MULTIPLES
             if s == MULTIPLES[0] or s * original <= MOST_POSITIONS
         },
@@ -70,13 +66,12 @@ def write_features(cell: CellRecord, folder: Path) -> None:
     if cell.model.backend not in libraries():
         return
     try:
-        config = model_config.read_config(cell.model.path)
-        rope = cell.method.rope_parameters
-        if rope is None:
-            rope = settings.complete(model_config.own_rope(config), config)
-        found = features(rope, config, cell.context_length)
+        model = ModelPositions.of_checkpoint(cell.model.path)
+        asked = cell.method.rope_parameters
+        rope = model.shipped() if asked is None else RopeSpec.from_dict(asked)
+        content = features(rope, model, cell.context_length)
     except (ValueError, OSError, TypeError, ArithmeticError) as error:
         # a picture costs no result, whatever a model's config holds
         log.warning("no picture of the RoPE features: %s", error)
         return
-    write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **found})
+    write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})

@@ -14,6 +14,8 @@ from typing import Any
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from leval_tasks.running import running_model
+from resonance_vllm.limits import length_limit, vllm_limit
+from resonance_vllm.positions import ModelPositions
 
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
@@ -170,24 +172,14 @@ def is_tokenized_api(settings: Mapping[str, Any]) -> bool:
 
 def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
     """The checkpoint's limit with the run's RoPE settings, None where neither tells one."""
-    positions, rope = _rope_of(settings)
-    if positions is None:
+    model = _positions(settings)
+    if model.max_position_embeddings is None:
         return None
-    if "hf_overrides" in settings and rope.get("rope_type") in ("linear", "dynamic", "ntk"):
-        return int(positions * float(rope.get("factor", 1)))
-    return _rope_limit(rope, positions)
+    return vllm_limit(model) if "hf_overrides" in settings else length_limit(model)
 
 
-def _rope_limit(rope: Mapping[str, Any], positions: int) -> int:
-    stock = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "su", "mrope")
-    kind = str(rope.get("rope_type", rope.get("type", "default")))
-    original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
-    if kind in stock or not original or not factor:
-        return positions
-    return int(original * float(factor))
-
-
-def _rope_of(settings: Mapping[str, Any]) -> tuple[int | None, Mapping[str, Any]]:
+def _positions(settings: Mapping[str, Any]) -> ModelPositions:
+    """The checkpoint's config with the run's overrides, as the libraries apply them."""
     config = checkpoint_config(settings)
     given = {**_mapping(settings.get("hf_overrides")), **dict(settings)}
     length = next((config[k] for k in LENGTH_KEYS if config.get(k)), None)
@@ -197,7 +189,7 @@ def _rope_of(settings: Mapping[str, Any]) -> tuple[int | None, Mapping[str, Any]
         rope = _mapping(source.get("rope_parameters")) or _mapping(source.get("rope_scaling"))
         if rope:
             break
-    return (int(length) if length else None), rope
+    return ModelPositions.of({**config, "rope_parameters": rope, "max_position_embeddings": length})
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

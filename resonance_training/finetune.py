@@ -27,8 +27,9 @@ from resonance_training.finetune_data import Rows, prepare_text, processes
 from resonance_training.finetune_settings import FineTuneSettings
 from resonance_training.made_by import made_by
 from resonance_vllm.hf import register
-from resonance_vllm.model_config import own_rope, read_config
-from resonance_vllm.settings import complete, hf_overrides
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions
+from resonance_vllm.settings import hf_overrides
 
 logger = logging.getLogger(__name__)
 
@@ -75,16 +76,18 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
         TrainingError: the sequences are longer than the settings allow.
     """
     register()
-    config = read_config(model_path)
+    positions = ModelPositions.of_checkpoint(model_path)
+    rope = None if settings.rope is None else positions.complete(settings.rope)
     overrides: dict[str, Any] = {}
-    if settings.rope is not None:
-        overrides = hf_overrides(settings.rope, config, settings.sequence_length)
-    limit = overrides.get("max_position_embeddings", config.get("max_position_embeddings"))
-    if limit is not None and settings.sequence_length > limit:
-        raise TrainingError(
-            f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
-            f"{settings.rope or own_rope(config)}; use a larger factor"
-        )
+    if rope is not None:
+        overrides = hf_overrides(rope, positions, settings.sequence_length)
+    if rope is not None or positions.max_position_embeddings is not None:
+        limit = length_limit(positions, rope, settings.sequence_length)
+        if settings.sequence_length > limit:
+            raise TrainingError(
+                f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
+                f"{settings.rope or positions.rope}; use a larger factor"
+            )
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, **overrides)
     model.config.use_cache = False
     return model
@@ -218,10 +221,9 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
 
 def _check_rope(out: Path, settings: FineTuneSettings) -> None:
     """What was asked for must be what another library will read."""
-    config = read_config(str(out))
     if settings.rope is not None:
-        wanted = complete(settings.rope, config)
-        written = complete(own_rope(config), config)
+        positions = ModelPositions.of_checkpoint(str(out))
+        wanted, written = positions.complete(settings.rope), positions.shipped()
         if wanted != written:
             raise TrainingError(f"rope: {out}/config.json holds {written}, asked for {wanted}")
 

@@ -20,17 +20,15 @@ def build_config(recipe: Recipe, run: PosGenRun) -> Any:
 
     from resonance_training.t5_layer import PosGenT5Config
     from resonance_vllm.hf import register
+    from resonance_vllm.positions import ModelPositions
     from resonance_vllm.settings import hf_overrides
 
     register()
     a, data = recipe.architecture, recipe.settings(run.subtask)
     end = special_id(PREFIX, data.modulus)
-    base = {
-        "model_type": "llama",
-        "head_dim": a.head_dim,
-        "max_position_embeddings": data.length + 4,
-    }
-    rope = hf_overrides(rope_parameters(run.encoding, recipe.scaling), base)
+    plain = ModelPositions(max_position_embeddings=data.length + 4)
+    asked = plain.complete(rope_parameters(run.encoding, recipe.scaling))
+    rope = hf_overrides(asked, plain)
     # A default RoPE has no limit of its own; all models are tested at the same length.
     rope["max_position_embeddings"] = max(rope["max_position_embeddings"], data.length + 4)
     common = {

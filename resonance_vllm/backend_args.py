@@ -1,12 +1,14 @@
-"""How an lm-eval backend is given RoPE settings. Standard library only at import."""
+"""How an lm-eval backend is given RoPE settings. No torch."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
+from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.model_config import max_positions, own_rope, read_config
-from resonance_vllm.settings import context_limit, hf_overrides, vllm_hf_overrides
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions
+from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
 
 logger = logging.getLogger(__name__)
 
@@ -15,16 +17,13 @@ ROPE_PRECISIONS = ("float32", "model")
 
 def effective_rope_precision(library: str, rope_precision: str) -> str:
     """What `rope_precision` really is: vLLM always rotates in the model's dtype."""
-    if rope_precision not in ROPE_PRECISIONS:
-        raise RopeConfigError(
-            f"rope_precision: {rope_precision!r} is not allowed; allowed: "
-            f"{' or '.join(ROPE_PRECISIONS)}"
-        )
+    one_of("rope_precision", rope_precision, ROPE_PRECISIONS, RopeConfigError)
     return "model" if library == "vllm" else rope_precision
 
 
 def model_args(
-    rope: Mapping[str, Any] | None,
+    rope: RopeSpec | None,
+    model: ModelPositions,
     *,
     library: str,
     model_path: str,
@@ -34,7 +33,8 @@ def model_args(
     """`model_args` for lm-eval.
 
     Args:
-        rope: the request; None runs the checkpoint as it is.
+        rope: complete settings; None runs the checkpoint as it is.
+        model: the model's config.
         library: the one that runs the model, `transformers` or `vllm`.
         model_path: checkpoint folder or hub name.
         context_length: longest sequence in tokens; None leaves the limit of the settings.
@@ -44,30 +44,29 @@ def model_args(
         A dictionary to be passed as JSON or as a mapping: it holds dictionaries.
 
     Raises:
-        RopeConfigError: the settings are not allowed, or `context_length`
-            is above their limit.
+        RopeConfigError: `context_length` is above the limit.
     """
     precision = effective_rope_precision(library, rope_precision)
-    args: dict[str, Any] = {"pretrained": model_path}
-    config = read_config(model_path)
-    limit = context_limit(rope, config, context_length)
+    limit = length_limit(model, rope, context_length)
     if context_length is not None and context_length > limit:
         raise RopeConfigError(
             f"context_length: {context_length} is above the limit of {limit} tokens of "
-            f"{rope or own_rope(config)}; allowed: up to {limit}, or a larger factor"
+            f"{model.rope if rope is None else rope.to_dict()}; allowed: up to {limit}, or a "
+            "larger factor"
         )
     length = context_length or limit
-    if length > max_positions(config) and rope is not None and "factor" not in rope:
+    if rope is not None and rope.method.extrapolates and length > model.max_positions:
         logger.warning(
             "%s runs on %d tokens, beyond the %d of its config: bare extrapolation",
-            rope.get("rope_type"),
+            rope.rope_type,
             length,
-            max_positions(config),
+            model.max_positions,
         )
+    args: dict[str, Any] = {"pretrained": model_path}
     if library == "vllm":
         if rope is not None:
-            args["hf_overrides"] = vllm_hf_overrides(rope, config, length)
+            args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
         return {**args, "max_model_len": length}
     if rope is not None:
-        args.update(hf_overrides(rope, config, context_length))
+        args.update(hf_overrides(rope, model, context_length))
     return {**args, "max_length": length, "rope_precision": precision}

@@ -3,17 +3,12 @@
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Mapping
 from typing import Any
 
-from resonance_vllm.core.spec import RopeSpec, split_rope_type
-from resonance_vllm.model_config import GLOBAL_LAYERS, own_rope, rotary_dim
-from resonance_vllm.settings import (
-    VLLM_UNMULTIPLIED,
-    context_limit,
-    hf_overrides,
-    vllm_hf_overrides,
-)
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.limits import length_limit, vllm_limit
+from resonance_vllm.positions import ModelPositions
+from resonance_vllm.settings import fixed_for_vllm, hf_overrides, vllm_hf_overrides
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
@@ -33,13 +28,13 @@ def plugin_state() -> str:
 
 
 def report(
-    rope: Mapping[str, Any] | None, config: Mapping[str, Any], context_length: int | None = None
+    rope: RopeSpec | None, model: ModelPositions, context_length: int | None = None
 ) -> dict[str, Any]:
-    """Both libraries' side of a request, and where they disagree.
+    """Both libraries' side of complete settings, and where they disagree.
 
     Args:
-        rope: the request; None looks at the checkpoint as it is.
-        config: the model's config.json.
+        rope: the settings; None looks at the checkpoint as it is.
+        model: the model's config.
         context_length: length that will be asked for.
 
     Returns:
@@ -49,98 +44,71 @@ def report(
     Raises:
         RopeConfigError: the settings cannot run at all.
     """
-    given = hf_overrides(rope, config, context_length) if rope else None
-    hf = _side(rope, config, given, context_length)
-    served = context_length
-    given = vllm_hf_overrides(rope, config, served) if rope else None
-    vllm = _side(rope, config, given, context_length)
-    hf["limit"] = context_limit(rope, config, context_length)
-    vllm["limit"] = vllm_limit(vllm["rope_parameters"], vllm["max_position_embeddings"], config)
-    served = min(served or vllm["limit"], vllm["limit"])
-    vllm["cache_rows"] = cache_rows(
-        vllm["rope_parameters"], vllm["max_position_embeddings"], served
-    )
-    facts = {"hf": hf, "vllm": vllm, "plugin": plugin_state()}
-    facts["disagreements"] = _disagreements(hf, vllm, str(facts["plugin"]), served)
-    return facts
-
-
-def _side(
-    rope: Mapping[str, Any] | None,
-    config: Mapping[str, Any],
-    given: dict[str, Any] | None,
-    context_length: int | None,
-) -> dict[str, Any]:
-    from resonance_vllm.core.frequencies import attention_factor, inv_freq
-
-    effective = {**config, **(given or {})}
-    params = own_rope(effective)
-    positions = effective.get("max_position_embeddings")
-    known = {**params}
-    if split_rope_type(params["rope_type"])[0] != "default":
-        known.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
-    spec = RopeSpec.from_dict(known)
-    length = context_limit(rope, config, context_length) if spec.is_dynamic else None
-    frequencies = inv_freq(spec, rotary_dim(config, params), length)
+    on_hf = on_vllm = rope or model.shipped()
+    seen_by_hf = seen_by_vllm = model
+    if rope is not None:
+        on_vllm = fixed_for_vllm(rope, model, context_length)
+        seen_by_hf = model.overridden(hf_overrides(rope, model, context_length))
+        seen_by_vllm = model.overridden(vllm_hf_overrides(rope, model, context_length))
+    limit = length_limit(model, rope, context_length)
+    hf = _side(on_hf, seen_by_hf, limit, limit)
+    vllm = _side(on_vllm, seen_by_vllm, vllm_limit(seen_by_vllm), limit)
+    served = min(context_length or vllm["limit"], vllm["limit"])
+    vllm["cache_rows"] = cache_rows(on_vllm, seen_by_vllm.max_positions, served)
+    plugin = plugin_state()
     return {
-        "rope_parameters": params,
-        "by_layer_type": GLOBAL_LAYERS in (effective.get("rope_parameters") or {}),
-        "max_position_embeddings": positions,
-        "attention_factor": attention_factor(spec),
-        "inv_freq": frequencies.tolist(),
+        "hf": hf,
+        "vllm": vllm,
+        "plugin": plugin,
+        "disagreements": _disagreements(hf, vllm, served) + _refusals(on_vllm, plugin),
     }
 
 
-def vllm_limit(params: Mapping[str, Any], positions: int, config: Mapping[str, Any]) -> int:
-    """`max_model_len` that vLLM derives, our plugin's correction of our own types included."""
-    rope_type = params["rope_type"]
-    factor = params.get("factor")
-    spec = RopeSpec.from_dict(dict(params))
-    if not spec.is_stock:
-        return spec.length_limit(positions)
-    if rope_type in VLLM_UNMULTIPLIED or "gemma3" in str(config.get("model_type")):
-        return int(positions)
-    return int(positions * (factor or 1.0))
+def _side(rope: RopeSpec, seen: ModelPositions, limit: int, length: int) -> dict[str, Any]:
+    """What one library makes of its config, at `length` where frequencies follow the length."""
+    from resonance_vllm.core.frequencies import inv_freq
+
+    dim = seen.rotary_dim(rope.method.partial_rotary_factor)
+    return {
+        "rope_parameters": seen.rope,
+        "by_layer_type": seen.by_layer_type,
+        "max_position_embeddings": seen.max_position_embeddings,
+        "attention_factor": rope.method.scale(),
+        "inv_freq": inv_freq(rope, dim, length if rope.method.follows_length else None).tolist(),
+        "limit": limit,
+    }
 
 
-def cache_rows(params: Mapping[str, Any], positions: int, served: int) -> int:
+def cache_rows(rope: RopeSpec, positions: int, served: int) -> int:
     """Positions that vLLM's cos/sin table will hold; reading beyond them is not checked there."""
-    spec_type = params["rope_type"]
-    factor = params.get("factor") or 1.0
-    original = params.get("original_max_position_embeddings") or positions
-    if spec_type == "yarn":
-        return int(original * factor)
-    if spec_type == "linear":
-        return int(positions * factor)
-    if spec_type in ("default", "dynamic", "llama3", "longrope"):
-        return int(positions)
-    return max(int(original * factor), int(positions), served)
+    if rope.is_stock:
+        return rope.method.stock_rows(positions)
+    return max(rope.method.length_limit(positions), positions, served)
 
 
-def _disagreements(
-    hf: Mapping[str, Any], vllm: Mapping[str, Any], plugin: str, served: int
-) -> list[str]:
-    found: list[str] = []
+def _disagreements(hf: dict[str, Any], vllm: dict[str, Any], served: int) -> list[str]:
+    lines: list[str] = []
     if hf["limit"] != vllm["limit"]:
-        found.append(f"limit: {hf['limit']} tokens on HF, {vllm['limit']} on vLLM")
+        lines.append(f"limit: {hf['limit']} tokens on HF, {vllm['limit']} on vLLM")
     pairs = zip(hf["inv_freq"], vllm["inv_freq"], strict=True)
     apart = max(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs)
     if apart > 1e-6:
-        found.append(f"frequencies: up to {apart:.2%} apart")
-    if hf["rope_parameters"]["rope_type"] != vllm["rope_parameters"]["rope_type"]:
-        found.append(
-            f"type: {hf['rope_parameters']['rope_type']} on HF, "
-            f"{vllm['rope_parameters']['rope_type']} on vLLM, which fixes frequencies at start-up; "
+        lines.append(f"frequencies: up to {apart:.2%} apart")
+    types = [side["rope_parameters"]["rope_type"] for side in (hf, vllm)]
+    if types[0] != types[1]:
+        lines.append(
+            f"type: {types[0]} on HF, {types[1]} on vLLM, which fixes frequencies at start-up; "
             "they agree for sequences of the served length"
         )
     if vllm["cache_rows"] < served:
-        found.append(
+        lines.append(
             f"cache: {vllm['cache_rows']} rows for {served} positions; vLLM reads beyond the "
             "table without a check"
         )
-    own = vllm["rope_parameters"]["rope_type"]
-    if plugin not in ("found", "vLLM is not installed"):
-        stock = RopeSpec.from_dict(dict(vllm["rope_parameters"])).is_stock
-        if not stock:
-            found.append(f"plugin: {own} will be refused by vLLM ({plugin})")
-    return found
+    return lines
+
+
+def _refusals(rope: RopeSpec, plugin: str) -> list[str]:
+    if rope.is_stock or plugin in ("found", "vLLM is not installed"):
+        return []
+    return [f"plugin: {rope.rope_type} will be refused by vLLM ({plugin})"]

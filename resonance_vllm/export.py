@@ -7,25 +7,25 @@ one factor a feature. The angle is then their float32 product, so the exact phas
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.model_config import GLOBAL_LAYERS, rotary_dim
-from resonance_vllm.settings import complete, context_limit
+from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions
 
 # Files that hold weights: linked where the file system can, never rewritten.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
-def portable_rope(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
     """`rope_parameters` of type `longrope` with the frequencies of a fixed method.
 
     Args:
-        rope: the request, see `settings.complete`.
-        config: the model's config.json.
+        rope: complete settings.
+        model: the model's config.
 
     Returns:
         `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor under
@@ -35,53 +35,46 @@ def portable_rope(rope: Mapping[str, Any], config: Mapping[str, Any]) -> dict[st
         RopeConfigError: the method follows the length of the sequence (`dynamic`, or a `longrope`
             whose two lists differ), so no fixed list of factors has its frequencies.
     """
-    from resonance_vllm.core import frequencies
+    from resonance_vllm.core.frequencies import inv_freq
 
-    spec = RopeSpec.from_dict(complete(rope, config))
-    if spec.is_dynamic:
+    if not rope.is_fixed:
         raise RopeConfigError(
-            f"rope_type: {spec.rope_type!r} cannot be exported: its frequencies change with the "
+            f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "
             "length of the sequence, and a portable config holds one fixed list; allowed: fixed "
             "methods, for example ntk_aware with the factor of one length"
         )
-    if spec.short_factor != spec.long_factor:
+    if model.by_layer_type or model.rope_local_base_freq:
         raise RopeConfigError(
-            "short_factor, long_factor: they differ, so the frequencies change with the length "
-            "and Resonance would be lost on one side; allowed: fixed methods"
-        )
-    if GLOBAL_LAYERS in (config.get("rope_parameters") or {}) or config.get("rope_local_base_freq"):
-        raise RopeConfigError(
-            f"model_type: {config.get('model_type')!r} has several RoPEs by layer type; allowed: "
+            f"model_type: {model.model_type!r} has several RoPEs by layer type; allowed: "
             "models with one, because vLLM's longrope takes its length from the whole model"
         )
-    dim = rotary_dim(config, spec.to_dict())
-    plain = frequencies.powers(spec.rope_theta, dim)
-    factors = (plain / frequencies.inv_freq(spec, dim)).tolist()
-    scale = frequencies.attention_factor(spec)
-    limit = context_limit(rope, config)
-    original = spec.original_max_position_embeddings or limit
+    method = rope.method
+    dim = model.rotary_dim(method.partial_rotary_factor)
+    factors = (plain_frequencies(method.rope_theta, dim) / inv_freq(rope, dim)).tolist()
+    limit = length_limit(model, rope)
+    original = method.trained_length or limit
     result = {
         "rope_type": "longrope",
-        "rope_theta": spec.rope_theta,
+        "rope_theta": method.rope_theta,
         "factor": limit / original,
         "original_max_position_embeddings": original,
         "short_factor": factors,
         "long_factor": factors,
-        "attention_factor": scale,  # transformers
-        "short_mscale": scale,  # vLLM
-        "long_mscale": scale,
+        "attention_factor": method.scale(),  # transformers
+        "short_mscale": method.scale(),  # vLLM
+        "long_mscale": method.scale(),
     }
-    if spec.partial_rotary_factor != 1.0:
-        result["partial_rotary_factor"] = spec.partial_rotary_factor
+    if method.partial_rotary_factor != 1.0:
+        result["partial_rotary_factor"] = method.partial_rotary_factor
     return result
 
 
-def export_checkpoint(checkpoint: Path, rope: Mapping[str, Any], out: Path) -> int:
+def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     """Write a checkpoint with a portable rope config.
 
     Args:
         checkpoint: folder with config.json and weights.
-        rope: the request.
+        request: the method.
         out: new folder. Weights are hard-linked, or copied across file systems; other files are
             copied; only config.json is rewritten.
 
@@ -95,14 +88,16 @@ def export_checkpoint(checkpoint: Path, rope: Mapping[str, Any], out: Path) -> i
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"out: {out} is not empty; give a new folder")
-    params = portable_rope(rope, config)
-    limit = context_limit(rope, config)
+    model = ModelPositions.of(config)
+    rope = model.complete(request)
+    parameters = portable_rope(rope, model)
+    limit = length_limit(model, rope)
     for key in ("rope_scaling", "rope_theta", "rope_precision"):
         config.pop(key, None)
-    config["rope_parameters"] = params
+    config["rope_parameters"] = parameters
     config["max_position_embeddings"] = limit
     # Both libraries look for this key at the top first; vLLM's default length is this one.
-    config["original_max_position_embeddings"] = params["original_max_position_embeddings"]
+    config["original_max_position_embeddings"] = parameters["original_max_position_embeddings"]
     out.mkdir(parents=True, exist_ok=True)
     for source in sorted(checkpoint.iterdir()):
         if source.is_file() and source.name != "config.json":

@@ -11,10 +11,12 @@ from typing import Any
 
 from torch import nn
 
+from leval_border.errors import one_of
 from resonance_vllm import hf_rotary
 from resonance_vllm.backend_args import ROPE_PRECISIONS
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
+from resonance_vllm.core.spec import OWN_TYPES, RopeRequest, is_own_type
+from resonance_vllm.positions import ModelPositions
 
 _MARK = "_resonance_registered"
 
@@ -47,18 +49,10 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     Raises:
         RopeConfigError: another word, or a family in which float32 has not been checked.
     """
-    _check_precision(rope_precision)
+    one_of("rope_precision", rope_precision, ROPE_PRECISIONS, RopeConfigError)
     hf_rotary.set_precision(model, rope_precision)
     config: Any = model.config
     config.rope_precision = rope_precision
-
-
-def _check_precision(rope_precision: object) -> None:
-    if rope_precision not in ROPE_PRECISIONS:
-        raise RopeConfigError(
-            f"rope_precision: {rope_precision!r} is not allowed; allowed: "
-            f"{' or '.join(ROPE_PRECISIONS)}"
-        )
 
 
 def _validate(
@@ -66,11 +60,9 @@ def _validate(
 ) -> None:
     """Checks a dictionary when a config is made; transformers looks this up by type name."""
     skipped = ignore_keys or set()
-    kept = {k: v for k, v in rope_parameters.items() if k not in skipped and v is not None}
-    kept.setdefault("original_max_position_embeddings", self.max_position_embeddings)
-    if kept["rope_type"] == "resonance":
-        kept.pop("original_max_position_embeddings")
-    RopeSpec.from_dict(kept)
+    kept = {key: value for key, value in rope_parameters.items() if key not in skipped}
+    model = ModelPositions(max_position_embeddings=self.max_position_embeddings)
+    model.complete(RopeRequest.from_dict(kept, aliases=False))
 
 
 def _wrap_post_init(model_class: Any) -> None:
@@ -84,7 +76,7 @@ def _wrap_post_init(model_class: Any) -> None:
         result = original(self)
         precision = getattr(self.config, "rope_precision", None)
         if precision is not None:
-            _check_precision(precision)
+            one_of("rope_precision", precision, ROPE_PRECISIONS, RopeConfigError)
         hf_rotary.adapt(self)
         return result
 
@@ -108,7 +100,7 @@ def _wrap_convert(mixin: Any) -> None:
         known = "rope_theta" in kwargs or getattr(self, "rope_theta", None) is not None
         for settings in nested or [params]:
             rope_type = settings.get("rope_type", settings.get("type"))
-            if not hf_rotary.is_own_type(rope_type):
+            if not is_own_type(rope_type):
                 continue
             if not known and settings.get("rope_theta") is None:
                 raise RopeConfigError(

@@ -17,8 +17,14 @@ from torch import Tensor, nn
 
 from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, split_rope_type
-from resonance_vllm.model_config import check_family
+from resonance_vllm.core.spec import (
+    RopeRequest,
+    RopeSpec,
+    RopeType,
+    is_own_type,
+    refuse_ignored_keys,
+)
+from resonance_vllm.positions import ModelPositions, rope_dictionaries
 
 # Families whose attention rotates through a module-level apply_rotary_pos_emb(q, k, cos, sin) and
 # whose results were compared with a float32 rotation worked out by hand.
@@ -35,9 +41,13 @@ _OURS = "_resonance_rope"
 _MARK = "_resonance_float32"
 
 
-def is_own_type(rope_type: object) -> bool:
-    """Whether a type name is one that we add to transformers."""
-    return rope_type in OWN_TYPES
+def model_of(config: Any, layer_type: str | None = None) -> ModelPositions:
+    """What a transformers config says of the positions of one layer type."""
+    names = [name for name in ModelPositions.model_fields if name != "text_config"]
+    known = {name: getattr(config, name, None) for name in names}
+    if layer_type is not None:
+        known["rope_parameters"] = config.rope_parameters[layer_type]
+    return ModelPositions.of({**known, "original_max_position_embeddings": None})
 
 
 def spec_of(config: Any, layer_type: str | None = None) -> RopeSpec:
@@ -46,25 +56,8 @@ def spec_of(config: Any, layer_type: str | None = None) -> RopeSpec:
     Raises:
         RopeConfigError: the dictionary is incomplete or the family cannot work.
     """
-    params = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
-    params = {key: value for key, value in params.items() if value is not None}
-    names = ("model_type", "kv_lora_rank", "qk_rope_head_dim")
-    known = {name: getattr(config, name, None) for name in names}
-    check_family({**known, "rope_parameters": params})
-    if split_rope_type(params.get("rope_type"))[0] != "default":
-        params.setdefault("original_max_position_embeddings", config.max_position_embeddings)
-    spec = RopeSpec.from_dict(params)
-    if spec.method == "longrope" and spec.factor is None and spec.attention_factor is None:
-        original = params["original_max_position_embeddings"]
-        params["factor"] = max(config.max_position_embeddings / original, 1.0)
-        spec = RopeSpec.from_dict(params)
-    return spec
-
-
-def rotary_dim(config: Any, spec: RopeSpec) -> int:
-    """Rotated dimensions of a head of a transformers config."""
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(head_dim * spec.partial_rotary_factor)
+    model = model_of(config, layer_type)
+    return model.complete(RopeRequest.from_dict(model.rope_parameters or {}, aliases=False))
 
 
 def rope_function(
@@ -86,9 +79,10 @@ def rope_function(
     """
     spec = spec_of(config, layer_type)
     length = None if seq_len is None else int(seq_len)
-    inv_freq = frequencies.inv_freq(spec, rotary_dim(config, spec), length)
+    dim = model_of(config).rotary_dim(spec.method.partial_rotary_factor)
+    inv_freq = frequencies.inv_freq(spec, dim, length)
     target = torch.get_default_device() if device is None else device
-    return inv_freq.to(dtype=torch.float32, device=target), frequencies.attention_factor(spec)
+    return inv_freq.to(dtype=torch.float32, device=target), spec.method.scale()
 
 
 def adapt(model: nn.Module) -> None:
@@ -147,35 +141,22 @@ def _asked_types(config: Any) -> list[Any]:
 def _adapt_module(module: nn.Module, precision: str) -> None:
     kinds = _types(module)
     config: Any = module.config
-    _refuse_foreign_keys(config)
-    exact = any(is_own_type(kind) and split_rope_type(kind)[1] for kind in kinds)
-    grows = any(is_own_type(kind) and split_rope_type(kind)[0] == "dynamic" for kind in kinds)
+    for settings in rope_dictionaries(config):
+        refuse_ignored_keys(settings, "transformers")
+    own = [RopeType.read(kind) for kind in kinds if is_own_type(kind)]
+    exact = any(kind.resonance for kind in own)
+    grows = any(kind.method.follows_length for kind in own)
     state: Any = module
     if precision == "float32":
         patch_apply(module)
     if grows and not isinstance(state.rope_type, Mapping):
         # transformers takes max_position_embeddings for the trained length; ours is written.
-        trained = spec_of(config).original_max_position_embeddings
+        trained = spec_of(config).method.trained_length
         state.original_max_seq_len = state.max_seq_len_cached = trained
     if exact or precision == "float32" or hasattr(type(module), _OURS):
         state._rope_precision = precision
         family: Any = type(module)
         module.__class__ = adapted_class(family)
-
-
-def _refuse_foreign_keys(config: Any) -> None:
-    """A stock type with an option of ours would silently run without it."""
-    params = getattr(config, "rope_parameters", None) or {}
-    nested = [value for value in params.values() if isinstance(value, Mapping)]
-    for settings in nested or [params]:
-        rope_type = settings.get("rope_type")
-        for key in ("ramp", "base_scaling"):
-            if not is_own_type(rope_type) and settings.get(key) not in (None, "dimension"):
-                raise RopeConfigError(
-                    f"{key}: {settings[key]!r} would be ignored: transformers runs rope_type "
-                    f"{rope_type!r} itself; allowed: yarn_wavelength for ramp: wavelength, "
-                    "ntk_aware for base_scaling"
-                )
 
 
 @functools.cache
@@ -215,7 +196,7 @@ def _forward(
         like = x.new_empty((), dtype=torch.float32)
     base = getattr(type(self), _OURS)
     kind = self.rope_type if layer_type is None else self.rope_type[layer_type]
-    if not (is_own_type(kind) and split_rope_type(kind)[1]):
+    if not (is_own_type(kind) and RopeType.read(kind).resonance):
         keywords = {} if layer_type is None else {"layer_type": layer_type}
         result: tuple[Tensor, Tensor] = base.forward(self, like, position_ids, **keywords)
         return result
@@ -235,26 +216,25 @@ def _current(
     """Integer wavelengths for the present length, on the device of `x`, and the factor."""
     prefix = "" if layer_type is None else f"{layer_type}_"
     spec = spec_of(self.config, layer_type)
-    length = None
-    if spec.is_dynamic:
+    method, length = spec.method, None
+    if method.follows_length:
         keywords = {} if layer_type is None else {"layer_type": layer_type}
         _dynamic_update()(self, x, position_ids, **keywords)
         length = int(getattr(self, f"{prefix}max_seq_len_cached", self.max_seq_len_cached))
-    elif spec.method == "longrope":
-        length = int(position_ids.max()) + 1
-        original = spec.original_max_position_embeddings or 0
-        length = original + 1 if length > original else None
+    elif method.switch_length is not None:
+        beyond = int(position_ids.max()) >= method.switch_length
+        length = method.switch_length + 1 if beyond else None
     known = self.__dict__.setdefault("_wavelengths", {})
     key = (layer_type, length)
     if key not in known or known[key].device != x.device:
-        if spec.is_dynamic:
+        if method.follows_length:
             known.clear()  # a growing sequence brings a new length with every token
-        dim = rotary_dim(self.config, spec)
+        dim = model_of(self.config).rotary_dim(method.partial_rotary_factor)
         known[key] = frequencies.integer_wavelengths(spec, dim, length).to(x.device)
-        if spec.method == "longrope":
+        if method.switch_length is not None:
             inv_freq = frequencies.inv_freq(spec, dim, length).to(x.device, torch.float32)
             self.register_buffer(f"{prefix}inv_freq", inv_freq, persistent=False)
-    return known[key], frequencies.attention_factor(spec)
+    return known[key], method.scale()
 
 
 @functools.cache

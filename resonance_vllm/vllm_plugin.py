@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import OWN_TYPES, PREFIX, YARN_WAVELENGTH, RopeSpec
-from resonance_vllm.model_config import check_family
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import RESONANCE, RopeSpec, is_own_type, refuse_ignored_keys
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions, rope_dictionaries
 
 TESTED_VERSIONS = ("0.32.0",)
 
@@ -31,19 +33,11 @@ _FUNCTIONS = {
     (CONFIG_MODULE, "_get_and_verify_max_len"): ("hf_config", "model_arch_config", "max_model_len"),
 }
 _COMMON = ("head_size", "rotary_dim", "max_position_embeddings", "base", "is_neox_style", "dtype")
-_CLASSES = {
-    "RotaryEmbedding": _COMMON,
-    "LinearScalingRotaryEmbedding": (*_COMMON, "scaling_factors"),
-    "Llama3RotaryEmbedding": (*_COMMON, "scaling_factor", "low_freq_factor", "orig_max_position"),
-    "YaRNScalingRotaryEmbedding": (*_COMMON, "scaling_factor", "beta_fast", "attention_factor"),
+_CLASSES = {"RotaryEmbedding": _COMMON} | {
+    method.vllm_class: (*_COMMON, *method.vllm_arguments) for method in METHODS.values()
 }
-
 # Named like methods of ours or of transformers, but computed otherwise by vLLM.
-_VLLM_MEANING = {
-    "ntk": "base*factor divided by factor^(2/d), not NTK-aware scaling: write ntk_aware for that",
-    "dynamic": "fixed at start-up and, without max_trained_positions, not scaled at all; "
-    "ntk_aware with the factor of the served length is what transformers' dynamic does there",
-}
+_VLLM_MEANING = {k: v for method in METHODS.values() for k, v in method.vllm_lookalikes.items()}
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -56,7 +50,7 @@ class VLLMInterfaceError(RuntimeError, ValueError):
 def is_ours(rope_type: object) -> bool:
     """Whether a `rope_type` is one that we answer for, misspelt ones of our family included."""
     return isinstance(rope_type, str) and (
-        rope_type in OWN_TYPES or rope_type.startswith(PREFIX.rstrip("_"))
+        is_own_type(rope_type) or rope_type.startswith(RESONANCE)
     )
 
 
@@ -72,7 +66,9 @@ def register() -> None:
     check_interface()
     _check_version()
     # For configs that transformers reads, and for models that vLLM runs through its modules.
-    importlib.import_module("resonance_vllm.hf").register()
+    from resonance_vllm import hf
+
+    hf.register()
     _replace(ROPE_MODULE, "get_rope", _wrap_get_rope(rope.get_rope))
     config = importlib.import_module(CONFIG_MODULE)
     _replace(
@@ -167,7 +163,7 @@ def _own_rope(arguments: Mapping[str, Any]) -> Any:
     head_size = arguments["head_size"]
     request = {
         "head_size": head_size,
-        "rotary_dim": rope_dim or int(head_size * spec.partial_rotary_factor),
+        "rotary_dim": rope_dim or int(head_size * spec.method.partial_rotary_factor),
         "max_position": arguments["max_position"],
         "is_neox_style": arguments["is_neox_style"],
         "dtype": arguments.get("dtype") or torch.get_default_dtype(),
@@ -202,16 +198,16 @@ def _wrap_max_len(original: Callable[..., int]) -> Callable[..., int]:
     def get_and_verify_max_len(*args: Any, **kwargs: Any) -> int:
         call = signature.bind(*args, **kwargs)
         config = call.arguments["hf_config"]
-        own = [rope for rope in _rope_dictionaries(config) if is_ours(rope.get("rope_type"))]
+        own = own_settings(config)
         if not own:
             _check_stock(config)
             return original(*args, **kwargs)
         check_model(config)
-        limit = length_limit(own, config, call.arguments.get("max_model_len"))
+        limit = served_limit(own, config, call.arguments.get("max_model_len"))
         # vLLM multiplies unknown types by their factor, whether max_position_embeddings has it
         # already or not. It gets the finished limit and a type that it leaves alone.
         plain = copy.copy(config)
-        plain.rope_parameters = {"rope_type": "default", "rope_theta": own[0]["rope_theta"]}
+        plain.rope_parameters = {"rope_type": "default", "rope_theta": own[0].method.rope_theta}
         arch = copy.copy(call.arguments["model_arch_config"])
         name = "original_max_position_embeddings * factor"
         object.__setattr__(arch, "derived_max_model_len_and_key", (limit, name))
@@ -221,29 +217,28 @@ def _wrap_max_len(original: Callable[..., int]) -> Callable[..., int]:
     return get_and_verify_max_len
 
 
-def _rope_dictionaries(config: Any) -> list[dict[str, Any]]:
-    """A config's rope settings: one dictionary, or one for each layer type."""
-    rope = getattr(config, "rope_parameters", None)
-    if not isinstance(rope, dict):
-        return []
-    nested = [value for value in rope.values() if isinstance(value, dict) and "rope_type" in value]
-    return nested or [rope]
+def own_settings(config: Any) -> list[RopeSpec]:
+    """Settings of a transformers config that we answer for, one for each layer type with them.
+
+    Raises:
+        RopeConfigError: they are wrong, or the model has MLA or multi-axis RoPE.
+    """
+    ours = [rope for rope in rope_dictionaries(config) if is_ours(rope.get("rope_type"))]
+    if ours:
+        ModelPositions.of(config.to_dict()).check_family()
+    # vLLM writes an explicit size of the rotated part into some.
+    return [RopeSpec.from_dict({k: v for k, v in r.items() if k != "rope_dim"}) for r in ours]
 
 
 def check_model(config: Any) -> None:
-    """Refuse what cannot run with one of our types, before a worker is started.
+    """Refuse a model on which one of our types would do nothing, before a worker is started.
 
     Args:
         config: the model's transformers config, overrides applied.
 
     Raises:
-        RopeConfigError: the model has no RoPE, or MLA or multi-axis RoPE, or the settings are
-            wrong.
+        RopeConfigError: the model has no RoPE.
     """
-    check_family(config.to_dict())
-    for rope in _rope_dictionaries(config):
-        if is_ours(rope.get("rope_type")):
-            RopeSpec.from_dict({k: v for k, v in rope.items() if k != "rope_dim"})
     try:
         fresh: Any = type(config)()
     except Exception:  # noqa: BLE001 - a config class that cannot be made bare tells nothing
@@ -257,28 +252,25 @@ def check_model(config: Any) -> None:
         )
 
 
-def length_limit(own: list[dict[str, Any]], config: Any, requested: int | None) -> int:
-    """Longest sequence that may be served, in tokens.
-
-    `RopeSpec.length_limit` of each dictionary; `dynamic` follows what is asked for.
+def served_limit(own: list[RopeSpec], config: Any, requested: int | None) -> int:
+    """Longest sequence that may be served, in tokens: the smallest of several layer types.
 
     Args:
-        own: the dictionaries with one of our types.
+        own: the settings of our types.
         config: the model's transformers config.
-        requested: `max_model_len` as the user gave it.
+        requested: `max_model_len` as the user gave it; types that follow the length follow it.
     """
+    model = ModelPositions(max_position_embeddings=config.max_position_embeddings)
     limits = []
-    for rope in own:
-        spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k != "rope_dim"})
-        limit = spec.length_limit(int(config.max_position_embeddings))
-        if spec.is_dynamic:
-            limit = max(limit, requested or 0)
+    for spec in own:
+        asked = requested if spec.method.follows_length else None
+        limits.append(length_limit(model, spec, asked))
+        if spec.method.follows_length:
             logger.warning(
                 "rope_type %s: vLLM fixes frequencies at start-up; the base is that of %d tokens",
                 spec.rope_type,
-                requested or limit,
+                requested or limits[-1],
             )
-        limits.append(limit)
     return min(limits)
 
 
@@ -293,15 +285,11 @@ def _check_stock(config: Any) -> None:
     Raises:
         RopeConfigError: `yarn` with the paper's ramp, which vLLM does not know and would leave out.
     """
-    for rope in _rope_dictionaries(config):
+    for rope in rope_dictionaries(config):
         rope_type = rope.get("rope_type")
         if rope_type in _VLLM_MEANING:
             _warn_once(f"rope_type {rope_type} is vLLM's own: {_VLLM_MEANING[rope_type]}")
-        if rope_type == "yarn" and rope.get("ramp", "dimension") != "dimension":
-            raise RopeConfigError(
-                f"ramp: {rope['ramp']!r} is not known to vLLM's yarn; allowed: rope_type "
-                f"{YARN_WAVELENGTH}, or leave ramp out"
-            )
+        refuse_ignored_keys(rope, "vLLM")
         if rope_type not in (None, "default") and rope.get("rope_theta") is None:
             _warn_once(
                 f"rope_parameters of type {rope_type} without rope_theta: vLLM's model code falls "

@@ -4,16 +4,10 @@ Only the content of the table differs, so kernels, torch.compile and CUDA graphs
 always see and the rotation costs what vLLM's own costs. The maths is `resonance_vllm.core`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from vllm.model_executor.layers.rotary_embedding import (
-    LinearScalingRotaryEmbedding,
-    Llama3RotaryEmbedding,
-    RotaryEmbedding,
-    YaRNScalingRotaryEmbedding,
-)
+from vllm.model_executor.layers import rotary_embedding
 
 from resonance_vllm.core.phase import cos_sin_cache
 from resonance_vllm.core.spec import RopeSpec
@@ -60,50 +54,14 @@ class SpecTable:
         return f"{super().extra_repr()}, rows={self.rows}, spec={self.spec.to_dict()}"  # type: ignore[misc]
 
 
-class ResonanceYaRNRotaryEmbedding(SpecTable, YaRNScalingRotaryEmbedding):
+class ResonanceYaRNRotaryEmbedding(SpecTable, rotary_embedding.YaRNScalingRotaryEmbedding):
     """YaRN with wavelengths rounded to integers, and exact phase (arXiv 2403.00071)."""
 
 
-def _no_arguments(spec: RopeSpec) -> dict[str, Any]:
-    return {}
-
-
-def _linear_arguments(spec: RopeSpec) -> dict[str, Any]:
-    return {"scaling_factors": spec.factor}
-
-
-def _llama3_arguments(spec: RopeSpec) -> dict[str, Any]:
-    return {
-        "scaling_factor": spec.factor,
-        "low_freq_factor": spec.low_freq_factor,
-        "high_freq_factor": spec.high_freq_factor,
-        "orig_max_position": spec.original_max_position_embeddings,
-    }
-
-
-def _yarn_arguments(spec: RopeSpec) -> dict[str, Any]:
-    names = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
-    return {"scaling_factor": spec.factor, **{name: getattr(spec, name) for name in names}}
-
-
-# method -> (vLLM's class for it, its constructor arguments beyond the common ones). vLLM's `ntk`
-# and `dynamic` are other formulas, and its class for longrope has a forward pass of its own that
-# picks between two tables on every call: the plain class serves for these.
-BASES: dict[str, tuple[type[RotaryEmbedding], Callable[[RopeSpec], dict[str, Any]]]] = {
-    "default": (RotaryEmbedding, _no_arguments),
-    "linear": (LinearScalingRotaryEmbedding, _linear_arguments),
-    "ntk_aware": (RotaryEmbedding, _no_arguments),
-    "dynamic": (RotaryEmbedding, _no_arguments),
-    "yarn": (YaRNScalingRotaryEmbedding, _yarn_arguments),
-    "llama3": (Llama3RotaryEmbedding, _llama3_arguments),
-    "longrope": (RotaryEmbedding, _no_arguments),
-}
-
-
 def rotary_class(spec: RopeSpec) -> type[SpecTable]:
-    """The class of vLLM for the base method of `spec`, with the table of `spec`."""
-    base = BASES[spec.method][0]
-    if base is YaRNScalingRotaryEmbedding and spec.resonance:
+    """The class of vLLM for the method of `spec`, with the table of `spec`."""
+    base = getattr(rotary_embedding, spec.method.vllm_class)
+    if spec.resonance and base is rotary_embedding.YaRNScalingRotaryEmbedding:
         return ResonanceYaRNRotaryEmbedding
     name = "".join(part.capitalize() for part in spec.rope_type.split("_"))
     return type(f"{name}RotaryEmbedding", (SpecTable, base), {"__module__": __name__})
@@ -133,18 +91,19 @@ def build(
     Returns:
         A subclass of vLLM's `RotaryEmbedding`.
     """
-    extended = int((spec.original_max_position_embeddings or max_position) * (spec.factor or 1.0))
-    length = served_length or extended
+    method = spec.method
+    limit = method.length_limit(max_position)
+    length = served_length or limit
     return rotary_class(spec)(
         spec,
         # vLLM's kernels do not check: a position without a row reads foreign memory.
-        rows=max(extended, max_position, length),
+        rows=max(limit, max_position, length),
         served_length=length,
         head_size=head_size,
         rotary_dim=rotary_dim,
-        max_position_embeddings=spec.original_max_position_embeddings or max_position,
-        base=spec.rope_theta,
+        max_position_embeddings=method.trained_length or max_position,
+        base=method.rope_theta,
         is_neox_style=is_neox_style,
         dtype=dtype,
-        **BASES[spec.method][1](spec),
+        **{name: getattr(method, key) for name, key in method.vllm_arguments.items()},
     )

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from resonance_vllm.core.frequencies import attention_factor, integer_wavelengths, inv_freq
+from resonance_vllm.core.frequencies import integer_wavelengths, inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
 # Positions built together.
@@ -63,7 +63,7 @@ def cos_sin(
         angles = exact_angles(positions, lengths)
     else:
         angles = naive_angles(positions, inv_freq(spec, dim, seq_len).to(positions.device))
-    scale = attention_factor(spec)
+    scale = spec.method.scale()
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
 
 
@@ -93,7 +93,7 @@ def cos_sin_cache(
         `[rows, dim]`: cos of every feature, then sin. Memory beyond the table: a few MiB, and the
         first periods (about an eighth of a table of 131,072 rows).
     """
-    scale = attention_factor(spec)
+    scale = spec.method.scale()
     half = dim // 2
     frequencies = inv_freq(spec, dim, seq_len).to(device)
     periods = _first_periods(spec, dim, rows, dtype, device, seq_len) if spec.resonance else {}
@@ -136,7 +136,7 @@ def _first_periods(
     Returns:
         feature -> (wavelength, cos, sin).
     """
-    scale = attention_factor(spec)
+    scale = spec.method.scale()
     result = {}
     for feature, length in enumerate(integer_wavelengths(spec, dim, seq_len).tolist()):
         if length >= rows:

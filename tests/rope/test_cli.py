@@ -2,15 +2,33 @@
 
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from leval_harness import check, export, rope
+from leval_harness.errors import exit_code_for
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import ALIASES
 
 
 def run(command, *args):
-    return CliRunner().invoke(command, [str(arg) for arg in args])
+    """Result of a command, its exit code and messages as the console script has them."""
+    runner = CliRunner()
+    with runner.isolation() as (out, err, _):
+        code = exit_code(command, [str(arg) for arg in args])
+    text = [stream.getvalue().decode() for stream in (out, err)]
+    return SimpleNamespace(exit_code=code, stdout=text[0], output="".join(text))
+
+
+def exit_code(command, args):
+    try:
+        return command.main(args, standalone_mode=False) or 0
+    except (click.ClickException, SystemExit, ValueError, OSError) as error:
+        return exit_code_for(error)
 
 
 def test_json_is_alone_on_stdout_and_in_full_precision():
@@ -30,7 +48,7 @@ def test_json_is_alone_on_stdout_and_in_full_precision():
     assert facts["wavelengths"][38] < 4096 <= facts["wavelengths"][39]
 
 
-@pytest.mark.parametrize("method", rope.METHODS)
+@pytest.mark.parametrize("method", [*METHODS, *ALIASES])
 @pytest.mark.parametrize("resonance", [(), ("--resonance",)])
 def test_every_flag_is_accepted_with_every_method(method, resonance):
     flags = ("--factor", 2, "--theta", 500000, "--head-dim", 32, "--original", 512)
@@ -52,12 +70,46 @@ def test_the_table_shows_each_feature():
         (("--method", "ntk", "--factor", "0.5"), "factor: 0.5"),
         (("--method", "yarn", "--head-dim", "7"), "dim: 7"),
         (("--method", "nope"), "nope"),
+        (("--method", "yarn", "--ramp", "sideways"), "ramp: 'sideways'"),
+        (("--method", "longrope", "--short-factor", "[1"), "short_factor: '[1'"),
+        (("--method", "yarn", "--beta-fast", "0.5"), "beta_fast: 0.5"),
+        (("--method", "yarn", "--plot", "x.png", "--against", "yran"), "did you mean 'yarn'"),
     ],
 )
 def test_wrong_usage_exits_with_2(args, words):
     result = run(rope.command, *args)
     assert result.exit_code == 2
     assert words in result.output
+
+
+@pytest.mark.parametrize("command", [check.command, export.command])
+@pytest.mark.parametrize("text", ["nope", "yarn:factor=x", "yarn:factor=2,nope=1", "yarn", "{"])
+def test_a_rope_that_cannot_be_meant_is_wrong_usage(tmp_path, command, text):
+    config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 256}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_theta": 1e4}))
+    out = ("--out", tmp_path / "out") if command is export.command else ()
+    result = run(command, tmp_path, "--rope", text, *out)
+    assert result.exit_code == 2, result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_key_of_a_method_is_an_option():
+    result = run(rope.command, "--method", "yarn", "--attention-factor", 1.5, "--json")
+    assert json.loads(result.stdout)["attention_factor"] == 1.5
+    slow = ("--method", "llama3", "--high-freq-factor", 8, "--json")
+    assert run(rope.command, *slow).stdout != run(rope.command, *slow[:2], "--json").stdout
+    shown = run(rope.command, "--help").stdout
+    for method in METHODS.values():
+        for key in set(method.model_fields) - {"partial_rotary_factor"}:
+            option = {"rope_theta": "theta", "original_max_position_embeddings": "original"}
+            assert f"--{option.get(key, key).replace('_', '-')}" in shown
+
+
+def test_the_documentation_holds_the_table_of_methods():
+    table = run(rope.command, "--list")
+    assert table.exit_code == 0
+    text = (Path(__file__).parents[2] / "docs" / "rope.md").read_text(encoding="utf-8")
+    assert table.stdout in text, "put the output of `leval-harness rope --list` into docs/rope.md"
 
 
 @pytest.mark.parametrize("against", [(), ("--against", "ntk:factor=2")])
@@ -99,8 +151,9 @@ def test_export_prints_the_serving_command(tmp_path):
     assert result.stdout.strip().endswith(f"vllm serve {out} --max-model-len 1024")
     assert (out / "model.safetensors").read_bytes() == b"weights"
     again = run(export.command, source, "--rope", "yarn:factor=4", "--out", out)
-    assert isinstance(again.exception, OSError)
+    assert again.exit_code == 1
+    assert "is not empty" in again.output
     refused = run(export.command, source, "--rope", "dynamic:factor=1", "--out", tmp_path / "x")
-    assert isinstance(refused.exception, ValueError)
-    assert "change with the length" in str(refused.exception)
+    assert refused.exit_code == 2
+    assert "change with the length" in refused.output
     assert not (tmp_path / "x").exists()

@@ -9,32 +9,23 @@ import pytest
 import torch
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
 from resonance_vllm.export import export_checkpoint
-from resonance_vllm.settings import complete
+from resonance_vllm.positions import ModelPositions
 
 RESCALED = [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8]
-FIXED = [
-    {"rope_type": "default"},
-    {"rope_type": "linear", "factor": 4},
-    {"rope_type": "ntk_aware", "factor": 4},
-    {"rope_type": "yarn", "factor": 4},
-    {"rope_type": "yarn_wavelength", "factor": 4},
-    {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4},
-    {"rope_type": "longrope", "factor": 4, "short_factor": RESCALED, "long_factor": RESCALED},
-    {"rope_type": "resonance"},
-    {"rope_type": "resonance_linear", "factor": 4},
-    {"rope_type": "resonance_ntk_aware", "factor": 4},
-    {"rope_type": "resonance_yarn", "factor": 4},
-    {"rope_type": "resonance_yarn", "factor": 4, "ramp": "wavelength"},
-    {"rope_type": "resonance_llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4},
-    {
-        "rope_type": "resonance_longrope",
-        "factor": 4,
-        "short_factor": RESCALED,
-        "long_factor": RESCALED,
-    },
-]
+
+
+def fixed(rope_type):
+    """A request for a type with factor 4, None for one whose frequencies follow the length."""
+    method = RopeType.read(rope_type).method
+    asked = method.example(16) | {"factor": 4, "short_factor": RESCALED, "long_factor": RESCALED}
+    asked.pop("original_max_position_embeddings", None)
+    kept = {key: value for key, value in asked.items() if key in method.key_names()}
+    return None if method.follows_length else {"rope_type": rope_type, **kept}
+
+
+FIXED = [rope for rope in map(fixed, ROPE_TYPES) if rope is not None]
 IDS = torch.randint(3, 64, (1, 2600), generator=torch.Generator().manual_seed(2)).tolist()[0]
 
 BLOCKED = """
@@ -122,9 +113,9 @@ def scores_with(folder, rope, ids):
     """Log-probabilities with our adapter, exact phase where the method has it."""
     from transformers import AutoModelForCausalLM
 
-    config = json.loads((folder / "config.json").read_text())
+    settings = ModelPositions.of_checkpoint(folder).complete(rope).to_dict()
     model = AutoModelForCausalLM.from_pretrained(
-        folder, rope_parameters=complete(rope, config), dtype=torch.float32
+        folder, rope_parameters=settings, dtype=torch.float32
     )
     with torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
@@ -145,7 +136,7 @@ def exported(source, tmp_path):
     """Every fixed method's exported folder and limit."""
     for number, rope in enumerate(FIXED):
         out = tmp_path / f"out{number}"
-        limit = export_checkpoint(source, rope, out)
+        limit = export_checkpoint(source, RopeRequest.from_dict(rope), out)
         assert limit == 2048 * rope.get("factor", 1)
         yield str(out), limit
 
@@ -153,15 +144,15 @@ def exported(source, tmp_path):
 @pytest.mark.hf
 @pytest.mark.slow
 def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
-    config = json.loads((source / "config.json").read_text())
+    model = ModelPositions.of_checkpoint(source)
     request = [[out, IDS[: min(limit, len(IDS))]] for out, limit in exported(source, tmp_path)]
     answers = stock(STOCK_HF, request, tmp_path)
     for rope, (_, ids), (inv_freq, scale, scores) in zip(FIXED, request, answers, strict=True):
-        spec = RopeSpec.from_dict(complete(rope, config))
+        spec = model.complete(rope)
         expected = frequencies.inv_freq(spec, 16)
         found = torch.tensor(inv_freq, dtype=torch.float64)
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-        assert scale == pytest.approx(frequencies.attention_factor(spec))
+        assert scale == pytest.approx(spec.method.scale())
         ours = scores_with(source, rope, ids)
         torch.testing.assert_close(torch.tensor(scores), ours, rtol=0, atol=1e-3)
 
@@ -169,18 +160,18 @@ def test_stock_transformers_runs_every_fixed_method(source, tmp_path):
 @pytest.mark.vllm
 def test_stock_vllm_builds_the_table_of_every_fixed_method(source, tmp_path):
     """At position 1, where the angle is the frequency, in both halves of vLLM's table."""
-    config = json.loads((source / "config.json").read_text())
+    model = ModelPositions.of_checkpoint(source)
     request = list(exported(source, tmp_path))
     answers = stock(STOCK_VLLM_TABLES, request, tmp_path, VLLM_PLUGINS="")
     for rope, (_, limit), (long, table) in zip(FIXED, request, answers, strict=True):
-        spec = RopeSpec.from_dict(complete(rope, config))
+        spec = model.complete(rope)
         assert long == (limit > 2048)
         assert len(table) == 2048 + limit
         for first in (0, 2048):
             cos, sin = torch.tensor(table[first + 1], dtype=torch.float64).chunk(2)
             expected = frequencies.inv_freq(spec, 16)
             torch.testing.assert_close(torch.atan2(sin, cos), expected, rtol=1e-6, atol=0)
-            scale = torch.full_like(cos, frequencies.attention_factor(spec))
+            scale = torch.full_like(cos, spec.method.scale())
             torch.testing.assert_close(torch.hypot(cos, sin), scale)
 
 
@@ -192,7 +183,7 @@ def test_stock_vllm_runs_an_export_past_the_trained_length(tiny, tmp_path):
     sizes = {"initializer_range": 0.1, "head_dim": 64, "hidden_size": 128}
     tiny("llama", default, **sizes).save_pretrained(source)
     rope, out = {"rope_type": "resonance_yarn", "factor": 4}, tmp_path / "out"
-    limit = export_checkpoint(source, rope, out)
+    limit = export_checkpoint(source, RopeRequest.from_dict(rope), out)
     environment = {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": "1"}
     ids = IDS[:700]
     answers = stock(STOCK_VLLM, [str(out), ids, limit], tmp_path, **environment)

@@ -27,7 +27,10 @@ def spec(method, *, base=10000.0, factor=8.0, original=4096, resonance=False, **
     }.get(method, {})
     if method != "default":
         given_keys |= {"factor": factor, "original_max_position_embeddings": original}
-    return RopeSpec(method=method, rope_theta=base, resonance=resonance, **given_keys | extra)
+    rope_type = (
+        method if not resonance else "resonance" if method == "default" else f"resonance_{method}"
+    )
+    return RopeSpec.from_dict({"rope_type": rope_type, "rope_theta": base, **given_keys, **extra})
 
 
 def stock(settings, seq_len=None, head_dim=128, original=4096, extended=None):
@@ -84,7 +87,7 @@ def test_frequencies_and_attention_factor_are_those_of_transformers(settings, se
     assert found.dtype == torch.float64
     # 1e-5: transformers works in float32, where a power of 5e5 is that far from its value
     torch.testing.assert_close(found.to(torch.float32), expected, rtol=1e-5, atol=0)
-    assert frequencies.attention_factor(ours) == pytest.approx(factor, rel=1e-12)
+    assert ours.method.scale() == pytest.approx(factor, rel=1e-12)
 
 
 @given(BASES, DIMS.filter(lambda d: d >= 4), FACTORS)
@@ -134,7 +137,7 @@ def test_factor_1_is_the_identity(method, extra, base, dim, original):
     one = spec(method, base=base, factor=1.0, original=original, **extra)
     expected = torch.tensor(closed(base, dim), dtype=torch.float64)
     torch.testing.assert_close(frequencies.inv_freq(one, dim), expected, rtol=1e-12, atol=0)
-    assert frequencies.attention_factor(one) == 1.0
+    assert one.method.scale() == 1.0
 
 
 @pytest.mark.parametrize(("method", "extra"), IDENTITIES)

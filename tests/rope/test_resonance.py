@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.feature_gap import cache_gap, feature_gap, gap_of_angles
+from resonance_vllm.core.methods.yarn import Yarn
 from resonance_vllm.core.phase import cos_sin, cos_sin_cache, naive_angles
 from resonance_vllm.core.resonance import round_wavelengths
 from resonance_vllm.core.spec import RopeSpec
@@ -19,13 +20,8 @@ FACTORS = st.floats(1.0, 64.0)
 
 
 def resonance_yarn(base=10000.0, factor=8.0, original=4096, *, resonance=True):
-    return RopeSpec(
-        method="yarn",
-        rope_theta=base,
-        factor=factor,
-        original_max_position_embeddings=original,
-        resonance=resonance,
-    )
+    yarn = Yarn(rope_theta=base, factor=factor, original_max_position_embeddings=original)
+    return RopeSpec(yarn, resonance)
 
 
 @given(BASES, DIMS, FACTORS)
@@ -80,9 +76,7 @@ def test_the_module_way_is_as_exact_as_the_table():
         for feature in (0, 20, 40):
             length = int(lengths[feature])
             exact = math.cos(2 * math.pi * (position % length) / length)
-            assert row[feature] == pytest.approx(
-                exact * frequencies.attention_factor(spec), abs=1e-7
-            )
+            assert row[feature] == pytest.approx(exact * spec.method.scale(), abs=1e-7)
 
 
 def test_without_the_exact_phase_the_gap_is_not_zero():
@@ -122,7 +116,7 @@ def test_rotation_scales_norms_and_sees_relative_positions(
     base, dim, factor, start, distance, resonance
 ):
     spec = resonance_yarn(base, factor, resonance=resonance)
-    scale = frequencies.attention_factor(spec)
+    scale = spec.method.scale()
     generator = torch.Generator().manual_seed(dim)
     q, k = torch.randn(2, dim, dtype=torch.float64, generator=generator)
 

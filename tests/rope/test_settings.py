@@ -1,6 +1,5 @@
 """What the adapters write for each library."""
 
-import json
 import logging
 
 import pytest
@@ -8,6 +7,8 @@ import pytest
 from resonance_vllm import backend_args, settings
 from resonance_vllm.check import report
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions
 
 CONFIG = {
     "model_type": "llama",
@@ -25,25 +26,18 @@ LLAMA3 = {
 }
 
 
-def test_short_form_and_json_say_the_same():
-    short = settings.parse_rope(
-        "yarn:factor=2,original_max_position_embeddings=8192,truncate=false"
-    )
-    assert short == {
-        "rope_type": "yarn",
-        "factor": 2,
-        "original_max_position_embeddings": 8192,
-        "truncate": False,
-    }
-    assert settings.parse_rope(json.dumps(short)) == short
-    with pytest.raises(RopeConfigError, match="'factor' in"):
-        settings.parse_rope("yarn:factor")
-    with pytest.raises(RopeConfigError, match="not JSON"):
-        settings.parse_rope("{rope_type: yarn}")
+def on(rope, config):
+    """A request on a model: complete settings and the model, as the functions take them."""
+    model = ModelPositions.of(config)
+    return None if rope is None else model.complete(rope), model
+
+
+def complete(rope, config):
+    return on(rope, config)[0].to_dict()
 
 
 def test_complete_takes_base_and_length_from_the_model():
-    assert settings.complete({"rope_type": "resonance_ntk", "factor": 2}, CONFIG) == {
+    assert complete({"rope_type": "resonance_ntk", "factor": 2}, CONFIG) == {
         "rope_type": "resonance_ntk_aware",
         "rope_theta": 100000.0,
         "factor": 2.0,
@@ -59,7 +53,7 @@ def test_complete_takes_the_keys_of_a_method_that_the_model_already_uses():
         "rope_scaling": LLAMA3,
         "max_position_embeddings": 131072,
     }
-    found = settings.complete({"rope_type": "resonance_llama3"}, old_style)
+    found = complete({"rope_type": "resonance_llama3"}, old_style)
     assert found == {**LLAMA3, "rope_type": "resonance_llama3", "rope_theta": 500000.0}
 
 
@@ -74,7 +68,7 @@ def test_complete_takes_the_keys_of_a_method_that_the_model_already_uses():
 )
 def test_models_that_cannot_work_are_named(config, words):
     with pytest.raises(RopeConfigError, match=words):
-        settings.complete({"rope_type": "resonance_yarn", "factor": 2}, config)
+        complete({"rope_type": "resonance_yarn", "factor": 2}, config)
 
 
 FACTORED = ["linear", "ntk", "yarn", "resonance_linear", "resonance_ntk", "resonance_yarn"]
@@ -85,10 +79,10 @@ def test_same_limit_with_and_without_resonance_and_for_either_way_of_writing(rop
     rope = {"rope_type": rope_type, "factor": 2, "original_max_position_embeddings": 8192}
     for positions in (8192, 16384):
         config = {**CONFIG, "max_position_embeddings": positions}
-        facts = report(rope, config)
+        facts = report(*on(rope, config))
         assert facts["hf"]["limit"] == facts["vllm"]["limit"] == 16384
         assert facts["vllm"]["cache_rows"] >= 16384
-        assert settings.hf_overrides(rope, config)["max_position_embeddings"] == 16384
+        assert settings.hf_overrides(*on(rope, config))["max_position_embeddings"] == 16384
 
 
 @pytest.mark.parametrize("rope_type", ["llama3", "resonance_llama3"])
@@ -97,14 +91,15 @@ def test_the_factor_of_llama3_is_no_extension_ratio(rope_type, written, limit):
     """Llama 3.1 has factor 8 over 8,192 and was trained to 131,072, as its config says."""
     config = {**CONFIG, "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}}
     config["max_position_embeddings"] = written
-    facts = report({"rope_type": rope_type}, config)
+    rope, model = on({"rope_type": rope_type}, config)
+    facts = report(rope, model)
     assert facts["hf"]["limit"] == facts["vllm"]["limit"] == limit
     assert facts["vllm"]["cache_rows"] >= limit
-    assert settings.context_limit({"rope_type": rope_type}, config) == limit
+    assert length_limit(model, rope) == limit
 
 
 def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
-    written = settings.hf_overrides({"rope_type": "dynamic", "factor": 1.0}, CONFIG, 16384)
+    written = settings.hf_overrides(*on({"rope_type": "dynamic", "factor": 1.0}, CONFIG), 16384)
     assert written["max_position_embeddings"] == 8192
     assert "original_max_position_embeddings" not in written["rope_parameters"]
 
@@ -113,7 +108,7 @@ def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
 def test_dynamic_is_frozen_at_the_served_length_for_vllm_and_logged(caplog, factor, expected):
     with caplog.at_level(logging.WARNING):
         written = settings.vllm_hf_overrides(
-            {"rope_type": "resonance_dynamic", "factor": factor}, CONFIG, 16384
+            *on({"rope_type": "resonance_dynamic", "factor": factor}, CONFIG), 16384
         )
     assert written["rope_parameters"]["rope_type"] == "resonance_ntk_aware"
     assert written["rope_parameters"]["factor"] == expected
@@ -128,78 +123,81 @@ def test_longrope_is_written_with_the_keys_of_each_library():
         "long_factor": [2.0] * 8,
         "attention_factor": 1.25,
     }
-    vllm = settings.vllm_hf_overrides(rope, CONFIG)
+    vllm = settings.vllm_hf_overrides(*on(rope, CONFIG))
     assert vllm["rope_parameters"]["long_mscale"] == 1.25
     assert vllm["original_max_position_embeddings"] == 8192
-    assert "long_mscale" not in settings.hf_overrides(rope, CONFIG)["rope_parameters"]
+    assert "long_mscale" not in settings.hf_overrides(*on(rope, CONFIG))["rope_parameters"]
 
 
 def test_gemma_3_keeps_the_base_of_its_sliding_layers():
     config = {**CONFIG, "model_type": "gemma3_text", "rope_parameters": None}
     config |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
-    written = settings.hf_overrides({"rope_type": "linear", "factor": 2}, config)
+    written = settings.hf_overrides(*on({"rope_type": "linear", "factor": 2}, config))
     assert written["rope_parameters"] == {
         "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    return str(tmp_path)
+def model_args(rope, **options):
+    return backend_args.model_args(*on(rope, CONFIG), model_path="folder", **options)
 
 
-def test_model_args_of_each_library(checkpoint):
+def test_model_args_of_each_library():
     rope = {"rope_type": "resonance_yarn", "factor": 2}
-    args = backend_args.model_args(
-        rope, library="transformers", model_path=checkpoint, context_length=12000
-    )
+    args = model_args(rope, library="transformers", context_length=12000)
+    assert args["pretrained"] == "folder"
     assert args["max_length"] == 12000
     assert args["max_position_embeddings"] == 16384
     assert args["rope_precision"] == "float32"
-    args = backend_args.model_args(
-        rope, library="vllm", model_path=checkpoint, context_length=12000
-    )
+    args = model_args(rope, library="vllm", context_length=12000)
     assert args["max_model_len"] == 12000
     assert args["hf_overrides"]["max_position_embeddings"] == 8192
     assert "rope_precision" not in args
 
 
-def test_model_args_refuse_a_length_above_the_limit(checkpoint):
+def test_model_args_refuse_a_length_above_the_limit():
     rope = {"rope_type": "yarn", "factor": 2}
     with pytest.raises(RopeConfigError, match="20000 is above the limit of 16384"):
-        backend_args.model_args(rope, library="vllm", model_path=checkpoint, context_length=20000)
+        model_args(rope, library="vllm", context_length=20000)
     with pytest.raises(RopeConfigError, match="rope_precision: 'half'"):
-        backend_args.model_args(rope, library="vllm", model_path=checkpoint, rope_precision="half")
+        model_args(rope, library="vllm", rope_precision="half")
 
 
-def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(checkpoint, caplog):
+def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(caplog):
     with caplog.at_level(logging.WARNING):
-        args = backend_args.model_args(
-            {"rope_type": "default"},
-            library="transformers",
-            model_path=checkpoint,
-            context_length=12000,
-        )
+        args = model_args({"rope_type": "default"}, library="transformers", context_length=12000)
     assert args["max_position_embeddings"] == 12000
     assert "extrapolation" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"head_dim": [64, 128]},
+        {"rope_theta": [1e4, 1e6]},
+        {"partial_rotary_factor": {"full_attention": 0.5}},
+        {"a key that we do not know": {"rope": 1}},
+    ],
+)
+def test_a_shipped_config_may_hold_what_we_do_not_know(odd):
+    assert length_limit(ModelPositions.of({**CONFIG, **odd})) == 8192
 
 
 def test_check_names_a_plugin_that_vllm_will_not_load(monkeypatch):
     monkeypatch.setenv("VLLM_PLUGINS", "another")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    found = report({"rope_type": "resonance_yarn", "factor": 2}, CONFIG)["disagreements"]
+    found = report(*on({"rope_type": "resonance_yarn", "factor": 2}, CONFIG))["disagreements"]
     assert any("VLLM_PLUGINS='another'" in line for line in found)
 
 
 def test_check_works_without_vllm(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    facts = report({"rope_type": "resonance_yarn", "factor": 2}, CONFIG)
+    facts = report(*on({"rope_type": "resonance_yarn", "factor": 2}, CONFIG))
     assert facts["plugin"] == "vLLM is not installed"
 
 
 def test_check_tells_that_a_handwritten_dynamic_differs():
     config = {**CONFIG, "rope_parameters": {**CONFIG["rope_parameters"], "rope_type": "ntk"}}
     with pytest.raises(RopeConfigError, match="ntk_aware"):
-        report(None, config)
+        report(*on(None, config))

@@ -1,28 +1,16 @@
 """What may be written as rope_parameters, and what is refused with which words."""
 
+import json
+
 import pytest
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import METHOD_KEYS, ROPE_TYPES, RopeSpec, split_rope_type
-
-VALUES = {
-    "factor": 4,
-    "original_max_position_embeddings": 256,
-    "low_freq_factor": 1,
-    "high_freq_factor": 4,
-    "short_factor": [1.0, 2],
-    "long_factor": [2.0, 4],
-}
+from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeSpec, RopeType
 
 
 def rope(rope_type, **extra):
-    required = METHOD_KEYS[split_rope_type(rope_type)[0]][0]
-    return {
-        "rope_type": rope_type,
-        "rope_theta": 10000,
-        **{k: VALUES[k] for k in required},
-        **extra,
-    }
+    example = RopeType.read(rope_type).method.example(4)
+    return {"rope_type": rope_type, "rope_theta": 10000, **example, **extra}
 
 
 @pytest.mark.parametrize("rope_type", ROPE_TYPES)
@@ -30,12 +18,22 @@ def test_every_type_survives_a_round_trip(rope_type):
     spec = RopeSpec.from_dict(rope(rope_type))
     assert spec.rope_type == rope_type
     assert RopeSpec.from_dict(spec.to_dict()) == spec
+    assert RopeSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+    assert hash(spec) == hash(RopeSpec.from_dict(spec.to_dict()))
 
 
 def test_an_integer_factor_becomes_a_float():
-    written = RopeSpec.from_dict(rope("linear")).to_dict()
+    written = RopeSpec.from_dict(rope("linear", factor=4)).to_dict()
     assert isinstance(written["factor"], float)
     assert isinstance(written["rope_theta"], float)
+
+
+def test_a_length_written_as_a_float_becomes_an_integer():
+    written = RopeSpec.from_dict(rope("yarn", original_max_position_embeddings=8192.0)).to_dict()
+    assert written["original_max_position_embeddings"] == 8192
+    assert isinstance(written["original_max_position_embeddings"], int)
+    with pytest.raises(RopeConfigError, match=r"original_max_position_embeddings: 8192\.5"):
+        RopeSpec.from_dict(rope("yarn", original_max_position_embeddings=8192.5))
 
 
 def test_yarn_over_wavelengths_is_written_under_a_name_of_its_own():
@@ -49,16 +47,21 @@ def test_yarn_over_wavelengths_is_written_under_a_name_of_its_own():
     ("settings", "words"),
     [
         ({"rope_theta": 1e4}, ["rope_type", "missing", "resonance_yarn"]),
-        ({"rope_type": "yran", "rope_theta": 1e4}, ["rope_type", "'yran'", "mean yarn"]),
-        ({"rope_type": "ntk", "rope_theta": 1e4}, ["ntk_aware"]),
-        (rope("yarn", facter=2), ["facter", "did you mean factor"]),
+        ({"type": "yarn"}, ["rope_type", "missing", "old name"]),
+        ({"rope_type": "yran", "rope_theta": 1e4}, ["rope_type", "'yran'", "mean 'yarn'"]),
+        ({"rope_type": "ntk", "rope_theta": 1e4}, ["ntk_aware", "another formula"]),
+        ({"rope_type": 3}, ["rope_type: 3 is not allowed", "resonance_yarn"]),
+        ("yarn", ["rope_parameters: 'yarn' is not allowed"]),
+        (rope("yarn", facter=2), ["facter", "did you mean 'factor'"]),
         (rope("yarn", factor=0.5), ["factor", "0.5", "at least 1"]),
         (rope("yarn", factor=True), ["factor", "True"]),
         (rope("yarn", factor="2"), ["factor", "'2'"]),
         (rope("yarn", factor=float("nan")), ["factor", "nan"]),
-        (rope("yarn", ramp="sideways"), ["ramp", "'sideways'", "dimension or wavelength"]),
-        (rope("yarn", beta_fast=1, beta_slow=2), ["beta_fast", "1.0", "2"]),
-        (rope("ntk_aware", base_scaling="x"), ["base_scaling", "'x'", "exact or paper"]),
+        (rope("yarn", ramp="sideways"), ["ramp", "'sideways'", "dimension, wavelength"]),
+        (rope("yarn_wavelength", ramp="dimension"), ["ramp: 'dimension' contradicts"]),
+        (rope("yarn", beta_fast=1, beta_slow=2), ["beta_fast: 1", "above beta_slow=2"]),
+        (rope("yarn", beta_slow=40), ["beta_fast: 32", "above beta_slow=40"]),
+        (rope("ntk_aware", base_scaling="x"), ["base_scaling", "'x'", "exact, paper"]),
         (rope("default", factor=2), ["factor", "not a setting", "'default'"]),
         (rope("longrope", short_factor=[1, -1]), ["short_factor", "above 0"]),
         (rope("llama3", high_freq_factor=0.5), ["high_freq_factor", "low_freq_factor"]),
@@ -78,3 +81,28 @@ def test_every_required_key_is_missed(rope_type):
         cut = {k: v for k, v in whole.items() if k != key}
         with pytest.raises(RopeConfigError, match=f"{key}: missing"):
             RopeSpec.from_dict(cut)
+
+
+def test_short_form_and_json_say_the_same():
+    short = RopeRequest.parse("yarn:factor=2,original_max_position_embeddings=8192,truncate=false")
+    assert short.to_dict() == {
+        "rope_type": "yarn",
+        "factor": 2,
+        "original_max_position_embeddings": 8192,
+        "truncate": False,
+    }
+    assert RopeRequest.parse(json.dumps(short.to_dict())) == short
+    for text, words in (
+        ("yarn:factor", "'factor' in"),
+        ("{rope_type: yarn}", "not JSON"),
+        ("yran:factor=2", "did you mean 'yarn'"),
+        ("yarn:facter=2", "did you mean 'factor'"),
+    ):
+        with pytest.raises(RopeConfigError, match=words):
+            RopeRequest.parse(text)
+
+
+@pytest.mark.parametrize("prefix", ["", "resonance_"])
+def test_short_names_are_resolved_in_requests_only(prefix):
+    request = RopeRequest.from_dict({"rope_type": prefix + "ntk", "factor": 2})
+    assert request.to_dict() == {"rope_type": prefix + "ntk_aware", "factor": 2}

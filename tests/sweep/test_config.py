@@ -7,6 +7,7 @@ import pytest
 
 from leval_sweep.config import expand, load_config, parse_config, task_names
 from leval_sweep.errors import ConfigError
+from resonance_vllm.core.spec import RopeRequest
 
 GOOD: dict[str, Any] = {
     "name": "test",
@@ -161,7 +162,7 @@ def test_null_takes_back_an_included_argument() -> None:
 
 def test_overrides_are_checked_like_the_file() -> None:
     config = load_config("quickstart", ["methods.yarn.factor=4", "name=other"])
-    assert config.methods["yarn"] == {"rope_type": "yarn", "factor": 4}
+    assert config.methods["yarn"] == RopeRequest.parse("yarn:factor=4")
     assert config.name == "other"
     with pytest.raises(ConfigError, match=r"config\.sed: unknown setting; .*did you mean 'seed'"):
         load_config("quickstart", ["sed=3"])

@@ -5,8 +5,8 @@ import pytest
 from leval_sweep import own_tasks
 from leval_sweep.config import ROPE_BACKENDS, expand, load_config, task_names
 from leval_sweep.config_files import shipped_folder, shipped_sweeps
-from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.settings import complete, context_limit
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions
 
 SWEEPS = shipped_sweeps()
 
@@ -48,11 +48,10 @@ def test_shipped_sweep_is_valid_and_its_lengths_are_within_its_methods(name: str
     assert requests
     rows = set()
     for request in requests:
-        config = model_config(request.model.path)
-        if request.rope is not None:
-            RopeSpec.from_dict(complete(request.rope, config))
+        model = ModelPositions.of(model_config(request.model.path))
+        rope = None if request.rope is None else model.complete(request.rope)
         if request.context_length and request.model.backend in ROPE_BACKENDS:
-            limit = context_limit(request.rope, config, request.context_length)
+            limit = length_limit(model, rope, request.context_length)
             assert request.context_length <= limit, (request.method, limit)
         row = (request.model.name, request.method, request.context_length, request.task.tasks)
         assert row not in rows, "two rows of the table would have the same name"

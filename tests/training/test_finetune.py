@@ -149,7 +149,7 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
     with pytest.raises(TrainingError, match="sequence_length: 129 is above the 128 positions"):
         finetune(model, [data], tmp_path / "c", settings.changed(sequence_length=129))
     wrong = settings.changed(rope={"rope_type": "resonance_yarm", "factor": 2})
-    with pytest.raises(RopeConfigError, match="did you mean resonance_yarn"):
+    with pytest.raises(RopeConfigError, match="did you mean 'resonance_yarn'"):
         finetune(model, [data], tmp_path / "d", wrong)
     with pytest.raises(TrainingError, match="no text in nothing; give --data FILE"):
         finetune(model, [], tmp_path / "d", settings)

@@ -19,7 +19,7 @@ from resonance_training.posgen_models import build_model, build_stack
 from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe
 from resonance_training.posgen_train import train_all, train_stack
 from resonance_training.resume import claim, is_claimed
-from resonance_vllm.core.frequencies import attention_factor, inv_freq
+from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
 pytestmark = pytest.mark.hf
@@ -86,7 +86,7 @@ def test_t5_layer_is_plain_rope_maths():
 
     def turn(x):
         z = torch.complex(x[..., :8], x[..., 8:]) * torch.polar(torch.ones(6, 8).double(), angles)
-        return torch.cat((z.real, z.imag), dim=-1) * attention_factor(spec)
+        return torch.cat((z.real, z.imag), dim=-1) * spec.method.scale()
 
     def part(name):
         return weights[f"model.layers.0.{name}.weight"]
@@ -315,7 +315,7 @@ def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
     # Read off a run of the authors' code; see posgen.md.
     assert wavelengths[8:16] == [63, 84, 112, 198, 396, 1048, 1397, 1863]
     assert wavelengths[-1] == 186294
-    assert attention_factor(spec) == pytest.approx(1.13747, abs=1e-5)
+    assert spec.method.scale() == pytest.approx(1.13747, abs=1e-5)
 
 
 @pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])

@@ -13,25 +13,26 @@ from typing import Any
 
 import pytest
 
+from resonance_vllm import settings
+from resonance_vllm.core.spec import ROPE_TYPES, RopeType
+from resonance_vllm.positions import ModelPositions
+
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 FACTORS = [1.0 + j / 16 for j in range(32)]
-LLAMA3 = {"factor": 4, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LONGROPE = {"factor": 4, "short_factor": FACTORS, "long_factor": [2 * f for f in FACTORS]}
-FIXED: dict[str, dict[str, Any]] = {
-    "default": {},
-    "linear": {"factor": 4},
-    "ntk_aware": {"factor": 4},
-    "yarn": {"factor": 4},
-    "yarn_wavelength": {"factor": 4},
-    "llama3": LLAMA3,
-    "resonance": {},
-    "resonance_linear": {"factor": 4},
-    "resonance_ntk_aware": {"factor": 4},
-    "resonance_yarn": {"factor": 4},
-    "resonance_yarn_wavelength": {"factor": 4},
-    "resonance_llama3": LLAMA3,
-}
+
+
+def keys_of(rope_type: str) -> dict[str, Any] | None:
+    """Keys for a type with factor 4, None for one whose frequencies differ by length."""
+    method = RopeType.read(rope_type).method
+    asked = {key: value for key, value in method.example(64).items() if "position" not in key}
+    if method.follows_length or method.name == "longrope":
+        return None
+    return asked | {"factor": 4} if "factor" in asked else asked
+
+
+FIXED = {name: keys for name in ROPE_TYPES if (keys := keys_of(name)) is not None}
 SERVED = 1024
 # Original length 256: within, across, far beyond.
 LENGTHS = (200, 300, 1000)
@@ -93,10 +94,11 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from resonance_vllm import hf, model_config, settings
+    from resonance_vllm import hf
 
     hf.register()
-    overrides = settings.hf_overrides(rope, model_config.read_config(str(path)), length)
+    positions = ModelPositions.of_checkpoint(str(path))
+    overrides = settings.hf_overrides(positions.complete(rope), positions, length)
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, rope_precision="float32", **overrides
     )
@@ -106,9 +108,8 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
 def start_engine(path: Path, rope: dict[str, Any], length: int, eager: bool = True) -> Any:
     from vllm import LLM
 
-    from resonance_vllm import model_config, settings
-
-    overrides = settings.vllm_hf_overrides(rope, model_config.read_config(str(path)), length)
+    positions = ModelPositions.of_checkpoint(str(path))
+    overrides = settings.vllm_hf_overrides(positions.complete(rope), positions, length)
     return LLM(
         str(path),
         hf_overrides=overrides,
@@ -134,10 +135,9 @@ def _worker_finds_its_extension() -> Iterator[None]:
 
 
 def use_rope(engine: Any, path: Path, rope: dict[str, Any], length: int) -> None:
-    from resonance_vllm import model_config, settings
-
-    config = model_config.read_config(str(path))
-    parameters = settings.vllm_hf_overrides(rope, config, length)["rope_parameters"]
+    positions = ModelPositions.of_checkpoint(str(path))
+    written = settings.vllm_hf_overrides(positions.complete(rope), positions, length)
+    parameters = written["rope_parameters"]
     ((_, rows),) = engine.collective_rpc("use_rope", args=(parameters, length))
     assert rows >= length
 

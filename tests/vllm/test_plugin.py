@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from resonance_vllm import settings
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions
+
 pytestmark = pytest.mark.vllm
 
 ROPE = {"rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 256}
@@ -135,15 +139,12 @@ def test_stock_types_keep_vllms_limit(edited: Edit) -> None:
 def test_adapter_writes_what_vllm_turns_into_the_designed_limit(
     edited: Edit, rope_type: str
 ) -> None:
-    from resonance_vllm import settings
-    from resonance_vllm.model_config import read_config
-
     path = edited()
-    rope = {"rope_type": rope_type} | ({} if rope_type == "resonance" else {"factor": 2})
-    config = read_config(str(path))
-    overrides = settings.vllm_hf_overrides(rope, config)
-    made = model_config(path, **overrides)
-    assert made.max_model_len == settings.context_limit(rope, config)
+    asked = {"rope_type": rope_type} | ({} if rope_type == "resonance" else {"factor": 2})
+    positions = ModelPositions.of_checkpoint(str(path))
+    rope = positions.complete(asked)
+    made = model_config(path, **settings.vllm_hf_overrides(rope, positions))
+    assert made.max_model_len == length_limit(positions, rope)
     assert made.max_model_len == (256 if rope_type == "resonance" else 512)
 
 

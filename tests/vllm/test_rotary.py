@@ -192,10 +192,10 @@ def test_partial_rotation_keeps_the_rest_of_the_head() -> None:
     [
         ({"rope_theta": None}, "rope_theta: missing"),
         ({"factor": 0.5}, "factor: 0.5 is not allowed"),
-        ({"beta_quick": 3}, "beta_quick.*not a setting.*"),
+        ({"beta_quick": 3}, "beta_quick: 3 is not a setting.*beta_fast"),
         ({"original_max_position_embeddings": None}, "original_max_position_embeddings: missing"),
         ({"rope_type": "resonance_yarm"}, "unknown type 'resonance_yarm'.*resonance_yarn"),
-        ({"rope_type": "resonance_ntk"}, "did you mean ntk_aware"),
+        ({"rope_type": "resonance_ntk"}, "did you mean 'ntk_aware'"),
         ({"mrope_section": [8, 12, 12]}, "mrope_section"),
     ],
 )

@@ -1,0 +1,211 @@
+"""What a RoPE method is: the class that every module of `resonance_vllm.core.methods` derives from.
+
+Symbols: `b` is `rope_theta`, `d` the rotated size of a head, `j = 0..d/2-1` a feature (a pair of
+dimensions), `s` the factor, `L` the original length. A feature turns by its frequency in radians a
+token; its wavelength is `2*pi/frequency` tokens. Torch is imported where something is computed.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from leval_border.settings import Settings
+from resonance_vllm.core.errors import RopeConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _whole(value: object) -> object:
+    """8192.0, as some tools write it, is a whole number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
+
+
+class Method(Settings):
+    """Settings of one method; a subclass is all that the project knows of it.
+
+    Fields are the keys that users write beside `rope_type`, with their ranges. `examples` of a
+    required field stand in for it where a method is only looked at. Resonance is no method: it
+    modifies each of them (`resonance_vllm.core.spec`).
+    """
+
+    name: ClassVar[str]
+    """The `rope_type`."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Short names on our command lines and in sweep configs; no library is given one."""
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Further names for certain settings, under which the libraries are given those."""
+    stock: ClassVar[bool] = False
+    """Whether transformers and vLLM both have the method under its name."""
+    formula: ClassVar[str]
+    """Frequency of feature j, as the documentation's table has it."""
+    follows_length: ClassVar[bool] = False
+    """Whether the frequencies change with every further token beyond `L`."""
+    vllm_class: ClassVar[str] = "RotaryEmbedding"
+    """Class of vLLM whose table is replaced."""
+    vllm_arguments: ClassVar[Mapping[str, str]] = {}
+    """Constructor arguments of it beyond the common ones -> our fields."""
+    vllm_multiplies: ClassVar[bool] = True
+    """Whether vLLM multiplies `max_position_embeddings` by `factor` to get the longest sequence."""
+    vllm_lookalikes: ClassVar[Mapping[str, str]] = {}
+    """Types of vLLM that sound like this method -> what vLLM computes for them."""
+
+    rope_theta: float = Field(gt=1, description="Base b of the frequencies b^(-2j/d).")
+    partial_rotary_factor: float = Field(
+        default=1.0, gt=0, le=1, description="Share of a head that rotates."
+    )
+
+    @classmethod
+    def key_names(cls) -> list[str]:
+        """The method's keys in `rope_parameters`, those that every method has at the end."""
+        common = list(Method.model_fields)
+        return [key for key in cls.model_fields if key not in common] + common
+
+    @classmethod
+    def required(cls) -> list[str]:
+        """Keys that must be given."""
+        return [key for key in cls.key_names() if cls.model_fields[key].is_required()]
+
+    @classmethod
+    def example(cls, dim: int) -> dict[str, Any]:
+        """Values for the required keys but `rope_theta`, with `dim` rotated dimensions."""
+        fields = cls.model_fields
+        return {key: (fields[key].examples or [None])[0] for key in cls.required()[:-1]}
+
+    @classmethod
+    def fill(cls, given: dict[str, Any], original: int, positions: int) -> None:
+        """Add what a model's config says and the user has not written.
+
+        Args:
+            given: keys of this method, without those that are None; changed in place.
+            original: trained length of the model in tokens.
+            positions: its `max_position_embeddings`.
+        """
+        if "original_max_position_embeddings" in cls.model_fields:
+            given.setdefault("original_max_position_embeddings", original)
+
+    def variant(self) -> str:
+        """The name of these settings, without Resonance."""
+        for name, implied in self.variants.items():
+            if all(getattr(self, key) == value for key, value in implied.items()):
+                return name
+        return self.name
+
+    def written(self) -> dict[str, Any]:
+        """The keys whose value differs from the default, as JSON would hold them."""
+        implied = self.variants.get(self.variant(), {})
+        result: dict[str, Any] = {"rope_theta": self.rope_theta}
+        for key in self.key_names():
+            value = getattr(self, key)
+            if key not in implied and value != type(self).model_fields[key].default:
+                result[key] = list(value) if isinstance(value, tuple) else value
+        return result
+
+    @property
+    def extension(self) -> float | None:
+        """`s`, where the longest sequence has `L * s` tokens."""
+        return None
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether the method may be asked beyond its limit by name: it promises nothing there."""
+        return self.extension is None
+
+    @property
+    def trained_length(self) -> int | None:
+        """`L` in tokens, where the settings hold it."""
+        return None
+
+    @property
+    def switch_length(self) -> int | None:
+        """Length in tokens beyond which other frequencies apply; None where there is none."""
+        return None
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+        """Inverse frequencies without Resonance.
+
+        Args:
+            dim: rotated dimensions of a head, even.
+            seq_len: current length in tokens; None is up to `L`.
+
+        Returns:
+            Radians a token, float64 `[dim/2]` on the CPU.
+
+        Raises:
+            RopeConfigError: `dim` does not fit.
+        """
+        raise NotImplementedError
+
+    def scale(self) -> float:
+        """The attention factor: what cos and sin are multiplied by.
+
+        Raises:
+            RopeConfigError: it does not follow from the settings.
+        """
+        return 1.0
+
+    def length_limit(self, positions: int) -> int:
+        """Longest sequence in tokens that the settings are meant for.
+
+        Args:
+            positions: `max_position_embeddings` of the model.
+        """
+        return positions
+
+    def at_length(self, length: int) -> "Method":
+        """What has these frequencies at one length, for a library that fixes them at start-up."""
+        return self
+
+    def for_transformers(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """`rope_parameters` (complete, ours) with the keys that transformers knows."""
+        return parameters
+
+    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """`rope_parameters` (complete, ours) with the keys that vLLM knows."""
+        return parameters
+
+    def stock_rows(self, positions: int) -> int:
+        """Positions in the cos/sin table of vLLM's own type of this name."""
+        return positions
+
+
+class ScaledMethod(Method):
+    """A method that extends the trained length by a factor."""
+
+    factor: float = Field(ge=1, examples=[8.0], description="Context extension s.")
+    original_max_position_embeddings: Tokens | None = Field(
+        default=None, description="Trained length L in tokens."
+    )
+
+    @property
+    def extension(self) -> float | None:
+        """`s`."""
+        return self.factor
+
+    @property
+    def trained_length(self) -> int | None:
+        """`L` in tokens, None if not given."""
+        return self.original_max_position_embeddings
+
+    def length_limit(self, positions: int) -> int:
+        """`L * s`, whether `max_position_embeddings` is written scaled or not."""
+        return int((self.original_max_position_embeddings or positions) * self.factor)
+
+
+def plain_frequencies(base: float, dim: int) -> "Tensor":
+    """`b^(-2j/d)`, float64 `[dim/2]`: plain RoPE (Su et al. 2021)."""
+    import torch
+
+    exponents = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim
+    return torch.pow(torch.tensor(base, dtype=torch.float64, device="cpu"), -exponents)
+
+
+def missing(key: str, why: str) -> RopeConfigError:
+    """The error for a key that a computation needs."""
+    return RopeConfigError(f"{key}: missing; {why}")

@@ -1,0 +1,76 @@
+"""The scaling of Llama 3.1."""
+
+import math
+from typing import TYPE_CHECKING
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from resonance_vllm.core.method import Positive, ScaledMethod, Tokens, plain_frequencies
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Llama3(ScaledMethod):
+    """Wavelengths above `L/low_freq_factor` times `s`, those below `L/high_freq_factor` kept.
+
+    Between the two the frequencies are mixed, linearly in the turns within `L`.
+    """
+
+    name = "llama3"
+    stock = True
+    formula = "long wavelengths times `s`, short ones kept, a ramp in the turns within `L` between"
+    vllm_class = "Llama3RotaryEmbedding"
+    vllm_arguments = {
+        "scaling_factor": "factor",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
+        "orig_max_position": "original_max_position_embeddings",
+    }
+    vllm_multiplies = False
+
+    original_max_position_embeddings: Tokens = Field(
+        examples=[4096], description="Trained length L in tokens."
+    )
+    low_freq_factor: Positive = Field(
+        examples=[1.0], description="L over this is where full interpolation starts."
+    )
+    high_freq_factor: float = Field(
+        examples=[4.0], description="L over this is where interpolation ends; above the low one."
+    )
+
+    @field_validator("high_freq_factor")
+    @classmethod
+    def _above_low(cls, value: float, info: ValidationInfo) -> float:
+        low = info.data.get("low_freq_factor", 0.0)
+        if value <= low:
+            raise PydanticCustomError("order", "above low_freq_factor={low}", {"low": low})
+        return value
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+        """Plain and interpolated frequencies, mixed."""
+        low, high = self.low_freq_factor, self.high_freq_factor
+        plain = plain_frequencies(self.rope_theta, dim)
+        turns = self.original_max_position_embeddings * plain / (2 * math.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        return plain / self.factor * (1 - kept) + plain * kept
+
+    @property
+    def extension(self) -> float | None:
+        """None: the factor shapes the frequencies and is no ratio of lengths."""
+        return None
+
+    @property
+    def extrapolates(self) -> bool:
+        """No: its limit is what the model was trained for."""
+        return False
+
+    def length_limit(self, positions: int) -> int:
+        """The config's length where that is above `L`, else `L * s`.
+
+        Llama 3.1 has 8,192 * 8 and was trained to 131,072, as its config says.
+        """
+        if positions > self.original_max_position_embeddings:
+            return positions
+        return int(self.original_max_position_embeddings * self.factor)

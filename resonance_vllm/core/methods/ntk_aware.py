@@ -1,0 +1,44 @@
+"""NTK-aware scaling (bloc97): a larger base. New in both libraries."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import ScaledMethod, plain_frequencies
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class NtkAware(ScaledMethod):
+    """The slowest feature is interpolated by exactly the factor, the fastest is left alone."""
+
+    name = "ntk_aware"
+    aliases = ("ntk",)
+    formula = "base `b*s^(d/(d-2))`; `base_scaling: paper`: base `s*b`"
+    vllm_lookalikes = {
+        "ntk": "base*factor divided by factor^(2/d), not NTK-aware scaling: write ntk_aware for "
+        "that"
+    }
+
+    base_scaling: Literal["exact", "paper"] = Field(
+        default="exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
+    )
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+        """Plain RoPE of the larger base."""
+        if self.base_scaling == "paper":
+            return plain_frequencies(self.rope_theta * self.factor, dim)
+        return plain_frequencies(ntk_base(self.rope_theta, self.factor, dim), dim)
+
+
+def ntk_base(base: float, factor: float, dim: int) -> float:
+    """bloc97's base `b*s^(d/(d-2))`.
+
+    Raises:
+        RopeConfigError: `dim` is below 4.
+    """
+    if dim < 4:
+        raise RopeConfigError(f"dim: {dim} is not allowed with NTK scaling; allowed: at least 4")
+    return float(base * factor ** (dim / (dim - 2)))

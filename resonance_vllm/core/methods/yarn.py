@@ -1,0 +1,127 @@
+"""YaRN (Peng et al. 2023), as its code has it and as its paper has it."""
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from resonance_vllm.core.method import Positive, ScaledMethod, Tokens, plain_frequencies
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Yarn(ScaledMethod):
+    """Fast features kept, slow ones divided by the factor, a ramp between.
+
+    `ramp: dimension` mixes frequencies, linearly in `j` between two dimensions (YaRN's code,
+    transformers, vLLM). `ramp: wavelength` mixes wavelengths by the paper's gamma; no library has
+    that, so it goes by a name of its own there.
+    """
+
+    name = "yarn"
+    variants = {"yarn_wavelength": {"ramp": "wavelength"}}
+    stock = True
+    formula = "fast features kept, slow ones divided by `s`"
+    vllm_class = "YaRNScalingRotaryEmbedding"
+    vllm_arguments = {
+        "scaling_factor": "factor",
+        "beta_fast": "beta_fast",
+        "beta_slow": "beta_slow",
+        "mscale": "mscale",
+        "mscale_all_dim": "mscale_all_dim",
+        "attention_factor": "attention_factor",
+        "truncate": "truncate",
+    }
+    vllm_multiplies = False
+
+    original_max_position_embeddings: Tokens = Field(
+        examples=[4096], description="Trained length L in tokens."
+    )
+    ramp: Literal["dimension", "wavelength"] = Field(
+        default="dimension",
+        description="Over the dimension index, as code and checkpoints have it, or the paper's "
+        "gamma.",
+    )
+    beta_slow: Positive = Field(
+        default=1.0, description="Turns within L below which a feature is fully interpolated."
+    )
+    beta_fast: float = Field(
+        default=32.0,
+        validate_default=True,
+        description="Turns within L above which a feature is left alone; above beta_slow.",
+    )
+    truncate: bool = Field(
+        default=True, description="Round the ramp's two dimensions outward (ramp: dimension)."
+    )
+    attention_factor: Positive | None = Field(
+        default=None, description="What cos and sin are multiplied by. [0.1*ln(s)+1]"
+    )
+    mscale: Positive | None = Field(
+        default=None, description="With mscale_all_dim: numerator of the attention factor."
+    )
+    mscale_all_dim: Positive | None = Field(default=None, description="Its denominator.")
+
+    @field_validator("beta_fast")
+    @classmethod
+    def _above_beta_slow(cls, value: float, info: ValidationInfo) -> float:
+        slow = info.data.get("beta_slow", value)
+        if "beta_slow" in info.data and value <= slow:
+            raise PydanticCustomError("order", "above beta_slow={slow}", {"slow": slow})
+        return value
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+        """Plain and interpolated frequencies, or wavelengths, mixed by the ramp."""
+        plain = plain_frequencies(self.rope_theta, dim)
+        if self.ramp == "wavelength":
+            wavelengths = 2 * math.pi / plain
+            gamma = self._gamma(wavelengths)
+            return 2 * math.pi / ((1 - gamma) * self.factor * wavelengths + gamma * wavelengths)
+        low, high = self._correction_range(dim)
+        kept = 1 - _linear_ramp(low, high, dim // 2)
+        return plain / self.factor * (1 - kept) + plain * kept
+
+    def _gamma(self, wavelengths: "Tensor") -> "Tensor":
+        """The paper's gamma: `(L/lambda - alpha)/(beta - alpha)` within [0, 1].
+
+        1 (kept) for wavelengths below `L/beta`, 0 (interpolated) above `L/alpha`.
+        """
+        turns = self.original_max_position_embeddings / wavelengths
+        return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
+
+    def _correction_range(self, dim: int) -> tuple[float, float]:
+        """Dimension indices between which YaRN's code ramps."""
+        low, high = (self._dimension_with(turns, dim) for turns in (self.beta_fast, self.beta_slow))
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        return max(low, 0), min(high, dim - 1)
+
+    def _dimension_with(self, turns: float, dim: int) -> float:
+        original = self.original_max_position_embeddings
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.rope_theta))
+
+    def scale(self) -> float:
+        """`attention_factor`, else from `mscale` and `mscale_all_dim`, else `0.1*ln(s)+1`."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._scaled(self.mscale) / self._scaled(self.mscale_all_dim)
+        return self._scaled(1.0)
+
+    def _scaled(self, mscale: float) -> float:
+        return 0.1 * mscale * math.log(self.factor) + 1.0
+
+    def stock_rows(self, positions: int) -> int:
+        """`L * s`, whatever the config says."""
+        return int(self.original_max_position_embeddings * self.factor)
+
+
+def _linear_ramp(low: float, high: float, count: int) -> "Tensor":
+    """0 up to index `low`, 1 from `high`, linear between; float64 `[count]`."""
+    import torch
+
+    if low == high:
+        high += 0.001  # as the reference code does, instead of a division by zero
+    indices = torch.arange(count, dtype=torch.float64, device="cpu")
+    return ((indices - low) / (high - low)).clamp(0, 1)

@@ -1,0 +1,59 @@
+"""How long a sequence a model may be asked: one answer for tasks, backends, check and plugin.
+
+No torch: lengths are asked before any model is there.
+"""
+
+from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeSpec
+from resonance_vllm.positions import ModelPositions
+
+# Types of vLLM alone that it leaves unmultiplied as well (vllm/config/model.py).
+VLLM_UNMULTIPLIED = ("su", "deepseek_yarn", "deepseek_llama_scaling")
+
+
+def length_limit(
+    model: ModelPositions, rope: RopeSpec | None = None, asked: int | None = None
+) -> int:
+    """Longest sequence that a model may be asked, on transformers and vLLM alike.
+
+    Each method says its own (`Method.length_limit`), whether `max_position_embeddings` is written
+    scaled or not. Two kinds follow the length asked for: `dynamic`, whose base grows with it, and
+    methods that extend nothing, which then extrapolate.
+
+    Args:
+        model: the model's config, overrides applied where there are any.
+        rope: complete settings; None for the checkpoint as it is, whose stock types are written
+            scaled.
+        asked: length in tokens that the user asks for by name.
+
+    Raises:
+        RopeConfigError: the config has no length, or a type of ours that cannot be read.
+    """
+    if rope is None:
+        if not model.ships_own_type:
+            return model.max_positions
+        rope = model.shipped()
+    limit = rope.method.length_limit(model.max_positions)
+    if rope.method.follows_length or rope.method.extrapolates:
+        return max(limit, asked or 0)
+    return limit
+
+
+def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
+    """Whether vLLM multiplies `max_position_embeddings` by the factor of a type."""
+    if "gemma3" in str(model.model_type) or rope_type in VLLM_UNMULTIPLIED:
+        return False
+    return rope_type not in STOCK_TYPES or BASE_TYPES[rope_type][0].vllm_multiplies
+
+
+def vllm_limit(model: ModelPositions) -> int:
+    """`max_model_len` that vLLM derives from a config, our plugin's correction included.
+
+    Args:
+        model: the model's config, `hf_overrides` applied.
+    """
+    if model.ships_own_type:
+        return length_limit(model)
+    factor = model.rope.get("factor")
+    if factor and vllm_multiplies(model, str(model.rope["rope_type"])):
+        return int(model.max_positions * factor)
+    return model.max_positions

@@ -1,0 +1,209 @@
+"""What a model's config.json says of its positions, read once. No torch."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator
+from pydantic import ValidatorFunctionWrapHandler as Handler
+
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import Method
+from resonance_vllm.core.spec import BASE_TYPES, RopeRequest, RopeSpec, RopeType, is_own_type
+
+GLOBAL_LAYERS = "full_attention"
+
+
+def _or_none(value: Any, handler: Handler) -> Any:
+    try:
+        return handler(value)
+    except ValidationError:
+        return None
+
+
+Tolerant = WrapValidator(_or_none)
+Integer = Annotated[int | None, Tolerant]
+Number = Annotated[int | float | None, Tolerant]
+Table = Annotated[dict[str, Any] | None, Tolerant]
+
+
+class ModelPositions(BaseModel):
+    """The keys of a config.json that positions depend on.
+
+    Other keys may stand there, and a value that is not of the usual kind (some families write
+    lists) counts as absent: what needs it says that it is missing.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
+
+    model_type: Annotated[str | None, Tolerant] = None
+    max_position_embeddings: Integer = None
+    original_max_position_embeddings: Integer = None
+    rope_parameters: Table = None
+    rope_scaling: Table = None
+    rope_theta: Number = None
+    rope_local_base_freq: Number = None
+    partial_rotary_factor: Number = None
+    head_dim: Integer = None
+    hidden_size: Integer = None
+    num_attention_heads: Integer = None
+    kv_lora_rank: Integer = None
+    qk_rope_head_dim: Integer = None
+    text_config: Table = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Read the content of a config.json."""
+        return cls.model_validate(dict(config))
+
+    @classmethod
+    def of_checkpoint(cls, path: str) -> Self:
+        """Read that of a local checkpoint, or of a hub model that transformers can find.
+
+        Raises:
+            OSError: there is none.
+            ValueError: it is not JSON.
+        """
+        file = Path(path) / "config.json"
+        if file.is_file():
+            return cls.of(json.loads(file.read_text(encoding="utf-8")))
+        from transformers import AutoConfig
+
+        return cls.of(AutoConfig.from_pretrained(path).to_dict())
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """The model's own settings as one flat dictionary; of several layer types the global one.
+
+        Older config.json files keep `rope_theta` at the top and the rest in `rope_scaling`.
+        """
+        own = self.rope_parameters or self.rope_scaling or {}
+        if GLOBAL_LAYERS in own:
+            own = own[GLOBAL_LAYERS] or {}
+        result = {key: value for key, value in own.items() if value is not None}
+        result.setdefault("rope_type", result.pop("type", None) or "default")
+        result.pop("type", None)
+        for key in ("rope_theta", "partial_rotary_factor"):
+            if key not in result and getattr(self, key) is not None:
+                result[key] = getattr(self, key)
+        return result
+
+    @property
+    def by_layer_type(self) -> bool:
+        """Whether it has several RoPEs, one a layer type."""
+        return GLOBAL_LAYERS in (self.rope_parameters or {})
+
+    @property
+    def max_positions(self) -> int:
+        """`max_position_embeddings`, or RopeConfigError if there is none."""
+        if self.max_position_embeddings is None:
+            raise RopeConfigError(
+                "max_position_embeddings: missing in the model's config; allowed: a whole number"
+            )
+        return self.max_position_embeddings
+
+    @property
+    def original_length(self) -> int:
+        """Trained length `L` in tokens."""
+        stated = self.rope.get("original_max_position_embeddings")
+        return int(stated or self.original_max_position_embeddings or self.max_positions)
+
+    def rotary_dim(self, share: float | None = None) -> int:
+        """Rotated dimensions of a head.
+
+        Args:
+            share: part of the head that rotates; None for that of the config.
+        """
+        head_dim = self.head_dim
+        if head_dim is None:
+            if not self.hidden_size or not self.num_attention_heads:
+                raise RopeConfigError(
+                    "head_dim: missing in the model's config; allowed: a whole number"
+                )
+            head_dim = self.hidden_size // self.num_attention_heads
+        return int(head_dim * (share or self.rope.get("partial_rotary_factor") or 1.0))
+
+    def overridden(self, overrides: Mapping[str, Any]) -> Self:
+        """The config that a library sees after `overrides` of its keys."""
+        known = {key: value for key, value in overrides.items() if key in type(self).model_fields}
+        return self.model_copy(update=known)
+
+    def check_family(self) -> None:
+        """Raise RopeConfigError for a model whose positions our settings cannot describe."""
+        if self.kv_lora_rank is not None or self.qk_rope_head_dim is not None:
+            raise RopeConfigError(
+                f"model_type: {self.model_type!r} uses multi-head latent attention (MLA), whose "
+                "rotary part both libraries build in their own way; allowed: models with one RoPE "
+                "over the whole head"
+            )
+        if "mrope_section" in self.rope:
+            raise RopeConfigError(
+                f"model_type: {self.model_type!r} uses multi-axis RoPE (mrope_section); allowed: "
+                "models with one position a token"
+            )
+        if self.text_config is not None and self.rope_parameters is None:
+            raise RopeConfigError(
+                f"model_type: {self.model_type!r} nests its language model in text_config; "
+                "allowed: text-only checkpoints"
+            )
+
+    def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
+        """A request with what the model's config knows filled in: the one reading of it.
+
+        Filled in: `rope_theta`, the trained length, `partial_rotary_factor`, and, where the model
+        already uses the same method, any of that method's keys. The trained length is the
+        `original_max_position_embeddings` of the config, else its `max_position_embeddings`.
+
+        Raises:
+            RopeConfigError: a key is unknown or missing, a value is not allowed, or the model's
+                positions cannot be described.
+        """
+        self.check_family()
+        request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
+        return self._completed(request.type, request.given)
+
+    def shipped(self) -> RopeSpec:
+        """The checkpoint's own settings.
+
+        Raises:
+            RopeConfigError: they are of a type that we do not know, or incomplete, or the model's
+                positions cannot be described.
+        """
+        self.check_family()
+        kind = RopeType.read(self.rope["rope_type"])
+        return self._completed(
+            kind, {key: self.rope[key] for key in kind.method.key_names() if key in self.rope}
+        )
+
+    @property
+    def ships_own_type(self) -> bool:
+        """Whether the checkpoint was written with a type that we add to the libraries."""
+        return is_own_type(self.rope["rope_type"])
+
+    def _completed(self, kind: RopeType, written: Mapping[str, Any]) -> RopeSpec:
+        own = self.rope
+        same = BASE_TYPES.get(str(own["rope_type"]).removeprefix("resonance_"))
+        keys = (
+            kind.method.key_names()
+            if same and same[0] is kind.method
+            else list(Method.model_fields)
+        )
+        given = {**{key: own[key] for key in keys if key in own}, **written}
+        if "rope_theta" not in given:
+            raise RopeConfigError(
+                f"rope_theta: neither given nor in the config of this {self.model_type!r} "
+                "model; give rope_theta if it is a RoPE model"
+            )
+        if "original_max_position_embeddings" in kind.method.key_names():
+            kind.method.fill(given, self.original_length, self.max_positions)
+        return RopeSpec.of(kind, given)
+
+
+def rope_dictionaries(config: Any) -> list[dict[str, Any]]:
+    """The rope settings of a transformers config: one dictionary, or one for each layer type."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        return []
+    nested = [value for value in rope.values() if isinstance(value, dict) and "rope_type" in value]
+    return nested or [rope]

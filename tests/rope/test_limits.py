@@ -1,0 +1,134 @@
+"""How long may it read? Tasks, backends, check and plugin are asked, and give one answer."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from leval_tasks.context import resolve_context
+from resonance_vllm import backend_args, settings
+from resonance_vllm.check import report
+from resonance_vllm.core.spec import ROPE_TYPES, RopeType
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import ModelPositions
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
+SCALED = {"factor": 2.0, "original_max_position_embeddings": 8192}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+CONFIGS = {
+    "llama 2": {"max_position_embeddings": 4096, "rope_theta": 1e4, "rope_scaling": None},
+    "llama 3.1": {"max_position_embeddings": 131072, "rope_theta": 5e5, "rope_scaling": LLAMA3},
+    "llama 3.1 unscaled": {
+        "max_position_embeddings": 8192,
+        "rope_theta": 5e5,
+        "rope_scaling": LLAMA3,
+    },
+    "yarn": {
+        "max_position_embeddings": 16384,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e5, **SCALED},
+    },
+    "resonance": {
+        "max_position_embeddings": 8192,
+        "rope_parameters": {"rope_type": "resonance_yarn", "rope_theta": 1e5, **SCALED},
+    },
+}
+# Worked out by hand for factor 4: trained length times factor; what the config says without one.
+LIMITS = {
+    "llama 2": (4096, 16384),
+    "llama 3.1": (131072, 32768),
+    "llama 3.1 unscaled": (8192, 32768),
+    "yarn": (16384, 32768),
+    "resonance": (8192, 32768),
+}
+
+
+def asked(rope_type):
+    """A request for a type with factor 4, the trained length left to the model."""
+    method = RopeType.read(rope_type).method
+    keys = {key: value for key, value in method.example(16).items() if "position" not in key}
+    return {"rope_type": rope_type} | keys | ({"factor": 4.0} if "factor" in keys else {})
+
+
+def answers(rope, config, folder):
+    """Who is asked -> longest sequence in tokens."""
+    from transformers import AutoConfig
+
+    from resonance_vllm import vllm_plugin
+
+    (folder / "config.json").write_text(json.dumps(config))
+    model = ModelPositions.of_checkpoint(str(folder))
+    spec = model.complete(rope)
+    facts = report(spec, model)
+    on_hf, on_vllm = settings.hf_overrides(spec, model), settings.vllm_hf_overrides(spec, model)
+    given = {"pretrained": str(folder)}
+    by_library = {
+        library: backend_args.model_args(spec, model, library=library, model_path=str(folder))
+        for library in ("transformers", "vllm")
+    }
+    result = {
+        "the function": length_limit(model, spec),
+        "check, transformers": facts["hf"]["limit"],
+        "backend, transformers": by_library["transformers"]["max_length"],
+        "backend, vllm": by_library["vllm"]["max_model_len"],
+    }
+    # What follows the length is frozen for vLLM as another method, and transformers takes the
+    # config's length for the trained one.
+    if not spec.method.follows_length:
+        result["check, vllm"] = facts["vllm"]["limit"]
+        result["tasks, vllm"] = resolve_context({**given, "hf_overrides": on_vllm}).length
+        result["tasks, transformers"] = resolve_context({**given, **on_hf}).length
+        written = ModelPositions.of({**config, "rope_scaling": None, **on_hf})
+        result["a checkpoint written so"] = length_limit(written)
+    if not spec.is_stock and not spec.method.follows_length:
+        plain = {k: v for k, v in config.items() if k not in ("rope_scaling", "rope_parameters")}
+        served = AutoConfig.for_model(**{**plain, **on_vllm})
+        own = vllm_plugin.own_settings(served)
+        result["plugin"] = vllm_plugin.served_limit(own, served, None)
+    return spec, result
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("rope_type", ROPE_TYPES)
+def test_everybody_gives_the_same_limit(rope_type, name, tmp_path):
+    spec, found = answers(asked(rope_type), {**LLAMA, **CONFIGS[name]}, tmp_path)
+    assert len(set(found.values())) == 1, found
+    if spec.method.name in ("default", "linear", "ntk_aware", "yarn"):
+        limit = LIMITS[name][spec.method.name != "default"]
+        assert set(found.values()) == {limit}
+
+
+@pytest.mark.parametrize("rope_type", ["llama3", "resonance_llama3"])
+def test_llama_3_1_with_resonance_reads_what_llama_3_1_reads(rope_type, tmp_path):
+    config = {**LLAMA, **CONFIGS["llama 3.1"]}
+    config["rope_scaling"] = {**LLAMA3, "rope_type": rope_type}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert resolve_context({"pretrained": str(tmp_path)}).length == 131072
+    _, found = answers({"rope_type": rope_type}, config, tmp_path)
+    assert set(found.values()) == {131072}, found
+
+
+def test_lengths_and_settings_are_asked_without_torch():
+    script = """
+import sys
+import resonance_vllm.core.methods, resonance_vllm.core.table
+from resonance_vllm import backend_args
+from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.limits import length_limit, vllm_limit
+from resonance_vllm.positions import ModelPositions
+from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
+model = ModelPositions.of({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim": 64})
+rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
+assert length_limit(model, rope) == 1024
+assert rope.method.scale() > 1.1
+hf_overrides(rope, model), vllm_hf_overrides(rope, model), vllm_limit(model)
+backend_args.model_args(rope, model, library="vllm", model_path="x")
+assert "torch" not in sys.modules and "transformers" not in sys.modules, "heavy"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
