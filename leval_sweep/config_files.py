@@ -3,14 +3,14 @@
 Text in, plain dictionary out; what the keys mean is `leval_sweep.config`.
 """
 
+import csv
 import os
-import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import hint
+from leval_border.errors import hint, not_allowed, shown
 from leval_border.files import user_path
 from leval_border.yaml_files import parse_yaml, read_yaml
 from leval_sweep.errors import ConfigError
@@ -91,7 +91,7 @@ def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, An
     if isinstance(includes, str):
         includes = [includes]
     if not isinstance(includes, list) or not all(isinstance(each, str) for each in includes):
-        raise ConfigError(f"{path}: include must be a path or a list of paths, not {includes!r}")
+        raise ConfigError(not_allowed(f"{path}: include", includes, "a path or a list of paths"))
     merged: dict[str, Any] = {}
     for each in includes:
         target = path.parent / each
@@ -101,25 +101,14 @@ def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, An
     return merge(merged, content)
 
 
-_KEY = re.compile(r'"([^"]+)"|([^."\[\]]+)')
-
-
 def _split_key(key: str) -> list[str]:
     """`models."llama-3.1".dtype` -> ['models', 'llama-3.1', 'dtype']."""
-    parts: list[str] = []
-    position = 0
-    while position < len(key):
-        match = _KEY.match(key, position)
-        if not match:
-            raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
-        parts.append(match[1] or match[2])
-        position = match.end()
-        if position < len(key):
-            if key[position] != "." or position + 1 == len(key):
-                raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
-            position += 1
-    if not parts:
-        raise ConfigError("--set: write it as key=value")
+    try:
+        parts = next(csv.reader([key], delimiter=".", strict=True), [])
+    except csv.Error:
+        parts = []
+    if not parts or not all(parts):
+        raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
     return parts
 
 
@@ -140,10 +129,11 @@ def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict
     result: dict[str, Any] = merge({}, config)
     for text in overrides:
         key, equals, raw = text.partition("=")
+        short = text if len(text) <= 80 else f"{text[:77]}..."
         if not equals:
-            raise ConfigError(f"--set {text}: write it as key=value")
-        value = parse_yaml(raw, f"--set {text}", ConfigError)
-        result = _with_value(result, _split_key(key.strip()), value, text)
+            raise ConfigError(f"--set {short}: write it as key=value")
+        value = parse_yaml(raw, f"--set {short}", ConfigError)
+        result = _with_value(result, _split_key(key.strip()), value, short)
     return result
 
 
@@ -153,14 +143,15 @@ def _with_value(node: Any, parts: list[str], value: Any, text: str) -> Any:
         return value
     head, rest = parts[0], parts[1:]
     if isinstance(node, list):
-        if not head.isdigit() or int(head) >= len(node):
+        index = int(head) if head.isdecimal() and len(head) < 10 else len(node)
+        if index >= len(node):
             raise ConfigError(
-                f"--set {text}: '{head}' must be the number of one of {len(node)} items (from 0)"
+                f"--set {text}: {shown(head)} is not allowed; allowed: the number of one of "
+                f"{len(node)} items (from 0)"
             )
-        index = int(head)
         return [*node[:index], _with_value(node[index], rest, value, text), *node[index + 1 :]]
     if node is None:
         node = {}
     if not isinstance(node, Mapping):
-        raise ConfigError(f"--set {text}: '{head}' lies in {node!r}, which has no keys")
+        raise ConfigError(f"--set {text}: {shown(head)} lies in {shown(node)}, which has no keys")
     return {**node, head: _with_value(node.get(head), rest, value, text)}

@@ -78,7 +78,7 @@ def test_a_circle_of_includes_is_named(tmp_path: Path) -> None:
         ("- 1\n", "must be a mapping"),
         ("a: [1\n", "not valid YAML"),
         ("a: 2020-13-45\n", "not valid YAML"),
-        ("include: 3\n", "include must be a path"),
+        ("include: 3\n", "include: 3 is not allowed; allowed: a path or a list of paths"),
         ("include: nowhere.yaml\n", "there is no file"),
     ],
 )
@@ -119,10 +119,14 @@ def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
         ("seed", "key=value"),
         ("tasks.7=x", "number of one of 1 items"),
         ("tasks.one=x", "number of one of 1 items"),
+        ("tasks.²=x", "number of one of 1 items"),
+        (f"tasks.{'9' * 5000}=x", "number of one of 1 items"),
         ("seed.deeper=1", "has no keys"),
         ("a..b=1", "key.key=value"),
         ("a.=1", "key.key=value"),
         ("=1", "key=value"),
+        ('a."b=1', "dotted names in quotes"),
+        ('a."b"c=1', "dotted names in quotes"),
         ("a=[1", "while parsing"),
     ],
 )
