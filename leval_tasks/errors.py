@@ -1,17 +1,6 @@
 """What can be wrong with a task's data, tokenizer or context; settings are `SettingError`s."""
 
-from leval_border.errors import SettingError, UserError, one_of
-
-__all__ = [
-    "ContextLengthError",
-    "DataError",
-    "HubUnreachableError",
-    "PredictionError",
-    "SettingError",
-    "TaskError",
-    "TokenizerError",
-    "one_of",
-]
+from leval_border.errors import UserError
 
 
 class TaskError(UserError):

@@ -80,7 +80,8 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
         return Estimate(mean, stderr, low, high, n, groups, math.nan, "exact")
     if binary and mean in (0.0, 1.0):
         low, high = clopper_pearson(groups if mean == 1.0 else 0, groups, confidence)
-        return Estimate(mean, 0.0, low, high, n, groups, math.nan, "exact")
+        stderr = 0.0 if groups > 1 else math.nan
+        return Estimate(mean, stderr, low, high, n, groups, math.nan, "exact")
     sizes = np.bincount(index, minlength=groups).astype(np.float64)
     totals: Floats = np.bincount(index, weights=values, minlength=groups).astype(np.float64)
     _, stderr_, df = (float(x) for x in linearised_ratio(totals, sizes))

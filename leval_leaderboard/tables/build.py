@@ -7,7 +7,7 @@ from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.cells import COSTS, number_cell
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
-from leval_leaderboard.tables.names import CLOSED, POSGEN, TOPICS, length_label, task_label
+from leval_leaderboard.tables.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_tables
 from leval_leaderboard.tables.scores import score_table
@@ -33,7 +33,7 @@ def build_tables(
     scores = [entry for entry in shown if not entry.is_perplexity]
     tasks = {entry.task for entry in scores} - {""}
     tables = []
-    closed = [task for task in (*CLOSED, TOPICS) if task in tasks]
+    closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)

@@ -1,17 +1,12 @@
 """Names of tasks as the paper prints them, and which belong together."""
 
-CLOSED = {
-    "leval_coursera": "Coursera",
-    "leval_gsm": "GSM",
-    "leval_quality": "QuALITY",
-    "leval_toefl": "TOEFL",
-    "leval_codeu": "CodeU",
-    "leval_sfiction": "SFiction",
-}
+from leval_tasks.closed.catalog import TASKS
+
+CLOSED = {name: task.title for name, task in TASKS.items() if task.in_group}
 """The six tasks of the paper's Table 2, in its order; only all six have an average."""
 
-TOPICS = "leval_topic_retrieval"
-"""Stands beside the six, in no average."""
+BESIDE = {name: task.title for name, task in TASKS.items() if not task.in_group}
+"""Stand beside the six, in no average."""
 
 POSGEN = {
     "posgen_recursive": "Recursive",
@@ -20,7 +15,6 @@ POSGEN = {
 }
 
 OTHERS = {
-    TOPICS: "TopicRet",
     "ppl_govreport": "GovReport",
     "ppl_proofpile": "Proof-pile",
     "ppl_pg19": "PG19",
@@ -30,7 +24,7 @@ OTHERS = {
 
 def task_label(task: str) -> str:
     """Short name of a task for a column head."""
-    return (CLOSED | POSGEN | OTHERS).get(task, task)
+    return (CLOSED | BESIDE | POSGEN | OTHERS).get(task, task)
 
 
 def length_label(length: float | None) -> str:

@@ -16,7 +16,7 @@ from leval_leaderboard.tables.cells import (
 )
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
-from leval_leaderboard.tables.names import CLOSED, TOPICS, length_label, task_label
+from leval_leaderboard.tables.names import BESIDE, CLOSED, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_block, sizes_of
 
@@ -96,7 +96,7 @@ def score_table(
 def leaderboard_table(analysis: Analysis) -> Table:
     """Everything on one board: all tasks and perplexities, and the paper's rows of its models."""
     entries = [e for e in analysis.entries if e.score.primary and e.score.family not in HIDDEN]
-    columns = _columns(entries, (*CLOSED, TOPICS))
+    columns = _columns(entries, (*CLOSED, *BESIDE))
     blocks = [
         Block(name, tuple(_rows(block, columns)), model=block[0].run.model)
         for name, block in grouped(entries, lambda entry: entry.block).items()

@@ -7,7 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leval_tasks.errors import DataError, SettingError
+from leval_border.errors import SettingError
+from leval_tasks.errors import DataError
 from leval_tasks.perplexity.documents import Drawn, TokenizedText
 from leval_tasks.perplexity.model import Reader
 from leval_tasks.perplexity.settings import ReadingPlan

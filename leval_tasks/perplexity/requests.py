@@ -6,7 +6,7 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 
-from leval_tasks.errors import SettingError
+from leval_border.errors import SettingError
 from leval_tasks.perplexity.windows import Window
 
 REQUEST = "_loglikelihood_tokens"

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from leval_border.errors import SettingError
 from leval_tasks import data, sample
 from leval_tasks.closed import budget, counting, prompts
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.errors import ContextLengthError, SettingError
+from leval_tasks.errors import ContextLengthError
 
 
 @functools.cache
