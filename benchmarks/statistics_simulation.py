@@ -14,13 +14,10 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from leval_leaderboard.statistics import (
-    clopper_pearson,
-    holm,
-    linearised_ratio,
-    mcnemar_exact,
-    sign_flip_p,
-)
+from leval_leaderboard.statistics.exact import clopper_pearson, mcnemar_exact
+from leval_leaderboard.statistics.holm import holm
+from leval_leaderboard.statistics.paired import sign_flip_p
+from leval_tasks.statistics import linearised_ratio
 
 GROUPS = (7, 15, 50, 100)
 CORRELATIONS = (0.0, 0.05, 0.2)

@@ -8,7 +8,7 @@ from typing import Any
 
 from leval_leaderboard.results.discover import Found, find_runs, inside
 from leval_leaderboard.results.fields import ResultsError, read_model
-from leval_leaderboard.results.frames import sample_frame, score_frame
+from leval_leaderboard.results.frames import frame_of, score_record
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.samples import LoggedSamples, Names, Samples, read_samples
@@ -21,23 +21,17 @@ class Results:
     """Everything read from one or more folders.
 
     `scores`: one for each run, task and metric, runs in order. `runs[score.run]` is a score's run.
-    `samples[run, task]`: the numbers of each question, where they were logged; `names` are those of
-    the questions and documents in them.
+    `samples[run, task]`: the numbers of each question, where they were logged.
     """
 
     scores: list[Score]
     runs: list[Run]
     samples: Mapping[tuple[int, str], Samples]
-    names: Names
     warnings: list[str] = field(default_factory=list)
 
     def frame(self) -> Any:
-        """The scores as a pandas frame, a row each (`SCORE_COLUMNS`)."""
-        return score_frame(self)
-
-    def samples_frame(self) -> Any:
-        """The samples as a pandas frame, a row for each run, task, metric and question."""
-        return sample_frame(self)
+        """The scores as a pandas frame, a row each; a missing number is NaN."""
+        return frame_of(score_record(score, self.runs[score.run]) for score in self.scores)
 
 
 def load_results(*folders: Path) -> Results:
@@ -51,8 +45,9 @@ def load_results(*folders: Path) -> Results:
     Raises:
         ResultsError: no such folder, nothing in it, or a newer schema.
     """
-    results = Results([], [], {}, Names())
+    names = Names()
     samples: dict[tuple[int, str], Samples] = {}
+    results = Results([], [], samples)
     for run, files, hashes in _in_order(_unique(folders, results.warnings)):
         index = len(results.runs)
         try:
@@ -63,8 +58,7 @@ def load_results(*folders: Path) -> Results:
         results.runs.append(run)
         results.scores += scores or _without_numbers(run, index)
         for task, (path, lists) in logged.items():
-            samples[index, task] = lists.compact(path, results.names)
-    results.samples = samples
+            samples[index, task] = lists.compact(path, names)
     return results
 
 

@@ -30,16 +30,9 @@ class Names:
         self._codes: dict[str, int] = {}
 
     def codes(self, names: Iterable[str]) -> Codes:
-        """A number for each name, the same one in every call."""
+        """A number for each name, the same one in every call, from 0 in the order they come."""
         known = self._codes
         return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int32)
-
-    def __getitem__(self, code: int) -> str:
-        return self.all()[code]
-
-    def all(self) -> list[str]:
-        """Every name, at the place of its number."""
-        return list(self._codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +66,14 @@ class Ratios:
 class Samples:
     """The numbers of one task of one run; arrays `[n]`, a place a question.
 
-    `questions`, `documents` and `clusters` are numbers of `Results.names`. `metrics` holds
-    numerators and denominators, NaN where a question has none; `unparsed` and `truncated` are NaN
-    where they were not logged. `path` is the file with the texts.
+    `questions` and `clusters` are numbers for names, the same in all runs. `metrics` holds
+    numerators and denominators, NaN where a question has none. `path` is the file with the texts.
     """
 
     path: Path
     questions: Codes
-    documents: Codes
     clusters: Codes
     metrics: Mapping[str, tuple[Floats, Floats]]
-    unparsed: npt.NDArray[np.float32]
-    truncated: npt.NDArray[np.float32]
 
     def ratios(self, metric: str) -> Ratios | None:
         """A metric of the questions that have it; None if it was not logged."""
@@ -105,7 +94,6 @@ class LoggedSamples:
 
     questions: list[str] = field(default_factory=list)
     clusters: list[str] = field(default_factory=list)
-    documents: list[str] = field(default_factory=list)
     golds: list[str] = field(default_factory=list)
     metrics: dict[str, list[tuple[float, float] | None]] = field(default_factory=dict)
     flags: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FLAGS})
@@ -121,11 +109,8 @@ class LoggedSamples:
         return Samples(
             path,
             names.codes(self.questions),
-            names.codes(self.documents),
             names.codes(self.clusters),
             {metric: (both[:, 0].copy(), both[:, 1].copy()) for metric, both in pairs.items()},
-            np.array(self.flags["unparsed"], dtype=np.float32),
-            np.array(self.flags["truncated"], dtype=np.float32),
         )
 
 
@@ -205,10 +190,9 @@ def read_samples(path: Path) -> LoggedSamples:
 
 def _append(samples: LoggedSamples, row: dict[str, Any]) -> None:
     """Add one sample's numbers."""
-    question, document, cluster = question_key(row)
+    question, _, cluster = question_key(row)
     seen = len(samples.questions)
     samples.questions.append(question)
-    samples.documents.append(document)
     samples.clusters.append(cluster)
     doc = row.get("doc")
     gold = doc.get("gold") if isinstance(doc, dict) else None

@@ -35,20 +35,6 @@ class Estimate:
     method: str
 
 
-def cluster_sums(values: Floats, clusters: npt.NDArray[np.int64], groups: int) -> Floats:
-    """Sum `values [..., n]` over questions within each cluster: `[..., groups]`.
-
-    Args:
-        values: one number a question, any leading dimensions.
-        clusters: cluster index of each question, `0 <= index < groups`.
-        groups: number of clusters.
-    """
-    members = np.zeros((clusters.size, groups))
-    members[np.arange(clusters.size), clusters] = 1.0
-    sums: Floats = values @ members
-    return sums
-
-
 def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) -> Estimate:
     """Mean score with an interval that respects documents.
 

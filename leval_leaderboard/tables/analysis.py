@@ -12,15 +12,9 @@ import numpy as np
 from leval_leaderboard.results import Results, ResultsError, Score
 from leval_leaderboard.results.samples import Ratios
 from leval_leaderboard.results.scores import lower_is_better
-from leval_leaderboard.statistics import (
-    Comparison,
-    Estimate,
-    compare_perplexities,
-    compare_scores,
-    estimate_mean,
-    estimate_ratio,
-    holm,
-)
+from leval_leaderboard.statistics.clustered import Estimate, estimate_mean, estimate_ratio
+from leval_leaderboard.statistics.holm import holm
+from leval_leaderboard.statistics.paired import Comparison, compare_perplexities, compare_scores
 from leval_leaderboard.tables.blocks import block_titles, method_labels
 from leval_leaderboard.tables.entries import CANNOT_TELL, SIGNIFICANT, Difference, Entry
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from leval_leaderboard.results import ResultsError
 from leval_leaderboard.results.samples import Floats, Samples
-from leval_leaderboard.statistics import compare_perplexities
+from leval_leaderboard.statistics.paired import compare_perplexities
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table

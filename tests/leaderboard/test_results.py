@@ -36,9 +36,9 @@ def test_a_cell_becomes_tidy_rows(tmp_path):
     assert (row["n"], row["clusters"], row["status"]) == (100, 100, "done")
     assert row["cut"] == pytest.approx(0.34)
     assert row["tokens_per_second"] == pytest.approx(102000 / 50)
-    samples = results.samples_frame()
-    assert set(samples["metric"]) == {"exact_match", "exact_match_strict"}
-    assert (samples["metric"] == "exact_match").sum() == 100
+    samples = results.samples[0, "leval_gsm"]
+    assert set(samples.metrics) == {"exact_match", "exact_match_strict"}
+    assert samples.ratios("exact_match").numerator.tolist() == [r["exact_match"] for r in GSM]
     assert results.runs[0].command.endswith("--only ab12")
 
 

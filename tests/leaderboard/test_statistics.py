@@ -11,18 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import linalg, stats
 
-from leval_leaderboard.statistics import (
-    clopper_pearson,
+from leval_leaderboard.statistics.clustered import estimate_mean, estimate_ratio
+from leval_leaderboard.statistics.exact import clopper_pearson, mcnemar_exact
+from leval_leaderboard.statistics.holm import holm
+from leval_leaderboard.statistics.paired import (
     compare_perplexities,
     compare_scores,
-    estimate_mean,
-    estimate_ratio,
-    holm,
-    linearised_ratio,
-    mcnemar_exact,
     sign_flip_p,
     smallest_p,
 )
+from leval_tasks.statistics import linearised_ratio
 
 
 def bell_mccaffrey(values, clusters):
