@@ -30,7 +30,8 @@ class PublishedFile:
         documents: number of records.
         questions: number of questions in all records.
         sha256: of the file, None where no copy was at hand.
-        git_blob: SHA-1 that git gives the file, for the one without a SHA-256.
+        git_blob: SHA-1 that git gives the file, for the one without a SHA-256. With neither, a file
+            with as many documents and questions is taken for it.
     """
 
     name: str

@@ -133,6 +133,15 @@ def test_published_files_are_verified(real_data, task):
     assert (len(file.records), file.questions) == (task.file.documents, task.file.questions)
 
 
+def test_file_without_a_known_hash_is_known_by_its_counts(tmp_path):
+    source = dataclasses.replace(write(tmp_path, "new.jsonl", ROW), own=False)
+    file = PublishedFile(name="new.jsonl", documents=1, questions=1)
+    assert not data.load(source, dataclasses.replace(TOEFL, file=file)).verified
+    other = dataclasses.replace(TOEFL, file=dataclasses.replace(file, questions=2))
+    with pytest.raises(DataError, match="published: 1 and 2"):
+        data.load(source, other)
+
+
 def test_git_blob_identifies_the_file_without_a_sha256():
     # `printf 'hello\n' | git hash-object --stdin`
     blob = "ce013625030ba8dba906f756967f9e9ca394464a"
