@@ -160,11 +160,12 @@ def _run(
                 f"{folder}: {len(stock.cells)} cells, {len(stock.finished)} done, "
                 f"{len(stock.pending)} to do"
             )
-            with _display(stock, folder) as progress:
-                outcomes = runner.run_pending(stock, folder, resume, executor, progress)
-            reported = True
-            if stock.finished or any(each.ok for each in outcomes):
-                reported = _report(folder)
+            outcomes: list[CellOutcome] = []
+            if stock.pending:
+                with _display(stock, folder) as progress:
+                    outcomes = runner.run_pending(stock, folder, resume, executor, progress)
+            finished = stock.finished or any(each.ok for each in outcomes)
+            reported = _report(folder) if finished else True
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {resume}", err=True)
         return 130
@@ -189,7 +190,7 @@ def _as_interrupt(number: int, frame: object) -> None:
 def _display(stock: "Stock", folder: Path) -> "Progress":
     from leval_sweep.progress import LiveProgress, PlainProgress
 
-    display = LiveProgress if sys.stdout.isatty() and stock.pending else PlainProgress
+    display = LiveProgress if sys.stdout.isatty() else PlainProgress
     return display(stock.pending, len(stock.finished), stock.pace(folder), folder)
 
 

@@ -15,6 +15,7 @@ from leval_sweep.config import (
     CellRequest,
     ModelConfig,
     SweepConfig,
+    TaskSettings,
     expand,
     task_names,
 )
@@ -29,7 +30,6 @@ from leval_sweep.identity import (
     package_versions,
 )
 from resonance_vllm import backend_args
-from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.positions import ModelPositions
 
 # Arguments that may name a further folder of weights or tokenizer files.
@@ -102,41 +102,55 @@ def find_model(model: ModelConfig) -> ModelFiles:
 
 def _argument_identity(model: ModelConfig) -> dict[str, Any]:
     """The user's arguments with every folder of files replaced by the hashes of its files."""
-    found = dict(model.args)
+    args = dict(model.args)
     for key in FOLDER_ARGS:
-        value = found.get(key)
-        if not isinstance(value, str):
-            continue
-        folder = user_path(value, f"models.{model.name}.args.{key}")
-        if folder.is_dir():
-            found[key] = folder_hashes(folder, MODEL_SUFFIXES)
-    return found
+        if isinstance(args.get(key), str):
+            folder = user_path(args[key], f"models.{model.name}.args.{key}")
+            args[key] = folder_hashes(folder, MODEL_SUFFIXES) if folder.is_dir() else args[key]
+    return args
 
 
-def _model_args(
-    request: CellRequest, rope: RopeSpec | None, files: ModelFiles, precision: str
-) -> dict[str, Any]:
-    """lm-eval's `model_args` of a cell: the user's, and what RoPE and length need."""
-    model = request.model
+def _method(
+    request: CellRequest, files: ModelFiles, precision: str
+) -> tuple[MethodRecord, dict[str, Any]]:
+    """The method as it is recorded, and lm-eval's `model_args`: the user's and what it needs.
+
+    Raises:
+        ConfigError: RoPE settings, length and model do not go together.
+    """
+    model, rope = request.model, None
+    library = ROPE_BACKENDS.get(model.backend)
     args: dict[str, Any] = dict(model.args)
-    if files.positions is not None and model.backend in ROPE_BACKENDS:
+    if library is None or files.positions is None:
+        args["model" if "completions" in model.backend else "pretrained"] = files.path
+        if request.context_length:
+            args["max_length"] = request.context_length
+        served = MethodRecord(name=request.method, rope_parameters=None, rope_precision=precision)
+        return served, args
+    try:
+        if request.rope is not None:
+            rope = files.positions.complete(request.rope)
         args |= backend_args.model_args(
             rope,
             files.positions,
-            library=ROPE_BACKENDS[model.backend],
+            library=library,
             model_path=files.path,
             context_length=request.context_length,
             rope_precision=precision,
         )
-        args["dtype"] = model.dtype
-        if model.revision and files.path == model.path:
-            args["revision"] = model.revision
-        return args
-    key = "model" if "completions" in model.backend else "pretrained"
-    args[key] = files.path
-    if request.context_length:
-        args["max_length"] = request.context_length
-    return args
+    except ValueError as error:
+        length = f" @ {request.context_length}" if request.context_length else ""
+        where = f"model '{model.name}', method '{request.method}'{length}"
+        raise ConfigError(f"{where}: {error}") from error
+    args["dtype"] = model.dtype
+    if model.revision and files.path == model.path:
+        args["revision"] = model.revision
+    record = MethodRecord(
+        name=request.method,
+        rope_parameters=None if rope is None else rope.to_dict(),
+        rope_precision=backend_args.effective_rope_precision(library, precision),
+    )
+    return record, args
 
 
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
@@ -146,32 +160,15 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         ConfigError: RoPE settings, length and model do not go together.
     """
     model, task = request.model, request.task
-    rope = None
-    try:
-        if request.rope is not None and files.positions is not None:
-            rope = files.positions.complete(request.rope)
-        model_args = _model_args(request, rope, files, config.rope_precision)
-    except ValueError as error:
-        length = f" @ {request.context_length}" if request.context_length else ""
-        where = f"model '{model.name}', method '{request.method}'{length}"
-        raise ConfigError(f"{where}: {error}") from error
-    rope_parameters = None if rope is None else rope.to_dict()
-    precision: str = config.rope_precision
-    if model.backend in ROPE_BACKENDS:
-        precision = backend_args.effective_rope_precision(ROPE_BACKENDS[model.backend], precision)
-    context_length = model_args.get("max_length") or model_args.get("max_model_len")
+    method, model_args = _method(request, files, config.rope_precision)
     asked: dict[str, Any] = {
         "tasks": task.tasks,
-        "metadata": task.metadata,
-        "gen_kwargs": task.gen_kwargs,
-        "task_gen_kwargs": task.task_gen_kwargs,
-        "limit": task.limit,
-        "num_fewshot": task.num_fewshot,
+        **{name: getattr(task, name) for name in TaskSettings.model_fields},
         "seed": config.seed,
         "apply_chat_template": model.apply_chat_template,
         "batch_size": model.batch_size,
         "device": model.device,
-        "context_length": context_length,
+        "context_length": model_args.get("max_length") or model_args.get("max_model_len"),
         "use_cache": config.use_cache,
     }
     versions = package_versions(model.backend)
@@ -184,8 +181,8 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
             "dtype": model.dtype,
             "args": _argument_identity(model),
         },
-        "rope_parameters": rope_parameters,
-        "rope_precision": precision,
+        "rope_parameters": method.rope_parameters,
+        "rope_precision": method.rope_precision,
         **asked,
         "metadata": {key: value for key, value in task.metadata.items() if key != "data_dir"},
         "task_versions": own_tasks.versions(task.tasks),
@@ -204,9 +201,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
             dtype=model.dtype,
             args=model.args,
         ),
-        method=MethodRecord(
-            name=request.method, rope_parameters=rope_parameters, rope_precision=precision
-        ),
+        method=method,
         **asked,
         confirm_run_unsafe_code=config.confirm_run_unsafe_code,
         baseline=config.baseline,
@@ -233,18 +228,17 @@ def plan(config: SweepConfig) -> list[PlannedCell]:
     own_tasks.check_names(task_names(config))
     for task in config.tasks:
         own_tasks.check_settings(task.tasks, task.metadata)
-    found: dict[tuple[str, str | None, str], ModelFiles] = {}
+    files: dict[tuple[str, str | None, str], ModelFiles] = {}
     cells: dict[str, PlannedCell] = {}
     for request in expand(config):
         key = (request.model.path, request.model.revision, request.model.backend)
-        if key not in found:
-            found[key] = find_model(request.model)
-        cell = resolve(request, config, found[key])
+        if key not in files:
+            files[key] = find_model(request.model)
+        cell = resolve(request, config, files[key])
         if cell.id in cells:
             raise ConfigError(
                 f"two cells compute the same: '{cells[cell.id].record.title}' and "
-                f"'{cell.record.title}'; "
-                "leave one out"
+                f"'{cell.record.title}'; leave one out"
             )
         # Tables follow the config; folders are named by hashes and say nothing of it.
         record = cell.record.model_copy(update={"place": len(cells)})

@@ -26,8 +26,8 @@ def shipped_folder() -> Path:
 def shipped_sweeps() -> dict[str, Path]:
     """Name (path below `sweeps/` without suffix) -> file of every shipped sweep config."""
     folder = shipped_folder() / "sweeps"
-    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
 def find_config(name: str) -> Path:

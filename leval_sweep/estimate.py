@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from leval_backends import reading_once
-from leval_border.files import user_path
+from leval_border.files import json_lines, user_path
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, read_metadata
@@ -54,12 +54,12 @@ def documents(file: str, source: str) -> Sizes | None:
 
         records: Iterable[Any] = sample.documents(file) if file in sample.FILES else []
     else:
-        found = sorted(user_path(source).rglob(file)) if source else []
-        if not found:
+        paths = sorted(user_path(source).rglob(file)) if source else []
+        if not paths:
             return None
         try:
-            with found[0].open(encoding="utf-8") as handle:
-                records = [json.loads(line) for line in handle if line.strip()]
+            text = paths[0].read_text(encoding="utf-8")
+            records = [json.loads(line) for _, line in json_lines(text)]
         except (OSError, ValueError):
             return None
     sizes = []

@@ -128,13 +128,13 @@ def package_versions(backend: str) -> dict[str, str]:
     """Installed versions of the packages that decide what a backend computes."""
     library = libraries().get(backend, "")
     names = ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(library, ()))
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def folder_hashes(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:

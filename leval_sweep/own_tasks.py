@@ -78,8 +78,8 @@ def _class_version(content: dict[str, Any]) -> str:
     reference = str(content.get("class", "")).removeprefix("!function ")
     module = reference.split(".")[1:-1]
     path = Path(str(files("leval_tasks"))).joinpath(*module).with_suffix(".py")
-    found = re.search(r"^VERSION\b.*?= *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else "none"
+    match = re.search(r"^VERSION\b.*?= *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return match[1] if match else "none"
 
 
 @cache
@@ -127,13 +127,13 @@ def versions(names: Iterable[str]) -> dict[str, str]:
     beside it. Tasks of lm-eval go by its version, recorded with the packages.
     """
     known = own_tasks()
-    found = {}
+    versions: dict[str, str] = {}
     for name in [*names, *members(names)]:
         if name in known:
-            found[name] = known[name].version
+            versions[name] = known[name].version
         else:
-            found[name] = _folder_hash(Path(name).parent) if is_file(name) else "lm_eval"
-    return found
+            versions[name] = _folder_hash(Path(name).parent) if is_file(name) else "lm_eval"
+    return versions
 
 
 def _folder_hash(folder: Path) -> str:
