@@ -11,7 +11,7 @@ from leval_leaderboard.results.fields import ResultsError, read_model
 from leval_leaderboard.results.frames import frame_of, score_record
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run
-from leval_leaderboard.results.samples import LoggedSamples, Names, Samples, read_samples
+from leval_leaderboard.results.samples import LoggedSamples, Names, Ratios, Samples, read_samples
 from leval_leaderboard.results.scores import Score
 from leval_leaderboard.results.task_scores import task_scores
 
@@ -28,6 +28,11 @@ class Results:
     runs: list[Run]
     samples: Mapping[tuple[int, str], Samples]
     warnings: list[str] = field(default_factory=list)
+
+    def ratios(self, score: Score) -> Ratios | None:
+        """The questions behind a score; None where they were not logged."""
+        samples = self.samples.get((score.run, score.task))
+        return samples.ratios(score.metric) if samples else None
 
     def frame(self) -> Any:
         """The scores as a pandas frame, a row each; a missing number is NaN."""
@@ -64,31 +69,31 @@ def load_results(*folders: Path) -> Results:
 
 def _unique(folders: tuple[Path, ...], warnings: list[str]) -> list[Found]:
     """Every run once."""
-    found: dict[str, Found] = {}
+    runs: dict[str, Found] = {}
     for folder in folders:
         for run, files, hashes in find_runs(folder):
             key = f"{run.run_id} {run.folder}" if run.status == "malformed" else run.run_id
-            other = found.get(key)
+            other = runs.get(key)
             if other is not None:
                 warnings.append(f"{run.run_id} was found twice; the one created last is used")
                 if _age(other[0]) >= _age(run):
                     continue
-            found[key] = (run, files, hashes)
-    if not found:
+            runs[key] = (run, files, hashes)
+    if not runs:
         raise ResultsError(
             f"{', '.join(str(f) for f in folders)}: no cell.json and no results_*.json below it"
         )
-    return list(found.values())
+    return list(runs.values())
 
 
 def _age(run: Run) -> tuple[bool, str]:
     return run.status == "done", run.created
 
 
-def _in_order(found: list[Found]) -> list[Found]:
-    parents = {run.folder.parent: None for run, *_ in found}
+def _in_order(runs: list[Found]) -> list[Found]:
+    parents = {run.folder.parent: None for run, *_ in runs}
     sweeps = {folder: at for at, folder in enumerate(parents)}
-    return sorted(found, key=lambda each: (sweeps[each[0].folder.parent], each[0].place))
+    return sorted(runs, key=lambda each: (sweeps[each[0].folder.parent], each[0].place))
 
 
 def _without_numbers(run: Run, index: int) -> list[Score]:

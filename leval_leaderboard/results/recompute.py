@@ -46,14 +46,14 @@ def figures(task: str, metric: str, chosen: str, values: Values) -> list[float |
     Raises:
         NotRecomputableError: the samples do not log what it was made of.
     """
-    own = values.get((chosen, metric))
-    if own is None:
+    logged = values.get((chosen, metric))
+    if logged is None:
         if metric.endswith("_stderr"):
             return [_stderr_of_mean(values.get((chosen, metric.removesuffix("_stderr"))))]
         raise NotRecomputableError("the samples do not log it")
     if metric.endswith("_stderr") and task.startswith(OURS):
-        return _our_stderr(metric, own)
-    known = [value for value in own if value is not None]
+        return _our_stderr(metric, logged)
+    known = [value for value in logged if value is not None]
     numbers = [number for value in known if (number := finite(value)) is not None]
     if known and len(numbers) == len(known):
         return [math.fsum(numbers) / len(numbers)]

@@ -141,10 +141,10 @@ def question_key(row: dict[str, Any]) -> tuple[str, str, str]:
     """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
     doc = row.get("doc")
     doc = doc if isinstance(doc, dict) else {}
-    own = f"{row.get('doc_id')}"[:300]
+    number = f"{row.get('doc_id')}"[:300]
     document = doc.get("document_id")
     if not isinstance(document, str | int) or isinstance(document, bool):
-        return own, own, own
+        return number, number, number
     cluster = doc.get("cluster", document)
     question = doc.get("question_id")
     key = f"{document}" if question is None else f"{document}#{question}"

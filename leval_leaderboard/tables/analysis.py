@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from leval_leaderboard.results import Results, ResultsError, Score
+from leval_border.errors import one_of
+from leval_leaderboard.results import Results
 from leval_leaderboard.results.samples import Ratios
 from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.statistics.clustered import Estimate, estimate_mean, estimate_ratio
@@ -40,7 +41,7 @@ class Analysis:
         """The same with another baseline in every block that has this method.
 
         Raises:
-            ResultsError: no run has that method.
+            SettingError: no run has that method.
         """
         return _compared(self.entries, self.results, baseline)
 
@@ -60,12 +61,12 @@ def analyse(results: Results, baseline: str | None = None) -> Analysis:
             (a method of that name is plain RoPE), else no comparison is made.
 
     Raises:
-        ResultsError: `baseline` is given and no run has that method.
+        SettingError: `baseline` is given and no run has that method.
     """
     blocks = block_titles(results.scores, results.runs)
     labels = method_labels(results.scores, results.runs, blocks)
     entries = [
-        _estimated(Entry(score, results.runs[score.run], block, label), _ratios(results, score))
+        _estimated(Entry(score, results.runs[score.run], block, label), results.ratios(score))
         for score, block, label in zip(results.scores, blocks, labels, strict=True)
     ]
     return _compared(_ranked(entries), results, baseline)
@@ -77,11 +78,6 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     for item in items:
         groups[key(item)].append(item)
     return dict(groups)
-
-
-def _ratios(results: Results, score: Score) -> Ratios | None:
-    samples = results.samples.get((score.run, score.task))
-    return samples.ratios(score.metric) if samples else None
 
 
 def _family(entry: Entry) -> tuple[str, str, str, int | None]:
@@ -136,9 +132,9 @@ def _ranked(entries: Sequence[Entry]) -> list[Entry]:
         if entry.score.finished:
             values[_family(entry)].add(_rounded(entry))
     orders = {
-        (block, task, metric, length): sorted(found, reverse=not lower_is_better(metric))
-        for (block, task, metric, length), found in values.items()
-        if len(found) > 1
+        family: sorted(distinct, reverse=not lower_is_better(family[2]))
+        for family, distinct in values.items()
+        if len(distinct) > 1
     }
     return [
         dataclasses.replace(entry, rank=orders[key].index(_rounded(entry)) + 1)
@@ -161,11 +157,8 @@ def _baseline(entries: Sequence[Entry], wanted: str | None) -> str:
 
 def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) -> Analysis:
     """Paired comparison with the baseline, corrected within task, metric and context length."""
-    methods = {entry.label for entry in entries}
-    if wanted is not None and wanted not in methods:
-        raise ResultsError(
-            f"baseline: no run has the method '{wanted}'; methods: {', '.join(sorted(methods))}"
-        )
+    if wanted is not None:
+        one_of("baseline", wanted, sorted({entry.label for entry in entries}))
     baselines = {
         block: _baseline(part, wanted)
         for block, part in grouped(entries, lambda entry: entry.block).items()
@@ -185,13 +178,13 @@ def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) ->
 
 def _differences(family: list[Entry], base: Entry, results: Results) -> dict[int, Difference]:
     """`id(entry) -> difference` of every rival of the baseline that can be paired with it."""
-    baseline = _ratios(results, base.score)
+    baseline = results.ratios(base.score)
     if baseline is None:
         return {}
     rivals = [
         (entry, ratios)
         for entry in family
-        if entry is not base and (ratios := _ratios(results, entry.score)) is not None
+        if entry is not base and (ratios := results.ratios(entry.score)) is not None
     ]
     threshold = LEVEL / max(1, len(rivals))
     metric = base.score.metric

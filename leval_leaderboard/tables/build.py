@@ -90,7 +90,7 @@ def _by_length(title: str, entries: Sequence[Entry], notes: tuple[str, ...] = ()
             score = of_method[0].score
             cells = (Cell(label), *(number_cell(at.get(length)) for length in lengths))
             rows.append(Row(cells, "ours", label, None, score.partial, score.sample))
-        blocks.append(Block(name, tuple(rows), model=block[0].run.model))
+        blocks.append(Block(name, tuple(rows)))
     columns = (Column("Method", numeric=False, kind="name"), *map(_length_column, lengths))
     return Table(title, columns, tuple(blocks), notes)
 

@@ -74,7 +74,7 @@ class Average:
     stderr: float | None
 
 
-def average(entries: Iterable[Entry | None]) -> Average | None:
+def average_of(entries: Iterable[Entry | None]) -> Average | None:
     """The average of some entries; None if one of them has no number."""
     values, squares = [], []
     for entry in entries:
@@ -86,14 +86,14 @@ def average(entries: Iterable[Entry | None]) -> Average | None:
     return Average(sum(values) / len(values), stderr if math.isfinite(stderr) else None)
 
 
-def average_cell(mine: Average | None, rivals: Iterable[Average | None]) -> Cell:
+def average_cell(average: Average | None, rivals: Iterable[Average | None]) -> Cell:
     """An average in percent, ranked among all that stand beside it (itself included)."""
-    if mine is None:
+    if average is None:
         return Cell("–")
     values = sorted({round(each.value, 12) for each in rivals if each}, reverse=True)
-    rank = values.index(round(mine.value, 12)) + 1 if len(values) > 1 else 0
-    spread = "" if mine.stderr is None else f"{100 * mine.stderr:.2f}"
-    value = 100 * mine.value
+    rank = values.index(round(average.value, 12)) + 1 if len(values) > 1 else 0
+    spread = "" if average.stderr is None else f"{100 * average.stderr:.2f}"
+    value = 100 * average.value
     return Cell(f"{value:.2f}", value, spread, "", emphasis_of(rank), rank=rank)
 
 

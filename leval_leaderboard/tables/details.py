@@ -46,7 +46,7 @@ Record = Mapping[str, str | float | None]
 
 def _record(entry: Entry, analysis: Analysis) -> Record:
     """What stands in each column."""
-    score, run, found = entry.score, entry.run, entry.difference
+    score, run, difference = entry.score, entry.run, entry.difference
     times = score.percent
 
     def shown(number: float | None) -> float | None:
@@ -60,11 +60,11 @@ def _record(entry: Entry, analysis: Analysis) -> Record:
         "low": shown(entry.low), "high": shown(entry.high), "rank": entry.rank,
         "n": score.n, "clusters": score.clusters, "chance": score.chance, "cut": score.cut,
         "unparsed": score.unparsed,
-        **({} if found is None else {
-            "difference": shown(found.difference), "diff_low": shown(found.low),
-            "diff_high": shown(found.high), "p": found.p, "p_holm": found.p_holm,
-            "smallest_p": found.smallest_p, "wins": found.wins, "ties": found.ties,
-            "losses": found.losses, "detectable": shown(found.detectable),
+        **({} if difference is None else {
+            "difference": shown(difference.difference), "diff_low": shown(difference.low),
+            "diff_high": shown(difference.high), "p": difference.p, "p_holm": difference.p_holm,
+            "smallest_p": difference.smallest_p, "wins": difference.wins, "ties": difference.ties,
+            "losses": difference.losses, "detectable": shown(difference.detectable),
         }),
         "limit": run.limit, "seconds": run.seconds, "tokens_per_second": run.tokens_per_second,
         **{name: run.telemetry.get(name) for name in TELEMETRY},

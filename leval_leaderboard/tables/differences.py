@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from leval_leaderboard.results import ResultsError
-from leval_leaderboard.results.samples import Floats, Samples
+from leval_border.errors import SettingError, one_of
+from leval_leaderboard.results import Results, ResultsError
+from leval_leaderboard.results.samples import Floats
 from leval_leaderboard.statistics.paired import compare_perplexities
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
@@ -30,25 +30,23 @@ NOTES = (
     "all: the documents of every text together, weighted by their tokens",
 )
 
-AllSamples = Mapping[tuple[int, str], Samples]
-
 
 def parse_pairs(pairs: Sequence[str]) -> list[tuple[str, str]]:
     """`METHOD:BASELINE` texts as pairs.
 
     Raises:
-        ResultsError: a text of another form, or a method paired with itself.
+        SettingError: a text of another form, or a method paired with itself.
     """
-    found = []
+    parsed = []
     for pair in pairs:
         method, colon, baseline = (part.strip() for part in pair.partition(":"))
         if not (method and colon and baseline) or ":" in baseline or method == baseline:
-            raise ResultsError(
+            raise SettingError(
                 f"pair: '{pair}' must name two methods as METHOD:BASELINE, for example "
                 "resonance_yarn:yarn"
             )
-        found.append((method, baseline))
-    return found
+        parsed.append((method, baseline))
+    return parsed
 
 
 def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Table:
@@ -59,26 +57,29 @@ def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Ta
         pairs: (method, baseline) by the names of the runs.
 
     Raises:
-        ResultsError: an unknown method, no perplexity that both methods of a pair have logged
-            samples of, or documents whose token counts differ between the two.
+        SettingError: an unknown method.
+        ResultsError: no perplexity that both methods of a pair have logged samples of, or documents
+            whose token counts differ between the two.
     """
-    labels = {entry.label for entry in analysis.entries}
-    unknown = sorted({name for pair in pairs for name in pair} - labels)
-    if unknown:
-        methods = ", ".join(sorted(labels))
-        raise ResultsError(f"pair: no run has the method '{unknown[0]}'; methods: {methods}")
-    curves = [e for e in analysis.entries if METRIC.fullmatch(e.score.metric)]
-    curves = [entry for entry in curves if entry.score.status == "done"]
-    samples = analysis.results.samples
+    labels = sorted({entry.label for entry in analysis.entries})
+    for name in (name for pair in pairs for name in pair):
+        one_of("pair", name, labels)
+    curves = [
+        entry
+        for entry in analysis.entries
+        if entry.score.status == "done" and METRIC.fullmatch(entry.score.metric)
+    ]
+    results = analysis.results
     blocks, used, documents = [], set(), set()
     for name, block in grouped(curves, lambda entry: entry.block).items():
         lines = []
         for method, baseline in pairs:
             entries = _pair_entries(block, method, baseline)
-            lines += _pair_rows(f"{method} − {baseline}", entries, samples)
+            lines += _pair_rows(f"{method} − {baseline}", entries, results)
             for sides in entries:
                 used |= {side.score.run for side in sides}
-                documents |= _documents(sides[0], samples)
+                if ratios := results.ratios(sides[0].score):
+                    documents |= {(sides[0].task, int(code)) for code in ratios.clusters}
         if lines:
             blocks.append(Block(name, tuple(lines)))
     if not blocks:
@@ -86,19 +87,13 @@ def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Ta
             f"pair: no perplexity that both methods of {', '.join(':'.join(p) for p in pairs)} "
             "have in one block with logged samples; run both with the same settings"
         )
-    runs = [analysis.results.runs[index] for index in sorted(used)]
+    runs = [results.runs[index] for index in sorted(used)]
     return Table(
         "Perplexity on the same documents: paired differences, nats a token",
         tuple(Column(label, numeric=at >= 3) for at, label in enumerate(COLUMNS)),
         tuple(blocks),
         (*NOTES, *run_provenance(runs, f"{len(documents)} documents")),
     )
-
-
-def _documents(entry: Entry, samples: AllSamples) -> set[tuple[str, int]]:
-    """`(task, document)` of what a run was asked."""
-    logged = samples.get((entry.score.run, entry.task))
-    return {(entry.task, int(code)) for code in logged.clusters} if logged else set()
 
 
 def _pair_entries(block: list[Entry], method: str, baseline: str) -> list[tuple[Entry, Entry]]:
@@ -122,59 +117,42 @@ def _positions(metric: str) -> tuple[int, int]:
     return (int(whole), 0) if whole else (int(end), int(start))
 
 
-def _pair_rows(name: str, entries: Sequence[tuple[Entry, Entry]], samples: AllSamples) -> list[Row]:
+def _pair_rows(name: str, entries: Sequence[tuple[Entry, Entry]], results: Results) -> list[Row]:
     rows = []
     for metric, pairs in grouped(entries, lambda pair: pair[0].score.metric).items():
-        parts = [(sides[0].task, _paired(*sides, samples)) for sides in pairs]
-        parts = [(task, part) for task, part in parts if part.tokens.size]
+        parts = [(sides[0].task, _paired(*sides, results)) for sides in pairs]
+        parts = [(task, part) for task, part in parts if part.size]
         if len(parts) > 1:
-            parts.append(("all", _Paired.joined([part for _, part in parts])))
+            parts.append(("all", np.concatenate([part for _, part in parts], axis=1)))
         rows += [_row(name, task, metric, part) for task, part in parts]
     return rows
 
 
-@dataclass(frozen=True)
-class _Paired:
-    """Nats of the method and of the baseline, and tokens, of each document of both: `[G]`."""
-
-    method: Floats
-    baseline: Floats
-    tokens: Floats
-
-    @staticmethod
-    def joined(parts: Sequence["_Paired"]) -> "_Paired":
-        return _Paired(
-            np.concatenate([part.method for part in parts]),
-            np.concatenate([part.baseline for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-        )
-
-
-def _paired(method: Entry, baseline: Entry, samples: AllSamples) -> _Paired:
-    task, metric = method.task, method.score.metric
-    logged = [samples.get((side.score.run, task)) for side in (method, baseline)]
-    ratios = [each.ratios(metric) if each else None for each in logged]
-    if ratios[0] is None or ratios[1] is None:
-        return _Paired(*np.zeros((3, 0)))
-    documents, nats, tokens = ratios[0].by_cluster()
-    others, base_nats, base_tokens = ratios[1].by_cluster()
+def _paired(method: Entry, baseline: Entry, results: Results) -> Floats:
+    """Nats of the method, of the baseline, and tokens, of each document of both: `[3, G]`."""
+    sides = [results.ratios(side.score) for side in (method, baseline)]
+    if sides[0] is None or sides[1] is None:
+        return np.zeros((3, 0))
+    documents, nats, tokens = sides[0].by_cluster()
+    others, base_nats, base_tokens = sides[1].by_cluster()
     _, left, right = np.intersect1d(documents, others, return_indices=True)
     left, right = left[tokens[left] > 0], right[tokens[left] > 0]
     if not np.array_equal(tokens[left], base_tokens[right]):
         raise ResultsError(
-            f"{task}, {metric}: a document has another number of tokens in the baseline; compare "
-            "runs of one tokenizer and the same settings"
+            f"{method.task}, {method.score.metric}: a document has another number of tokens in "
+            "the baseline; compare runs of one tokenizer and the same settings"
         )
-    return _Paired(nats[left], base_nats[right], tokens[left])
+    return np.stack([nats[left], base_nats[right], tokens[left]])
 
 
-def _row(name: str, task: str, metric: str, part: _Paired) -> Row:
-    means = [float(side.sum() / part.tokens.sum()) for side in (part.baseline, part.method)]
-    paired = compare_perplexities(part.method, part.baseline, part.tokens)
+def _row(name: str, task: str, metric: str, part: Floats) -> Row:
+    nats, base_nats, tokens = part
+    means = [float(side.sum() / tokens.sum()) for side in (base_nats, nats)]
+    paired = compare_perplexities(nats, base_nats, tokens)
     end, start = _positions(metric)
     length = f"{length_label(start)} to {length_label(end)}" if start else length_label(end)
     cells = [Cell(name), Cell(task_label(task)), Cell(length)]
-    documents = part.tokens.size
+    documents = tokens.size
     cells.append(Cell(str(documents), float(documents)))
     cells += [Cell(f"{mean:.4f}", mean) for mean in means]
     cells += [_signed(value) for value in (paired.difference, paired.low, paired.high)]

@@ -64,7 +64,6 @@ class Block:
     title: str
     rows: tuple[Row, ...]
     published: bool = False
-    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

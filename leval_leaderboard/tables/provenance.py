@@ -20,13 +20,13 @@ def provenance_notes(
         seeds: of each run.
         scale: how large an experiment this was, in words.
     """
-    found: dict[str, set[str]] = {}
+    known: dict[str, set[str]] = {}
     for mapping in versions:
         for name, version in mapping.items():
             if isinstance(version, str):
-                found.setdefault(str(name), set()).add(version)
+                known.setdefault(str(name), set()).add(version)
     notes = [f"Made by: {command}" for command in sorted({c for c in commands if c})]
-    listed = [f"{name} {' and '.join(sorted(each))}" for name, each in sorted(found.items())]
+    listed = [f"{name} {' and '.join(sorted(each))}" for name, each in sorted(known.items())]
     notes += [f"Versions: {', '.join(listed)}"] if listed else []
     named = sorted({str(seed) for seed in seeds if seed not in (None, "")})
     notes += [f"Seeds: {', '.join(named)}"] if named else []

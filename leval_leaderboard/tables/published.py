@@ -102,7 +102,7 @@ def published_block(model: str, columns: Sequence[Column]) -> Block:
             else:
                 cells.append(Cell("–"))
         rows.append(Row(tuple(cells), "published", method, length * 1024))
-    return Block(f"{model} (published)", tuple(rows), published=True, model=model)
+    return Block(f"{model} (published)", tuple(rows), published=True)
 
 
 def _table_2(models: list[str]) -> Table:

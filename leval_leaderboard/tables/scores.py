@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.cells import (
     COSTS,
-    average,
     average_cell,
+    average_of,
     chance_cell,
     cost_cell,
     counts_cell,
@@ -84,7 +84,6 @@ def score_table(
         Block(
             name,
             (*_rows(block, columns, more), *_information(block, columns, len(shares))),
-            model=block[0].run.model,
         )
         for name, block in grouped(entries, lambda entry: entry.block).items()
     ]
@@ -98,7 +97,7 @@ def leaderboard_table(analysis: Analysis) -> Table:
     entries = [e for e in analysis.entries if e.score.primary and e.score.family not in HIDDEN]
     columns = _columns(entries, (*CLOSED, *BESIDE))
     blocks = [
-        Block(name, tuple(_rows(block, columns)), model=block[0].run.model)
+        Block(name, tuple(_rows(block, columns)))
         for name, block in grouped(entries, lambda entry: entry.block).items()
     ]
     models = [entry.run.model for entry in analysis.entries]
@@ -138,19 +137,19 @@ def _rows(
     more: Callable[[Line], list[Cell]] = lambda line: [],
 ) -> list[Row]:
     """A row for each method and length; averages are ranked among those of one length."""
-    found = lines(block)
+    ordered = lines(block)
     at = _average_column(columns)
     averages = {}
     if at is not None:
-        for line in found:
-            averages[id(line)] = average(line.by_column.get(task) for task in CLOSED.values())
+        for line in ordered:
+            averages[id(line)] = average_of(line.by_column.get(task) for task in CLOSED.values())
     rows = []
-    for line in found:
+    for line in ordered:
         by_column = line.by_column
         cells = [Cell(line.label), Cell(length_label(line.length))]
         cells += [number_cell(by_column.get(column.label)) for column in columns[2:]]
         if at is not None:
-            rivals = [averages[id(other)] for other in found if other.length == line.length]
+            rivals = [averages[id(other)] for other in ordered if other.length == line.length]
             cells[at] = average_cell(averages[id(line)], rivals)
         scores = [entry.score for entry in line.entries]
         rows.append(

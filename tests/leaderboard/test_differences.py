@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
+from leval_border.errors import SettingError
 from leval_harness.main import cli
 from leval_leaderboard.results import ResultsError, load_results
 from leval_leaderboard.tables import analyse
@@ -121,10 +122,10 @@ def test_only_documents_of_both_count_and_failed_ones_do_not(tmp_path, drawn):
 
 def test_errors_name_what_is_wrong(results, tmp_path, drawn):
     analysis = analyse(load_results(results))
-    with pytest.raises(ResultsError, match="no run has the method 'yarn'; methods: resonance, ro"):
+    with pytest.raises(SettingError, match="pair: 'yarn' is not allowed; allowed: resonance, rope"):
         difference_table(analysis, [("yarn", "rope")])
     for text in ("yarn", "a:b:c", ":rope", "rope:rope"):
-        with pytest.raises(ResultsError, match="must name two methods as METHOD:BASELINE"):
+        with pytest.raises(SettingError, match="must name two methods as METHOD:BASELINE"):
             parse_pairs([text])
     nats = drawn["rope"]["ppl_pg19"]
     make.write_cell(tmp_path / "x", "a", {"ppl_pg19": samples(nats)}, method="rope")

@@ -7,9 +7,10 @@ import fixture_results as make
 import pytest
 from click.testing import CliRunner
 
+from leval_border.errors import SettingError
 from leval_harness.main import cli
 from leval_leaderboard.format_names import format_names
-from leval_leaderboard.results import ResultsError, Score, load_results
+from leval_leaderboard.results import Score, load_results
 from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
 from leval_leaderboard.tables.formats import load_format
 
@@ -107,7 +108,7 @@ def test_another_baseline_changes_comparisons_alone(analysis):
     assert again.entries == fresh.entries
     bare = [dataclasses.replace(entry, difference=None) for entry in analysis.entries]
     assert bare == [dataclasses.replace(entry, difference=None) for entry in again.entries]
-    with pytest.raises(ResultsError, match="no run has the method 'nope'"):
+    with pytest.raises(SettingError, match="baseline: 'nope' is not allowed"):
         analysis.against("nope")
 
 

@@ -12,7 +12,8 @@ import unicodedata
 import fixture_results as make
 import pytest
 
-from leval_leaderboard.results import ResultsError, load_results
+from leval_border.errors import SettingError
+from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import (
     Block,
     Cell,
@@ -171,7 +172,7 @@ def test_two_runs_in_one_place_keep_both(tmp_path):
 
 def test_unknown_baseline_is_an_error(tmp_path):
     closed(tmp_path, "a", 0.3, "yarn")
-    with pytest.raises(ResultsError, match="no run has the method 'nope'; methods: yarn"):
+    with pytest.raises(SettingError, match="baseline: 'nope' is not allowed; allowed: yarn"):
         table_of(tmp_path, baseline="nope")
 
 

@@ -38,9 +38,8 @@ def load_format(name: str) -> Format:
         SettingError: there is no such format.
     """
     one_of("format", name, format_names())
-    module = importlib.import_module(f"{__name__}.{name}")
-    found: Format = module.FORMAT
-    return found
+    form: Format = importlib.import_module(f"{__name__}.{name}").FORMAT
+    return form
 
 
 def render(tables: Sequence[Table], name: str) -> str:
