@@ -140,7 +140,7 @@ def places(node: Any, path: str = "") -> Iterator[str]:
         yield from places(value, f"{path}{key}/")
 
 
-@pytest.mark.parametrize("path", places(GOOD))
+@pytest.mark.parametrize("path", list(places(GOOD)))
 def test_whatever_stands_anywhere_is_a_config_or_an_error_with_its_place(path: str) -> None:
     for junk in JUNK:
         try:
