@@ -14,7 +14,9 @@ from leval_border.settings import Settings
 from resonance_vllm.core.errors import RopeConfigError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor
+else:
+    Tensor = Any
 
 
 def _whole(value: object) -> object:
@@ -47,6 +49,8 @@ class Method(Settings):
     """Frequency of feature j, as the documentation's table has it."""
     follows_length: ClassVar[bool] = False
     """Whether the frequencies change with every further token beyond `L`."""
+    hf_warns_of: ClassVar[tuple[str, ...]] = ()
+    """Keys of ours that transformers' own type of this name warns of."""
     vllm_class: ClassVar[str] = "RotaryEmbedding"
     """Class of vLLM whose table is replaced."""
     vllm_arguments: ClassVar[Mapping[str, str]] = {}
@@ -127,7 +131,7 @@ class Method(Settings):
         """Length in tokens beyond which other frequencies apply; None where there is none."""
         return None
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Inverse frequencies without Resonance.
 
         Args:
@@ -164,6 +168,9 @@ class Method(Settings):
 
     def for_transformers(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """`rope_parameters` (complete, ours) with the keys that transformers knows."""
+        if parameters["rope_type"] == self.name:
+            for key in self.hf_warns_of:
+                parameters.pop(key, None)
         return parameters
 
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -176,7 +183,7 @@ class Method(Settings):
 
 
 class ScaledMethod(Method):
-    """A method that extends the trained length by a factor."""
+    """A method that extends the trained length by a factor; factor 1 is plain RoPE."""
 
     factor: float = Field(ge=1, examples=[8.0], description="Context extension s.")
     original_max_position_embeddings: Tokens | None = Field(
@@ -198,7 +205,7 @@ class ScaledMethod(Method):
         return int((self.original_max_position_embeddings or positions) * self.factor)
 
 
-def plain_frequencies(base: float, dim: int) -> "Tensor":
+def plain_frequencies(base: float, dim: int) -> Tensor:
     """`b^(-2j/d)`, float64 `[dim/2]`: plain RoPE (Su et al. 2021)."""
     import torch
 

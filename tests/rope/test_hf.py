@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from resonance_vllm import hf, hf_rotary
+from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.phase import cos_sin
+from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
 
 pytestmark = pytest.mark.hf
 
@@ -124,6 +127,22 @@ def test_ntk_aware_and_yarn_wavelength_run_with_their_frequencies(tiny):
     by_paper = rotary(tiny("llama", {**RESONANCE_YARN, "rope_type": "yarn_wavelength"})).inv_freq
     stock = rotary(tiny("llama", {**RESONANCE_YARN, "rope_type": "yarn"})).inv_freq
     assert not torch.allclose(by_paper, stock, rtol=1e-2)
+
+
+@pytest.mark.parametrize("rope_type", OWN_TYPES)
+def test_every_type_of_ours_is_registered_and_runs_with_its_frequencies(tiny, rope_type):
+    kind = RopeType.read(rope_type)
+    settings = {"rope_type": rope_type, "rope_theta": BASE, **kind.method.example(DIM)}
+    if "factor" in kind.method.model_fields:
+        settings |= {"factor": FACTOR, "original_max_position_embeddings": ORIGINAL}
+    model = tiny("llama", settings)
+    spec = RopeSpec.from_dict(settings)
+    expected = frequencies.inv_freq(spec, DIM).to(torch.float32)
+    assert rotary(model).inv_freq.equal(expected)
+    assert logits(model, IDS[:1, :20]).isfinite().all()
+    cos, _ = rotary(model)(torch.zeros(1), torch.arange(20)[None])
+    wanted, _ = cos_sin(spec, DIM, torch.arange(20), torch.float32)
+    torch.testing.assert_close(cos[0, :, : DIM // 2], wanted, rtol=0, atol=1e-5)
 
 
 def test_every_way_of_building_gives_the_same_model(tiny, tmp_path):

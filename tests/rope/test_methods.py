@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.method import ScaledMethod
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import STOCK_TYPES, RopeSpec
 
 BASES = st.floats(100.0, 1e7)
 DIMS = st.integers(2, 64).map(lambda half: 2 * half)
@@ -21,10 +23,7 @@ def closed(base, dim):
 
 
 def spec(method, *, base=10000.0, factor=8.0, original=4096, resonance=False, **extra):
-    given_keys = {
-        "default": {},
-        "llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0},
-    }.get(method, {})
+    given_keys = METHODS[method].example(128)
     if method != "default":
         given_keys |= {"factor": factor, "original_max_position_embeddings": original}
     rope_type = (
@@ -121,14 +120,26 @@ def test_yarn_over_wavelengths_is_the_papers_formula():
     assert not torch.allclose(found, by_dimension, rtol=1e-2)
 
 
+@pytest.mark.parametrize("name", sorted(STOCK_TYPES - {"default"}))
+def test_every_method_that_transformers_has_is_that_of_transformers(name):
+    settings = {"rope_type": name, "rope_theta": 10000.0, **METHODS[name].example(128)}
+    settings |= {"factor": 8.0, "original_max_position_embeddings": 4096}
+    ours = RopeSpec.from_dict(settings)
+    if name in ("linear", "dynamic"):  # warned of, and taken from the config
+        settings.pop("original_max_position_embeddings")
+    expected, factor = stock(settings, extended=4096)
+    found = frequencies.inv_freq(ours, 128).to(torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    assert ours.method.scale() == pytest.approx(factor, rel=1e-12)
+
+
+SCALED = [method for method in METHODS.values() if issubclass(method, ScaledMethod)]
+# A method at factor 1, in each of the variants that go by a name of their own.
 IDENTITIES = [
-    ("linear", {}),
-    ("ntk_aware", {}),
-    ("ntk_aware", {"base_scaling": "paper"}),
-    ("yarn", {}),
-    ("yarn", {"ramp": "wavelength"}),
-    ("llama3", {}),
-]
+    (method.name, extra)
+    for method in SCALED
+    for extra in ({}, *map(dict, method.variants.values()))
+] + [("ntk_aware", {"base_scaling": "paper"})]
 
 
 @pytest.mark.parametrize(("method", "extra"), IDENTITIES)

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from resonance_vllm.core.phase import cos_sin
+from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
+
 pytestmark = pytest.mark.vllm
 
 HEAD = 64
@@ -42,6 +45,23 @@ def _plugin() -> Iterator[None]:
     register()
     with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
         yield
+
+
+@pytest.mark.parametrize("rope_type", OWN_TYPES)
+def test_every_type_of_ours_has_a_table_of_its_values(rope_type: str) -> None:
+    from vllm.model_executor.layers import rotary_embedding
+
+    method = RopeType.read(rope_type).method
+    rope = {"rope_type": rope_type, "rope_theta": THETA, **method.example(HEAD)}
+    if "original_max_position_embeddings" in method.model_fields:
+        rope["original_max_position_embeddings"] = ORIGINAL
+    made = rotary_embedding.get_rope(HEAD, ORIGINAL, True, rope, dtype=torch.float32)
+    assert isinstance(made, getattr(rotary_embedding, method.vllm_class))
+    spec = RopeSpec.from_dict(rope)
+    rows = len(made.cos_sin_cache)
+    assert rows >= spec.method.length_limit(ORIGINAL)
+    cos, sin = cos_sin(spec, HEAD, torch.arange(rows), torch.float32, seq_len=rows)
+    torch.testing.assert_close(made.cos_sin_cache, torch.cat((cos, sin), -1), atol=2e-3, rtol=0)
 
 
 def get_rope(rope_type: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
@@ -132,7 +152,6 @@ def test_resonance_yarn_is_vllms_yarn_class_with_another_table() -> None:
 
 def test_table_of_the_plain_methods_is_vllms_own() -> None:
     """At float32 the non-resonance tables of ours equal vLLM's, where vLLM has the method."""
-    from resonance_vllm.core.spec import RopeSpec
     from resonance_vllm.vllm_rotary import build
 
     for rope_type in ("linear", "yarn"):

@@ -1,12 +1,7 @@
 """Dynamic NTK as in transformers: NTK-aware scaling by the current length."""
 
-from typing import TYPE_CHECKING, Any
-
-from resonance_vllm.core.method import ScaledMethod, missing, plain_frequencies
+from resonance_vllm.core.method import ScaledMethod, Tensor, missing, plain_frequencies
 from resonance_vllm.core.methods.ntk_aware import NtkAware, ntk_base
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Dynamic(ScaledMethod):
@@ -14,6 +9,7 @@ class Dynamic(ScaledMethod):
 
     name = "dynamic"
     stock = True
+    hf_warns_of = ("original_max_position_embeddings",)
     formula = "`ntk_aware` with `s*length/L - (s-1)`; the paper's dynamic NTK is `factor: 1.0`"
     follows_length = True
     vllm_lookalikes = {
@@ -21,7 +17,7 @@ class Dynamic(ScaledMethod):
         "ntk_aware with the factor of the served length is what transformers' dynamic does there"
     }
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Plain RoPE of the base of the current length."""
         factor = self._factor_at(seq_len)
         return plain_frequencies(ntk_base(self.rope_theta, factor, dim), dim)
@@ -37,9 +33,3 @@ class Dynamic(ScaledMethod):
     def at_length(self, length: int) -> NtkAware:
         """`ntk_aware` with the very base that `dynamic` has at this length."""
         return NtkAware(**{**dict(self), "factor": self._factor_at(length)})
-
-    def for_transformers(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Its own `dynamic` warns of the trained length."""
-        if parameters["rope_type"] == self.name:
-            parameters.pop("original_max_position_embeddings", None)
-        return parameters

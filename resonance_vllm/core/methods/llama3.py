@@ -1,15 +1,11 @@
 """The scaling of Llama 3.1."""
 
 import math
-from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from resonance_vllm.core.method import Positive, ScaledMethod, Tokens, plain_frequencies
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from resonance_vllm.core.method import Positive, ScaledMethod, Tensor, Tokens, plain_frequencies
 
 
 class Llama3(ScaledMethod):
@@ -48,7 +44,7 @@ class Llama3(ScaledMethod):
             raise PydanticCustomError("order", "above low_freq_factor={low}", {"low": low})
         return value
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Plain and interpolated frequencies, mixed."""
         low, high = self.low_freq_factor, self.high_freq_factor
         plain = plain_frequencies(self.rope_theta, dim)

@@ -1,7 +1,7 @@
 """LongRoPE (Ding et al. 2024)."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
@@ -10,13 +10,11 @@ from resonance_vllm.core.method import (
     Divisors,
     Method,
     Positive,
+    Tensor,
     Tokens,
     missing,
     plain_frequencies,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class LongRope(Method):
@@ -77,7 +75,7 @@ class LongRope(Method):
         same = self.short_factor == self.long_factor
         return None if same else self.original_max_position_embeddings
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Plain frequencies over the divisors for the current length."""
         import torch
 

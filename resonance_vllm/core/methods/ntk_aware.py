@@ -1,14 +1,11 @@
 """NTK-aware scaling (bloc97): a larger base. New in both libraries."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.method import ScaledMethod, plain_frequencies
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from resonance_vllm.core.method import ScaledMethod, Tensor, plain_frequencies
 
 
 class NtkAware(ScaledMethod):
@@ -26,7 +23,7 @@ class NtkAware(ScaledMethod):
         default="exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
     )
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Plain RoPE of the larger base."""
         if self.base_scaling == "paper":
             return plain_frequencies(self.rope_theta * self.factor, dim)

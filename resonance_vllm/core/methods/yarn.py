@@ -1,15 +1,12 @@
 """YaRN (Peng et al. 2023), as its code has it and as its paper has it."""
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from resonance_vllm.core.method import Positive, ScaledMethod, Tokens, plain_frequencies
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from resonance_vllm.core.method import Positive, ScaledMethod, Tensor, Tokens, plain_frequencies
 
 
 class Yarn(ScaledMethod):
@@ -71,7 +68,7 @@ class Yarn(ScaledMethod):
             raise PydanticCustomError("order", "above beta_slow={slow}", {"slow": slow})
         return value
 
-    def frequencies(self, dim: int, seq_len: int | None = None) -> "Tensor":
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Plain and interpolated frequencies, or wavelengths, mixed by the ramp."""
         plain = plain_frequencies(self.rope_theta, dim)
         if self.ramp == "wavelength":
@@ -82,7 +79,7 @@ class Yarn(ScaledMethod):
         kept = 1 - _linear_ramp(low, high, dim // 2)
         return plain / self.factor * (1 - kept) + plain * kept
 
-    def _gamma(self, wavelengths: "Tensor") -> "Tensor":
+    def _gamma(self, wavelengths: Tensor) -> Tensor:
         """The paper's gamma: `(L/lambda - alpha)/(beta - alpha)` within [0, 1].
 
         1 (kept) for wavelengths below `L/beta`, 0 (interpolated) above `L/alpha`.
@@ -117,7 +114,7 @@ class Yarn(ScaledMethod):
         return int(self.original_max_position_embeddings * self.factor)
 
 
-def _linear_ramp(low: float, high: float, count: int) -> "Tensor":
+def _linear_ramp(low: float, high: float, count: int) -> Tensor:
     """0 up to index `low`, 1 from `high`, linear between; float64 `[count]`."""
     import torch
 
