@@ -93,7 +93,7 @@ def test_wrong_usage_is_named(model: Path, arguments: list[str], says: str) -> N
 def test_wrong_settings_end_without_traceback(model: Path) -> None:
     arguments = ["run", "--model_args", f"pretrained={model}", "--tasks", "leval_closed"]
     result = run("lm-eval", *arguments, "--rope", "yarn:factor=0.5")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "Error: factor: 0.5 is not allowed" in result.stderr
     assert "Traceback" not in result.stderr
 
