@@ -16,6 +16,9 @@ TELEMETRY = (
 )  # fmt: skip
 """What our backends tell of a whole run."""
 
+TASK_SETTINGS = ("num_docs", "min_questions", "truncation", "stride")
+"""What of a cell's `--metadata` decides the numbers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -74,9 +77,8 @@ def _settings(**values: object) -> dict[str, str]:
 def run_of_cell(cell: CellRecord, folder: Path) -> Run:
     """A cell as a run, unfinished: the folder's marker files decide the status afterwards."""
     model, method, metadata = cell.model, cell.method, cell.metadata
-    told_of_template = isinstance(cell.apply_chat_template, bool) and (
-        "apply_chat_template" in cell.model_fields_set
-    )
+    written = "apply_chat_template" in cell.model_fields_set  # older cells say nothing of it
+    chat = cell.apply_chat_template if written else None
     return Run(
         run_id=cell.cell_id[:LONGEST_NAME],
         folder=folder,
@@ -95,15 +97,12 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
             model_args=model.args,
             rope=method.rope_parameters,
             rope_precision=method.rope_precision[:LONGEST_NAME],
-            num_docs=metadata.get("num_docs"),
-            min_questions=metadata.get("min_questions"),
-            truncation=metadata.get("truncation"),
-            stride=metadata.get("stride"),
+            **{name: metadata.get(name) for name in TASK_SETTINGS},
             num_fewshot=cell.num_fewshot,
             gen_kwargs=cell.gen_kwargs,
             task_gen_kwargs=cell.task_gen_kwargs,
             seed=cell.seed,
-            chat_template=cell.apply_chat_template if told_of_template else None,
+            chat_template=chat if isinstance(chat, bool) else None,
         ),
         command=cell.command[:LONGEST_NAME],
         created=cell.created[:LONGEST_NAME],
@@ -140,10 +139,7 @@ def run_of_results(file: ResultsFile, where: Path) -> Run:
         tasks=tuple(name for name in file.results if name not in file.groups),
         limit=config.limit,
         settings=_settings(
-            backend=config.model,
-            rope=rope,
-            gen_kwargs=config.gen_kwargs,
-            seed=config.random_seed,
+            backend=config.model, rope=rope, gen_kwargs=config.gen_kwargs, seed=config.random_seed
         ),
         created=str(file.date or "")[:40],
         versions=file.versions,

@@ -28,7 +28,7 @@ MEANS = ("acc", "acc_norm", "exact_match")
 
 
 @dataclass
-class Outcome:
+class Verification:
     """What verification found.
 
     `differences` is empty where everything agrees; `not_recomputed` names each figure that the
@@ -66,13 +66,13 @@ def _agree(value: float | None, stated: Any) -> bool:
     return math.isclose(value, number, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def verify(results: Results) -> Outcome:
+def verify(results: Results) -> Verification:
     """Recompute every aggregate from its samples, and every closed-ended answer's score.
 
     Args:
         results: what `load_results` read; rows it already refused are reported as differences.
     """
-    outcome = Outcome()
+    outcome = Verification()
     refused: set[tuple[int, str, str]] = set()
     for score in results.scores:
         where = _name(results, score.run, score.task, score.metric)
@@ -93,7 +93,7 @@ def _name(results: Results, index: int, task: str, metric: str) -> str:
 
 
 def _verify_run(
-    results: Results, index: int, refused: set[tuple[int, str, str]], outcome: Outcome
+    results: Results, index: int, refused: set[tuple[int, str, str]], outcome: Verification
 ) -> None:
     """Every figure of every task of one run whose samples are there, and of its groups."""
 
@@ -134,7 +134,7 @@ def _verify_figure(
     figure: tuple[str, str, Any],
     values: Values,
     config: TaskConfig,
-    outcome: Outcome,
+    outcome: Verification,
 ) -> None:
     """One figure; another project's task may aggregate in ways that only its code knows."""
     (metric, chosen, stated), ours = figure, task.startswith(OURS)
@@ -152,7 +152,9 @@ def _verify_figure(
     outcome.compare(name, stated, again)
 
 
-def _verify_groups(named: Callable[[str, str], str], file: ResultsFile, outcome: Outcome) -> None:
+def _verify_groups(
+    named: Callable[[str, str], str], file: ResultsFile, outcome: Verification
+) -> None:
     """A group's figures from those of its tasks."""
     for group, members in file.group_subtasks.items():
         if not isinstance(members, list) or not members:
@@ -182,7 +184,7 @@ def _rescore(
     task: ClosedTask,
     path: Path,
     config: TaskConfig,
-    outcome: Outcome,
+    outcome: Verification,
 ) -> None:
     """Judge the logged answers again with the official rule; every metric that follows must fit."""
     end_of_thinking = (config.metadata.settings or {}).get("end_of_thinking")

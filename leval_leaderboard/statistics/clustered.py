@@ -57,26 +57,22 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
         raise ValueError("values: a score is NaN or infinite; scores are numbers from 0 to 1")
     _, index = np.unique(clusters, return_inverse=True)
     groups = int(index.max()) + 1
-    n = values.size
+    sizes = np.bincount(index, minlength=groups).astype(np.float64)
+    totals: Floats = np.bincount(index, weights=values, minlength=groups).astype(np.float64)
+    n, mean = values.size, float(values.mean())
+    _, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     binary = bool(np.isin(values, (0.0, 1.0)).all())
-    mean = float(values.mean())
     if binary and groups == n:
         low, high = clopper_pearson(int(values.sum()), n, confidence)
-        stderr = math.sqrt(mean * (1 - mean) / (n - 1)) if n > 1 else math.nan
         return Estimate(mean, stderr, low, high, n, groups, math.nan, "exact")
     if binary and mean in (0.0, 1.0):
         low, high = clopper_pearson(groups if mean == 1.0 else 0, groups, confidence)
-        stderr = 0.0 if groups > 1 else math.nan
         return Estimate(mean, stderr, low, high, n, groups, math.nan, "exact")
-    sizes = np.bincount(index, minlength=groups).astype(np.float64)
-    totals: Floats = np.bincount(index, weights=values, minlength=groups).astype(np.float64)
-    _, stderr_, df = (float(x) for x in linearised_ratio(totals, sizes))
     if groups < 2:
         return Estimate(mean, math.nan, math.nan, math.nan, n, groups, math.nan, "none")
-    half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr_
-    return Estimate(
-        mean, stderr_, max(0.0, mean - half), min(1.0, mean + half), n, groups, df, "clustered"
-    )
+    half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
+    low, high = max(0.0, mean - half), min(1.0, mean + half)
+    return Estimate(mean, stderr, low, high, n, groups, df, "clustered")
 
 
 def estimate_ratio(
