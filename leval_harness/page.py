@@ -10,9 +10,11 @@ import click
 )
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path),
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
     help="Folder to write; an earlier page there is replaced.",
-)  # fmt: skip
+)
 @click.option("--baseline", help="Method to compare with at first; the page can change it.")
 @click.option("--title", default="Long-context leaderboard", show_default=True)
 def command(results: tuple[Path, ...], out: Path, baseline: str | None, title: str) -> None:

@@ -4,7 +4,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from leval_leaderboard.figures.style import Look, Looks, legend, literal, new_figure, sign_entries
+from leval_leaderboard.figures.style import (
+    Looks,
+    legend,
+    literal,
+    mark_level,
+    new_figure,
+    sign_entries,
+)
 from leval_leaderboard.tables.analysis import grouped
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.names import length_label, task_label
@@ -20,55 +27,33 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     Returns:
         A matplotlib `Figure`.
     """
-    score = entries[0].score
+    score, block = entries[0].score, entries[0].block
     figure, (axes,) = new_figure(7.2, 4.2)
+
+    def shown(numbers: Sequence[float | None]) -> list[float]:
+        return [math.nan if number is None else score.percent * number for number in numbers]
+
     for method, curve in sorted(grouped(entries, lambda entry: entry.label).items()):
         curve.sort(key=lambda entry: entry.length or 0)
-        _draw(axes, curve, looks[method])
+        lengths = [entry.length for entry in curve]
+        look = {**looks[method], "label": literal(method), "markersize": 5, "linewidth": 1.6}
+        axes.plot(lengths, shown([entry.score.value for entry in curve]), **look)
+        low, high = (shown([getattr(entry, end) for entry in curve]) for end in ("low", "high"))
+        if any(map(math.isfinite, low)):
+            colour = looks[method]["color"]
+            axes.fill_between(lengths, low, high, color=colour, alpha=0.08, linewidth=0)
     axes.set_xscale("log", base=2)
-    lengths = sorted({entry.length for entry in entries if entry.length})
-    axes.set_xticks(lengths, [length_label(length) for length in lengths])
+    ticks = sorted({entry.length for entry in entries if entry.length})
+    axes.set_xticks(ticks, [length_label(length) for length in ticks])
     axes.minorticks_off()
     axes.set_xlabel("Context length (tokens)")
-    name = score.family.replace("_", " ")
-    axes.set_ylabel(f"{name}, %" if score.percent == 100 else f"{name}, lower is better")
+    unit = ", %" if score.percent == 100 else ", lower is better"
+    axes.set_ylabel(score.family.replace("_", " ") + unit)
     chance = next((e.score.chance for e in entries if e.score.chance is not None), None)
     if chance is not None:
-        axes.axhline(100 * chance, color="#888888", linewidth=0.9, linestyle=":")
-        axes.annotate(
-            "chance",
-            (1, 100 * chance),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=7,
-            color="#666666",
-        )
+        mark_level(axes, 100 * chance, "chance", x=1, color="#888888")
     axes.set_title(literal(f"{task_label(score.task)} by context length"), loc="left")
     legend(figure, [axes], "right upper")
     bands = any(entry.low is not None for entry in entries)
-    note = " · bands: 95% intervals, by document" if bands else ""
-    sign_entries(figure, note, entries)
+    sign_entries(figure, block + " · bands: 95% intervals, by document" * bands, entries)
     return figure
-
-
-def _draw(axes: Any, curve: Sequence[Entry], look: Look) -> None:
-    """One method's line and band."""
-
-    def shown(number: float | None) -> float:
-        return math.nan if number is None else curve[0].score.percent * number
-
-    lengths = [entry.length for entry in curve]
-    axes.plot(
-        lengths,
-        [shown(entry.score.value) for entry in curve],
-        color=look.colour,
-        marker=look.marker,
-        linestyle=look.line,
-        label=literal(curve[0].label),
-        markersize=5,
-        linewidth=1.6,
-    )
-    low, high = [shown(entry.low) for entry in curve], [shown(entry.high) for entry in curve]
-    if any(map(math.isfinite, low)):
-        axes.fill_between(lengths, low, high, color=look.colour, alpha=0.08, linewidth=0)

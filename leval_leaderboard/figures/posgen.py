@@ -4,11 +4,11 @@ The paper's Figure 3 is validation loss against epoch; the other is accuracy aga
 """
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leval_leaderboard.figures.style import Look, legend, method_looks, new_figure, sign
+from leval_leaderboard.figures.style import legend, method_looks, new_figure, sign
 from leval_leaderboard.results.posgen import (
     ENCODINGS,
     SUBTASKS,
@@ -83,9 +83,9 @@ def _panels(
     return figure, grid
 
 
-def _draw(axes: Any, curve: Curve, name: str, look: Look) -> None:
-    at, values = list(curve), list(curve.values())
-    means = [statistics.mean(each) for each in values]
-    axes.plot(at, means, color=look.colour, linestyle=look.line, label=name, linewidth=1.6)
-    low, high = [min(each) for each in values], [max(each) for each in values]
-    axes.fill_between(at, low, high, color=look.colour, alpha=0.15, linewidth=0)
+def _draw(axes: Any, curve: Curve, name: str, look: Mapping[str, Any]) -> None:
+    low, mean, high = (
+        [of(values) for values in curve.values()] for of in (min, statistics.mean, max)
+    )
+    axes.plot(list(curve), mean, **{**look, "marker": ""}, label=name, linewidth=1.6)
+    axes.fill_between(list(curve), low, high, color=look["color"], alpha=0.15, linewidth=0)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leval_leaderboard.figures.style import Looks, legend, literal, new_figure, sign
+from leval_leaderboard.figures.style import Looks, legend, literal, mark_level, new_figure, sign
 from leval_leaderboard.results.rope_features import RopeFeatures
 
 # Label, a value a feature, and keywords of matplotlib's `plot`.
@@ -34,16 +34,9 @@ def rope_figure(
     figure, (left, right) = new_figure(10.5, 4.2, panels=2)
     original = next(iter(features.values())).original
     multiple = shown_multiple(features)
+    # methods often agree: each marks every so many features, so that all of them are seen
     styles = {
-        method: {
-            "color": looks[method].colour,
-            "marker": looks[method].marker,
-            "markersize": 4,
-            "linewidth": 0.8,
-            "linestyle": looks[method].line,
-            # methods often agree: each marks every so many features, so that all of them are seen
-            "markevery": (at % 4, 4),
-        }
+        method: {**looks[method], "markersize": 4, "linewidth": 0.8, "markevery": (at % 4, 4)}
         for at, method in enumerate(sorted(features))
     }
     wavelength_panel(left, [(m, features[m].wavelengths, styles[m]) for m in styles], original)
@@ -64,16 +57,7 @@ def wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None
     for label, values, style in lengths:
         axes.plot(values, label=literal(label), **style)
     axes.set_yscale("log")
-    axes.axhline(original, color="black", linewidth=0.9, linestyle=":")
-    axes.annotate(
-        f"trained length {original:,}",
-        (0.02, original),
-        xycoords=("axes fraction", "data"),
-        ha="left",
-        va="bottom",
-        fontsize=7,
-        color="#444444",
-    )
+    mark_level(axes, original, f"trained length {original:,}", x=0.02, color="black")
     axes.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
     axes.set_title("Wavelengths", loc="left")
 

@@ -1,7 +1,7 @@
 """One look for all figures, and one way to write them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,18 @@ LINES = ("-", "--", ":", "-.")
 RC = {"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}
 """matplotlib's settings while a figure is drawn and saved; the salt keeps SVG ids the same."""
 
-FORMATS = (".svg", ".pdf", ".png")
-
-
-@dataclass(frozen=True)
-class Look:
-    """How a method is drawn; told apart in black and white by marker and line."""
-
-    colour: str
-    marker: str
-    line: str
-
-
-Looks = Mapping[str, Look]
-"""Of each method by its name."""
+Looks = Mapping[str, Mapping[str, Any]]
+"""Of each method `color`, `marker` and `linestyle`: told apart in black and white, too."""
 
 
 def method_looks(methods: Iterable[str]) -> Looks:
     """A look for each method, by its place in the alphabet: the same in every figure of a set."""
     return {
-        method: Look(
-            PALETTE[at % len(PALETTE)],
-            MARKERS[at % len(MARKERS)],
-            LINES[(at // len(PALETTE)) % len(LINES)],
-        )
+        method: {
+            "color": PALETTE[at % len(PALETTE)],
+            "marker": MARKERS[at % len(MARKERS)],
+            "linestyle": LINES[(at // len(PALETTE)) % len(LINES)],
+        }
         for at, method in enumerate(sorted(set(methods)))
     }
 
@@ -71,19 +59,21 @@ def literal(text: str, longest: int = 90) -> str:
     return plain(cut).replace("$", r"\$")
 
 
+def mark_level(axes: Any, level: float, text: str, x: float, **line: Any) -> None:
+    """A dotted line across the axes, and what it stands for at one end of it."""
+    axes.axhline(level, linewidth=0.9, linestyle=":", **line)
+    side = "left" if x < 0.5 else "right"
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": side, "va": "bottom"}
+    axes.annotate(text, (x, level), fontsize=7, color="#555555", **place)
+
+
 def legend(figure: Any, grid: Sequence[Any], place: str, columns: int = 1) -> None:
     """One legend outside the axes; a label that several of them have stands in it once."""
-    first: dict[str, Any] = {}
-    for line in (line for axes in grid for line in axes.get_lines()):
-        if not line.get_label().startswith("_"):
-            first.setdefault(line.get_label(), line)
-    figure.legend(
-        handles=list(first.values()),
-        fontsize=8,
-        frameon=False,
-        loc=f"outside {place}",
-        ncols=columns,
-    )
+    lines: dict[str, Any] = {}
+    for line in chain.from_iterable(axes.get_lines() for axes in grid):
+        lines.setdefault(line.get_label(), line)
+    shown = [line for label, line in lines.items() if not label.startswith("_")]
+    figure.legend(handles=shown, fontsize=8, frameon=False, loc=f"outside {place}", ncols=columns)
 
 
 def sign(figure: Any, note: str, commands: Iterable[str], data: str = "") -> None:
@@ -96,26 +86,26 @@ def sign(figure: Any, note: str, commands: Iterable[str], data: str = "") -> Non
 
 
 def sign_entries(figure: Any, note: str, entries: Sequence[Entry]) -> None:
-    """The same for entries of one block: a run's command stands for all of them."""
+    """The same for entries of several runs; one's command stands for all of them."""
     sources = " ".join(sorted({entry.score.source for entry in entries} - {""}))
-    sign(figure, f"{entries[0].block}{note}", [entries[0].run.command], sources)
+    sign(figure, note, [entries[0].run.command], sources)
 
 
 def write_figure(draw: Callable[[], Any], *targets: Path) -> None:
-    """Draw a figure and write it into each file; the file's ending says the format.
+    """Draw a figure and write it into each file.
 
     Args:
         draw: returns a matplotlib `Figure`.
-        targets: files ending in `.svg` (which bears no date), `.pdf` or `.png`.
+        targets: files whose ending says the format; an SVG bears no date.
 
     Raises:
-        SettingError: another ending.
+        SettingError: a file ends in something else than `.svg`, `.pdf` or `.png`.
         OSError: a file cannot be written.
     """
     import matplotlib as mpl
 
     for target in targets:
-        one_of("figure", target.suffix, FORMATS)
+        one_of("figure", target.suffix, (".svg", ".pdf", ".png"))
     with mpl.rc_context(RC):
         figure = draw()
         for target in targets:

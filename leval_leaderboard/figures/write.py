@@ -24,14 +24,6 @@ SHOWN_PERPLEXITIES = ("token_perplexity", "paper_perplexity")
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure on disk: `name` without extension, and what it shows."""
-
-    name: str
-    title: str
-
-
-@dataclass(frozen=True)
 class Planned:
     """A figure that can be drawn; `kind` begins its file name."""
 
@@ -40,21 +32,22 @@ class Planned:
     draw: Callable[[], Any]
 
 
-def write_figures(analysis: Analysis, folder: Path) -> list[Drawn]:
+def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
     """Write the figures into `folder`.
 
-    File names are made here and never taken from results.
+    Returns:
+        `file name without extension -> title`; the names are made here, not taken from results.
 
     Raises:
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn: list[Drawn] = []
+    titles: dict[str, str] = {}
     for figure in planned_figures(analysis):
-        name = f"{figure.kind}-{len(drawn):03d}"
+        name = f"{figure.kind}-{len(titles):03d}"
         write_figure(figure.draw, folder / f"{name}.svg", folder / f"{name}.png")
-        drawn.append(Drawn(name, figure.title))
-    return drawn
+        titles[name] = figure.title
+    return titles
 
 
 def planned_figures(analysis: Analysis) -> Iterator[Planned]:

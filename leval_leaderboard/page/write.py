@@ -44,8 +44,8 @@ def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
         write_text(data / f"{name}.js", script(name, compared))
     write_text(data / "leaderboard.js", script("leaderboard", board))
     figures = [
-        {"src": f"figures/{drawn.name}", "title": plain(drawn.title)}
-        for drawn in write_figures(analysis, out / "figures")
+        {"src": f"figures/{name}", "title": plain(figure)}
+        for name, figure in write_figures(analysis, out / "figures").items()
     ]
     for name in ("page.js", "compare.js", "page.css"):
         shutil.copyfile(TEMPLATES / name, out / name)

@@ -1,5 +1,6 @@
 """Names of tasks as the paper prints them, and which belong together."""
 
+from leval_leaderboard.results.posgen import SUBTASKS
 from leval_tasks.closed.catalog import TASKS
 
 CLOSED = {name: task.title for name, task in TASKS.items() if task.in_group}
@@ -8,11 +9,7 @@ CLOSED = {name: task.title for name, task in TASKS.items() if task.in_group}
 BESIDE = {name: task.title for name, task in TASKS.items() if not task.in_group}
 """Stand beside the six, in no average."""
 
-POSGEN = {
-    "posgen_recursive": "Recursive",
-    "posgen_cot": "CoT",
-    "posgen_semi_recursive": "Semi-recursive",
-}
+POSGEN = {f"posgen_{subtask}": title for subtask, title in SUBTASKS.items()}
 
 OTHERS = {
     "ppl_govreport": "GovReport",

@@ -137,29 +137,27 @@ def _provenance(experiment: Experiment) -> tuple[str, ...]:
 
 def posgen_details(experiments: Sequence[Experiment]) -> Table:
     """The same numbers at full precision, one row a place: what CSV and JSON hold."""
-    rows = []
-    for experiment in experiments:
-        for (subtask, encoding), place in experiment.places.items():
-            rows.append(
-                Row(
-                    (
-                        Cell(experiment.name),
-                        Cell(encoding),
-                        Cell(subtask),
-                        _number(place.seeds),
-                        _number(place.id_accuracy),
-                        _number(place.ood_accuracy),
-                        _number(place.deviation),
-                        Cell("yes" if place.learned else "no"),
-                        _number(published_accuracy(encoding, subtask)),
-                    )
-                )
-            )
-    texts = ("Origin", "Encoding", "Sub-task", "Learned")
-    heads = (*texts[:3], "Seeds", "ID", "OOD", "Deviation", "Learned", "Published")
-    columns = tuple(Column(head, numeric=head not in texts) for head in heads)
-    return Table("PosGen, all numbers, %", columns, (Block("", tuple(rows)),))
+    records = [
+        {
+            "Origin": experiment.name,
+            "Encoding": encoding,
+            "Sub-task": subtask,
+            "Seeds": float(place.seeds),
+            "ID": place.id_accuracy,
+            "OOD": place.ood_accuracy,
+            "Deviation": place.deviation,
+            "Learned": "yes" if place.learned else "no",
+            "Published": published_accuracy(encoding, subtask),
+        }
+        for experiment in experiments
+        for (subtask, encoding), place in experiment.places.items()
+    ]
+    columns = [Column(name, numeric=isinstance(value, float)) for name, value in records[0].items()]
+    rows = [Row(tuple(_detail(value) for value in record.values())) for record in records]
+    return Table("PosGen, all numbers, %", tuple(columns), (Block("", tuple(rows)),))
 
 
-def _number(value: float) -> Cell:
-    return Cell(f"{value:.6g}", float(value)) if math.isfinite(value) else Cell()
+def _detail(value: str | float) -> Cell:
+    if isinstance(value, str):
+        return Cell(value)
+    return Cell(f"{value:.6g}", value) if math.isfinite(value) else Cell()

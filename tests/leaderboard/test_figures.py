@@ -75,9 +75,13 @@ def two_methods(tmp_path):
             samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.4, 1)}
             shown = wavelengths if length == 8192 else [1.0, 2.0, 3.0, 4.0]
             make.write_cell(
-                tmp_path / "r", f"{at}{length}", samples, method=method, context_length=length,
+                tmp_path / "r",
+                f"{at}{length}",
+                samples,
+                method=method,
+                context_length=length,
                 features=make.rope_features(shown, length),
-            )  # fmt: skip
+            )
     return tmp_path / "r", lengths
 
 
@@ -147,5 +151,5 @@ def test_names_are_never_read_as_mathematics(analysis):
 def test_files_are_written_as_svg_and_png_under_our_own_names(analysis, tmp_path):
     figures = write_figures(analysis, tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f"{f.name}.{kind}" for f in figures for kind in ("svg", "png")}
+    assert names == {f"{name}.{kind}" for name in figures for kind in ("svg", "png")}
     assert len(figures) == 9

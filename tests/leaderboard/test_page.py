@@ -49,8 +49,9 @@ def choose(browser, control, value):
     browser.execute_script(
         "const s = document.getElementById(arguments[0]); s.value = arguments[1];"
         "s.dispatchEvent(new Event(s.tagName === 'SELECT' ? 'change' : 'input'));",
-        control, value,
-    )  # fmt: skip
+        control,
+        value,
+    )
 
 
 def wait(browser, condition):
@@ -63,9 +64,11 @@ def wait(browser, condition):
 def test_leaderboard_shows_what_the_analysis_says(opened, sweep):
     frame = analyse(load_results(sweep)).frame()
     value = frame[
-        (frame["label"] == "yarn") & (frame["context_length"] == 8192)
-        & (frame["task"] == "leval_toefl") & (frame["metric"] == "exact_match")
-    ]["value"].iloc[0]  # fmt: skip
+        (frame["label"] == "yarn")
+        & (frame["context_length"] == 8192)
+        & (frame["task"] == "leval_toefl")
+        & (frame["metric"] == "exact_match")
+    ]["value"].iloc[0]
     row = next(r for r in rows(opened) if r[:2] == ["yarn", "8K"])
     assert row[5].startswith(f"{100 * value:.2f}")
     assert any(r[0] == "dynamic" and "failed" in r for r in rows(opened))
@@ -127,9 +130,11 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     status = opened.execute_script("return document.getElementById('compare-status').textContent")
     frame = analyse(load_results(sweep)).frame()
     row = frame[
-        (frame["label"] == "yarn") & (frame["context_length"] == 8192)
-        & (frame["task"] == "leval_toefl") & (frame["metric"] == "exact_match")
-    ].iloc[0]  # fmt: skip
+        (frame["label"] == "yarn")
+        & (frame["context_length"] == 8192)
+        & (frame["task"] == "leval_toefl")
+        & (frame["metric"] == "exact_match")
+    ].iloc[0]
     assert status.startswith(
         f"269 common questions: {row['wins']:g} won, {row['ties']:g} tied, {row['losses']:g} lost"
     )

@@ -28,11 +28,17 @@ def write_run(folder, subtask, encoding, seed, ood, inside=0.99, losses=(2.0, 1.
     run = folder / subtask / encoding / f"seed-{seed}"
     run.mkdir(parents=True)
     record = {
-        "schema_version": 1, "subtask": subtask, "encoding": encoding, "seed": seed,
-        "test": {"id_accuracy": inside, "ood_accuracy": ood}, "seconds": 90.0,
-        "command": "leval-harness posgen train --preset quick", "host": {"cores": 2},
-        "versions": {"torch": "2.13.0"}, **more,
-    }  # fmt: skip
+        "schema_version": 1,
+        "subtask": subtask,
+        "encoding": encoding,
+        "seed": seed,
+        "test": {"id_accuracy": inside, "ood_accuracy": ood},
+        "seconds": 90.0,
+        "command": "leval-harness posgen train --preset quick",
+        "host": {"cores": 2},
+        "versions": {"torch": "2.13.0"},
+        **more,
+    }
     (run / "result.json").write_text(json.dumps(record))
     lines = [f"{79 * e},{float(e)},1.0,{loss},0.5,0.2" for e, loss in enumerate(losses, 1)]
     head = "step,epoch,train_loss,validation_loss,id_accuracy,ood_accuracy"
