@@ -134,19 +134,14 @@ def _entries(table: Table) -> Iterator[tuple[str, Entry]]:
 
 def _comparison(difference: Difference, times: float) -> list[Any]:
     """`[difference, low, high, p, mark, wins, ties, losses, detectable, smallest p, threshold]`."""
-    return [
-        number(difference.difference, 4, times),
-        number(difference.low, 4, times),
-        number(difference.high, 4, times),
-        number(difference.p_holm, 4),
-        difference.mark,
-        difference.wins,
-        difference.ties,
-        difference.losses,
-        number(difference.detectable, 4, times),
-        number(difference.smallest_p, 3),
-        number(difference.threshold, 3),
-    ]
+    value, low, high, detectable = (
+        number(each, 4, times)
+        for each in (difference.difference, difference.low, difference.high, difference.detectable)
+    )
+    counts = [difference.wins, difference.ties, difference.losses]
+    limits = [number(difference.smallest_p, 3), number(difference.threshold, 3)]
+    p = number(difference.p_holm, 4)
+    return [value, low, high, p, difference.mark, *counts, detectable, *limits]
 
 
 def _provenance(run: Run) -> dict[str, str]:

@@ -8,7 +8,7 @@ from leval_leaderboard.page.data import number, script
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.fields import finite
 from leval_leaderboard.results.rescore import responses_of
-from leval_leaderboard.results.samples import parsed_lines, question_key
+from leval_leaderboard.results.samples import question_key, rows_of_first_filter
 
 LONGEST_QUESTION = 2_000
 LONGEST_ANSWER = 1_500
@@ -51,12 +51,9 @@ def _write(folder: Path, name: str, value: object) -> None:
 
 def _texts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`key -> [question, gold, document]` and `key -> [answer, extracted, score, ...]`."""
-    rows = [row for row in parsed_lines(path) if row is not None]
     questions: dict[str, Any] = {}
     answers: dict[str, Any] = {}
-    for row in rows:
-        if row.get("filter") != rows[0].get("filter"):
-            continue
+    for row in rows_of_first_filter(path):
         key, document, _ = question_key(row)
         doc = _object(row.get("doc"))
         question = _cut(doc.get("question"), LONGEST_QUESTION)

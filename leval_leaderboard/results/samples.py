@@ -128,6 +128,20 @@ def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
         raise ResultsError(f"{path}: not readable ({error})") from error
 
 
+def rows_of_first_filter(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a samples file; where several filters were logged, the first one's.
+
+    Raises:
+        ResultsError: the file cannot be read.
+    """
+    chosen: object = None
+    for row in parsed_lines(path):
+        if row is not None:
+            chosen = row.get("filter") if chosen is None else chosen
+            if row.get("filter") == chosen:
+                yield row
+
+
 def parse_line(line: bytes) -> dict[str, Any] | None:
     """One JSONL line as an object, or None."""
     try:

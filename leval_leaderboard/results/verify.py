@@ -19,7 +19,7 @@ from leval_leaderboard.results.recompute import (
     logged_values,
 )
 from leval_leaderboard.results.rescore import judged_metrics
-from leval_leaderboard.results.samples import parsed_lines
+from leval_leaderboard.results.samples import rows_of_first_filter
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
 
@@ -189,14 +189,8 @@ def _rescore(
     """Judge the logged answers again with the official rule; every metric that follows must fit."""
     end_of_thinking = (config.metadata.settings or {}).get("end_of_thinking")
     end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
-    chosen: object = None
     without = 0
-    for row in parsed_lines(path):
-        if row is None:
-            continue
-        chosen = row.get("filter") if chosen is None else chosen
-        if row.get("filter") != chosen:
-            continue
+    for row in rows_of_first_filter(path):
         expected = judged_metrics(task, row, end_of_thinking)
         if expected is None:
             without += 1
