@@ -20,7 +20,6 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import (
     RopeRequest,
     RopeSpec,
-    RopeType,
     is_own_type,
     refuse_ignored_keys,
 )
@@ -95,7 +94,7 @@ def adapt(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     precision = getattr(config, "rope_precision", None) or "model"
     rotary = [module for module in model.modules() if _reads_registry(module)]
-    types = {name for module in rotary for name in _types(module)}
+    types = {name for module in rotary for name in _types(module).values()}
     for asked in _asked_types(config):
         if is_own_type(asked) and asked not in types:
             raise RopeConfigError(
@@ -122,9 +121,10 @@ def _reads_registry(module: nn.Module) -> bool:
     return hasattr(module, "rope_type") and "RotaryEmbedding" in type(module).__name__
 
 
-def _types(module: nn.Module) -> list[str]:
+def _types(module: nn.Module) -> dict[str | None, str]:
+    """Rope types of a module by layer type; None is the key where it has one for all layers."""
     kinds: Any = module.rope_type
-    return list(kinds.values()) if isinstance(kinds, Mapping) else [str(kinds)]
+    return dict(kinds) if isinstance(kinds, Mapping) else {None: str(kinds)}
 
 
 def _asked_types(config: Any) -> list[Any]:
@@ -139,22 +139,19 @@ def _asked_types(config: Any) -> list[Any]:
 
 
 def _adapt_module(module: nn.Module, precision: str) -> None:
-    kinds = _types(module)
     config: Any = module.config
     for settings in rope_dictionaries(config):
         refuse_ignored_keys(settings, "transformers")
-    own = [RopeType.read(kind) for kind in kinds if is_own_type(kind)]
-    exact = any(kind.resonance for kind in own)
-    grows = any(kind.method.follows_length for kind in own)
+    own = {key: spec_of(config, key) for key, kind in _types(module).items() if is_own_type(kind)}
+    exact = any(spec.resonance for spec in own.values())
     state: Any = module
     if precision == "float32":
         patch_apply(module)
-    if grows and not isinstance(state.rope_type, Mapping):
+    if None in own and own[None].method.follows_length:
         # transformers takes max_position_embeddings for the trained length; ours is written.
-        trained = spec_of(config).method.trained_length
-        state.original_max_seq_len = state.max_seq_len_cached = trained
+        state.original_max_seq_len = state.max_seq_len_cached = own[None].method.trained_length
     if exact or precision == "float32" or hasattr(type(module), _OURS):
-        state._rope_precision = precision
+        state._rope_precision, state._rope_specs = precision, own
         family: Any = type(module)
         module.__class__ = adapted_class(family)
 
@@ -195,12 +192,12 @@ def _forward(
     if self._rope_precision == "float32" and x.dtype != torch.float32:
         like = x.new_empty((), dtype=torch.float32)
     base = getattr(type(self), _OURS)
-    kind = self.rope_type if layer_type is None else self.rope_type[layer_type]
-    if not (is_own_type(kind) and RopeType.read(kind).resonance):
+    spec = self._rope_specs.get(layer_type)
+    if spec is None or not spec.resonance:
         keywords = {} if layer_type is None else {"layer_type": layer_type}
         result: tuple[Tensor, Tensor] = base.forward(self, like, position_ids, **keywords)
         return result
-    lengths, scale = _current(self, x, position_ids, layer_type)
+    lengths, scale = _current(self, spec, x, position_ids, layer_type)
     dtype = torch.float32 if x.device.type == "mps" else torch.float64
     angles = phase.exact_angles(position_ids, lengths, dtype)
     arrange = LAYOUTS[layout(base)]
@@ -211,11 +208,10 @@ def _forward(
 
 
 def _current(
-    self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None
+    self: Any, spec: RopeSpec, x: Tensor, position_ids: Tensor, layer_type: str | None
 ) -> tuple[Tensor, float]:
     """Integer wavelengths for the present length, on the device of `x`, and the factor."""
     prefix = "" if layer_type is None else f"{layer_type}_"
-    spec = spec_of(self.config, layer_type)
     method, length = spec.method, None
     if method.follows_length:
         keywords = {} if layer_type is None else {"layer_type": layer_type}
