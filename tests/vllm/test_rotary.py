@@ -54,7 +54,7 @@ def test_every_type_of_ours_has_a_table_of_its_values(rope_type: str) -> None:
     method = RopeType.read(rope_type).method
     rope = {"rope_type": rope_type, "rope_theta": THETA, **method.example(HEAD)}
     if "original_max_position_embeddings" in method.model_fields:
-        rope["original_max_position_embeddings"] = ORIGINAL
+        rope |= {"factor": 4.0, "original_max_position_embeddings": ORIGINAL}
     made = rotary_embedding.get_rope(HEAD, ORIGINAL, True, rope, dtype=torch.float32)
     assert isinstance(made, getattr(rotary_embedding, method.vllm_class))
     spec = RopeSpec.from_dict(rope)
