@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,12 @@ def verify(results: Results) -> Verification:
             outcome.differences.append(f"{where}: {score.note}")
         elif score.status == "done" and (score.run, score.task) not in results.samples:
             outcome.not_recomputed.append(f"{where}: no samples were logged")
-    for index in sorted({run for run, _ in results.samples}):
+    logged: dict[int, list[str]] = {}
+    for run, task in results.samples:
+        logged.setdefault(run, []).append(task)
+    for index, tasks in sorted(logged.items()):
         if results.runs[index].status == "done":
-            _verify_run(results, index, refused, outcome)
+            _verify_run(results, index, tasks, refused, outcome)
     return outcome
 
 
@@ -93,7 +96,11 @@ def _name(results: Results, index: int, task: str, metric: str) -> str:
 
 
 def _verify_run(
-    results: Results, index: int, refused: set[tuple[int, str, str]], outcome: Verification
+    results: Results,
+    index: int,
+    tasks: Sequence[str],
+    refused: set[tuple[int, str, str]],
+    outcome: Verification,
 ) -> None:
     """Every figure of every task of one run whose samples are there, and of its groups."""
 
@@ -101,10 +108,8 @@ def _verify_run(
         return _name(results, index, task, what)
 
     seen: dict[Path, ResultsFile] = {}
-    for (run, task), samples in results.samples.items():
-        if run != index:
-            continue
-        path = samples.path
+    for task in tasks:
+        path = results.samples[index, task].path
         where = path.with_name(f"results_{path.stem.removeprefix(f'samples_{task}_')}.json")
         file = seen[where] = seen.get(where) or read_model(ResultsFile, where)
         config = file.config_of(task)

@@ -26,16 +26,12 @@ HIDDEN = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 
 @dataclass(frozen=True)
 class Line:
-    """The entries of a method at one context length, by column; the last one of each counts."""
+    """The entries of a method at one context length; under each heading the last one counts."""
 
     label: str
     length: int | None
     entries: list[Entry]
-
-    @property
-    def by_column(self) -> dict[str, Entry]:
-        """`heading -> entry`."""
-        return {heading(entry): entry for entry in self.entries}
+    by_heading: dict[str, Entry]
 
 
 def heading(entry: Entry) -> str:
@@ -49,7 +45,10 @@ def heading(entry: Entry) -> str:
 def lines(entries: Sequence[Entry]) -> list[Line]:
     """Rows of a block: lengths ascending, methods in the order of the runs."""
     by_place = grouped(entries, lambda entry: (entry.label, entry.run.context_length))
-    made = [Line(label, length, part) for (label, length), part in by_place.items()]
+    made = [
+        Line(label, length, part, {heading(entry): entry for entry in part})
+        for (label, length), part in by_place.items()
+    ]
     return sorted(made, key=lambda line: -1 if line.length is None else line.length)
 
 
@@ -142,12 +141,11 @@ def _rows(
     averages = {}
     if at is not None:
         for line in ordered:
-            averages[id(line)] = average_of(line.by_column.get(task) for task in CLOSED.values())
+            averages[id(line)] = average_of(line.by_heading.get(task) for task in CLOSED.values())
     rows = []
     for line in ordered:
-        by_column = line.by_column
         cells = [Cell(line.label), Cell(length_label(line.length))]
-        cells += [number_cell(by_column.get(column.label)) for column in columns[2:]]
+        cells += [number_cell(line.by_heading.get(column.label)) for column in columns[2:]]
         if at is not None:
             rivals = [averages[id(other)] for other in ordered if other.length == line.length]
             cells[at] = average_cell(averages[id(line)], rivals)
