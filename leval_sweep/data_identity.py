@@ -1,9 +1,7 @@
 """Which documents a cell will read, as hashes: another document is another cell."""
 
-import hashlib
 import platform
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,6 @@ from leval_tasks.closed.catalog import TASKS
 
 # Stands for the language reference that every Python brings along; it is no file of a folder.
 PYTHON_FILE = "pydocs.jsonl"
-
-
-@cache
-def _sample_sha256(name: str) -> str:
-    """Hash of a file of the bundled sample: it is generated, the same in every process."""
-    from leval_tasks.data import sample_content
-
-    return hashlib.sha256(sample_content(name)).hexdigest()
 
 
 def _in_folder(folder: Path, name: str, task: str) -> Path | None:
@@ -63,13 +53,12 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
         for name, task in wanted.items():
             if task in TASKS and TASKS[task] not in available(source):
                 raise missing_file(source, TASKS[task])
-            if source.kind == "sample" and task in TASKS:
-                files[name] = _sample_sha256(name)
-            elif source.kind == "data_dir":
-                path = _in_folder(Path(source.path), name, task)
-                if path is None:
-                    raise ConfigError(f"data_dir: {source.path} has no {name}")
-                files[name] = cached_sha256(path)
+            if source.folder is None or (source.kind == "sample" and task not in TASKS):
+                continue
+            path = _in_folder(source.folder, name, task)
+            if path is None:
+                raise ConfigError(f"data_dir: {source.path} has no {name}")
+            files[name] = cached_sha256(path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return {"source": source.kind, "files": files, **rest}

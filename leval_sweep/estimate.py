@@ -2,15 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from leval_backends import reading_once
 from leval_border.files import json_lines, user_path
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
+from leval_tasks.data import SAMPLE
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, read_metadata
 
 Sizes = tuple[tuple[int, int], ...]
@@ -49,19 +48,15 @@ class Estimate:
 @cache
 def documents(file: str, source: str) -> Sizes | None:
     """What is known of a file's documents; None if it is not at hand."""
-    if source == "sample":
-        from leval_tasks import sample
-
-        records: Iterable[Any] = sample.documents(file) if file in sample.FILES else []
-    else:
-        paths = sorted(user_path(source).rglob(file)) if source else []
-        if not paths:
-            return None
-        try:
-            text = paths[0].read_text(encoding="utf-8")
-            records = [json.loads(line) for _, line in json_lines(text)]
-        except (OSError, ValueError):
-            return None
+    folder = SAMPLE if source == "sample" else user_path(source)
+    paths = sorted(folder.rglob(file)) if source else []
+    if not paths:
+        return None
+    try:
+        text = paths[0].read_text(encoding="utf-8")
+        records = [json.loads(line) for _, line in json_lines(text)]
+    except (OSError, ValueError):
+        return None
     sizes = []
     for record in records:
         if not isinstance(record, dict):

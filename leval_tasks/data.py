@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,8 @@ HOW_TO_GET = (
     "https://github.com/OpenLMLab/LEval and give its folder LEval-data/Closed-ended-tasks as "
     "data_dir; `data_dir: sample` runs on the small bundled sample instead."
 )
+SAMPLE = Path(str(files("leval_tasks"))) / "sample"
+"""Folder of the bundled sample, which comes with the package."""
 Row = TypeVar("Row", bound=BaseModel)
 
 
@@ -45,6 +48,11 @@ class Source:
     kind: str
     path: str
     own: bool = False
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its files lie; None for the hub."""
+        return {"hub": None, "sample": SAMPLE}.get(self.kind, Path(self.path))
 
 
 @dataclass(frozen=True)
@@ -118,11 +126,7 @@ def available(source: Source) -> list[ClosedTask]:
 
 
 def _has_file(source: Source, task: ClosedTask) -> bool:
-    if source.kind == "sample":
-        from leval_tasks.sample import FILES
-
-        return task.file.name in FILES
-    return source.kind == "hub" or (Path(source.path) / task.file.name).is_file()
+    return source.folder is None or (source.folder / task.file.name).is_file()
 
 
 def load(source: Source, task: ClosedTask) -> DataFile:
@@ -158,13 +162,9 @@ def load(source: Source, task: ClosedTask) -> DataFile:
 
 
 def _content(source: Source, task: ClosedTask) -> bytes:
-    if source.kind == "hub":
-        return read_bytes(hub_file(task))
     if not _has_file(source, task):
         raise missing_file(source, task)
-    if source.kind == "sample":
-        return sample_content(task.file.name)
-    return read_bytes(Path(source.path) / task.file.name)
+    return read_bytes(source.folder / task.file.name if source.folder else hub_file(task))
 
 
 def _has_published_counts(file: DataFile, published: PublishedFile) -> bool:
@@ -181,13 +181,6 @@ def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
         return path.read_bytes()
     except OSError as wrong:
         raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong
-
-
-def sample_content(name: str) -> bytes:
-    """The bundled sample's file of that name, serialised as L-Eval writes its own."""
-    from leval_tasks.sample import documents
-
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in documents(name)).encode()
 
 
 def missing_file(source: Source, task: ClosedTask) -> DataError:

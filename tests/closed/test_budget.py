@@ -10,20 +10,20 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import PreTrainedTokenizerFast
 
 from leval_border.errors import SettingError
-from leval_tasks import data, sample
+from leval_tasks import data
 from leval_tasks.closed import budget, counting, prompts
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.errors import ContextLengthError
 
 
+def records(name: str) -> tuple[data.Record, ...]:
+    return data.parse((data.SAMPLE / name).read_bytes(), name)
+
+
 @functools.cache
 def tokenizer(kind: str) -> PreTrainedTokenizerFast:
     """Byte-level BPE (GPT-2's way), or BPE over whole text with a blank mark (Llama 2's way)."""
-    text = [
-        str(row["input"])
-        for name in ("tpo.jsonl", "sci_fi.jsonl")
-        for row in sample.documents(name)
-    ]
+    text = [row.document for name in ("tpo.jsonl", "sci_fi.jsonl") for row in records(name)]
     made = Tokenizer(models.BPE(unk_token="<unk>"))
     if kind == "byte-level":
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -69,7 +69,7 @@ PIECES = [
 @st.composite
 def texts(draw):
     rng = random.Random(draw(st.integers(0, 10**6)))
-    base = str(sample.documents("tpo.jsonl")[rng.randrange(3)]["input"])
+    base = records("tpo.jsonl")[rng.randrange(3)].document
     parts = []
     for _ in range(draw(st.integers(1, 40))):
         start = rng.randrange(len(base) - 400)
@@ -123,9 +123,9 @@ def test_long_document_is_tokenised_once(monkeypatch):
         return real(own, text)
 
     monkeypatch.setattr(counting, "token_offsets", spy)
-    row = sample.documents("tpo.jsonl")[0]
-    text = str(row["input"])
-    asked = [prompts.plain(TASKS["leval_toefl"].frame, q)[0] for q in row["instructions"]]
+    row = records("tpo.jsonl")[0]
+    text = row.document
+    asked = [prompts.plain(TASKS["leval_toefl"].frame, q)[0] for q in row.instructions]
     document = counting.Document(text, tokenizer("byte-level"))
     for side in ("middle", "right", "left"):
         budget.fit(document, asked, len(document) // 2, side=side)
@@ -143,9 +143,7 @@ def test_sides():
 
 
 def test_skip_leaves_out_instead_of_cutting():
-    document = counting.Document(
-        str(sample.documents("tpo.jsonl")[0]["input"]), tokenizer("byte-level")
-    )
+    document = counting.Document(records("tpo.jsonl")[0].document, tokenizer("byte-level"))
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
     assert budget.fit(document, asked, 500, side="skip").cut is None
     assert budget.fit(document, asked, 10**6, side="skip").cut is not None
@@ -173,16 +171,14 @@ def official_loop(text: str, budget_tokens: int, length, from_left: bool) -> str
 @pytest.mark.parametrize("room", [900, 1500, 2600, 100_000])
 def test_official_word_wise_cut(side, room):
     own = tokenizer("byte-level")
-    text = str(sample.documents("tpo.jsonl")[1]["input"])
+    text = records("tpo.jsonl")[1].document
     document = counting.Document(text, own)
     expected = official_loop(text, room, lambda t: len(own(t)["input_ids"]), side == "left")
     assert document.kept(budget.official_cut(document, room, side)) == expected
 
 
 def test_official_cut_has_no_middle_and_is_checked_against_the_room():
-    document = counting.Document(
-        str(sample.documents("tpo.jsonl")[1]["input"]), tokenizer("byte-level")
-    )
+    document = counting.Document(records("tpo.jsonl")[1].document, tokenizer("byte-level"))
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?" * 200)]
     with pytest.raises(SettingError, match="allowed: right, left"):
         budget.fit(document, asked, 900, side="middle", unit="words")

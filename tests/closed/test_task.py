@@ -11,7 +11,7 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from leval_border.errors import SettingError
-from leval_tasks import data, sample
+from leval_tasks import data
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.errors import ContextLengthError, DataError, TokenizerError
 
@@ -154,8 +154,7 @@ def test_one_document_has_no_standard_error(evaluate):
 
 def test_num_docs_keeps_all_questions_and_min_questions_adds_documents(evaluate):
     results = evaluate(["leval_toefl", "leval_gsm"], Reader(gold), num_docs=1, min_questions=4)
-    first = sample.documents("tpo.jsonl")[0]
-    assert results["results"]["leval_toefl"]["sample_len"] == len(first["instructions"])
+    assert results["results"]["leval_toefl"]["sample_len"] == 8
     assert results["results"]["leval_gsm"]["sample_len"] == 4
 
 
@@ -163,7 +162,7 @@ def test_samples_are_small_and_in_document_order(evaluate):
     model = Reader(gold)
     results = evaluate(["leval_sfiction"], model)
     samples = results["samples"]["leval_sfiction"]
-    document = str(sample.documents("sci_fi.jsonl")[0]["input"])
+    document = task(name="leval_sfiction").file.records[0].document
     order = [(int(s["doc"]["document_id"]), s["doc"]["question_id"]) for s in samples]
     assert order == sorted(order)
     for item in samples[:3]:
@@ -261,8 +260,8 @@ def test_topic_retrieval_has_three_positions(evaluate, real_data):
     assert row["exact_match,none"] == pytest.approx(2 / 3)
 
 
-def task(**metadata: Any) -> LEvalClosedTask:
-    return LEvalClosedTask({"task": "leval_toefl", "metadata": {"data_dir": "sample", **metadata}})
+def task(name: str = "leval_toefl", **metadata: Any) -> LEvalClosedTask:
+    return LEvalClosedTask({"task": name, "metadata": {"data_dir": "sample", **metadata}})
 
 
 @pytest.mark.parametrize(

@@ -138,11 +138,11 @@ def test_one_byte_of_weights_changes_the_id_and_a_copy_does_not(
 
 
 def test_documents_of_a_folder_are_told_by_their_content(checkpoint: Path, tmp_path: Path) -> None:
-    from leval_tasks.data import sample_content
+    from leval_tasks.data import SAMPLE
 
     data = tmp_path / "data"
     data.mkdir()
-    (data / "gsm100.jsonl").write_bytes(sample_content("gsm100.jsonl"))
+    (data / "gsm100.jsonl").write_bytes((SAMPLE / "gsm100.jsonl").read_bytes())
     own = {"metadata": {"data_dir": str(data), "own_data": True}}
     before = only_id(config(checkpoint, **own))
     (data / "unrelated.jsonl").write_text("{}")

@@ -285,13 +285,13 @@ def long_text(smollm2: Path) -> list[int]:
     """9216 tokens of readable English: the bundled sample's documents, one after another."""
     from transformers import AutoTokenizer
 
-    from leval_tasks import sample
+    from leval_tasks.data import SAMPLE, parse
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     tokens: list[int] = []
     for name in ("coursera.jsonl", "quality.jsonl", "sci_fi.jsonl"):
-        for document in sample.documents(name):
-            tokens += tokenizer(str(document["input"])).input_ids
+        for record in parse((SAMPLE / name).read_bytes(), name):
+            tokens += tokenizer(record.document).input_ids
     assert len(tokens) >= 9216
     return tokens[:9216]
 
