@@ -1,7 +1,6 @@
 """Adapt a language model to a RoPE method on long text, with transformers' Trainer."""
 
 import csv
-import dataclasses
 import json
 import logging
 import math
@@ -11,7 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from accelerate import PartialState
+from torch import Tensor
+from torch.utils.data import Dataset
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -20,12 +23,11 @@ from transformers import (
     TrainingArguments,
 )
 
+from leval_border.errors import SettingError, UserError
 from leval_border.files import write_text
-from resonance_training import resume, text
-from resonance_training.errors import TrainingError
-from resonance_training.finetune_data import Rows, prepare_text, processes
+from resonance_training import trainer as shared
 from resonance_training.finetune_settings import FineTuneSettings
-from resonance_training.made_by import made_by
+from resonance_training.text import Ids, TrainingText, prepare_text
 from resonance_vllm.hf import register
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
@@ -39,52 +41,60 @@ METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
 
+class Rows(Dataset[dict[str, Tensor]]):
+    """All sequences of a run in the order in which they are read, epoch after epoch."""
+
+    def __init__(self, rows: Ids, sequences: int, seed: int) -> None:
+        self.rows = torch.from_numpy(rows)
+        epochs = range(-(-sequences // len(rows)))
+        orders = [np.random.RandomState(seed + e).permutation(len(rows)) for e in epochs]
+        self.order = np.concatenate(orders)[:sequences]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = self.rows[self.order[index]]
+        return {"input_ids": row, "labels": row}
+
+
 class _Metrics(TrainerCallback):
     """Writes one CSV row a step and stops when the loss is no number."""
 
-    def __init__(self, file: Path, done: int) -> None:
+    def __init__(self, file: Path) -> None:
         self.file = file
-        if processes().is_main_process:
-            resume.keep_rows(file, COLUMNS, done)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
             return
         loss = float(logs["loss"])
         if not math.isfinite(loss):
-            raise TrainingError(
+            raise UserError(
                 f"loss: {loss} at step {state.global_step}; lower the learning rate "
                 f"({args.learning_rate:g}), clip gradients (max_grad_norm), or train without bf16"
             )
         if state.is_world_process_zero:
-            with self.file.open("a", newline="") as stream:
-                values = {"step": state.global_step, **{k: logs.get(k) for k in COLUMNS[1:]}}
-                csv.DictWriter(stream, COLUMNS, lineterminator="\n").writerow(values)
-
-
-def _mean_loss(file: Path) -> float:
-    """Mean over all steps, also those of sessions before this one."""
-    with file.open(newline="") as stream:
-        return statistics.mean(float(row["loss"]) for row in csv.DictReader(stream))
+            values = [logs.get(column) for column in COLUMNS[1:]]
+            shared.add_row(self.file, [state.global_step, *values])
 
 
 def load_model(model_path: str, settings: FineTuneSettings) -> Any:
     """The model with the requested rope settings in its config, in float32.
 
     Raises:
-        RopeConfigError: the settings do not fit the model.
-        TrainingError: the sequences are longer than the settings allow.
+        SettingError: the rope settings do not fit the model, or the sequences are longer than
+            they allow.
     """
     register()
     positions = ModelPositions.of_checkpoint(model_path)
-    rope = None if settings.rope is None else positions.complete(settings.rope)
-    overrides: dict[str, Any] = {}
-    if rope is not None:
+    rope, overrides = None, {}
+    if settings.rope is not None:
+        rope = positions.complete(settings.rope)
         overrides = hf_overrides(rope, positions, settings.sequence_length)
     if rope is not None or positions.max_position_embeddings is not None:
         limit = length_limit(positions, rope, settings.sequence_length)
         if settings.sequence_length > limit:
-            raise TrainingError(
+            raise SettingError(
                 f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
                 f"{settings.rope or positions.rope}; use a larger factor"
             )
@@ -126,7 +136,7 @@ def finetune(
         seconds, and what made it (`made_by`).
 
     Raises:
-        TrainingError: see the functions above; also when the loss is no number.
+        UserError: something asked for cannot be done, or the loss is no number.
     """
     request = {
         "schema_version": 1,
@@ -134,40 +144,46 @@ def finetune(
         "data": list(sources),
         **settings.model_dump(),
     }
-    if resume.is_claimed(out / REQUEST_FILE, request) and (out / RESULT_FILE).is_file():
+    if shared.is_claimed(out / REQUEST_FILE, request) and (out / RESULT_FILE).is_file():
         logger.info("%s is finished already", out)
         finished: dict[str, Any] = json.loads((out / RESULT_FILE).read_text(encoding="utf-8"))
         return finished
+    # accelerate finds the processes on a CPU only if it is named
+    processes = PartialState(cpu=not torch.accelerator.is_available())
+    sequences = settings.steps * settings.batch_size * settings.accumulation
+    sequences *= processes.num_processes
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    rows, held_out = prepare_text(sources, tokenizer, settings)
+    rows, held_out = prepare_text(sources, tokenizer, settings, sequences)
     model = load_model(model_path, settings)
     if settings.lora_rank:
         model = _with_lora(model, settings)
-    if processes().is_main_process:  # claimed only now, when all that was asked for is possible
-        resume.claim(out / REQUEST_FILE, request)
-    states = out / "states"
-    last, done = resume.last_state(states)
-    clock = resume.Clock()
-    sequences = settings.sequences(processes().num_processes)
-    trainer = resume.InOrderTrainer(
+    states, metrics = out / "states", out / METRICS_FILE
+    last, done = shared.last_state(states)
+    if processes.is_main_process:  # claimed only now, when all that was asked for is possible
+        shared.claim(out / REQUEST_FILE, request)
+        shared.keep_rows(metrics, COLUMNS, done)
+    clock = shared.Clock()
+    trainer = shared.InOrderTrainer(
         model=model,
         args=_arguments(states, settings),
         train_dataset=Rows(rows, sequences, settings.seed),
-        callbacks=[_Metrics(out / METRICS_FILE, done), clock],
+        callbacks=[_Metrics(metrics), clock],
     )
     trainer.train(resume_from_checkpoint=last)
     _save(trainer, tokenizer, out, settings)
     if trainer.is_world_process_zero():
         _write_held_out(out / "held_out", held_out)
+    with metrics.open(newline="") as stream:  # all steps, also those of sessions before this one
+        mean_loss = statistics.mean(float(row["loss"]) for row in csv.DictReader(stream))
     result = {
         "schema_version": 1,
         "steps": trainer.state.global_step,
         "tokens": sequences * settings.sequence_length,
         "epochs": sequences / len(rows),
-        "mean_loss": _mean_loss(out / METRICS_FILE),
+        "mean_loss": mean_loss,
         "held_out": [document.digest for document in held_out],
         "seconds": clock.seconds,
-        **made_by(),
+        **shared.made_by(),
     }
     if trainer.is_world_process_zero():
         write_text(out / RESULT_FILE, json.dumps(result, indent=1))
@@ -176,10 +192,7 @@ def finetune(
 
 
 def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
-    named = {field.name for field in dataclasses.fields(TrainingArguments)}
-    new, old = "activation_checkpointing", "gradient_checkpointing"
-    checkpointing = new if new in named else old  # newer transformers warn of the old
-    return resume.training_arguments(
+    return shared.training_arguments(
         states,
         max_steps=settings.steps,
         per_device_train_batch_size=settings.batch_size,
@@ -191,7 +204,7 @@ def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
         lr_scheduler_type=settings.schedule,
         max_grad_norm=settings.max_grad_norm,
         bf16=settings.bf16,
-        **{checkpointing: settings.gradient_checkpointing},
+        gradient_checkpointing=settings.gradient_checkpointing,
         logging_steps=1,
         save_steps=settings.save_steps,
         seed=settings.seed,
@@ -202,7 +215,7 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
     """The checkpoint; LoRA is merged into the weights, so that no library needs peft."""
     alone = trainer.args.world_size == 1
     if settings.lora_rank and not alone:
-        raise TrainingError(
+        raise UserError(
             "lora_rank: adapters are merged in one process; resume this run with one, or train all "
             "weights"
         )
@@ -216,19 +229,14 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
         trainer.save_model(str(out))
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(out)
-        _check_rope(out, settings)
+        if settings.rope is not None:  # what was asked for must be what other libraries will read
+            positions = ModelPositions.of_checkpoint(str(out))
+            wanted, written = positions.complete(settings.rope), positions.shipped()
+            if wanted != written:
+                raise UserError(f"rope: {out}/config.json holds {written}, asked for {wanted}")
 
 
-def _check_rope(out: Path, settings: FineTuneSettings) -> None:
-    """What was asked for must be what another library will read."""
-    if settings.rope is not None:
-        positions = ModelPositions.of_checkpoint(str(out))
-        wanted, written = positions.complete(settings.rope), positions.shipped()
-        if wanted != written:
-            raise TrainingError(f"rope: {out}/config.json holds {written}, asked for {wanted}")
-
-
-def _write_held_out(folder: Path, documents: Sequence[text.TrainingText]) -> None:
+def _write_held_out(folder: Path, documents: Sequence[TrainingText]) -> None:
     folder.mkdir(exist_ok=True)
     for source in {document.source for document in documents}:
         lines = [json.dumps({"text": d.text}) for d in documents if d.source == source]

@@ -1,14 +1,14 @@
 """What a fine-tuning run is, and the presets shipped in `harness_configs/train`."""
 
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from leval_border.errors import one_of
 from leval_border.settings import Settings, read
-from resonance_training.errors import TrainingSettingError
+from leval_border.yaml_files import read_yaml
 from resonance_training.posgen_settings import Share
 
 
@@ -54,23 +54,14 @@ class FineTuneSettings(Settings):
     save_steps: PositiveInt = 50
     seed: int = 42
 
-    def sequences(self, processes: int) -> int:
-        """Training sequences of a run on so many processes."""
-        return self.steps * self.batch_size * self.accumulation * processes
 
-
-def preset_names() -> tuple[str, ...]:
-    """Names of the shipped presets."""
-    folder = files("harness_configs") / "train"
-    return tuple(sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".yaml")))
+def presets() -> dict[str, Path]:
+    """Files of the shipped presets by name."""
+    folder = Path(str(files("harness_configs"))) / "train"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def preset(name: str) -> FineTuneSettings:
-    """A shipped preset.
-
-    Raises:
-        TrainingSettingError: there is none of that name.
-    """
-    one_of("preset", name, preset_names(), TrainingSettingError)
-    text = (files("harness_configs") / "train" / f"{name}.yaml").read_text(encoding="utf-8")
-    return read(FineTuneSettings, yaml.safe_load(text), name, TrainingSettingError)
+    """A shipped preset by name."""
+    path = presets()[one_of("preset", name, presets())]
+    return read(FineTuneSettings, read_yaml(path), name)

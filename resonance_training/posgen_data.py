@@ -7,46 +7,28 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from leval_tasks.posgen.sequences import Splits, splits
+from leval_tasks.posgen.sequences import splits
 from leval_tasks.posgen.vocabulary import PREFIX, special_id
 from resonance_training.posgen_settings import PosGenRun, Recipe
 
 
-def with_prefix(sequences: np.ndarray, prefix: int) -> Tensor:
-    """Token ids `[n, length + 1]`: the numbers themselves, with the prefix token in front."""
-    front = np.full((len(sequences), 1), prefix, dtype=np.int64)
-    return torch.from_numpy(np.concatenate([front, sequences], axis=1))
-
-
 class StackData:
-    """The splits of each run, computed once a sub-task."""
+    """Token ids of each run's splits: the numbers themselves, the prefix token in front."""
 
     def __init__(self, recipe: Recipe, runs: Sequence[PosGenRun]) -> None:
         self.recipe, self.runs = recipe, list(runs)
-        self._splits: dict[str, Splits] = {}
-        for run in runs:
-            if run.subtask not in self._splits:
-                self._splits[run.subtask] = splits(recipe.settings(run.subtask))
-        data = recipe.settings(runs[0].subtask)
-        self.prefix = special_id(PREFIX, data.modulus)
-        self.first_target = data.seed_tokens + 1
-        self._encoded = {
-            (subtask, name): with_prefix(part, self.prefix)
-            for subtask, all_parts in self._splits.items()
-            for name, part in vars(all_parts).items()
-        }
+        self.settings = recipe.settings(runs[0].subtask)
+        self.first_target = self.settings.seed_tokens + 1
+        prefix = special_id(PREFIX, self.settings.modulus)
+        self._tokens: dict[tuple[str, str], Tensor] = {}
+        for subtask in {run.subtask for run in runs}:
+            for split, numbers in vars(splits(recipe.settings(subtask))).items():
+                tokens = np.pad(numbers, ((0, 0), (1, 0)), constant_values=prefix)
+                self._tokens[subtask, split] = torch.from_numpy(tokens)
 
-    def stacked(self, split: str, rows: slice) -> Tensor:
-        """`[models, rows, length + 1]` of `validation` or `test`."""
-        return torch.stack([self._encoded[run.subtask, split][rows] for run in self.runs])
-
-    def rows(self, split: str) -> int:
-        """Sequences in a split."""
-        return len(self._encoded[self.runs[0].subtask, split])
-
-    def batch(self, model: int, order: np.ndarray) -> Tensor:
-        """Training sequences `[len(order), train_length + 1]` of one model."""
-        return self._encoded[self.runs[model].subtask, "train"][torch.from_numpy(order)]
+    def sequences(self, run: PosGenRun, split: str) -> Tensor:
+        """`[n, length + 1]` of `train`, `validation` or `test`."""
+        return self._tokens[run.subtask, split]
 
 
 class Batches(Dataset[Tensor]):
@@ -61,17 +43,21 @@ class Batches(Dataset[Tensor]):
 
     def __getitem__(self, step: int) -> Tensor:
         """`[models, batch, train_length + 1]`; the last batch of an epoch may be smaller."""
-        recipe = self.data.recipe
+        recipe, runs = self.data.recipe, self.data.runs
         epoch, index = divmod(step, recipe.steps_per_epoch)
         if epoch != self._epoch:
-            n = self.data.rows("train")
-            self._orders = np.stack([epoch_order(run.seed, epoch, n) for run in self.data.runs])
+            n = self.data.settings.train
+            self._orders = np.stack([_epoch_order(run.seed, epoch, n) for run in runs])
             self._epoch = epoch
-        chosen = self._orders[:, index * recipe.batch_size : (index + 1) * recipe.batch_size]
-        return torch.stack([self.data.batch(i, order) for i, order in enumerate(chosen)])
+        orders = self._orders[:, index * recipe.batch_size : (index + 1) * recipe.batch_size]
+        return torch.stack(
+            [
+                self.data.sequences(run, "train")[torch.from_numpy(order)]
+                for run, order in zip(runs, orders, strict=True)
+            ]
+        )
 
 
-def epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
-    """Permutation of the training sequences in one epoch of a run."""
+def _epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
     generator = np.random.RandomState(np.array([seed, epoch], dtype=np.uint32))
     return generator.permutation(n)

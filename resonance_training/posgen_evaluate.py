@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from leval_border.errors import one_of
+from leval_border.errors import SettingError, UserError, one_of
 from leval_tasks.metadata import SUBTASKS
-from resonance_training.errors import TrainingError, TrainingSettingError
 
 
 def evaluate_checkpoint(
@@ -23,8 +22,8 @@ def evaluate_checkpoint(
         `ood_accuracy`, `id_accuracy` and `accuracy@a-b`, fractions.
 
     Raises:
-        TrainingSettingError: the sub-task is unknown, or neither given nor in the checkpoint.
-        TrainingError: the folder holds no checkpoint.
+        SettingError: the sub-task is unknown, or neither given nor in the checkpoint.
+        UserError: the folder holds no checkpoint.
     """
     import lm_eval
     from lm_eval.tasks import TaskManager
@@ -35,14 +34,12 @@ def evaluate_checkpoint(
 
     file = Path(checkpoint) / "config.json"
     if not file.is_file():
-        raise TrainingError(
-            f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder"
-        )
+        raise UserError(f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder")
     config = json.loads(file.read_text(encoding="utf-8"))
     subtask = subtask or config.get("posgen", {}).get("subtask")
     if subtask is None:
-        raise TrainingSettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
-    one_of("subtask", subtask, SUBTASKS, TrainingSettingError)
+        raise SettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
+    one_of("subtask", subtask, SUBTASKS)
     register()
     t5_layer.register()
     name = f"posgen_{subtask}"
@@ -51,9 +48,8 @@ def evaluate_checkpoint(
     output = lm_eval.simple_evaluate(
         model=model, tasks=[name], task_manager=manager, limit=limit, bootstrap_iters=0
     )
-    metrics = output["results"][name]
     return {
         key.removesuffix(",none"): value
-        for key, value in metrics.items()
+        for key, value in output["results"][name].items()
         if key.endswith(",none") and "stderr" not in key
     }

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from leval_border.errors import one_of
+from leval_border.errors import SettingError, one_of
 from leval_border.settings import Settings, read
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
-from resonance_training.errors import TrainingSettingError
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 ENCODINGS = ("rope", "resonance", "yarn", "resonance_yarn")
@@ -20,11 +19,8 @@ class Architecture(Settings):
     Attributes:
         kind: `llama` (SwiGLU, scaled attention) or `t5` (the T5-Small layer: ReLU, attention
             logits not scaled, tied embeddings, T5's initialisation).
-        layers: number of layers.
         hidden: width of the residual stream.
-        heads: attention heads, of `head_dim` dimensions each.
-        head_dim: dimensions of a head, all of which rotate.
-        feed_forward: width of the feed-forward layer.
+        head_dim: dimensions of each of the `heads`, all of which rotate.
         dropout: of embeddings, attention weights, sub-layer outputs and the final state (t5).
         freeze_feed_forward: the authors' code never trains these layers and their norms.
     """
@@ -41,7 +37,7 @@ class Architecture(Settings):
     @model_validator(mode="after")
     def _only_t5_drops(self) -> Self:
         if self.kind == "llama" and self.dropout:
-            raise TrainingSettingError(f"dropout: {self.dropout} is not allowed with llama; use t5")
+            raise SettingError(f"dropout: {self.dropout} is not allowed with llama; use t5")
         return self
 
 
@@ -122,8 +118,8 @@ class PosGenRun:
     seed: int
 
     def __post_init__(self) -> None:
-        one_of("subtask", self.subtask, SUBTASKS, TrainingSettingError)
-        one_of("encoding", self.encoding, ENCODINGS, TrainingSettingError)
+        one_of("subtask", self.subtask, SUBTASKS)
+        one_of("encoding", self.encoding, ENCODINGS)
 
     @property
     def folder(self) -> str:
@@ -157,13 +153,8 @@ PRESETS = {
 
 
 def preset(name: str) -> Recipe:
-    """A preset by name.
-
-    Raises:
-        TrainingSettingError: there is none of that name.
-    """
-    one_of("preset", name, PRESETS, TrainingSettingError)
-    return PRESETS[name]
+    """A preset by name."""
+    return PRESETS[one_of("preset", name, PRESETS)]
 
 
 def rope_parameters(encoding: str, scaling: Scaling, *, training: bool = False) -> dict[str, Any]:
@@ -173,11 +164,7 @@ def rope_parameters(encoding: str, scaling: Scaling, *, training: bool = False) 
         encoding: one of `ENCODINGS`.
         scaling: YaRN's settings.
         training: the encoding that training uses, which may be the unscaled one.
-
-    Raises:
-        TrainingSettingError: the encoding is unknown.
     """
-    one_of("encoding", encoding, ENCODINGS, TrainingSettingError)
     resonance = encoding.startswith("resonance")
     if "yarn" not in encoding or (training and not scaling.in_training):
         return {"rope_type": "resonance" if resonance else "default", "rope_theta": 10_000.0}

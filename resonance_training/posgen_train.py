@@ -1,6 +1,5 @@
 """Train stacks of PosGen models with transformers' Trainer, resumable at any point."""
 
-import csv
 import hashlib
 import json
 import logging
@@ -12,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from leval_border.errors import UserError
 from leval_border.files import write_text
-from leval_tasks.posgen.sequences import splits
-from resonance_training import resume
-from resonance_training.errors import TrainingError
-from resonance_training.made_by import made_by
+from leval_tasks.posgen.sequences import position_ranges, splits
+from resonance_training import trainer as shared
 from resonance_training.posgen_data import Batches, StackData
-from resonance_training.posgen_metrics import evaluate
 from resonance_training.posgen_models import build_stack, save_models
 from resonance_training.posgen_settings import PosGenRun, Recipe
-from resonance_training.stacked import StackedDecoder
+from resonance_training.stacked import StackedDecoder, token_losses
 from resonance_training.workers import in_processes
 
 logger = logging.getLogger(__name__)
@@ -32,9 +29,56 @@ SETTINGS_FILE = "settings.json"
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
+EVALUATION_BATCH = 125
 
 
-class _StackTrainer(resume.InOrderTrainer):
+@torch.no_grad()
+def evaluate(
+    stack: StackedDecoder, data: StackData, split: str, rows: int | None = None
+) -> list[dict[str, Any]]:
+    """Teacher-forced metrics of each model, over all tokens after the seed.
+
+    Args:
+        stack: the models.
+        data: their sequences.
+        split: `validation` or `test`.
+        rows: only the first so many sequences.
+
+    Returns:
+        One dictionary a model: `loss`, `id_accuracy`, `ood_accuracy` and `accuracy@a-b` for each
+        band (fractions; loss in nats), and `by_position`, the accuracy of each number after the
+        seed.
+    """
+    was_training = stack.training
+    stack.eval()
+    device = next(stack.parameters()).device
+    tokens = torch.stack([data.sequences(run, split)[:rows] for run in data.runs])
+    n = tokens.shape[1]
+    losses = correct = torch.zeros((), dtype=torch.float64, device=device)
+    for batch in tokens.split(EVALUATION_BATCH, dim=1):
+        ids = batch.to(device)
+        targets = ids[..., data.first_target :]
+        logits = stack.logits(ids[..., :-1])[:, :, data.first_target - 1 :]
+        losses = losses + token_losses(logits, targets).double().sum(dim=1)
+        correct = correct + (logits.argmax(-1) == targets).double().sum(dim=1)
+    stack.train(was_training)
+    # The first column is the first number after the seed.
+    ranges = {
+        name: (start - data.settings.seed_tokens, end - data.settings.seed_tokens)
+        for name, (start, end) in position_ranges(data.settings).items()
+    }
+    by_position = (correct / n).cpu().tolist()
+    return [
+        {
+            "loss": float(loss.mean() / n),
+            **{name: sum(shares[a:b]) / (b - a) for name, (a, b) in ranges.items()},
+            "by_position": shares,
+        }
+        for loss, shares in zip(losses.cpu(), by_position, strict=True)
+    ]
+
+
+class _StackTrainer(shared.InOrderTrainer):
     """Trainer over a dataset whose items are whole batches."""
 
     def __init__(self, *, first_target: int, **kwargs: Any) -> None:
@@ -53,30 +97,27 @@ class _Recorder(TrainerCallback):
         self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
         self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
         for file in self.files:
-            resume.keep_rows(file, METRICS, done)
+            shared.keep_rows(file, METRICS, done)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        step, losses = state.global_step, self.stack.last_losses
-        due = step % self.every == 0 or step == self.data.recipe.steps
+        recipe, step, losses = self.data.recipe, state.global_step, self.stack.last_losses
+        due = step % self.every == 0 or step == recipe.steps
         if losses is None or not (due or step % 20 == 0):
             return
-        values = losses.tolist()
-        for run, loss in zip(self.data.runs, values, strict=True):
+        train_losses = losses.tolist()
+        for run, loss in zip(self.data.runs, train_losses, strict=True):
             if not math.isfinite(loss):
-                raise TrainingError(
+                raise UserError(
                     f"loss: {loss} at step {step} in {run.folder}; lower the learning rate "
-                    f"({self.data.recipe.learning_rate:g}) or train without bf16"
+                    f"({recipe.learning_rate:g}) or train without bf16"
                 )
         if due:
-            recipe = self.data.recipe
             results = evaluate(self.stack, self.data, "validation", recipe.validation_rows)
             if recipe.keep == "best":
                 self.stack.keep([result["id_accuracy"] for result in results], step)
-            for file, loss, result in zip(self.files, values, results, strict=True):
-                epoch = step / self.data.recipe.steps_per_epoch
-                row = [step, epoch, loss, *(result[k] for k in ("loss", *METRICS[-2:]))]
-                with file.open("a", newline="") as stream:
-                    csv.writer(stream, lineterminator="\n").writerow(row)
+            for file, loss, result in zip(self.files, train_losses, results, strict=True):
+                values = [result[name] for name in ("loss", "id_accuracy", "ood_accuracy")]
+                shared.add_row(file, [step, step / recipe.steps_per_epoch, loss, *values])
 
 
 def train_stack(
@@ -101,58 +142,15 @@ def train_stack(
         The runs' results as written to `result.json`.
 
     Raises:
-        TrainingError: a loss became NaN or infinite.
+        UserError: a loss became NaN or infinite.
     """
     torch.manual_seed(runs[0].seed)
     stack, data = build_stack(recipe, runs), StackData(recipe, runs)
     name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
     states = folder / ".unfinished" / name
-    last, done = resume.last_state(states)
-    clock = resume.Clock()
-    trainer = _trainer(
-        recipe, stack, data, states, save_steps=save_steps, device=device, progress=progress
-    )
-    trainer.add_callback(_Recorder(stack, data, folder, done))
-    trainer.add_callback(clock)
-    logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
-    trainer.train(resume_from_checkpoint=last)
-    steps = trainer.state.global_step
-    kept = stack.restore_kept() if recipe.keep == "best" else [steps] * len(runs)
-    results = evaluate(stack, data, "test")
-    save_models(stack, recipe, runs, folder)
-    shared = {
-        "steps": steps,
-        "seconds": clock.seconds / len(runs),
-        "stack": len(runs),
-        **made_by(),
-    }
-    written = [
-        _write_result(folder, run, {"kept_step": step, "test": result, **shared})
-        for run, step, result in zip(runs, kept, results, strict=True)
-    ]
-    shutil.rmtree(states, ignore_errors=True)
-    return written
-
-
-def _trainer(
-    recipe: Recipe,
-    stack: StackedDecoder,
-    data: StackData,
-    states: Path,
-    *,
-    save_steps: int,
-    device: str,
-    progress: bool,
-) -> Trainer:
-    trained = [p for p in stack.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-    )
-    # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
-    )
-    arguments = resume.training_arguments(
+    last, done = shared.last_state(states)
+    clock = shared.Clock()
+    arguments = shared.training_arguments(
         states,
         cpu=device == "cpu",
         max_steps=recipe.steps,
@@ -162,9 +160,38 @@ def _trainer(
         logging_steps=100,
         save_steps=save_steps,
         bf16=recipe.bf16,
-        seed=data.runs[0].seed,
+        seed=runs[0].seed,
         remove_unused_columns=False,
         disable_tqdm=not progress or bool(os.environ.get("CI")),
+    )
+    trainer = _trainer(stack, data, arguments)
+    trainer.add_callback(_Recorder(stack, data, folder, done))
+    trainer.add_callback(clock)
+    logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
+    trainer.train(resume_from_checkpoint=last)
+    steps = trainer.state.global_step
+    kept = stack.restore_kept() if recipe.keep == "best" else [steps] * len(runs)
+    results = evaluate(stack, data, "test")
+    save_models(stack, recipe, runs, folder)
+    seconds = clock.seconds / len(runs)
+    rest = {"steps": steps, "seconds": seconds, "stack": len(runs), **shared.made_by()}
+    written = [
+        _write_result(folder, run, {"kept_step": step, "test": result, **rest})
+        for run, step, result in zip(runs, kept, results, strict=True)
+    ]
+    shutil.rmtree(states, ignore_errors=True)
+    return written
+
+
+def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArguments) -> Trainer:
+    recipe = data.recipe
+    trained = [p for p in stack.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
+    # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
     )
     trainer = _StackTrainer(
         model=stack,
@@ -207,14 +234,14 @@ def train_all(
         device: `auto` or `cpu`.
 
     Raises:
-        PosGenError: the sequences cannot be made as asked; the folder is left alone.
-        TrainingError: the folder holds something else, or a loss is no number.
+        SettingError: the sequences cannot be made as asked; the folder is left alone.
+        UserError: the folder holds something else, or a loss is no number.
     """
     for subtask in {run.subtask for run in runs}:
         splits(recipe.settings(subtask))
     request = recipe.model_dump()
-    if not resume.is_claimed(folder / SETTINGS_FILE, request):
-        resume.claim(folder / SETTINGS_FILE, request)
+    if not shared.is_claimed(folder / SETTINGS_FILE, request):
+        shared.claim(folder / SETTINGS_FILE, request)
     waiting = []
     for run in runs:
         file = folder / run.folder / RESULT_FILE

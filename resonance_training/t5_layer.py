@@ -22,34 +22,18 @@ class PosGenT5Config(PreTrainedConfig):
     """Configuration of `PosGenT5ForCausalLM`."""
 
     model_type = "posgen_t5"
-
-    def __init__(
-        self,
-        vocab_size: int = 22,
-        hidden_size: int = 512,
-        intermediate_size: int = 2048,
-        num_hidden_layers: int = 2,
-        num_attention_heads: int = 8,
-        head_dim: int = 64,
-        max_position_embeddings: int = 260,
-        rms_norm_eps: float = 1e-6,
-        dropout: float = 0.1,
-        rope_parameters: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.intermediate_size = intermediate_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.num_key_value_heads = num_attention_heads
-        self.head_dim = head_dim
-        self.max_position_embeddings = max_position_embeddings
-        self.rms_norm_eps = rms_norm_eps
-        self.dropout = dropout
-        self.rope_parameters = rope_parameters or {"rope_type": "default", "rope_theta": 10_000.0}
-        kwargs.setdefault("tie_word_embeddings", True)
-        super().__init__(**kwargs)
+    vocab_size: int = 22
+    hidden_size: int = 512
+    intermediate_size: int = 2048
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 8
+    num_key_value_heads: int = 8
+    head_dim: int = 64
+    max_position_embeddings: int = 260
+    rms_norm_eps: float = 1e-6
+    dropout: float = 0.1
+    rope_parameters: dict[str, Any] | None = None
+    tie_word_embeddings: bool = True
 
 
 class _Attention(nn.Module):

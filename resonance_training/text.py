@@ -5,16 +5,20 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from leval_border.errors import not_allowed
+from leval_border.errors import SettingError, UserError, not_allowed
 from leval_border.files import json_lines
-from resonance_training.errors import TrainingError, TrainingSettingError
+from resonance_training.finetune_settings import FineTuneSettings
 
 Ids = npt.NDArray[np.int64]
 HUB_SETS = {"pg19": "emozilla/pg19"}
+CHARACTERS_PER_TOKEN = 6
+"""More than English has, so that a large data set is read no further than one epoch needs."""
+
 SHARED_RUN = 50
 # A prime below 2**31, so that products of two residues stay inside int64.
 _PRIME, _BASE = 2_147_483_629, 1_000_003
@@ -22,12 +26,7 @@ _PRIME, _BASE = 2_147_483_629, 1_000_003
 
 @dataclass(frozen=True)
 class TrainingText:
-    """One text and where it is from.
-
-    Attributes:
-        source: name of its file without suffix.
-        text: the text.
-    """
+    """One text, and the name of its file without suffix."""
 
     source: str
     text: str
@@ -36,6 +35,40 @@ class TrainingText:
     def digest(self) -> str:
         """SHA-256 of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def prepare_text(
+    sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings, sequences: int
+) -> tuple[Ids, list[TrainingText]]:
+    """Packed training rows `[rows, sequence_length]` and the held-out documents.
+
+    Text is split by document first; what training documents share with held-out ones in runs of
+    50 tokens is cut out of them.
+
+    Args:
+        sources: see `read_documents`.
+        tokenizer: the model's.
+        settings: of the run.
+        sequences: how many the run reads in all.
+
+    Raises:
+        UserError: there is too little text, or it cannot be read; the tokenizer has no end-of-text
+            token.
+    """
+
+    def ids(document: TrainingText) -> Ids:
+        # Long documents are meant to be longer than the model; the tokenizer would warn of it.
+        encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
+        return np.array(encoded["input_ids"], dtype=np.int64)
+
+    documents = read_documents(sources, CHARACTERS_PER_TOKEN * sequences * settings.sequence_length)
+    training, held_out = split_documents(documents, settings.held_out, settings.seed)
+    hashes = [run_hashes(ids(document)) for document in held_out]
+    known = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.int64)
+    pieces = [piece for document in training for piece in without_shared(ids(document), known)]
+    if tokenizer.eos_token_id is None:
+        raise UserError("tokenizer: it has no end-of-text token to put between documents")
+    return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
 
 
 def read_documents(sources: Sequence[str], characters: int | None = None) -> list[TrainingText]:
@@ -47,8 +80,8 @@ def read_documents(sources: Sequence[str], characters: int | None = None) -> lis
         characters: stop reading a hub data set after so many; None reads all of it.
 
     Raises:
-        TrainingSettingError: a source is not there, or there is no text at all.
-        TrainingError: a line is no JSON or has no `text`.
+        SettingError: a source is not there, or there is no text at all.
+        UserError: a line is no JSON or has no `text`.
     """
     documents: dict[str, TrainingText] = {}
     for source in sources:
@@ -57,7 +90,7 @@ def read_documents(sources: Sequence[str], characters: int | None = None) -> lis
                 documents.setdefault(document.digest, document)
     if not documents:
         names = ", ".join(sources) or "nothing"
-        raise TrainingSettingError(f"data: no text in {names}; give --data FILE")
+        raise SettingError(f"data: no text in {names}; give --data FILE")
     return list(documents.values())
 
 
@@ -70,7 +103,7 @@ def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
         return [document for file in files for document in _read_source(str(file), characters)]
     if not path.is_file():
         kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
-        raise TrainingSettingError(not_allowed("data", source, kinds))
+        raise SettingError(not_allowed("data", source, kinds))
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".jsonl":
         return [_read_line(path, number, line) for number, line in json_lines(text)]
@@ -81,9 +114,8 @@ def _read_line(path: Path, number: int, line: str) -> TrainingText:
     try:
         return TrainingText(path.stem, str(json.loads(line)["text"]))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise TrainingError(
-            f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
-        ) from error
+        message = f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
+        raise UserError(message) from error
 
 
 def _read_hub(name: str, characters: int | None) -> Iterator[TrainingText]:
@@ -102,19 +134,14 @@ def split_documents(
 ) -> tuple[list[TrainingText], list[TrainingText]]:
     """Whole documents for training and for evaluation; which is which follows from their text.
 
-    Args:
-        documents: distinct documents.
-        held_out: how many are kept for evaluation.
-        seed: another one gives another split.
-
-    Returns:
-        Training and held-out documents, each in the order of `documents`.
+    Training and `held_out` held-out documents are each in the order of `documents`, which are
+    distinct; another seed gives another split.
 
     Raises:
-        TrainingSettingError: no document would be left to train on.
+        SettingError: no document would be left to train on.
     """
     if not 0 <= held_out < len(documents):
-        raise TrainingSettingError(
+        raise SettingError(
             not_allowed("held_out", held_out, f"0 to {len(documents) - 1} of the documents")
         )
     keys = {d: hashlib.sha256(f"{seed}/{d.digest}".encode()).hexdigest() for d in documents}
@@ -133,16 +160,10 @@ def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
 
 
 def without_shared(ids: Ids, held_out: Ids, length: int = SHARED_RUN) -> list[Ids]:
-    """Cut out of a document what it shares with the held-out text.
+    """Cut out of a training document what it shares with the held-out text.
 
-    Args:
-        ids: token ids of a training document.
-        held_out: sorted `run_hashes` of all held-out documents.
-        length: tokens of a run.
-
-    Returns:
-        The pieces between the shared runs. No run of `length` tokens of theirs is in the held-out
-        text; licences and other text that many books share is what disappears.
+    No run of `length` tokens of the pieces that are left is in the held-out text, whose sorted
+    `run_hashes` are given; licences and other text that many books share is what disappears.
     """
     hashes = run_hashes(ids, length)
     at = np.searchsorted(held_out, hashes).clip(max=max(len(held_out) - 1, 0))
@@ -159,17 +180,11 @@ def without_shared(ids: Ids, held_out: Ids, length: int = SHARED_RUN) -> list[Id
 def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Ids:
     """Rows of `length` tokens from documents in a random order, a separator after each.
 
-    Args:
-        documents: token ids.
-        length: tokens of a row.
-        separator: id put after every document.
-        seed: of the order of documents, and of rows.
-
-    Returns:
-        `[rows, length]`; the tokens that do not fill a last row are left out.
+    Rows are in a random order too, `[rows, length]`; the tokens that do not fill a last row are
+    left out.
 
     Raises:
-        TrainingSettingError: the text is shorter than one row.
+        SettingError: the text is shorter than one row.
     """
     pieces = [np.append(ids, separator) for ids in documents]
     generator = np.random.RandomState(seed)
@@ -177,7 +192,7 @@ def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Id
     tokens = np.concatenate(joined) if joined else np.empty(0, dtype=np.int64)
     rows = len(tokens) // length
     if rows == 0:
-        raise TrainingSettingError(
+        raise SettingError(
             f"sequence_length: {length} is longer than the whole training text of {len(tokens)} "
             "tokens; give more text or a shorter length"
         )

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from leval_border.errors import UserError, one_of
+from leval_border.errors import SettingError, UserError, one_of
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.metric_names import compose
 
@@ -96,11 +96,11 @@ def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
         `[n, width]`, in drawing order.
 
     Raises:
-        PosGenError: there are fewer than `n` tuples.
+        SettingError: there are fewer than `n` tuples.
     """
     space = modulus**width
     if n > space:
-        raise PosGenError(
+        raise SettingError(
             f"{n} distinct seeds were asked for, but modulus={modulus} and {width} seed tokens "
             f"give only {space}; ask for fewer sequences or use seed_policy=cycled"
         )
@@ -120,7 +120,7 @@ def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
 def cycled_seeds(n: int, width: int, modulus: int) -> Tokens:
     """All strictly increasing tuples in lexicographic order, repeated until there are `n`."""
     if width > modulus:
-        raise PosGenError(f"modulus: {modulus} is too small for {width} different seed tokens")
+        raise SettingError(f"modulus: {modulus} is too small for {width} different seed tokens")
     tuples = np.array(list(combinations(range(modulus), width)), dtype=np.int64)
     return tuples[np.arange(n) % len(tuples)]
 
@@ -132,7 +132,7 @@ def splits(settings: PosGenSettings) -> Splits:
     full length, as in the authors' code.
 
     Raises:
-        PosGenError: the settings cannot be met.
+        SettingError: the settings cannot be met.
     """
     rule = (settings.subtask, settings.length, settings.modulus, settings.far, settings.near)
     n = settings.train + settings.validation + settings.test

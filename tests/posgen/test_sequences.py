@@ -144,11 +144,11 @@ def test_wrong_settings_are_named(change, message):
 
 
 def test_too_few_tuples_and_wrong_shapes():
-    with pytest.raises(PosGenError, match="give only 2401"):
+    with pytest.raises(SettingError, match="give only 2401"):
         splits(PosGenSettings(subtask="cot", modulus=7))
     with pytest.raises(PosGenError, match=r"seeds: shape \(1, 3\)"):
         extend(np.zeros((1, 3), dtype=np.int64), "cot", 9, 17, 1, 3)
-    with pytest.raises(PosGenError, match="modulus: 3 is too small"):
+    with pytest.raises(SettingError, match="modulus: 3 is too small"):
         cycled_seeds(4, 4, 3)
 
 

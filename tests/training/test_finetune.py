@@ -8,13 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from leval_border.errors import SettingError
+from leval_border.errors import SettingError, UserError
 from leval_tasks.posgen.vocabulary import build_tokenizer
 from resonance_training import finetune as module
-from resonance_training.errors import TrainingError
-from resonance_training.finetune import finetune
-from resonance_training.finetune_data import Rows, prepare_text
-from resonance_training.finetune_settings import FineTuneSettings, preset, preset_names
+from resonance_training.finetune import Rows, finetune
+from resonance_training.finetune_settings import FineTuneSettings, preset, presets
+from resonance_training.text import prepare_text
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.hf import register
 
@@ -55,13 +54,13 @@ def data(tmp_path_factory):
 def test_training_and_held_out_text_share_no_run_of_50_tokens(model, data):
     settings = FineTuneSettings(**TINY)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    rows, held_out = prepare_text([data], tokenizer, settings)
+    rows, held_out = prepare_text([data], tokenizer, settings, 6)
     known = set()
     for document in held_out:
         ids = tokenizer(document.text, add_special_tokens=False)["input_ids"]
         known |= {tuple(ids[i : i + 50]) for i in range(len(ids) - 49)}
     assert len(known) > 300  # the licence of 60 tokens is in each document
-    long_rows, _ = prepare_text([data], tokenizer, settings.changed(sequence_length=1200))
+    long_rows, _ = prepare_text([data], tokenizer, settings.changed(sequence_length=1200), 6)
     assert rows.size > 1100
     for row in long_rows.tolist():
         assert not known & {tuple(row[i : i + 50]) for i in range(len(row) - 49)}
@@ -140,37 +139,37 @@ def test_errors_are_clear_and_a_finished_run_is_not_repeated(model, data, tmp_pa
     settings = FineTuneSettings(**TINY)
     first = finetune(model, [data], tmp_path / "a", settings)
     assert finetune(model, [data], tmp_path / "a", settings) == first
-    with pytest.raises(TrainingError, match="a run with other settings"):
+    with pytest.raises(UserError, match="a run with other settings"):
         finetune(model, [data], tmp_path / "a", settings.changed(steps=7))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").touch()
-    with pytest.raises(TrainingError, match="mine is not empty"):
+    with pytest.raises(UserError, match="mine is not empty"):
         finetune(model, [data], tmp_path / "mine", settings)
-    with pytest.raises(TrainingError, match="sequence_length: 129 is above the 128 positions"):
+    with pytest.raises(SettingError, match="sequence_length: 129 is above the 128 positions"):
         finetune(model, [data], tmp_path / "c", settings.changed(sequence_length=129))
     wrong = settings.changed(rope={"rope_type": "resonance_yarm", "factor": 2})
     with pytest.raises(RopeConfigError, match="did you mean 'resonance_yarn'"):
         finetune(model, [data], tmp_path / "d", wrong)
-    with pytest.raises(TrainingError, match="no text in nothing; give --data FILE"):
+    with pytest.raises(UserError, match="no text in nothing; give --data FILE"):
         finetune(model, [], tmp_path / "d", settings)
     assert not (tmp_path / "c").exists(), "what cannot be done leaves no folder behind"
     assert not (tmp_path / "d").exists()
     hot = settings.changed(learning_rate=1e35)
-    with pytest.raises(TrainingError, match="lower the learning rate"):
+    with pytest.raises(UserError, match="lower the learning rate"):
         finetune(model, [data], tmp_path / "e", hot)
 
 
 def test_presets_are_the_papers():
-    assert set(preset_names()) >= {"llama2-7b-long", "llama2-7b-short", "llama2-13b-long", "cpu"}
+    assert set(presets()) >= {"llama2-7b-long", "llama2-7b-short", "llama2-13b-long", "cpu"}
     tokens = {}
-    for name in preset_names():
+    for name in presets():
         settings = preset(name)
         tokens[name] = 4 * settings.accumulation * settings.steps * settings.sequence_length
     for size in ("7b-long", "7b-short", "13b-long", "13b-short"):
         assert tokens[f"llama2-{size}"] == 104_857_600
     seven = preset("llama2-7b-long")
     assert (seven.learning_rate, seven.weight_decay, seven.warmup) == (2e-5, 0.01, 0.05)
-    with pytest.raises(TrainingError, match="did you mean 'llama2-7b-long'"):
+    with pytest.raises(UserError, match="did you mean 'llama2-7b-long'"):
         preset("llama-7b-long")
     with pytest.raises(SettingError, match="did you mean 'steps'"):
         FineTuneSettings().changed(step=1)

@@ -9,16 +9,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from leval_border.errors import SettingError
+from leval_border.errors import SettingError, UserError
 from resonance_training import posgen_settings as settings
 from resonance_training import posgen_train, t5_layer
-from resonance_training.errors import TrainingError
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_evaluate import evaluate_checkpoint
 from resonance_training.posgen_models import build_model, build_stack
 from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe
 from resonance_training.posgen_train import train_all, train_stack
-from resonance_training.resume import claim, is_claimed
+from resonance_training.trainer import claim, is_claimed
 from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
@@ -255,12 +254,12 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path)
     assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [
         {"schema_version": 1, "kept": True}
     ]
-    with pytest.raises(TrainingError, match="holds a run with other settings"):
+    with pytest.raises(UserError, match="holds a run with other settings"):
         list(train_all(_recipe(epochs=2), [run], tmp_path, device="cpu"))
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")
-    with pytest.raises(TrainingError, match="not empty and holds no such training"):
+    with pytest.raises(UserError, match="not empty and holds no such training"):
         list(train_all(recipe, [run], other, device="cpu"))
 
 
@@ -286,7 +285,7 @@ def test_folders_of_earlier_versions_are_continued(tmp_path, name):
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     recipe = _recipe(learning_rate=1e30, epochs=30)
-    with pytest.raises(TrainingError, match=r"loss: (nan|inf) at step 6 in cot/rope/seed-0"):
+    with pytest.raises(UserError, match=r"loss: (nan|inf) at step 6 in cot/rope/seed-0"):
         train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
 
 
@@ -351,7 +350,7 @@ def test_a_model_without_numbers_and_an_unknown_subtask_are_refused(tmp_path):
     recipe = _recipe(epochs=1)
     train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
     folder = tmp_path / RUNS[0].folder
-    with pytest.raises(TrainingError, match="did you mean 'cot'"):
+    with pytest.raises(UserError, match="did you mean 'cot'"):
         evaluate_checkpoint(str(folder), subtask="coT")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -361,7 +360,7 @@ def test_a_model_without_numbers_and_an_unknown_subtask_are_refused(tmp_path):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises(ValueError, match="has no number vocabulary"):
         evaluate_checkpoint(str(folder))
-    with pytest.raises(TrainingError, match=r"config\.json"):
+    with pytest.raises(UserError, match=r"config\.json"):
         evaluate_checkpoint(str(tmp_path))
 
 

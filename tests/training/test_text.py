@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leval_border.errors import UserError
 from resonance_training import text
-from resonance_training.errors import TrainingError
 from resonance_training.text import TrainingText
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
@@ -40,7 +40,7 @@ def test_pack_keeps_every_token_in_order_within_a_document():
     assert (np.sort(rows[rows >= 0]) == np.sort(np.concatenate(documents))).all()
     assert (text.pack(documents, 4, -1, 3) == rows).all()
     assert not (text.pack(documents, 4, -1, 4) == rows).all()
-    with pytest.raises(TrainingError, match="sequence_length: 99 is longer"):
+    with pytest.raises(UserError, match="sequence_length: 99 is longer"):
         text.pack(documents, 99, -1, 3)
 
 
@@ -52,7 +52,7 @@ def test_split_is_by_document_and_follows_from_the_text():
     again = text.split_documents(documents[::-1], 3, seed=1)[1]
     assert set(again) == set(held)
     assert {text.split_documents(documents, 3, seed=s)[1][0] for s in range(9)} != {held[0]}
-    with pytest.raises(TrainingError, match="held_out: 9 is not allowed; allowed: 0 to 8"):
+    with pytest.raises(UserError, match="held_out: 9 is not allowed; allowed: 0 to 8"):
         text.split_documents(documents, 9, seed=1)
 
 
@@ -62,12 +62,12 @@ def test_reading_and_its_errors(tmp_path):
     found = text.read_documents([str(tmp_path)])
     assert [(d.source, d.text) for d in found] == [("a", "one"), ("a", "two"), ("b", "three")]
     (tmp_path / "c.jsonl").write_text(json.dumps({"text": "x"}) + "\n{oops\n")
-    with pytest.raises(TrainingError, match=r"c\.jsonl, line 2"):
+    with pytest.raises(UserError, match=r"c\.jsonl, line 2"):
         text.read_documents([str(tmp_path / "c.jsonl")])
-    with pytest.raises(TrainingError, match=r"^data: 'nowhere' is not allowed; allowed: a \.jsonl"):
+    with pytest.raises(UserError, match=r"^data: 'nowhere' is not allowed; allowed: a \.jsonl"):
         text.read_documents(["nowhere"])
     (tmp_path / "empty.txt").write_text(" ")
-    with pytest.raises(TrainingError, match="no text"):
+    with pytest.raises(UserError, match="no text"):
         text.read_documents([str(tmp_path / "empty.txt")])
 
 

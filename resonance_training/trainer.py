@@ -1,9 +1,13 @@
-"""Continuing a training that was killed: whose folder, which state is whole, how long it took."""
+"""What both trainings share: resuming after a kill, transformers' Trainer, what made a result."""
 
 import csv
 import json
+import os
+import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,9 @@ import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from leval_border.errors import UserError
 from leval_border.files import read_object, write_text
-from resonance_training.errors import TrainingError
 
-STATE_FILE = "trainer_state.json"
 CLOCK = "leval_harness_clock"
 
 
@@ -24,18 +27,11 @@ def last_state(states: Path) -> tuple[str | None, int]:
     transformers' Trainer writes `trainer_state.json` last; a state without a readable one was cut
     off while it was written, and the one before it still stands.
     """
-    for folder in sorted(states.glob("checkpoint-*"), key=_step, reverse=True):
-        try:
-            json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        return str(folder), _step(folder)
+    steps = {int(folder.name.split("-")[1]): folder for folder in states.glob("checkpoint-*")}
+    for step, folder in sorted(steps.items(), reverse=True):
+        if read_object(folder / "trainer_state.json") is not None:
+            return str(folder), step
     return None, 0
-
-
-def _step(folder: Path) -> int:
-    number = folder.name.rsplit("-", 1)[1]
-    return int(number) if number.isdigit() else -1
 
 
 def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
@@ -46,18 +42,18 @@ def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
         request: what is asked for, JSON-able.
 
     Raises:
-        TrainingError: the folder holds something else.
+        UserError: the folder holds something else.
     """
     folder = file.parent
     if file.is_file():
         if read_object(file) == json.loads(json.dumps(request)):
             return True
-        raise TrainingError(
+        raise UserError(
             f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
             "or repeat the settings to continue there"
         )
     if folder.is_dir() and any(not inside.name.startswith(".") for inside in folder.iterdir()):
-        raise TrainingError(
+        raise UserError(
             f"out: {folder} is not empty and holds no such training; choose another folder"
         )
     return False
@@ -77,6 +73,12 @@ def keep_rows(file: Path, columns: Sequence[str], last: int) -> None:
             rows = [r for r in csv.reader(stream) if r and r[0].isdigit() and int(r[0]) <= last]
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, "".join(f"{','.join(row)}\n" for row in [columns, *rows]))
+
+
+def add_row(file: Path, row: Sequence[object]) -> None:
+    """Append a row to a CSV that `keep_rows` began."""
+    with file.open("a", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerow(row)
 
 
 def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
@@ -129,3 +131,18 @@ class Clock(TrainerCallback):
         """Note the time, so that a state saved now holds it."""
         self.seconds = self._before + time.perf_counter() - self._start
         state.stateful_callbacks[CLOCK] = self.seconds
+
+
+def made_by() -> dict[str, Any]:
+    """`command`, `versions` and `host` (cores, and the GPU if there is one) of this process."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in ("leval-harness", "torch", "transformers"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # run from its source tree
+            continue
+    host: dict[str, Any] = {"cores": os.cpu_count()}
+    if torch.cuda.is_available():
+        host["device"] = torch.cuda.get_device_name()
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return {"command": command, "versions": versions, "host": host}
