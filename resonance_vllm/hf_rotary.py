@@ -1,4 +1,4 @@
-"""Rotary modules of transformers with the exact phase, and rotation in float32.
+"""Rotary modules of transformers with the exact phase.
 
 A rope function of transformers can only return frequencies, and `position * frequency` in float32
 loses the phase at long range. So the rotary module of a built model is given a subclass of its
@@ -7,9 +7,8 @@ own class: same buffers, same update of dynamic types, another `forward`.
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,21 +22,8 @@ from resonance_vllm.core.spec import (
     is_own_type,
     refuse_ignored_keys,
 )
+from resonance_vllm.hf_float32 import OURS, no_float32, patch_apply
 from resonance_vllm.positions import ModelPositions, rope_dictionaries
-
-# Families whose attention rotates through a module-level apply_rotary_pos_emb(q, k, cos, sin) and
-# whose results were compared with a float32 rotation worked out by hand.
-FLOAT32_FAMILIES = (
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-)
-_OURS = "_resonance_rope"
-_MARK = "_resonance_float32"
 
 
 def model_of(config: Any, layer_type: str | None = None) -> ModelPositions:
@@ -112,7 +98,7 @@ def set_precision(model: nn.Module, precision: str) -> None:
 
 def _adapt_modules(model: nn.Module, rotary: list[nn.Module], precision: str) -> None:
     if not rotary and precision == "float32":
-        raise _no_float32(model, "it has no rotary module that reads transformers' registry")
+        raise no_float32(model, "it has no rotary module that reads transformers' registry")
     for module in rotary:
         _adapt_module(module, precision)
 
@@ -150,7 +136,7 @@ def _adapt_module(module: nn.Module, precision: str) -> None:
     if None in own and own[None].method.follows_length:
         # transformers takes max_position_embeddings for the trained length; ours is written.
         state.original_max_seq_len = state.max_seq_len_cached = own[None].method.trained_length
-    if exact or precision == "float32" or hasattr(type(module), _OURS):
+    if exact or precision == "float32" or hasattr(type(module), OURS):
         state._rope_precision, state._rope_specs = precision, own
         family: Any = type(module)
         module.__class__ = adapted_class(family)
@@ -159,11 +145,11 @@ def _adapt_module(module: nn.Module, precision: str) -> None:
 @functools.cache
 def adapted_class(base: Any) -> type[nn.Module]:
     """Subclass of a family's rotary class; the same one for every module of that class."""
-    if hasattr(base, _OURS):
+    if hasattr(base, OURS):
         return base
     namespace = {
         "forward": _forward,
-        _OURS: base,
+        OURS: base,
         "__module__": __name__,
         "__doc__": f"{base.__name__} with the exact phase for integer wavelengths.",
         "__reduce_ex__": _reduce,
@@ -174,7 +160,7 @@ def adapted_class(base: Any) -> type[nn.Module]:
 
 def _reduce(self: nn.Module, protocol: Any) -> Any:
     """Pickle by the family's own class: this one is made when it is needed."""
-    return _restore, (getattr(type(self), _OURS),), self.__dict__
+    return _restore, (getattr(type(self), OURS),), self.__dict__
 
 
 def _restore(base: Any) -> nn.Module:
@@ -191,7 +177,7 @@ def _forward(
     like = x
     if self._rope_precision == "float32" and x.dtype != torch.float32:
         like = x.new_empty((), dtype=torch.float32)
-    base = getattr(type(self), _OURS)
+    base = getattr(type(self), OURS)
     spec = self._rope_specs.get(layer_type)
     if spec is None or not spec.resonance:
         keywords = {} if layer_type is None else {"layer_type": layer_type}
@@ -289,39 +275,4 @@ def _unknown_layout(base: type) -> RopeConfigError:
         f"rope_type: Resonance is not available with {base.__name__}: its rotation is not one "
         "angle a token and feature (several axes or complex numbers); allowed: families with one "
         "position a token"
-    )
-
-
-def patch_apply(module: nn.Module) -> None:
-    """Let a family's rotation take float32 cos and sin and give back q and k in their own dtype.
-
-    The family's function is replaced in its module by one that does the same where dtypes agree.
-    """
-    config: Any = module.config
-    family = getattr(config, "model_type", None)
-    if family not in FLOAT32_FAMILIES:
-        raise _no_float32(module, f"model_type {family!r} has not been checked")
-    base = getattr(type(module), _OURS, type(module))
-    source: ModuleType = sys.modules[base.__module__]
-    original = getattr(source, "apply_rotary_pos_emb", None)
-    if original is None:
-        raise _no_float32(module, f"{base.__module__} has no apply_rotary_pos_emb")
-    if hasattr(original, _MARK):
-        return
-
-    @functools.wraps(original)
-    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if cos.dtype == q.dtype:
-            return original(q, k, cos, sin, *args, **kwargs)
-        turned_q, turned_k = original(q.to(cos.dtype), k.to(cos.dtype), cos, sin, *args, **kwargs)
-        return turned_q.to(q.dtype), turned_k.to(k.dtype)
-
-    setattr(rotate, _MARK, True)
-    source.apply_rotary_pos_emb = rotate  # type: ignore[attr-defined]
-
-
-def _no_float32(model: nn.Module, reason: str) -> RopeConfigError:
-    return RopeConfigError(
-        f"rope_precision: 'float32' is not available with {type(model).__name__}: {reason}; "
-        f"allowed: 'model', or one of the families {', '.join(FLOAT32_FAMILIES)}"
     )

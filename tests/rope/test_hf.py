@@ -14,6 +14,7 @@ from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
+from resonance_vllm.hf_float32 import FLOAT32_FAMILIES
 
 pytestmark = pytest.mark.hf
 
@@ -236,7 +237,7 @@ def seen_by_attention(model, ids):
     return seen
 
 
-@pytest.mark.parametrize("family", hf_rotary.FLOAT32_FAMILIES)
+@pytest.mark.parametrize("family", FLOAT32_FAMILIES)
 @pytest.mark.parametrize("rope", [DEFAULT, RESONANCE_YARN])
 def test_float32_rotation_is_worked_out_in_float32_and_cast_back(tiny, family, rope):
     model = tiny(family, rope).to(torch.bfloat16)
