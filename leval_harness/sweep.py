@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from leval_sweep.cells import PlannedCell
     from leval_sweep.executors import Executor
     from leval_sweep.launch import CellOutcome
-    from leval_sweep.progress import Progress
-    from leval_sweep.runner import Stock
 
 TAIL_LINES = 5
 
@@ -113,8 +111,7 @@ def command(
 
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
     """Print the cells with what they are reckoned to cost."""
-    from leval_sweep.estimate import METHOD
-    from leval_sweep.pace import dry_run
+    from leval_sweep.estimate import METHOD, dry_run
     from leval_sweep.progress import duration
 
     rows, total = dry_run(cells, folder)
@@ -148,6 +145,7 @@ def _run(
 ) -> int:
     """Run what is not done, list what failed, write and print the table."""
     from leval_sweep import runner
+    from leval_sweep.progress import display
 
     resume = "leval-harness " + shlex.join(sys.argv[1:])
     signal.signal(signal.SIGTERM, _as_interrupt)
@@ -162,7 +160,9 @@ def _run(
             )
             outcomes: list[CellOutcome] = []
             if stock.pending:
-                with _display(stock, folder) as progress:
+                with display(
+                    stock.pending, len(stock.finished), stock.pace(folder), folder
+                ) as progress:
                     outcomes = runner.run_pending(stock, folder, resume, executor, progress)
             finished = stock.finished or any(each.ok for each in outcomes)
             reported = _report(folder) if finished else True
@@ -185,13 +185,6 @@ def _run(
 def _as_interrupt(number: int, frame: object) -> None:
     """A scheduler that ends a job sends SIGTERM: it is treated as Ctrl-C."""
     raise KeyboardInterrupt
-
-
-def _display(stock: "Stock", folder: Path) -> "Progress":
-    from leval_sweep.progress import LiveProgress, PlainProgress
-
-    display = LiveProgress if sys.stdout.isatty() else PlainProgress
-    return display(stock.pending, len(stock.finished), stock.pace(folder), folder)
 
 
 def _report(folder: Path) -> bool:

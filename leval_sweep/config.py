@@ -213,21 +213,13 @@ class SweepConfig(TaskSettings):
     confirm_run_unsafe_code: bool = False
 
     @model_validator(mode="after")
-    def _methods_exist(self) -> "SweepConfig":
-        """The baseline and each model's methods are methods of the sweep."""
-        named = [("baseline", self.baseline)] if self.baseline is not None else []
-        for key, model in self.models.items():
-            named += [(f"models.{key}.methods", name) for name in model.methods or ()]
-        for where, name in named:
-            one_of(where, name, self.methods, UserError)
-        return self
-
-    @model_validator(mode="after")
-    def _methods_can_be_set(self) -> "SweepConfig":
-        """A backend whose RoPE we cannot set gets none to set."""
+    def _methods_exist_and_can_be_set(self) -> "SweepConfig":
+        if self.baseline is not None:
+            one_of("baseline", self.baseline, self.methods, UserError)
         for key, model in self.models.items():
             for name in model.methods or self.methods:
-                if model.backend not in ROPE_BACKENDS and self.methods.get(name) is not None:
+                one_of(f"models.{key}.methods", name, self.methods, UserError)
+                if model.backend not in ROPE_BACKENDS and self.methods[name] is not None:
                     raise UserError(
                         f"models.{key}.backend: '{model.backend}' runs the model as it is served, "
                         f"so method '{name}' cannot be set from here; set it where the model is "

@@ -13,8 +13,6 @@ Item = TypeVar("Item")
 Items = TypeVar("Items", tuple[Any, ...], dict[str, Any])
 
 LARGEST = 10**15
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+()=, @-]{0,79}")
-_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 def _text(value: str) -> str:
@@ -23,22 +21,16 @@ def _text(value: str) -> str:
     return value
 
 
-def _label(value: str) -> str:
-    if not _LABEL.fullmatch(value):
-        raise ValueError(
-            f"{shown(value)} is not allowed; allowed: a name of up to 80 letters, digits, blanks "
-            "and ._+()=,@- beginning with a letter or digit"
-        )
-    return value
+def _name(characters: str, said: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9{characters}]{{0,79}}", value):
+            raise ValueError(
+                f"{shown(value)} is not allowed; allowed: a name of up to 80 letters, digits{said} "
+                "beginning with a letter or digit"
+            )
+        return value
 
-
-def _folder_name(value: str) -> str:
-    if not _FOLDER.fullmatch(value):
-        raise ValueError(
-            f"{shown(value)} is not allowed; allowed: a name of up to 80 letters, digits and ._- "
-            "beginning with a letter or digit"
-        )
-    return value
+    return AfterValidator(check)
 
 
 def listed(value: object) -> Sequence[object]:
@@ -77,14 +69,10 @@ def _plain(value: Any, place: str) -> Any:
     raise UserError(not_allowed(place, value, allowed))
 
 
-def _plain_mapping(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: _plain(value, key) for key, value in content.items()}
-
-
 Text = Annotated[str, AfterValidator(_text)]
-Label = Annotated[str, AfterValidator(_label)]
+Label = Annotated[str, _name("._+()=, @-", ", blanks and ._+()=,@-")]
 """A name that stands in tables."""
-FolderName = Annotated[str, AfterValidator(_folder_name)]
+FolderName = Annotated[str, _name("._-", " and ._-")]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Natural = Annotated[int, Field(ge=0, le=LARGEST)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
@@ -99,6 +87,9 @@ Several = Annotated[
     AfterValidator(_once),
 ]
 """A list without repetition; a single value counts as a list of one."""
-PlainMapping = Annotated[dict[Text, Any], AfterValidator(_plain_mapping)]
+PlainMapping = Annotated[
+    dict[Text, Any],
+    AfterValidator(lambda content: {key: _plain(value, key) for key, value in content.items()}),
+]
 """Passed through to lm-eval, to a model or to tasks, who know the keys."""
 Mappings = dict[Text, PlainMapping]

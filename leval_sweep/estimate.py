@@ -1,14 +1,20 @@
-"""What a cell will cost, reckoned without a model: stated, simple, good to a factor of two."""
+"""What cells will cost, reckoned without a model: stated, simple, good to a factor of two."""
 
 import json
 import os
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from leval_backends import reading_once
 from leval_border.files import json_lines, user_path
-from leval_leaderboard.cell_record import CellRecord
+from leval_leaderboard.cell_record import CellRecord, DoneRecord, read_record
+from leval_leaderboard.layout import DONE
 from leval_sweep import own_tasks
+from leval_sweep.cell_files import why_not_done
+from leval_sweep.cells import PlannedCell
 from leval_tasks.data import SAMPLE
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, read_metadata
 
@@ -30,8 +36,7 @@ METHOD = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Tokens of one cell; None where nothing is known of the documents."""
 
     prompt_tokens: float | None
@@ -49,11 +54,9 @@ class Estimate:
 def documents(file: str, source: str) -> Sizes | None:
     """What is known of a file's documents; None if it is not at hand."""
     folder = SAMPLE if source == "sample" else user_path(source)
-    paths = sorted(folder.rglob(file)) if source else []
-    if not paths:
-        return None
+    path = next(iter(sorted(folder.rglob(file))), None) if source else None
     try:
-        text = paths[0].read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if path else ""
         records = [json.loads(line) for _, line in json_lines(text)]
     except (OSError, ValueError):
         return None
@@ -81,7 +84,7 @@ def estimate(record: CellRecord) -> Estimate:
             prompt += perplexity_tokens(sizes, asked_for, context)
             continue
         if sizes is None:
-            return Estimate(prompt_tokens=None, new_tokens=None)
+            return Estimate(None, None)
         sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
         questions = sum(each for _, each in sizes)
         asked = min(questions, record.limit or questions)
@@ -91,7 +94,7 @@ def estimate(record: CellRecord) -> Estimate:
         prompt += tokens * asked / questions + QUESTION_TOKENS * asked
         settings = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
         new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
-    return Estimate(prompt_tokens=round(prompt), new_tokens=round(new))
+    return Estimate(round(prompt), round(new))
 
 
 def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context: int) -> float:
@@ -111,3 +114,79 @@ def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:
     while sum(n for _, n in sizes[:wanted]) < (settings.min_questions or 0) and wanted < len(sizes):
         wanted += 1
     return sizes[:wanted]
+
+
+class Pace:
+    """Work of each cell, and what finished work took.
+
+    Args:
+        cells: those that are asked about; where nothing is known of a cell's documents its work is
+            the mean of the others'.
+        folder: of the sweep; what its finished cells took is taken in.
+
+    Attributes:
+        work: cell id -> tokens of a prompt that cost as much as the cell.
+        finished: model -> work and seconds of its finished cells.
+    """
+
+    def __init__(self, cells: Iterable[PlannedCell], folder: Path | None = None) -> None:
+        cells = list(cells)
+        reckoned = {cell.id: estimate(cell.record).work for cell in cells}
+        known = [work for work in reckoned.values() if work]
+        mean = statistics.fmean(known) if known else 1.0
+        self.work = {ident: work or mean for ident, work in reckoned.items()}
+        self.finished: dict[str, tuple[float, float]] = {}
+        for cell in cells:
+            done = read_record(DoneRecord, folder / cell.id / DONE) if folder else None
+            if done and done.seconds:
+                self.add(cell, done.seconds)
+
+    def add(self, cell: PlannedCell, seconds: float) -> None:
+        """Note what a cell took."""
+        work, took = self.finished.get(cell.record.model.name, (0.0, 0.0))
+        self.finished[cell.record.model.name] = (work + self.work[cell.id], took + seconds)
+
+    def seconds(self, cell: PlannedCell) -> float | None:
+        """Seconds for a whole cell; None where neither cells nor the config tell a speed."""
+        model = cell.record.model.name
+        if model not in self.finished and cell.tokens_per_second:
+            return self.work[cell.id] / cell.tokens_per_second
+        pairs = [self.finished[model]] if model in self.finished else [*self.finished.values()]
+        work = sum(pair[0] for pair in pairs)
+        return self.work[cell.id] * sum(pair[1] for pair in pairs) / work if work else None
+
+    def remaining(
+        self, ahead: Iterable[tuple[PlannedCell, float]], parallel: int = 1
+    ) -> float | None:
+        """Seconds until cells are done that have run for some seconds; None where it is unknown."""
+        left = 0.0
+        for cell, ran in ahead:
+            whole = self.seconds(cell)
+            if whole is None:
+                return None
+            left += max(0.0, whole - ran)  # one that takes longer is about to end, not ended
+        return left / parallel
+
+
+def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows for `--dry-run`, and the sum over what is still to do (None where one is unknown)."""
+    pace = Pace(cells, folder)
+    rows = []
+    for cell in cells:
+        guess, seconds = estimate(cell.record), pace.seconds(cell)
+        rows.append(
+            {
+                "cell_id": cell.id,
+                "title": cell.record.title,
+                "prompt_tokens": guess.prompt_tokens,
+                "new_tokens": guess.new_tokens,
+                "seconds": round(seconds) if guess.work and seconds else None,
+                "done": why_not_done(folder / cell.id, cell.id) is None,
+            }
+        )
+    to_do = [row for row in rows if not row["done"]]
+    total: dict[str, Any] = {"cells": len(rows), "to_do": len(to_do)}
+    for key in ("prompt_tokens", "new_tokens", "seconds"):
+        values = [row[key] for row in to_do]
+        total[key] = None if None in values else sum(values)
+    return rows, total

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_sweep.cells import PlannedCell
@@ -20,16 +20,6 @@ from leval_sweep.progress import Progress
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0
-
-
-class Executor(Protocol):
-    """Runs cells; the caller decides which, and what becomes of the outcomes."""
-
-    def run(
-        self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
-    ) -> Generator[CellOutcome]:
-        """Compute `cells` below `folder`; yield each outcome as soon as it is known."""
-        ...
 
 
 class LocalExecutor:
@@ -103,55 +93,58 @@ class RayExecutor:
     ) -> Generator[CellOutcome]:
         """Submit every cell and yield outcomes in the order in which they come.
 
+        What Ray gave up on is a failed cell, not a failed sweep.
+
         Raises:
             SweepError: no node of the cluster can ever hold one of the cells.
         """
-        ray = _import_ray()
+        try:
+            import ray
+        except ImportError as error:
+            message = "--executor ray needs Ray: pip install 'leval-harness[ray]'"
+            raise ConfigError(message) from error
         if not ray.is_initialized():
             ray.init(address=self.address, log_to_driver=False, logging_level="WARNING")
-        _check_resources(ray, cells)
-        task = ray.remote(max_retries=RAY_RETRIES)(run_cell)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        for cell in cells:
+            _check_resources(cell, nodes)
+        task: Any = ray.remote(max_retries=RAY_RETRIES)(run_cell)
         shared = folder.resolve()
         pending = {}
         for cell in cells:
-            reference = task.options(**ray_options(cell)).remote(
-                cell.record, shared / cell.id, cell.timeout, command
-            )
-            pending[reference] = cell
+            request = (cell.record, shared / cell.id, cell.timeout, command)
+            pending[task.options(**ray_options(cell)).remote(*request)] = cell
         try:
-            yield from self._collect(ray, pending, progress)
+            while pending:
+                for cell in pending.values():
+                    if cell.id not in progress.running and _is_running(folder / cell.id, progress):
+                        progress.start(cell)
+                ready, _ = ray.wait(list(pending), timeout=RAY_POLL_SECONDS)
+                progress.tick()
+                for reference in ready:
+                    cell = pending.pop(reference)
+                    if cell.id not in progress.running:
+                        progress.start(cell)
+                    try:
+                        outcome = ray.get(reference)
+                    except ray.exceptions.RayError as error:
+                        why = str(error).strip().partition("\n")[0] or type(error).__name__
+                        reason = f"Ray lost its worker {RAY_RETRIES + 1} times: {why}"
+                        outcome = CellOutcome(cell_id=cell.id, kind="killed", reason=reason)
+                    progress.end(cell, outcome)
+                    yield outcome
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)
 
-    def _collect(
-        self, ray: Any, pending: dict[Any, PlannedCell], progress: Progress
-    ) -> Generator[CellOutcome]:
-        """Wait for results; what Ray gave up on is a failed cell, not a failed sweep."""
-        while pending:
-            self._show_running(pending, progress)
-            ready, _ = ray.wait(list(pending), timeout=RAY_POLL_SECONDS)
-            progress.tick()
-            for reference in ready:
-                cell = pending.pop(reference)
-                if cell.id not in progress.running:
-                    progress.start(cell)
-                try:
-                    outcome = ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    reason = f"Ray lost its worker {RAY_RETRIES + 1} times: {_first_line(error)}"
-                    outcome = CellOutcome(cell_id=cell.id, kind="killed", reason=reason)
-                progress.end(cell, outcome)
-                yield outcome
 
-    def _show_running(self, pending: dict[Any, PlannedCell], progress: Progress) -> None:
-        """A cell whose log is newer than the sweep has been started by some worker."""
-        for cell in pending.values():
-            log = progress.folder / cell.id / LOG
-            if cell.id in progress.running or not log.exists():
-                continue
-            if log.stat().st_mtime > time.time() - 60 and log.stat().st_mtime > progress.began:
-                progress.start(cell)
+Executor = LocalExecutor | RayExecutor
+
+
+def _is_running(folder: Path, progress: Progress) -> bool:
+    """Whether some worker has begun a cell: its log is newer than the sweep."""
+    log = folder / LOG
+    return log.exists() and log.stat().st_mtime > max(time.time() - 60, progress.began)
 
 
 def ray_options(cell: PlannedCell) -> dict[str, Any]:
@@ -167,29 +160,18 @@ def ray_options(cell: PlannedCell) -> dict[str, Any]:
     return {**options, "resources": custom} if custom else options
 
 
-def _check_resources(ray: Any, cells: list[PlannedCell]) -> None:
+def _check_resources(cell: PlannedCell, nodes: list[dict[str, float]]) -> None:
     """Refuse what no node can hold: Ray would wait for such a node for ever."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for cell in cells:
-        options = ray_options(cell)
-        wanted = dict(options.pop("resources", {}))
-        wanted |= {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0)}
-        wanted["memory"] = options.get("memory", 0)
-        if not any(all(node.get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
-            needs = ", ".join(f"{key} {value:g}" for key, value in wanted.items() if value)
-            raise SweepError(
-                f"no node of the Ray cluster has {needs}, which '{cell.record.title}' needs; "
-                "change resources of its model, or add a node"
-            )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError("--executor ray needs Ray: pip install 'leval-harness[ray]'") from error
-    return ray
+    options = ray_options(cell)
+    wanted = {
+        **options.get("resources", {}),
+        "CPU": options["num_cpus"],
+        "GPU": options.get("num_gpus", 0),
+        "memory": options.get("memory", 0),
+    }
+    if not any(all(node.get(k, 0) >= v for k, v in wanted.items()) for node in nodes):
+        needs = ", ".join(f"{key} {value:g}" for key, value in wanted.items() if value)
+        raise SweepError(
+            f"no node of the Ray cluster has {needs}, which '{cell.record.title}' needs; "
+            "change resources of its model, or add a node"
+        )

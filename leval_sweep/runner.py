@@ -15,9 +15,9 @@ from leval_leaderboard.layout import CELL, DONE, FAILED, SUPERSEDED
 from leval_sweep.cell_files import why_not_done
 from leval_sweep.cells import PlannedCell
 from leval_sweep.errors import SweepLockedError
+from leval_sweep.estimate import Pace
 from leval_sweep.executors import Executor
 from leval_sweep.launch import CellOutcome
-from leval_sweep.pace import Pace
 from leval_sweep.progress import Progress
 
 LOCK = ".lock"
@@ -46,9 +46,7 @@ class Stock:
 
     def pace(self, folder: Path) -> Pace:
         """What the finished cells took, to reckon with for the pending ones."""
-        pace = Pace([*self.finished, *self.pending])
-        pace.add_finished(self.finished, folder)
-        return pace
+        return Pace([*self.finished, *self.pending], folder)
 
 
 @contextlib.contextmanager

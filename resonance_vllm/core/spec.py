@@ -71,7 +71,7 @@ class RopeType:
                 else ""
             )
             end = f"; did you mean {ALIASES[base]!r}?{other}"
-        raise RopeConfigError(f"rope_type: unknown type {name!r}{end}")
+        raise RopeConfigError(f"rope_type: unknown type {shown(name)}{end}")
 
     def check_keys(self, keys: Mapping[str, Any]) -> None:
         """Raise RopeConfigError for a key that is no setting of this type."""

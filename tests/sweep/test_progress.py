@@ -3,14 +3,15 @@
 import signal
 from pathlib import Path
 
+import click
 import pytest
 
 from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
 from leval_sweep.cells import PlannedCell
+from leval_sweep.estimate import Pace
 from leval_sweep.launch import CellOutcome, _judge
-from leval_sweep.pace import Pace
-from leval_sweep.progress import PlainProgress, duration
+from leval_sweep.progress import Progress, duration
 
 
 def cell(ident: str, model: str = "m", speed: float | None = None) -> PlannedCell:
@@ -64,7 +65,7 @@ def test_a_cell_of_unknown_documents_is_reckoned_as_the_mean_of_the_others() -> 
 
 def test_the_configs_guess_serves_until_something_was_measured(tmp_path: Path) -> None:
     one, two, pace = cell("a", speed=0.5), cell("b", speed=0.5), paced(a=10.0, b=30.0)
-    show = PlainProgress([one, two], 0, pace, tmp_path, lambda line: None)
+    show = Progress([one, two], 0, pace, tmp_path, lambda line: None)
     assert show.eta() == "ETA roughly 1 min 20 s"
     pace.add(one, 5.0)
     show.waiting.pop("a")
@@ -74,7 +75,7 @@ def test_the_configs_guess_serves_until_something_was_measured(tmp_path: Path) -
 def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_path: Path) -> None:
     lines: list[str] = []
     one, two = cell("a"), cell("b")
-    show = PlainProgress([one, two], 1, paced(a=1.0, b=1.0), tmp_path, lines.append, heartbeat=0.0)
+    show = Progress([one, two], 1, paced(a=1.0, b=1.0), tmp_path, lines.append, heartbeat=0.0)
     show.start(one)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "log.txt").write_text("first\n 10%\r 90%")
@@ -82,7 +83,7 @@ def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_pat
     show.end(one, CellOutcome(cell_id="a", kind="done", seconds=60.0))
     show.start(two)
     show.end(two, CellOutcome(cell_id="b", kind="oom", reason="no memory", seconds=2.0))
-    assert lines == [
+    assert [click.unstyle(line) for line in lines] == [
         "[1/3] m | a @ 8192 | t: started, ETA after the first cell",
         "[1/3] m | a @ 8192 | t: 0 s, ETA after the first cell | 90%",
         "[2/3] m | a @ 8192 | t: done after 1 min 00 s, ETA 1 min 00 s",

@@ -16,9 +16,9 @@ from leval_sweep.cell_files import why_not_done
 from leval_sweep.cells import plan
 from leval_sweep.config import load_config
 from leval_sweep.errors import SweepError
+from leval_sweep.estimate import Pace
 from leval_sweep.executors import LocalExecutor, RayExecutor, ray_options
-from leval_sweep.pace import Pace
-from leval_sweep.progress import PlainProgress
+from leval_sweep.progress import Progress
 
 pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
 
@@ -65,8 +65,8 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(
     cells = plan(load_config(str(tiny / "sweep.yaml"), overrides))
     quiet, folder = tmp_path / "quiet", tmp_path / "ray"
 
-    def show(where: Path) -> PlainProgress:
-        return PlainProgress(cells, 0, Pace(cells), where, lambda line: None)
+    def show(where: Path) -> Progress:
+        return Progress(cells, 0, Pace(cells), where, lambda line: None)
 
     assert all(each.ok for each in LocalExecutor().run(cells, quiet, "quiet", show(quiet)))
     killed: list[int] = []
@@ -96,7 +96,7 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(
 
 def test_what_no_node_can_hold_is_refused_at_once(tiny: Path, tmp_path: Path, cluster: Any) -> None:
     cells = plan(load_config(str(tiny / "sweep.yaml"), ["models.tiny.resources={num_gpus: 8}"]))
-    show = PlainProgress(cells, 0, Pace(cells), tmp_path, lambda line: None)
+    show = Progress(cells, 0, Pace(cells), tmp_path, lambda line: None)
     with pytest.raises(SweepError, match=r"no node of the Ray cluster has .*GPU 8"):
         list(RayExecutor().run(cells, tmp_path, "ray", show))
 
