@@ -66,17 +66,13 @@ class Recipe(Settings):
     """Everything about training but the run's own sub-task, encoding and seed.
 
     Attributes:
-        architecture: the model.
-        scaling: YaRN's settings.
         data: fields of `PosGenSettings` that differ from its defaults.
         seeds: seeds of the runs; they decide initial weights, dropout and batch order.
         epochs: passes over the training sequences.
         batch_size: sequences a step.
         learning_rate: peak of the one-cycle schedule.
-        weight_decay: of AdamW.
         evaluate_every: epochs between two validations.
         validation_rows: sequences of a validation; None takes the whole split.
-        bf16: bfloat16 autocast.
         keep: which model is tested and saved: the `last` one, or the `best` one at a validation,
             the first with the highest in-distribution accuracy, as in the authors' code.
     """
@@ -123,7 +119,7 @@ class PosGenRun:
 
     @property
     def folder(self) -> str:
-        """Folder of the run below the output folder."""
+        """Below the output folder."""
         return f"{self.subtask}/{self.encoding}/seed-{self.seed}"
 
 
@@ -158,13 +154,7 @@ def preset(name: str) -> Recipe:
 
 
 def rope_parameters(encoding: str, scaling: Scaling, *, training: bool = False) -> dict[str, Any]:
-    """The `rope_parameters` of an encoding.
-
-    Args:
-        encoding: one of `ENCODINGS`.
-        scaling: YaRN's settings.
-        training: the encoding that training uses, which may be the unscaled one.
-    """
+    """The `rope_parameters` of one of `ENCODINGS`; in training it may be the unscaled one."""
     resonance = encoding.startswith("resonance")
     if "yarn" not in encoding or (training and not scaling.in_training):
         return {"rope_type": "resonance" if resonance else "default", "rope_theta": 10_000.0}

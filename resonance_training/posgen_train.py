@@ -45,9 +45,8 @@ def evaluate(
         rows: only the first so many sequences.
 
     Returns:
-        One dictionary a model: `loss`, `id_accuracy`, `ood_accuracy` and `accuracy@a-b` for each
-        band (fractions; loss in nats), and `by_position`, the accuracy of each number after the
-        seed.
+        One dictionary a model: `loss` in nats, the fractions `id_accuracy`, `ood_accuracy` and
+        `accuracy@a-b` for each band, and `by_position`, those of each number after the seed.
     """
     was_training = stack.training
     stack.eval()
@@ -76,17 +75,6 @@ def evaluate(
         }
         for loss, shares in zip(losses.cpu(), by_position, strict=True)
     ]
-
-
-class _StackTrainer(shared.InOrderTrainer):
-    """Trainer over a dataset whose items are whole batches."""
-
-    def __init__(self, *, first_target: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._first_target = first_target
-
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        return model(inputs["input_ids"], self._first_target)["loss"]
 
 
 class _Recorder(TrainerCallback):
@@ -193,13 +181,13 @@ def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArgument
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
     )
-    trainer = _StackTrainer(
+    trainer = shared.InOrderTrainer(
         model=stack,
         args=arguments,
         train_dataset=Batches(data),
-        data_collator=lambda items: {"input_ids": items[0]},
+        # An item is a whole batch.
+        data_collator=lambda items: {"input_ids": items[0], "first_target": data.first_target},
         optimizers=(optimizer, schedule),
-        first_target=data.first_target,
     )
     # It stands in for a bar and prints losses that name no run; metrics.csv has them by run.
     trainer.remove_callback(PrinterCallback)

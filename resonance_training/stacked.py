@@ -78,30 +78,25 @@ class StackedDecoder(nn.Module):
         super().__init__()
         self.architecture = architecture
         tied = architecture.kind == "t5"
-        self.names = [n for n in states[0] if not (tied and n == "lm_head.weight")]
+        self.names = [name for name in states[0] if not (tied and name == "lm_head.weight")]
         for name in self.names:
-            stack = torch.stack([state[name].detach().float() for state in states])
-            parameter = nn.Parameter(stack)
-            frozen = architecture.freeze_feed_forward and (
-                ".mlp." in name or ".post_attention_layernorm." in name
+            feed_forward = ".mlp." in name or ".post_attention_layernorm." in name
+            parameter = nn.Parameter(
+                torch.stack([state[name].detach().float() for state in states]),
+                requires_grad=not (architecture.freeze_feed_forward and feed_forward),
             )
-            parameter.requires_grad_(not frozen)
             self.register_parameter(name.replace(".", "__"), parameter)
+        self.trained = {name: p for name, p in self.named_parameters() if p.requires_grad}
         if keep_best:
-            self._hold_copies(len(states))
-        dim = architecture.head_dim
-        self.train_angles: Tensor
-        self.eval_angles: Tensor
-        for which, ropes in (("train_angles", train_ropes), ("eval_angles", eval_ropes)):
-            self.register_buffer(which, angle_table(ropes, dim, length), persistent=False)
-        self.last_losses: Tensor | None = None
-
-    def _hold_copies(self, models: int) -> None:
-        self.register_buffer("kept_score", torch.full((models,), -1.0, dtype=torch.float64))
-        self.register_buffer("kept_step", torch.zeros(models, dtype=torch.int64))
-        for name, parameter in list(self.named_parameters()):
-            if parameter.requires_grad:
+            models = len(states)
+            self.register_buffer("kept_score", torch.full((models,), -1.0, dtype=torch.float64))
+            self.register_buffer("kept_step", torch.zeros(models, dtype=torch.int64))
+            for name, parameter in self.trained.items():
                 self.register_buffer(f"kept__{name}", parameter.detach().clone())
+        for which, ropes in (("train_angles", train_ropes), ("eval_angles", eval_ropes)):
+            angles = angle_table(ropes, architecture.head_dim, length)
+            self.register_buffer(which, angles, persistent=False)
+        self.last_losses: Tensor | None = None
 
     @torch.no_grad()
     def keep(self, scores: Sequence[float], step: int) -> None:
@@ -111,16 +106,14 @@ class StackedDecoder(nn.Module):
         better = new > highest
         highest[better] = new[better]
         self.get_buffer("kept_step")[better] = step
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                self.get_buffer(f"kept__{name}")[better] = parameter[better]
+        for name, parameter in self.trained.items():
+            self.get_buffer(f"kept__{name}")[better] = parameter[better]
 
     @torch.no_grad()
     def restore_kept(self) -> list[int]:
         """Put the kept weights back; the step of each model's."""
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(self.get_buffer(f"kept__{name}"))
+        for name, parameter in self.trained.items():
+            parameter.copy_(self.get_buffer(f"kept__{name}"))
         steps: list[int] = self.get_buffer("kept_step").tolist()
         return steps
 
@@ -138,7 +131,7 @@ class StackedDecoder(nn.Module):
     def logits(self, input_ids: Tensor) -> Tensor:
         """`[models, batch, length, vocabulary]` of `[models, batch, length]`."""
         a = self.architecture
-        angles = self.train_angles if self.training else self.eval_angles
+        angles = self.get_buffer("train_angles" if self.training else "eval_angles")
         cos, sin = angles[:, :, : input_ids.shape[-1]]
         vectors = self.weight(EMBEDDING)
         offset = torch.arange(len(vectors), device=input_ids.device) * vectors.shape[1]
@@ -194,10 +187,8 @@ class StackedDecoder(nn.Module):
     def forward(self, input_ids: Tensor, first_target: int) -> dict[str, Tensor]:
         """Sum of the models' mean next-token losses.
 
-        Args:
-            input_ids: `[models, batch, length]`, whole sequences.
-            first_target: index of the first token that is a target; what stands before it (prefix
-                and seed) is only read.
+        Of the whole sequences `[models, batch, length]`, what stands before the index
+        `first_target` (prefix and seed) is only read.
         """
         logits = self.logits(input_ids[..., :-1])[:, :, first_target - 1 :]
         losses = token_losses(logits, input_ids[..., first_target:]).mean(dim=(1, 2))

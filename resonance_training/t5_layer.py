@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutput
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 
 class PosGenT5Config(PreTrainedConfig):
@@ -47,21 +47,16 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(inner, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`[batch, length, hidden]` to the same; cos and sin `[1, 1, length, head_dim]`."""
+        # x is `[batch, length, hidden]`, cos and sin `[1, length, head_dim]`
         shape = (*x.shape[:2], self.heads, -1)
         q, k, v = (
             p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = (t * cos + _rotate_half(t) * sin for t in (q, k))
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
         out = nn.functional.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=1.0, dropout_p=self.dropout if self.training else 0.0
         )
         return self.o_proj(out.transpose(1, 2).flatten(2))
-
-
-def _rotate_half(x: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((-second, first), dim=-1)
 
 
 class _FeedForward(nn.Module):
@@ -72,7 +67,6 @@ class _FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[batch, length, hidden]` to the same."""
         return self.down_proj(self.dropout(self.up_proj(x).relu()))
 
 
@@ -86,7 +80,6 @@ class _Layer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`[batch, length, hidden]` to the same."""
         x = x + self.dropout(self.self_attn(self.input_layernorm(x), cos, sin))
         return x + self.dropout(self.mlp(self.post_attention_layernorm(x)))
 
@@ -115,14 +108,6 @@ class PosGenT5ForCausalLM(PreTrainedModel, GenerationMixin):
         self.dropout = nn.Dropout(config.dropout)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        """The embedding."""
-        return self.model.embed_tokens
-
-    def get_output_embeddings(self) -> nn.Module:
-        """The tied output matrix."""
-        return self.lm_head
-
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """T5's initialisation with factor 1."""
@@ -142,7 +127,7 @@ class PosGenT5ForCausalLM(PreTrainedModel, GenerationMixin):
         """Logits `[batch, length, vocabulary]` of `input_ids` `[batch, length]`."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         weights = self.model.embed_tokens.weight
-        cos, sin = (t[:, None] for t in self.model.rotary_emb(weights, positions))
+        cos, sin = self.model.rotary_emb(weights, positions)
         x = self.dropout(self.model.embed_tokens(input_ids))
         for layer in self.model.layers:
             x = layer(x, cos, sin)

@@ -115,7 +115,7 @@ def _read_line(path: Path, number: int, line: str) -> TrainingText:
         return TrainingText(path.stem, str(json.loads(line)["text"]))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         message = f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
-        raise UserError(message) from error
+        raise UserError(message) from None
 
 
 def _read_hub(name: str, characters: int | None) -> Iterator[TrainingText]:

@@ -18,15 +18,13 @@ def in_processes(
     """Items of the lists that the calls return, in the order in which they finish.
 
     Small models keep one core busy better than two: as many processes as cores train more of them
-    in an hour than one process with as many threads.
+    in an hour than one process with as many threads. What the first failing call raised is raised,
+    and those still running are stopped.
 
     Args:
-        function: importable by name; called once for each of `calls`.
-        calls: its arguments.
+        function: importable by name.
+        calls: its arguments, call by call.
         jobs: processes at a time.
-
-    Raises:
-        Exception: what the first failing call raised; those still running are stopped.
     """
     with ProcessPoolExecutor(
         min(jobs, len(calls)),
