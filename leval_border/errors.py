@@ -1,9 +1,6 @@
 """The one dialect of errors: the field as the user wrote it, the value, what is allowed.
 
 truncation: 'mid' is not allowed; allowed: middle, right, left, skip; did you mean 'middle'?
-
-UserError(ValueError)      what a user can mend: printed without a traceback, exit code 1
-SettingError           something that was written cannot be meant: wrong usage, exit code 2
 """
 
 import difflib
@@ -11,11 +8,11 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Something that a user can mend; the message says what is wrong and what to do."""
+    """What a user can mend: printed without a traceback, exit code 1."""
 
 
 class SettingError(UserError):
-    """A setting, an argument or a name that cannot be meant as it was written (exit code 2)."""
+    """What cannot be meant as it was written: wrong usage, exit code 2."""
 
 
 MOST_SHOWN = 40
@@ -34,12 +31,7 @@ def shown(value: object) -> str:
 
 
 def hint(name: object, known: Iterable[str]) -> str:
-    """`; allowed: a, b; did you mean 'a'?`: the end of a message about a name that is unknown.
-
-    Args:
-        name: what was written.
-        known: what could have been written, in the order in which it is shown.
-    """
+    """`; allowed: a, b; did you mean 'a'?`: the end of a message about an unknown name."""
     names = list(dict.fromkeys(known))
     listed = f"; allowed: {', '.join(names)}" if 0 < len(names) <= MOST_SHOWN else ""
     return listed + near(name, names)
@@ -61,13 +53,7 @@ def not_allowed(field: str, value: object, allowed: str) -> str:
 def one_of(
     field: str, value: object, allowed: Iterable[str], error: type[ValueError] = SettingError
 ) -> str:
-    """Return `value` if it is one of the allowed names.
-
-    Args:
-        field: name of the setting as the user wrote it.
-        value: what was given.
-        allowed: the allowed values.
-        error: what to raise.
+    """Return the value of a field if it is one of the allowed names.
 
     Raises:
         ValueError: as `error`; names the field, the value, what is allowed and near matches.

@@ -47,12 +47,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object, see `write_text`.
-
-    Raises:
-        ValueError: a number is NaN or infinite.
-        OSError: the disk is full or the folder cannot be written.
-    """
+    """Write a JSON object, see `write_text`; NaN or an infinite number is a `ValueError`."""
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 

@@ -54,10 +54,7 @@ def field_names(model: type[BaseModel]) -> list[str]:
 
 
 def read(
-    model: type[Model],
-    content: object,
-    where: str = "",
-    error: type[ValueError] = SettingError,
+    model: type[Model], content: object, where: str = "", error: type[ValueError] = SettingError
 ) -> Model:
     """A typed model from plain data.
 
@@ -65,10 +62,7 @@ def read(
         model: the class.
         content: what was written.
         where: how the user calls the place of it, for instance `config.models.llama`.
-        error: what to raise.
-
-    Raises:
-        ValueError: as `error`, with one line for each thing that is wrong.
+        error: raised with one line for each thing that is wrong.
     """
     try:
         return model.model_validate(content)
@@ -80,13 +74,7 @@ Place = tuple[int | str, ...]
 
 
 def sentences(wrong: ValidationError, content: object, where: str = "") -> list[str]:
-    """What is wrong, a sentence for each field, in the order in which pydantic found it.
-
-    Args:
-        wrong: what pydantic says.
-        content: what was written.
-        where: see `read`.
-    """
+    """What is wrong, a sentence for each field, in the order in which pydantic found it."""
     problems: dict[Place, list[ErrorDetails]] = {}
     for problem in wrong.errors(include_url=False):
         problems.setdefault(_place(problem, content), []).append(problem)
@@ -113,13 +101,12 @@ def _place(problem: ErrorDetails, content: object) -> Place:
     """Where a problem is in what was written: pydantic adds the members of unions to its own."""
     loc, target = problem["loc"], problem["input"]
     if problem["type"] == "missing":
-        return (*_path(loc[:-1], content, target), loc[-1])
-    if problem["type"] == "unknown_key":
-        return (*_path(loc, content, target), problem["ctx"]["key"])
-    return _path(loc, content, target)
+        return (*_place_of(loc[:-1], content, target), loc[-1])
+    place = _place_of(loc, content, target)
+    return (*place, problem["ctx"]["key"]) if problem["type"] == "unknown_key" else place
 
 
-def _path(loc: Place, content: object, target: object) -> Place:
+def _place_of(loc: Place, content: object, target: object) -> Place:
     exact = _descend(loc, content, target)
     if exact is not None:
         return exact
@@ -138,11 +125,8 @@ def _descend(loc: Place, content: object, target: object) -> Place | None:
     if not loc:
         return () if content is target else None
     part, rest = loc[0], loc[1:]
-    if _holds(content, part):
-        inside = _descend(rest, content[part], target)  # type: ignore[index]
-        if inside is not None:
-            return (part, *inside)
-    return _descend(rest, content, target)
+    inside = _descend(rest, content[part], target) if _holds(content, part) else None  # type: ignore[index]
+    return _descend(rest, content, target) if inside is None else (part, *inside)
 
 
 def _holds(content: object, part: int | str) -> bool:
@@ -153,22 +137,17 @@ def _holds(content: object, part: int | str) -> bool:
 
 _MEMBERS = frozenset({"int", "float", "str", "bool", "none", "dict", "list", "tuple"})
 _ALLOWED = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     "string_type": "text",
     "none_required": "null",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a mapping (key: value)",
-    "mapping_type": "a mapping (key: value)",
-    "model_type": "a mapping (key: value)",
-    "model_attributes_type": "a mapping (key: value)",
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(
+        ("dict_type", "mapping_type", "model_type", "model_attributes_type"),
+        "a mapping (key: value)",
+    ),
 }
 _BOUNDS = {
     "greater_than": ("gt", "a number above {}"),

@@ -29,15 +29,14 @@ def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, 
         if key in seen:
             raise _error(f"the key {key!r} is written twice", key_node)
         seen.add(key)
-    loader.flatten_mapping(node)
-    return dict(loader.construct_pairs(node, deep=True))
+    return loader.construct_mapping(node, deep=True)
 
 
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
-def _error(message: str, node: yaml.Node) -> yaml.YAMLError:
-    return yaml.constructor.ConstructorError(None, None, message, node.start_mark)
+def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
@@ -54,12 +53,7 @@ def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) -> Any:
-    """The value that a YAML text stands for.
-
-    Args:
-        text: one document.
-        where: file or option that it comes from, for messages.
-        error: what to raise.
+    """The value that a YAML document stands for; `where` is the file or option it comes from.
 
     Raises:
         ValueError: as `error`: not YAML, a tag that would run code, a key written twice, a text or
@@ -67,7 +61,6 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
     """
     if len(text) > MOST_CHARACTERS:
         raise error(f"{where}: is longer than {MOST_CHARACTERS:,} characters")
-    loader = None
     try:
         loader = _StrictLoader(text)
         node = loader.get_single_node()
@@ -79,9 +72,6 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
         raise error(f"{where}: is not valid YAML: nested too deep") from None
     except (yaml.YAMLError, ValueError) as wrong:
         raise error(f"{where}: is not valid YAML: {' '.join(str(wrong).split())}") from None
-    finally:
-        if loader is not None:
-            loader.dispose()
 
 
 def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, Any]:
