@@ -38,31 +38,24 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int) -> None:
     """End this process when the sweep that started it is gone: no orphan keeps computing."""
 
-    def gone() -> bool:
-        return os.getppid() != parent
-
     def watch() -> None:
-        while not gone():
+        while os.getppid() == parent:
             time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
+    if sys.platform != "linux":
         threading.Thread(target=watch, daemon=True).start()
-    if gone():  # it died before we could ask to be told
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we could ask to be told
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def cell_lock(folder: Path, patience: float = 30.0) -> Iterator[None]:
-    """Hold the folder alone; a dying process of an earlier sweep gets `patience` seconds to go.
-
-    Raises:
-        CellError: somebody else computes this cell.
-    """
+    """Hold the folder alone; a dying process of an earlier sweep gets `patience` seconds to go."""
+    until = time.monotonic() + patience
     with (folder / ".lock").open("w") as handle:
-        until = time.monotonic() + patience
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,15 +90,13 @@ def run(folder: Path) -> None:
 
 def kind_of(error: BaseException) -> str:
     """`oom`, `disk` or `error`, from the exception or what caused it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        text = str(seen).lower()
-        if type(seen).__name__ in OOM_TYPES or any(each in text for each in OOM_TEXTS):
-            return "oom"
-        if isinstance(seen, OSError) and seen.errno in DISK_ERRORS:
-            return "disk"
-        seen = seen.__cause__ or seen.__context__
-    return "error"
+    text = str(error).lower()
+    if type(error).__name__ in OOM_TYPES or any(each in text for each in OOM_TEXTS):
+        return "oom"
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        return "disk"
+    cause = error.__cause__ or error.__context__
+    return kind_of(cause) if cause else "error"
 
 
 def main(arguments: list[str]) -> int:

@@ -4,7 +4,8 @@ import dataclasses
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
@@ -22,7 +23,6 @@ from leval_sweep.config import (
 from leval_sweep.data_identity import data_identity
 from leval_sweep.errors import ConfigError, ModelNotFoundError
 from leval_sweep.identity import (
-    MODEL_SUFFIXES,
     cell_id,
     folder_hashes,
     folder_identity,
@@ -58,8 +58,7 @@ class PlannedCell:
         return self.record.cell_id
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelFiles:
+class ModelFiles(NamedTuple):
     """A model that was found: where it is, what its config says, and what tells it from others."""
 
     path: str
@@ -76,28 +75,22 @@ def find_model(model: ModelConfig) -> ModelFiles:
     folder = user_path(model.path, f"models.{model.name}.path")
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
-        return ModelFiles(path=model.path, positions=None, identity=served)
+        return ModelFiles(model.path, None, served)
     if model.path == "smollm2":
         from leval_sweep import smollm2
 
         folder = smollm2.prepare()
+    identity: dict[str, Any]
     if folder.is_dir():
-        folder = folder.resolve()
-        identity: dict[str, Any] = {"files": folder_identity(folder)}
-        return ModelFiles(
-            path=str(folder),
-            positions=ModelPositions.of_checkpoint(str(folder)),
-            identity=identity,
-        )
-    if model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
+        path = str(folder.resolve())
+        identity = {"files": folder_identity(Path(path))}
+    elif model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
         raise ModelNotFoundError(f"models.{model.name}.path: there is no folder {model.path}")
-    commit, snapshot = hub_commit(model.path, model.revision)
-    path = str(snapshot) if snapshot else model.path
-    return ModelFiles(
-        path=path,
-        positions=ModelPositions.of_checkpoint(path),
-        identity={"hub": model.path, "commit": commit},
-    )
+    else:
+        commit, snapshot = hub_commit(model.path, model.revision)
+        path = str(snapshot or model.path)
+        identity = {"hub": model.path, "commit": commit}
+    return ModelFiles(path, ModelPositions.of_checkpoint(path), identity)
 
 
 def _argument_identity(model: ModelConfig) -> dict[str, Any]:
@@ -106,7 +99,7 @@ def _argument_identity(model: ModelConfig) -> dict[str, Any]:
     for key in FOLDER_ARGS:
         if isinstance(args.get(key), str):
             folder = user_path(args[key], f"models.{model.name}.args.{key}")
-            args[key] = folder_hashes(folder, MODEL_SUFFIXES) if folder.is_dir() else args[key]
+            args[key] = folder_hashes(folder) if folder.is_dir() else args[key]
     return args
 
 
@@ -118,7 +111,7 @@ def _method(
     Raises:
         ConfigError: RoPE settings, length and model do not go together.
     """
-    model, rope = request.model, None
+    model = request.model
     library = ROPE_BACKENDS.get(model.backend)
     args: dict[str, Any] = dict(model.args)
     if library is None or files.positions is None:
@@ -128,8 +121,7 @@ def _method(
         served = MethodRecord(name=request.method, rope_parameters=None, rope_precision=precision)
         return served, args
     try:
-        if request.rope is not None:
-            rope = files.positions.complete(request.rope)
+        rope = None if request.rope is None else files.positions.complete(request.rope)
         args |= backend_args.model_args(
             rope,
             files.positions,

@@ -16,38 +16,26 @@ from leval_border.yaml_files import parse_yaml, read_yaml
 from leval_sweep.errors import ConfigError
 
 SUFFIXES = (".yaml", ".yml")
-
-
-def shipped_folder() -> Path:
-    """Folder of the configs that come with the package."""
-    return Path(str(files("harness_configs")))
+SHIPPED = Path(str(files("harness_configs")))
 
 
 def shipped_sweeps() -> dict[str, Path]:
     """Name (path below `sweeps/` without suffix) -> file of every shipped sweep config."""
-    folder = shipped_folder() / "sweeps"
+    folder = SHIPPED / "sweeps"
     paths = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
 def find_config(name: str) -> Path:
-    """The file that `name` means: a path, or the name of a shipped sweep.
-
-    Args:
-        name: path of a YAML file, or a name listed by `shipped_sweeps`.
-
-    Returns:
-        Path of an existing file.
+    """The file that `name` means: its path, or the name of a shipped sweep.
 
     Raises:
         ConfigError: neither a file nor a shipped name; near matches are given.
     """
     path = user_path(name, "config")
-    if path.is_file():
-        return path
     shipped = shipped_sweeps()
-    if name in shipped:
-        return shipped[name]
+    if path.is_file() or name in shipped:
+        return path if path.is_file() else shipped[name]
     if path.suffix in SUFFIXES or os.sep in name:
         raise ConfigError(f"config: there is no file {name}{hint(path.stem, shipped)}")
     raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, shipped)}")
@@ -113,20 +101,13 @@ def _split_key(key: str) -> list[str]:
 
 
 def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`key.key=value` texts laid over a config; values are YAML, list items have numbers.
-
-    Args:
-        config: a loaded config; it is not changed.
-        overrides: for instance `methods.yarn.factor=4` or `tasks.0=leval_gsm`.
-
-    Returns:
-        A new config.
+    """A config with `key.key=value` texts laid over it; values are YAML, list items have numbers.
 
     Raises:
         ConfigError: no `=`, a value that is not YAML, or a path through something that holds no
             keys. Whether the key means anything is checked with the rest of the config.
     """
-    result: dict[str, Any] = merge({}, config)
+    result = dict(config)
     for text in overrides:
         key, equals, raw = text.partition("=")
         short = text if len(text) <= 80 else f"{text[:77]}..."

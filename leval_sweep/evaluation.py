@@ -1,8 +1,10 @@
 """One evaluation by lm-eval in this process: what a cell asks for, and its files, complete."""
 
 import logging
+import sys
 import time
 from collections.abc import Mapping
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +19,8 @@ from leval_sweep.errors import CellError
 log = logging.getLogger("leval_sweep.cell")
 
 
-def register(backend: str) -> None:
-    """Make our RoPE types and our backends known before the model is built.
-
-    vLLM loads our plugin by itself, in each of its processes.
-    """
-    if leval_backends.libraries().get(backend) == "transformers":
-        from resonance_vllm import hf
-
-        hf.register()
-    leval_backends.register()
-
-
-def default_device(backend: str) -> str | None:
+def default_device() -> str:
     """Where a transformers model goes if nobody says: lm-eval would insist on a GPU."""
-    if leval_backends.libraries().get(backend) != "transformers":
-        return None
     import torch
 
     if torch.cuda.is_available():
@@ -58,7 +46,7 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
         loaded = manager.load([name])
         tasks |= loaded["tasks"]
         group = loaded["groups"].get(name)
-        objects += [group] if group is not None else list(loaded["tasks"].values())
+        objects += loaded["tasks"].values() if group is None else [group]
     for name in cell.task_gen_kwargs:
         one_of("task_gen_kwargs", name, tasks)
     for name, task in tasks.items():
@@ -66,21 +54,6 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
         if settings and task.get_config("output_type") == "generate_until":
             task.set_config(key="generation_kwargs", value=settings, update=True)
     return manager, objects
-
-
-class _SaveErrors(logging.Handler):
-    """Remembers what lm-eval's tracker logs when it cannot save: it raises nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-    def disk_full(self) -> bool:
-        """Whether one of the messages is the repr of an OSError of a full disk."""
-        return any(f"Error({code}," in text for code in DISK_ERRORS for text in self.messages)
 
 
 def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
@@ -97,14 +70,18 @@ def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
     from lm_eval.loggers import EvaluationTracker
 
     backend = cell.model.backend
-    register(backend)
-    device = cell.device or default_device(backend)
+    device = cell.device
+    leval_backends.register()
+    if leval_backends.libraries().get(backend) == "transformers":
+        from resonance_vllm import hf  # vLLM loads our plugin by itself, in each of its processes
+
+        hf.register()
+        device = device or default_device()
     options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": device}
     started = time.monotonic()
     lm = get_model(backend).create_from_arg_obj(dict(cell.model_args), options)
     log.info("model ready after %.1f s", time.monotonic() - started)
     tracker = EvaluationTracker(output_path=str(partial))
-    seed = cell.seed
     manager, tasks = load_tasks(cell)
     results = lm_eval.simple_evaluate(
         model=lm,
@@ -119,10 +96,10 @@ def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
         log_samples=True,
         evaluation_tracker=tracker,
         apply_chat_template=cell.apply_chat_template,
-        random_seed=seed,
-        numpy_random_seed=seed,
-        torch_random_seed=seed,
-        fewshot_random_seed=seed,
+        random_seed=cell.seed,
+        numpy_random_seed=cell.seed,
+        torch_random_seed=cell.seed,
+        fewshot_random_seed=cell.seed,
         confirm_run_unsafe_code=cell.confirm_run_unsafe_code,
         metadata={**cell.model_args, **cell.metadata},
     )
@@ -147,21 +124,20 @@ def save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> N
     Raises:
         CellError: something was not written; with errno ENOSPC where the disk was the reason.
     """
-    errors = _SaveErrors()
+    handler = BufferingHandler(sys.maxsize)
     logger = logging.getLogger("lm_eval.loggers.evaluation_tracker")
-    logger.addHandler(errors)
-    level = logger.level
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, rows in samples.items():
             tracker.save_results_samples(task_name=name, samples=rows)
     finally:
-        logger.removeHandler(errors)
-        logger.setLevel(level)
-    if any(message.startswith("Could not save") for message in errors.messages):
-        text = "; ".join(errors.messages)
-        if errors.disk_full():
+        logger.removeHandler(handler)
+    messages = [record.getMessage() for record in handler.buffer]
+    if any(message.startswith("Could not save") for message in messages):
+        text = "; ".join(messages)
+        if any(f"Error({code}," in text for code in DISK_ERRORS):  # the repr of an OSError
             raise CellError(DISK_ERRORS[0], f"the disk is full: {text}")
         raise CellError(f"lm-eval could not save its results: {text}")
 

