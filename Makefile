@@ -1,13 +1,14 @@
 # make leaderboard   install, prepare a small real model, run the comparison, print its table
 # make test          install everything, then every check
-# Both start from a bare machine with Python >= 3.11; what is done already is not done again.
+# make lint, make fast   the quick loops: static checks; tests without engines and slow ones
+# All start from a bare machine with Python >= 3.11; what is done already is not done again.
 
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONFIG ?= quickstart
 BIN := .venv/bin
 
-.PHONY: leaderboard test lint format clean
+.PHONY: leaderboard test lint fast format clean
 
 leaderboard: .venv-quickstart
 	@$(BIN)/leval-harness model smollm2
@@ -18,6 +19,9 @@ test: .venv-test
 
 lint: .venv-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+fast: .venv-test
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n auto -m "not (slow or vllm or ray or browser or latex)"
 
 format: .venv-test
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -1,0 +1,230 @@
+"""The recipes of CONTRIBUTING.md, followed in a copy of the project through its command line."""
+
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HEAD = re.compile(r"(?:# |<!-- )(?P<path>\S+?)(?:, below: (?P<line>.*?))?(?: -->)?\n")
+PROGRAMS = {"leval-harness": ["-m", "leval_harness"], "pytest": ["-m", "pytest", "-q"]}
+# Every second feature from the middle on is slower by the factor: base 10,000, 8 dimensions.
+HALVED = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
+RESONANT = [2 * math.pi / round(2 * math.pi / frequency) for frequency in HALVED]
+LLAMA = """
+import json
+from resonance_vllm import hf
+from transformers import LlamaConfig, LlamaForCausalLM
+hf.register()
+rope = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+sizes = dict(vocab_size=9, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+for name in ("halved", "resonance_halved"):
+    config = LlamaConfig(**sizes, rope_parameters={"rope_type": name, **rope})
+    model = LlamaForCausalLM(config)
+    assert model(model.dummy_inputs["input_ids"] % 9).logits.isfinite().all()
+    print(json.dumps(model.model.rotary_emb.inv_freq.tolist()))
+"""
+VLLM = """
+import json
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from resonance_vllm.vllm_plugin import register
+register()
+import torch
+from vllm.model_executor.layers.rotary_embedding import get_rope
+rope = {"rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+    for name in ("halved", "resonance_halved"):
+        settings = {"rope_type": name, **rope}
+        built = get_rope(8, max_position=64, rope_parameters=settings, dtype=torch.float32)
+        assert built.cos_sin_cache.shape == (256, 8)
+        print(json.dumps(built.cos_sin_cache[1, :4].tolist()))
+"""
+REPORT = "import pathlib, leval_leaderboard.report as r; r.write_report(pathlib.Path('OUT'))"
+
+
+@dataclass
+class Recipe:
+    """What stands below a heading of CONTRIBUTING.md."""
+
+    new: dict[str, str] = field(default_factory=dict)
+    lines: list[tuple[str, str, str]] = field(default_factory=list)  # path, line above, lines
+    records: str = ""
+    commands: list[str] = field(default_factory=list)
+
+
+def recipe_of(title: str) -> Recipe:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    _, section = text.split(f"\n### {title}\n")
+    recipe = Recipe()
+    for language, block in BLOCK.findall(section.split("\n### ")[0]):
+        head = HEAD.match(block)
+        if language == "sh":
+            recipe.commands += block.replace("\\\n", "").splitlines()
+        elif language == "json":
+            recipe.records += block
+        elif head["line"]:
+            recipe.lines.append((head["path"], head["line"], block[head.end() :]))
+        else:
+            recipe.new[head["path"]] = block[head.end() :]
+    return recipe
+
+
+class Copy:
+    """A copy of the project's tracked files in which a recipe is followed."""
+
+    def __init__(self, folder: Path, title: str) -> None:
+        self.root = folder / "project"
+        self.recipe = recipe_of(title)
+        self.places = {name: folder / name.lower() for name in ("MODEL", "DATA", "OUT")}
+        listing = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+        tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
+        for name in filter(None, tracked.stdout.split("\0")):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_bytes((ROOT / name).read_bytes())
+
+    def follow(self, *by_hand: str) -> None:
+        """Make the changes of the recipe; `by_hand` names files that its text alone speaks of."""
+        for path, content in self.recipe.new.items():
+            assert not (self.root / path).exists()
+            (self.root / path).write_text(content, encoding="utf-8")
+        for path, above, content in self.recipe.lines:
+            before = (self.root / path).read_text(encoding="utf-8")
+            assert before.count(f"\n{above}\n") == 1, f"{path} has no line {above}"
+            blank = "\n" if f"\n{above}\n\n" in before else ""
+            after = before.replace(f"\n{above}\n{blank}", f"\n{above}\n{blank}{content}")
+            (self.root / path).write_text(after, encoding="utf-8")
+        touched = {*self.recipe.new, *(path for path, _, _ in self.recipe.lines), *by_hand}
+        entry_points = [lines for path, _, lines in self.recipe.lines if path == "pyproject.toml"]
+        assert sum(lines.count("\n") for lines in entry_points) <= 1
+        beside = {path for path in touched if path.endswith(".yaml") or path == "pyproject.toml"}
+        assert len(touched - beside) <= 3, touched
+        assert len(beside) <= 1
+        python = [path for path in self.recipe.new if path.endswith(".py")]
+        self.run("-m", "ruff", "check", *python)
+        self.run("-m", "ruff", "format", "--check", *python)
+
+    def run(self, *arguments: str) -> str:
+        """Standard output of a Python process that imports the copy."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.root, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def commands(self) -> list[str]:
+        """What each command of the recipe prints; a test run must have run tests."""
+        printed = []
+        for command in self.recipe.commands:
+            for name, place in self.places.items():
+                command = re.sub(rf"\b{name}\b", str(place), command)
+            program, *arguments = shlex.split(command)
+            printed.append(self.run(*PROGRAMS[program], *arguments))
+            assert program != "pytest" or re.search(r"\d+ passed", printed[-1])
+        return printed
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[[str], Copy]:
+    """The project with nothing changed, and the recipe of a title."""
+    return lambda title: Copy(tmp_path, title)
+
+
+@pytest.fixture
+def model(tmp_path: Path, save_llama: Callable[..., Path]) -> Path:
+    """MODEL: random weights, a real tokenizer."""
+    folder = save_llama(tmp_path / "model", vocab_size=1500, max_position_embeddings=2048)
+    for file in (ROOT / "tests" / "golden" / "tokenizer").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.mark.slow
+def test_rope_method(copy, model):
+    project = copy("A RoPE method")
+    project.follow("docs/rope.md")
+    tables = project.run("-m", "leval_harness", "rope", "--list")
+    docs = project.root / "docs" / "rope.md"
+    text = docs.read_text(encoding="utf-8")
+    start, end = text.index("| `rope_type` |"), text.rindex("\n\n", 0, text.index("\n## Looking"))
+    end = text.index("\n\n", text.index("| `truncate` |")) + 1
+    docs.write_text(text[:start] + tables + text[end:], encoding="utf-8")
+    _, plain, resonant, check = project.commands()
+    assert "| `halved` | the slower half divided by `factor` |" in tables
+    slowest = 10000 ** (-126 / 128)
+    assert json.loads(plain)["inv_freq"][-1] == pytest.approx(slowest / 4, rel=1e-12)
+    lengths = json.loads(resonant)["wavelengths"]
+    assert lengths[-1] == round(2 * math.pi / slowest * 8)
+    assert check.count("limit                    4096 tokens") == 2
+    assert '"rope_type": "halved"' in check
+    built = [json.loads(line) for line in project.run("-c", LLAMA).splitlines()]
+    assert built == [pytest.approx(HALVED), pytest.approx(RESONANT)]
+
+
+@pytest.mark.vllm
+def test_vllm_builds_the_new_rope_method(copy):
+    project = copy("A RoPE method")
+    project.follow("docs/rope.md")
+    built = [json.loads(line) for line in project.run("-c", VLLM).splitlines() if line[:1] == "["]
+    expected = [[math.cos(f) for f in frequencies] for frequencies in (HALVED, RESONANT)]
+    assert built == [pytest.approx(row, abs=1e-6) for row in expected]
+
+
+@pytest.mark.slow
+def test_closed_task(copy, model, tmp_path):
+    project = copy("A closed-ended task")
+    project.follow()
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "years.jsonl").write_text(project.recipe.records)
+    answers = [{"gt": "1894", "years_pred": "In 1894."}, {"gt": "1931", "years_pred": "1930"}]
+    (data / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    _, score, prompt, lm_eval, table = project.commands()
+    assert json.loads(score) | {"task": "years", "n": 2, "exact_match": 50.0} == json.loads(score)
+    assert "In which year was the bridge opened?" in prompt
+    assert "|leval_years" in lm_eval
+    assert re.search(r"^\| Method .*\| Years \|", table, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_table_format(copy):
+    project = copy("A table format")
+    project.follow()
+    results = project.root / "tests" / "golden" / "results" / "sweep"
+    project.places["RESULTS"] = results
+    _, table = project.commands()
+    assert table.startswith("* L-Eval closed-ended")
+    results.rename(project.root / "OUT")
+    assert ".org" in project.run("-c", REPORT)
+    assert (project.root / "OUT" / "table.org").read_text() == table
+
+
+@pytest.mark.slow
+def test_backend(copy, model, tmp_path):
+    project = copy("A backend")
+    project.follow()
+    sweep = project.places["SWEEP"] = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        json.dumps(
+            {
+                "models": {"tiny": {"path": str(model), "backend": "hf-float64"}},
+                "methods": {"yarn": {"rope_type": "yarn", "factor": 2.0}},
+                "context_lengths": [4096],
+                "tasks": [{"tasks": "leval_toefl", "metadata": {"data_dir": "sample"}}],
+            }
+        )
+    )
+    _, lm_eval, plan = project.commands()
+    assert "hf-float64" in lm_eval
+    assert "leval_toefl" in lm_eval
+    assert len(json.loads(plan)["cells"]) == 1
