@@ -5,12 +5,14 @@ from typing import Any
 
 import click
 
+from leval_harness.output import json_option
+
 
 @click.command()
 @click.argument("model")
 @click.option("--rope", "rope_text", help="TYPE:key=value,... or JSON. [default: as it is]")
 @click.option("--context-length", type=int, help="Longest sequence that will be asked for.")
-@click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
+@json_option
 def command(model: str, rope_text: str | None, context_length: int | None, as_json: bool) -> None:
     """Say what MODEL (a checkpoint folder) runs with on HF and on vLLM, before it runs.
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from leval_harness.output import FOLDER, json_option
+
 
 @click.group(
     epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify --data-dir DATA"
@@ -18,7 +20,6 @@ data_dir_option = click.option(
     "--data-dir",
     help="Folder with L-Eval's files, or the word sample; default LEVAL_DATA_DIR, else the hub.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout.")
 
 
 @command.command("list", epilog="Example: leval-harness data list --data-dir DATA")
@@ -70,14 +71,12 @@ def verify(data_dir: str | None, as_json: bool) -> None:
     tasks = data.available(source)
     if not tasks:
         raise data.missing_file(source, next(iter(TASKS.values())))
-    rows = [check(source, task) for task in tasks]
-    report(rows, as_json)
+    rows = [_check(source, task) for task in tasks]
+    _report(rows, as_json)
 
 
 @command.command(epilog="Example: leval-harness data fetch --out DATA")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Folder to write the files to."
-)
+@click.option("--out", required=True, type=FOLDER, help="Folder to write the files to.")
 @json_option
 def fetch(out: Path, as_json: bool) -> None:
     """Fetch all files from the hub data set L4NLP/LEval and check them.
@@ -92,7 +91,7 @@ def fetch(out: Path, as_json: bool) -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     for task in TASKS.values():
-        row = check(source, task)
+        row = _check(source, task)
         if row["ok"]:
             target = out / task.file.name
             partial = target.with_suffix(".part")
@@ -100,10 +99,10 @@ def fetch(out: Path, as_json: bool) -> None:
             partial.replace(target)
             row["path"] = str(target)
         rows.append(row)
-    report(rows, as_json)
+    _report(rows, as_json)
 
 
-def check(source: Any, task: Any) -> dict[str, Any]:
+def _check(source: Any, task: Any) -> dict[str, Any]:
     """Read a task's file; what was found, or why it could not be used."""
     from leval_tasks import data
     from leval_tasks.errors import DataError, HubUnreachableError
@@ -124,19 +123,19 @@ def check(source: Any, task: Any) -> dict[str, Any]:
     }
 
 
-def report(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _state(row: dict[str, Any]) -> str:
+    if not row["ok"]:
+        return f"FAILED: {row['problem']}"
+    state = "as published" if row["verified"] else "not the published bytes"
+    return (
+        f"{state}: {row['documents']} documents, {row['questions']} questions, "
+        f"SHA-256 {row['sha256'][:16]}"
+    )
+
+
+def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows; exit code 1 where one is not fine."""
-    if as_json:
-        click.echo(json.dumps(rows))
-    else:
-        for row in rows:
-            if row["ok"]:
-                state = "as published" if row["verified"] else "not the published bytes"
-                click.echo(
-                    f"  {row['file']:32s} {state}: {row['documents']} documents, "
-                    f"{row['questions']} questions, SHA-256 {row['sha256'][:16]}"
-                )
-            else:
-                click.echo(f"  {row['file']:32s} FAILED: {row['problem']}")
+    lines = [f"  {row['file']:32s} {_state(row)}" for row in rows]
+    click.echo(json.dumps(rows) if as_json else "\n".join(lines))
     if not all(row["ok"] for row in rows):
         raise click.exceptions.Exit(1)

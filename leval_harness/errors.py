@@ -11,12 +11,8 @@ from leval_border.errors import SettingError
 def exit_code_for(error: BaseException) -> int:
     """Print `error` as a user should see it and return the exit code.
 
-    Args:
-        error: whatever ended the command.
-
-    Returns:
-        0, 1 (failed), 2 (wrong usage: a `SettingError`, or what click refuses) or 130
-        (interrupted); a `SystemExit` keeps its own code.
+    1 has failed, 2 is wrong usage (a `SettingError`, or what click refuses), 130 interrupted; a
+    `SystemExit` keeps its own code.
     """
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import click
 
+from leval_harness.output import json_option
+
 
 @click.command()
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder.")
-@click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
+@json_option
 def command(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
     """Write CHECKPOINT to another folder with a per-dimension longrope config.
 

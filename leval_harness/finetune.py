@@ -6,13 +6,15 @@ from typing import Any
 
 import click
 
+from leval_harness.output import FOLDER, json_option
+
 
 @click.command()
 @click.argument("model")
 @click.option("--data", "sources", multiple=True, help="Text: .jsonl, .txt, a folder, or pg19.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
+@click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--rope", help="RoPE method, e.g. resonance_yarn:factor=2; `none` keeps the model's.")
-@click.option("--preset", default="cpu", show_default=True, help="Name in harness_configs/train.")
+@click.option("--preset", default="cpu", help="Name in harness_configs/train.")
 @click.option("--sequence-length", type=int, help="Tokens of a training sequence.")
 @click.option("--steps", type=int, help="Optimiser steps.")
 @click.option("--batch-size", type=int, help="Sequences a device reads at once.")
@@ -22,7 +24,7 @@ import click
 @click.option("--held-out", type=int, help="Documents kept out of training.")
 @click.option("--seed", type=int, help="Of the split, the order and LoRA.")
 @click.option("--bf16/--no-bf16", default=None, help="bfloat16 autocast.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def command(
     model: str,
     sources: tuple[str, ...],

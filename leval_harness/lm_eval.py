@@ -56,9 +56,6 @@ class _Parser(argparse.ArgumentParser):
 def with_rope(arguments: list[str]) -> list[str]:
     """lm-eval's arguments, with our RoPE settings in its `--model_args`.
 
-    Args:
-        arguments: lm-eval's and ours, in any order.
-
     Raises:
         SettingError: an option of ours without a value or with one that is not allowed, without
             `--rope`, or against what `--model_args` says.
@@ -135,11 +132,9 @@ def _register() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Hand over to lm-eval's parser."""
     from lm_eval.__main__ import cli_evaluate
 
-    before = sys.argv
-    sys.argv = ["lm-eval", *arguments]
+    before, sys.argv = sys.argv, ["lm-eval", *arguments]
     try:
         cli_evaluate()
     finally:

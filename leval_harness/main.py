@@ -73,7 +73,9 @@ class LazyGroup(click.Group):
                 formatter.write_dl(list(commands.items()))
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(package_name="leval-harness")
 def cli() -> None:
     """How far does this model really read, and which RoPE method gets it there?
@@ -93,9 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 after Ctrl-C. What a user can mend is printed
     without a traceback; set `LEVAL_HARNESS_DEBUG=1` to see where it was raised.
-
-    Args:
-        arguments: those of the command line by default.
     """
     from leval_harness.errors import exit_code_for
 

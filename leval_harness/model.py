@@ -4,6 +4,8 @@ import json
 
 import click
 
+from leval_harness.output import json_option
+
 
 @click.command(
     name="model",
@@ -11,9 +13,7 @@ import click
     "--model_args pretrained=$(leval-harness model smollm2)",
 )
 @click.argument("name", type=click.Choice(["smollm2"]))
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print name, path and context length as JSON."
-)
+@json_option
 def command(name: str, as_json: bool) -> None:
     """Prepare the model NAME as an ordinary checkpoint and print its path.
 

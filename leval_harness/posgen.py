@@ -1,14 +1,22 @@
 """`leval-harness posgen`: train, evaluate and tabulate the paper's own benchmark."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from leval_leaderboard.format_names import format_names
+from leval_harness.output import (
+    FILE,
+    FOLDER,
+    json_option,
+    records_text,
+    table_options,
+    write_or_print,
+)
 
-_COUNT: dict[str, Any] = {"type": click.IntRange(1), "show_default": True}
+_COUNT = click.IntRange(1)
 
 
 @click.group()
@@ -20,10 +28,8 @@ def command() -> None:
 
 
 @command.command()
-@click.option(
-    "--preset", default="quick", show_default=True, help="paper, paper-t5, code or quick."
-)
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output folder.")
+@click.option("--preset", default="quick", help="paper, paper-t5, code or quick.")
+@click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: all three.")
 @click.option("--encoding", "encodings", multiple=True, help="Repeatable; default: all four.")
 @click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
@@ -33,11 +39,11 @@ def command() -> None:
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
 @click.option("--bf16/--no-bf16", default=None, help="bfloat16 autocast.")
 @click.option("--keep", help="Model that is tested: last, or best at a validation.")
-@click.option("--stack", default=1, help="Models trained in the same steps; fills a GPU.", **_COUNT)
-@click.option("--jobs", default=1, help="Processes that share the cores; fills a CPU.", **_COUNT)
-@click.option("--save-steps", default=200, help="Steps between two states.", **_COUNT)
-@click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@click.option("--stack", type=_COUNT, default=1, help="Models trained in the same steps, on a GPU.")
+@click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
+@click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
+@click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
+@json_option
 def train(
     preset: str,
     out: Path,
@@ -92,8 +98,8 @@ def train(
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False))
 @click.option("--subtask", help="Sub-task to test on; default: the one it was trained on.")
 @click.option("--limit", type=int, help="Only the first so many sequences.")
-@click.option("--device", default="cpu", show_default=True, help="Torch device.")
-@click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
+@click.option("--device", default="cpu", help="Torch device.")
+@json_option
 def evaluate(
     checkpoint: str, subtask: str | None, limit: int | None, device: str, as_json: bool
 ) -> None:
@@ -116,20 +122,9 @@ def evaluate(
     "folders", nargs=-1, required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )  # fmt: skip
-@click.option(
-    "--format", "output", type=click.Choice(format_names()), default="md",
-    show_default=True, help="csv writes every number, the others the table people read.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Every number as JSON instead of a table.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file.")
-@click.option(
-    "--figure", type=click.Path(dir_okay=False, path_type=Path),
-    help="Also draw Figure 3 of the (one) folder: .svg, .pdf or .png.",
-)  # fmt: skip
-@click.option(
-    "--position-figure", type=click.Path(dir_okay=False, path_type=Path),
-    help="Also draw accuracy against position of the (one) folder.",
-)  # fmt: skip
+@table_options
+@click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
+@click.option("--position-figure", type=FILE, help="Also draw accuracy against position.")
 def table(
     folders: tuple[Path, ...],
     output: str,
@@ -144,7 +139,6 @@ def table(
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
-    from leval_border.files import write_text
     from leval_leaderboard.results.posgen import read_experiment
     from leval_leaderboard.tables import posgen as tables
     from leval_leaderboard.tables.formats import load_format
@@ -154,24 +148,16 @@ def table(
     experiments = [read_experiment(folder) for folder in folders]
     form = load_format(output)
     if as_json:
-        rows = tables.posgen_details(experiments).records()
-        text = json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = records_text(tables.posgen_details(experiments).records())
     else:
         make = tables.posgen_details if form.every_number else tables.posgen_table
         text = form.text([make(experiments)])
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        write_text(out, text)
-        click.echo(f"Written: {out}", err=True)
-    if figure or position_figure:
-        from functools import partial
+    write_or_print(text, out)
+    from leval_leaderboard.figures import posgen as figures
+    from leval_leaderboard.figures.style import write_figure
 
-        from leval_leaderboard.figures import posgen as figures
-        from leval_leaderboard.figures.style import write_figure
-
-        drawn = ((figure, figures.loss_figure), (position_figure, figures.position_figure))
-        for target, draw in drawn:
-            if target is not None:
-                write_figure(partial(draw, experiments[0]), target)
-                click.echo(f"Written: {target}", err=True)
+    drawn = ((figure, figures.loss_figure), (position_figure, figures.position_figure))
+    for target, draw in drawn:
+        if target is not None:
+            write_figure(partial(draw, experiments[0]), target)
+            click.echo(f"Written: {target}", err=True)

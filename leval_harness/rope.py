@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
+from leval_harness.output import json_option
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
@@ -43,38 +44,28 @@ def _print_methods(context: click.Context, option: click.Parameter, asked: bool)
 
 
 @click.command()
-@click.option(
-    "--method",
-    type=click.Choice([*METHODS, *ALIASES]),
-    required=True,
-    help="RoPE scaling method.",
-)
+@click.option("--method", type=click.Choice([*METHODS, *ALIASES]), required=True)
 @click.option("--resonance", is_flag=True, help="Round the method's wavelengths to integers.")
-@click.option("--factor", type=float, default=8.0, show_default=True, help="Context extension s.")
-@click.option("--theta", type=float, default=10000.0, show_default=True, help="Base, rope_theta.")
-@click.option("--head-dim", type=int, default=128, show_default=True, help="Rotated dimensions.")
-@click.option("--original", type=int, default=4096, show_default=True, help="Trained length L.")
+@click.option("--factor", type=float, default=8.0, help="Context extension s.")
+@click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
+@click.option("--head-dim", type=int, default=128, help="Rotated dimensions.")
+@click.option("--original", type=int, default=4096, help="Trained length L.")
 @click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
 @_method_options
-@click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
+@json_option
 @click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, writable=True),
+    "--plot", type=click.Path(dir_okay=False, writable=True),
     help="Write Figure 1 and the wavelength/gap picture to this file (png, pdf or svg).",
-)
+)  # fmt: skip
 @click.option(
     "--against",
     help="Second method in the picture, as a --rope text. [default: the same method with Resonance "
     "added or taken away]",
 )
 @click.option(
-    "--list",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_methods,
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_methods,
     help="Print the methods and their keys as Markdown tables and leave.",
-)
+)  # fmt: skip
 def command(**options: Any) -> None:
     """Print frequencies, wavelengths, attention factor, critical dimension and feature gap.
 

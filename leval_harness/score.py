@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from leval_harness.output import json_option
 from leval_tasks.closed.catalog import TASKS, task_named
 from leval_tasks.closed.definition import PREFIX
 
@@ -17,7 +18,7 @@ from leval_tasks.closed.definition import PREFIX
     required=True,
     help=f"{', '.join(keys)} or {last_key}; the prefix {PREFIX} is accepted.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON alone on stdout.")
+@json_option
 @click.argument("predictions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def command(task: str, as_json: bool, predictions: Path) -> None:
     """Score PREDICTIONS with L-Eval's official rules, in percent.
@@ -34,10 +35,10 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
     row = {
         "task": chosen.key,
         "n": summary.n,
-        "exact_match": percent(summary.exact_match),
-        "exact_match_strict": percent(summary.exact_match_strict),
-        "unparsed": percent(summary.unparsed / summary.n),
-        **{name: percent(value) for name, value in summary.parts.items()},
+        "exact_match": _percent(summary.exact_match),
+        "exact_match_strict": _percent(summary.exact_match_strict),
+        "unparsed": _percent(summary.unparsed / summary.n),
+        **{name: _percent(value) for name, value in summary.parts.items()},
         "dropped_lines": found.dropped,
     }
     if as_json:
@@ -51,6 +52,5 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
             click.echo(f"  {name:20s} {value:9.4f} %")
 
 
-def percent(fraction: float) -> float:
-    """A fraction as percent with the official scorer's four decimals."""
-    return round(100 * fraction, 4)
+def _percent(fraction: float) -> float:
+    return round(100 * fraction, 4)  # the official scorer's four decimals

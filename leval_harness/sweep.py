@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leval_harness.output import FOLDER
 from leval_leaderboard.layout import LOG
 
 if TYPE_CHECKING:
@@ -37,43 +38,24 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 )
 @click.argument("config")
 @click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="KEY=VALUE",
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE",
     help="Override a setting, e.g. methods.yarn.factor=4; may be repeated.",
-)
+)  # fmt: skip
 @click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("results"),
-    show_default=True,
+    "--out", type=FOLDER, default="results",
     help="Results folder; the sweep gets a folder of its name in it.",
-)
-@click.option(
-    "--executor",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Where cells run.",
-)
-@click.option(
-    "--ray-address",
-    help="A running Ray cluster (default: the environment's, else one is started here).",
-)
+)  # fmt: skip
+@click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
+@click.option("--ray-address", help="A running Ray cluster; default: as Ray says, else a new one.")
 @click.option("--dry-run", is_flag=True, help="Show the cells with estimated tokens and time.")
 @click.option(
-    "--retry-failed/--no-retry-failed",
-    default=True,
-    show_default=True,
+    "--retry-failed/--no-retry-failed", default=True,
     help="Try cells again that failed in an earlier run.",
-)
+)  # fmt: skip
 @click.option(
-    "--shard",
-    metavar="I/N",
-    callback=_shard,
+    "--shard", metavar="I/N", callback=_shard,
     help="Every N-th cell only, from the I-th: one of N jobs on a shared folder.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: the cells as JSON.")
 def command(
     config: str,
