@@ -7,15 +7,16 @@ fields is the order in the file.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from leval_border.files import read_object
 from leval_leaderboard.layout import SCHEMA_VERSION
 
-LARGEST = 10**15
-"""Whole numbers beyond it are no lengths, counts or limits."""
+Version = Annotated[int, Field(ge=1, le=10**15)]
+Natural = Annotated[int, Field(ge=0, le=10**15)]
+"""A larger one is no length, count or limit."""
 
 WrittenRecord = TypeVar("WrittenRecord", bound="Record")
 
@@ -28,15 +29,11 @@ class Record(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_missing(cls, content: Any) -> Any:
-        """Null where a default other than null exists stands for that default."""
+        """Null stands for the default; it is left in where null itself is that."""
         if not isinstance(content, Mapping):
             return content
-        fields = cls.model_fields
-        return {
-            key: value
-            for key, value in content.items()
-            if value is not None or key not in fields or fields[key].default is None
-        }
+        nullable = {key for key, field in cls.model_fields.items() if field.default is None}
+        return {k: v for k, v in content.items() if v is not None or k in nullable}
 
     def written(self) -> dict[str, Any]:
         """What stands in the file: every field that was given, in order."""
@@ -80,7 +77,7 @@ class CellRecord(Record):
         host: the machine, known when it runs; so are `command` (what the user typed) and `created`.
     """
 
-    schema_version: int = Field(ge=1, le=LARGEST)
+    schema_version: Version
     cell_id: str = Field(min_length=1)
     sweep: str = ""
     model: ModelRecord
@@ -89,13 +86,13 @@ class CellRecord(Record):
     metadata: dict[str, Any] = {}
     gen_kwargs: dict[str, Any] = {}
     task_gen_kwargs: dict[str, dict[str, Any]] = {}
-    limit: int | float | None = Field(default=None, ge=0, le=LARGEST)
-    num_fewshot: int | None = Field(default=None, ge=0, le=LARGEST)
-    seed: int | None = Field(default=None, ge=0, le=LARGEST)
+    limit: int | float | None = Field(default=None, ge=0, le=10**15)
+    num_fewshot: Natural | None = None
+    seed: Natural | None = None
     apply_chat_template: bool | str = False
     batch_size: int | str = 1
     device: str | None = None
-    context_length: int | None = Field(default=None, ge=0, le=LARGEST)
+    context_length: Natural | None = None
     use_cache: bool = False
     confirm_run_unsafe_code: bool = False
     baseline: str | None = None
@@ -103,7 +100,7 @@ class CellRecord(Record):
     versions: dict[str, Any] = {}
     data: dict[str, Any] = {}
     identity: dict[str, Any] = {}
-    place: int = Field(default=0, ge=0, le=LARGEST)
+    place: Natural = 0
     host: dict[str, Any] = {}
     command: str = ""
     created: str = ""
@@ -124,7 +121,7 @@ class DoneRecord(Record):
         files: name -> SHA-256 of every other file that the cell produced.
     """
 
-    schema_version: int = Field(ge=1, le=LARGEST)
+    schema_version: Version
     cell_id: str = Field(min_length=1)
     seconds: float | None = Field(default=None, ge=0)
     telemetry: dict[str, Any] = {}
@@ -134,11 +131,11 @@ class DoneRecord(Record):
 class FailedRecord(Record):
     """Why the last attempt at a cell ended without results."""
 
-    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=LARGEST)
+    schema_version: Version = SCHEMA_VERSION
     reason: str = "no reason was written"
     kind: str = "error"
     log_tail: tuple[str, ...] = Field(default=(), strict=False)
-    attempts: int = Field(default=1, ge=0, le=LARGEST)
+    attempts: Natural = 1
     seconds: float = Field(default=0.0, ge=0)
 
 

@@ -20,7 +20,7 @@ def why_not_done(folder: Path, expected_id: str) -> str | None:
     to the cell's id.
     """
     if not (folder / DONE).exists():
-        return "not run yet" if not (folder / FAILED).exists() else "failed"
+        return "failed" if (folder / FAILED).exists() else "not run yet"
     done, cell = read_record(DoneRecord, folder / DONE), read_object(folder / CELL)
     if done is None or cell is None:
         return f"{DONE if done is None else CELL} is not whole"
@@ -56,13 +56,7 @@ def clear_attempt(folder: Path) -> None:
 
 
 def publish(folder: Path, partial: Path, done: DoneRecord) -> None:
-    """Move finished files from `partial` into the cell's folder; the marker comes last.
-
-    Args:
-        folder: the cell's folder.
-        partial: holds lm-eval's files, complete; emptied and removed.
-        done: the marker without `files`.
-    """
+    """Move finished files from `partial` into the cell's folder; the marker `done` comes last."""
     hashes = {}
     for path in sorted(partial.iterdir()):
         hashes[path.name] = file_sha256(path)

@@ -20,7 +20,6 @@ from leval_sweep.config import (
     expand,
     task_names,
 )
-from leval_sweep.data_identity import data_identity
 from leval_sweep.errors import ConfigError, ModelNotFoundError
 from leval_sweep.identity import (
     cell_id,
@@ -41,7 +40,7 @@ class PlannedCell:
     """One cell, ready to run.
 
     Attributes:
-        record: content of `cell.json`, except for what only the running process knows.
+        record: content of `cell.json`, except for what is known when it runs.
         timeout: seconds after which it counts as hanging; None for no limit.
         resources: what it needs of a Ray cluster.
         tokens_per_second: prompt speed to reckon with before anything was measured.
@@ -67,11 +66,7 @@ class ModelFiles(NamedTuple):
 
 
 def find_model(model: ModelConfig) -> ModelFiles:
-    """Where a model's files are, and what identifies them.
-
-    Raises:
-        ModelNotFoundError: neither a checkpoint folder nor known to the hub.
-    """
+    """Where a model's files are, and what identifies them."""
     folder = user_path(model.path, f"models.{model.name}.path")
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
@@ -106,11 +101,7 @@ def _argument_identity(model: ModelConfig) -> dict[str, Any]:
 def _method(
     request: CellRequest, files: ModelFiles, precision: str
 ) -> tuple[MethodRecord, dict[str, Any]]:
-    """The method as it is recorded, and lm-eval's `model_args`: the user's and what it needs.
-
-    Raises:
-        ConfigError: RoPE settings, length and model do not go together.
-    """
+    """The method as it is recorded, and lm-eval's `model_args`: the user's and what it needs."""
     model = request.model
     library = ROPE_BACKENDS.get(model.backend)
     args: dict[str, Any] = dict(model.args)
@@ -146,11 +137,7 @@ def _method(
 
 
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
-    """A cell with its id, from a request and the files of its model.
-
-    Raises:
-        ConfigError: RoPE settings, length and model do not go together.
-    """
+    """A cell with its id, from a request and the files of its model."""
     model, task = request.model, request.task
     method, model_args = _method(request, files, config.rope_precision)
     asked: dict[str, Any] = {
@@ -164,7 +151,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "use_cache": config.use_cache,
     }
     versions = package_versions(model.backend)
-    data = data_identity(task.tasks, task.metadata)
+    data = own_tasks.data_identity(task.tasks, task.metadata)
     identity = {
         "schema_version": SCHEMA_VERSION,
         "model": {

@@ -1,8 +1,7 @@
 """A sweep config: models × methods × context lengths × tasks, checked before anything runs."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -228,8 +227,7 @@ class SweepConfig(TaskSettings):
         return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellRequest:
+class CellRequest(NamedTuple):
     """One cell before anything of model or data was looked at."""
 
     model: ModelConfig
@@ -243,8 +241,7 @@ def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
     """A sweep config from a path or a shipped name, overrides applied, everything checked.
 
     Raises:
-        ConfigError: anything in it cannot be meant; the message names field, value and what is
-            allowed.
+        ConfigError: something cannot be meant; names field, value and what is allowed.
     """
     path = find_config(name)
     content = apply_overrides(load_with_includes(path), overrides)
@@ -252,11 +249,7 @@ def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
 
 
 def parse_config(content: Mapping[str, Any]) -> SweepConfig:
-    """A checked sweep config from plain dictionaries.
-
-    Raises:
-        ConfigError: see `load_config`.
-    """
+    """A sweep config from plain dictionaries; raises as `load_config` does."""
     config = read(SweepConfig, content, "config", ConfigError)
     entries = tuple(entry.model_copy(update=entry.over(config)) for entry in config.tasks)
     return config.model_copy(update={"tasks": entries})
@@ -268,13 +261,7 @@ def expand(config: SweepConfig) -> Iterator[CellRequest]:
         for task in config.tasks:
             for length in task.context_lengths or model.context_lengths or config.context_lengths:
                 for method in model.methods or config.methods:
-                    yield CellRequest(
-                        model=model,
-                        method=method,
-                        rope=config.methods[method],
-                        context_length=length,
-                        task=task,
-                    )
+                    yield CellRequest(model, method, config.methods[method], length, task)
 
 
 def task_names(config: SweepConfig) -> list[str]:

@@ -57,14 +57,7 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
 
 
 def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
-    """Run lm-eval and leave its result and sample files in `partial`.
-
-    Returns:
-        The backend's telemetry, if it keeps any.
-
-    Raises:
-        CellError: lm-eval could not write what it computed.
-    """
+    """Run lm-eval, leave its files in `partial`, and return the backend's telemetry, if any."""
     import lm_eval
     from lm_eval.api.registry import get_model
     from lm_eval.loggers import EvaluationTracker
@@ -119,11 +112,7 @@ def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
 
 
 def save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> None:
-    """Write lm-eval's files; its tracker turns every error into a warning, so we listen.
-
-    Raises:
-        CellError: something was not written; with errno ENOSPC where the disk was the reason.
-    """
+    """Write lm-eval's files; its tracker turns every error into a warning, so we listen."""
     handler = BufferingHandler(sys.maxsize)
     logger = logging.getLogger("lm_eval.loggers.evaluation_tracker")
     logger.addHandler(handler)
@@ -143,11 +132,7 @@ def save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> N
 
 
 def flatten(partial: Path, rows: Mapping[str, int]) -> None:
-    """Move lm-eval's files from its folder named after the model up into `partial`, and count them.
-
-    Raises:
-        CellError: a file is missing or shorter than what was computed.
-    """
+    """Move lm-eval's files from its folder named after the model up into `partial`, and count."""
     for path in [*partial.rglob("results_*.json"), *partial.rglob("samples_*.jsonl")]:
         path.replace(partial / path.name)
     for folder in sorted((each for each in partial.rglob("*") if each.is_dir()), reverse=True):
@@ -156,10 +141,8 @@ def flatten(partial: Path, rows: Mapping[str, int]) -> None:
     if len(results) != 1 or read_object(results[0]) is None:
         raise CellError("lm-eval's results file is missing or not whole")
     for name, expected in rows.items():
-        written = 0
-        for path in partial.glob(f"samples_{name}_*.jsonl"):
-            if path.name[len(f"samples_{name}_") :][:4].isdigit():
-                with path.open("rb") as handle:
-                    written += sum(1 for line in handle if line.endswith(b"\n"))
+        # the year follows: a task whose name goes on in the same words is another one
+        paths = partial.glob(f"samples_{name}_[0-9][0-9][0-9][0-9]*.jsonl")
+        written = sum(path.read_bytes().count(b"\n") for path in paths)
         if written != expected:
             raise CellError(f"samples of {name}: {written} of {expected} lines were written")

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+@dataclass(frozen=True)
 class RayExecutor:
     """Cells as Ray tasks; Ray gives each what its model's `resources` ask and repeats lost ones.
 
@@ -85,8 +87,7 @@ class RayExecutor:
         address: of a running cluster; None uses the one of the environment, else starts one here.
     """
 
-    def __init__(self, address: str | None = None) -> None:
-        self.address = address
+    address: str | None = None
 
     def run(
         self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress

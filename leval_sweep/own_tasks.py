@@ -4,6 +4,7 @@ Building that index takes seconds in every cell; ours alone takes milliseconds.
 """
 
 import hashlib
+import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ import yaml
 from leval_border.errors import SettingError, near, one_of
 from leval_sweep.config_files import SUFFIXES
 from leval_sweep.errors import ConfigError
-from leval_sweep.identity import file_sha256
+from leval_sweep.identity import cached_sha256, file_sha256
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, TaskSettings, read_metadata
 
+# Stands for the language reference that every Python brings along; it is no file of a folder.
+PYTHON_FILE = "pydocs.jsonl"
 ROOT = Path(str(files("leval_tasks")))
 FAMILIES = ("closed", "perplexity", "posgen")
 SETTINGS: dict[str, type[TaskSettings]] = {
@@ -162,3 +165,45 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
         except SettingError as error:
             lines = str(error).splitlines()
             raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
+
+
+def _in_folder(folder: Path, name: str, task: str) -> Path | None:
+    """Where a task finds its file; texts for perplexity may lie in `corpora/` below."""
+    places = [folder / name] + ([] if task in TASKS else [folder / "corpora" / name])
+    return next((path for path in places if path.is_file()), None)
+
+
+def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Source of our tasks' documents and the hashes of its files.
+
+    Files of the hub are hashed when they are read, and that hash stands in lm-eval's results;
+    tasks of lm-eval keep their own data.
+
+    Returns:
+        `{"source": ..., "files": {name: sha256}}`, empty where no task of ours reads files.
+
+    Raises:
+        ConfigError: the folder, or a file of it, does not exist.
+    """
+    from leval_tasks.data import available, missing_file, resolve_source
+
+    known = own_tasks()
+    wanted = {file: task for task in members(tasks) if task in known and (file := known[task].file)}
+    rest = {"python": platform.python_version()} if wanted.pop(PYTHON_FILE, None) else {}
+    if not wanted:
+        return rest
+    try:
+        source = resolve_source(metadata)
+        files: dict[str, str] = {}
+        for name, task in wanted.items():
+            if task in TASKS and TASKS[task] not in available(source):
+                raise missing_file(source, TASKS[task])
+            if source.folder is None or (source.kind == "sample" and task not in TASKS):
+                continue
+            path = _in_folder(source.folder, name, task)
+            if path is None:
+                raise ConfigError(f"data_dir: {source.path} has no {name}")
+            files[name] = cached_sha256(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return {"source": source.kind, "files": files, **rest}

@@ -22,19 +22,13 @@ MOST_POSITIONS = 2**17
 
 
 def features(rope: RopeSpec, model: ModelPositions, context_length: int | None) -> dict[str, Any]:
-    """Wavelengths and feature gaps of a method on a model.
+    """Wavelengths and feature gaps of complete settings on a model.
 
-    Args:
-        rope: complete settings.
-        model: what the model's config says of its positions.
-        context_length: tokens at which a method that follows the length is looked at.
+    A method that follows the length is looked at with `context_length` tokens.
 
     Returns:
         `wavelengths` in tokens, `[head_dim/2]`; `feature_gap[s]`, for each multiple `s` of the
         trained length `L`, the gaps between positions below `L` and those up to `s*L`.
-
-    Raises:
-        RopeConfigError: the settings or the model's config cannot be read.
     """
     from resonance_vllm.core import frequencies
     from resonance_vllm.core.feature_gap import feature_gap
@@ -58,11 +52,7 @@ def features(rope: RopeSpec, model: ModelPositions, context_length: int | None) 
 
 
 def write_features(cell: CellRecord, folder: Path) -> None:
-    """Write `FEATURES` into a folder, for a model whose RoPE settings are known.
-
-    Raises:
-        OSError: the disk is full or the folder cannot be written.
-    """
+    """Write `FEATURES` into a folder, for a model whose RoPE settings are known."""
     if cell.model.backend not in libraries():
         return
     try:
