@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from leval_border.errors import SettingError, UserError
-from leval_border.files import write_text
+from leval_border.files import read_object, write_text
 from resonance_training import trainer as shared
 from resonance_training.finetune_settings import FineTuneSettings
 from resonance_training.text import Ids, TrainingText, prepare_text
@@ -107,11 +107,9 @@ def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(settings.seed)
+    rank = settings.lora_rank
     config = LoraConfig(
-        r=settings.lora_rank,
-        lora_alpha=2 * settings.lora_rank,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
+        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     if settings.gradient_checkpointing:
         model.enable_input_require_grads()
@@ -138,15 +136,11 @@ def finetune(
     Raises:
         UserError: something asked for cannot be done, or the loss is no number.
     """
-    request = {
-        "schema_version": 1,
-        "model": str(model_path),
-        "data": list(sources),
-        **settings.model_dump(),
-    }
-    if shared.is_claimed(out / REQUEST_FILE, request) and (out / RESULT_FILE).is_file():
+    asked_for = {"schema_version": 1, "model": str(model_path), "data": list(sources)}
+    request = {**asked_for, **settings.model_dump()}
+    claimed = shared.is_claimed(out / REQUEST_FILE, request)
+    if claimed and (finished := read_object(out / RESULT_FILE)) is not None:
         logger.info("%s is finished already", out)
-        finished: dict[str, Any] = json.loads((out / RESULT_FILE).read_text(encoding="utf-8"))
         return finished
     # accelerate finds the processes on a CPU only if it is named
     processes = PartialState(cpu=not torch.accelerator.is_available())

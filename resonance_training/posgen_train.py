@@ -40,7 +40,7 @@ def evaluate(
 
     Args:
         stack: the models.
-        data: their sequences.
+        data: the same runs' sequences.
         split: `validation` or `test`.
         rows: only the first so many sequences.
 

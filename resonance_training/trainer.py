@@ -84,10 +84,8 @@ def add_row(file: Path, row: Sequence[object]) -> None:
 def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
     """What all our trainings ask of transformers' Trainer.
 
-    Args:
-        states: folder of the resumable states, of which the newest is kept.
-        cpu: train on the CPU even where there is something faster.
-        options: of `TrainingArguments`.
+    Of the resumable states in the folder `states` the newest is kept; `cpu` trains on the CPU even
+    where there is something faster.
     """
     return TrainingArguments(
         output_dir=str(states),
