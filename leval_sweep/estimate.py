@@ -117,12 +117,9 @@ def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:
 
 
 class Pace:
-    """Work of each cell, and what finished work took.
+    """Work of each cell, and what finished work took: what lies in `folder` is taken in.
 
-    Args:
-        cells: those that are asked about; where nothing is known of a cell's documents its work is
-            the mean of the others'.
-        folder: of the sweep; what its finished cells took is taken in.
+    Where nothing is known of a cell's documents its work is the mean of the others'.
 
     Attributes:
         work: cell id -> tokens of a prompt that cost as much as the cell.

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 
 from leval_border.files import write_json
 from leval_leaderboard.cell_record import CellRecord, FailedRecord, read_record
@@ -85,7 +84,7 @@ def run_cell(
     timeout: float | None,
     command: str,
     tick: Callable[[], None] = lambda: None,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] | None = None,
 ) -> CellOutcome:
     """Compute one cell in a process of its own and judge the result by the files it left.
 
@@ -102,7 +101,7 @@ def run_cell(
     started = time.monotonic()
     cell_id = record.cell_id
     try:
-        process = _start(record, folder, command, environment)
+        process = _start(record, folder, command, environment or {})
     except OSError as error:
         return CellOutcome(cell_id=cell_id, kind=kind_of(error), reason=f"cannot start: {error}")
     kills = oom_kills()

@@ -89,13 +89,10 @@ def is_file(name: str) -> bool:
 def members(names: Iterable[str]) -> list[str]:
     """The single tasks behind names of tasks and groups; unknown names stand for themselves."""
     known = own_tasks()
-    return list(
-        dict.fromkeys(
-            member
-            for name in names
-            for member in (known[name].members if name in known else (name,))
-        )
-    )
+    flat: list[str] = []
+    for name in names:
+        flat += known[name].members if name in known else (name,)
+    return list(dict.fromkeys(flat))
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

@@ -126,12 +126,12 @@ class Progress:
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        bar = ProgressBar(total=self.total, completed=self.done + self.failed, width=40)
-        lines = []
+        lines = [Text(f"{self.position()} {self.eta()}")]
         for state, last_line in self.states():
             lines.append(Text(state, no_wrap=True, overflow="ellipsis"))
             lines.append(Text(f"  {last_line}", "dim", no_wrap=True, overflow="ellipsis"))
-        return Group(f"{self.position()} {self.eta()}", bar, *lines)
+        bar = ProgressBar(total=self.total, completed=self.done + self.failed, width=40)
+        return Group(*lines, bar)
 
 
 @contextlib.contextmanager
@@ -142,6 +142,7 @@ def display(cells: list[PlannedCell], done: int, pace: Pace, folder: Path) -> It
         return
     from rich.live import Live
 
-    progress = Progress(cells, done, pace, folder, heartbeat=None)
+    # rich takes in what `print` writes and puts it above the bar; click would write across it
+    progress = Progress(cells, done, pace, folder, print, heartbeat=None)
     with Live(progress, refresh_per_second=2, transient=True):
         yield progress

@@ -1,17 +1,21 @@
 """What people are told while a sweep runs, and what a failure is called."""
 
+import io
+import re
 import signal
+import sys
 from pathlib import Path
 
 import click
 import pytest
+from rich.console import Console
 
 from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
 from leval_sweep.cells import PlannedCell
 from leval_sweep.estimate import Pace
 from leval_sweep.launch import CellOutcome, _judge
-from leval_sweep.progress import Progress, duration
+from leval_sweep.progress import Progress, display, duration
 
 
 def cell(ident: str, model: str = "m", speed: float | None = None) -> PlannedCell:
@@ -90,6 +94,37 @@ def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_pat
         "[2/3] m | b @ 8192 | t: started, ETA 1 min 00 s",
         "[3/3, 1 failed] m | b @ 8192 | t: failed (oom): no memory after 2 s, ETA 0 s",
     ]
+
+
+def test_a_terminal_shows_a_bar_and_lines_of_their_own_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "log.txt").write_text("first\n 10%\r 90% [x]")
+    one, two = cell("a"), cell("b")
+    with display([one, two], 1, paced(a=1.0, b=1.0), tmp_path) as show:
+        show.start(one)
+        show.tick()
+        drawn = io.StringIO()
+        Console(file=drawn, width=60).print(show)
+        show.end(one, CellOutcome(cell_id="a", kind="done", seconds=60.0))
+        show.end(two, CellOutcome(cell_id="b", kind="oom", reason="no [b]", seconds=2.0))
+    state, running, last_line, bar = drawn.getvalue().splitlines()
+    assert state == "[1/3] ETA after the first cell"
+    assert running == "m | a @ 8192 | t: 0 s"
+    assert last_line == "  90% [x]"
+    assert bar.startswith("━")
+    lines = re.split(r"\r?\n|\r|\x1b\[\d*[AK]", screen.getvalue())
+    assert "[2/3] m | a @ 8192 | t: done after 1 min 00 s, ETA 1 min 00 s" in lines
+    failed = "[3/3, 1 failed] m | b @ 8192 | t: failed (oom): no [b] after 2 s, ETA 0 s"
+    assert f"\x1b[31m{failed}\x1b[0m" in lines
 
 
 class OutOfMemoryError(RuntimeError):
