@@ -77,6 +77,7 @@ def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from leval_tasks.context import Reach
     from leval_tasks.metadata import PerplexitySettings
     from leval_tasks.perplexity.model import Reader
     from leval_tasks.perplexity.pydocs import draw_pydocs
@@ -89,7 +90,7 @@ def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
     asked = PerplexitySettings(
         context_length=(window,), stride=args.stride, num_docs=1, max_tokens=length
     )
-    plan = plan_reading(asked, has_bos=True, default_length=None)
+    plan = plan_reading(asked, Reach("unknown", None, ""), has_bos=True)
     drawn, _ = draw_pydocs(Reader(tokenizer, None, ""), plan)
     ids = torch.tensor(drawn.documents[0].tokens)
     bos = torch.tensor([tokenizer.bos_token_id])

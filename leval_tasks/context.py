@@ -26,12 +26,13 @@ class Reach:
     """How long a sequence the run's model reads without cutting it.
 
     Attributes:
-        backend: class name of lm-eval's model, or `unknown`.
+        backend: class name of lm-eval's model, `api`, or `unknown`.
         limit: tokens of prompt and answer together; None where nothing says.
         origin: the setting or file that the limit is from.
         setting: the model argument that raises it.
         kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
         after_window: positions that a scored text needs beside its own (vLLM generates a token).
+        assumed: the limit is lm-eval's default for servers, which knows nothing of the server.
     """
 
     backend: str
@@ -40,11 +41,26 @@ class Reach:
     setting: str = "max_length"
     kept_back: int = 0
     after_window: int = 0
+    assumed: bool = False
 
     @property
-    def window(self) -> int | None:
-        """The longest text that is scored uncut."""
-        return None if self.limit is None else self.limit - self.after_window
+    def known(self) -> int:
+        """The limit, where no length is asked for.
+
+        Raises:
+            ContextLengthError: none is known.
+        """
+        if self.limit is not None and not self.assumed:
+            return self.limit
+        if self.backend == "api":
+            raise ContextLengthError(
+                "max_length: not given, and a server does not say how long a sequence it takes; "
+                "give max_length=N in --model_args, or context_length in --metadata"
+            )
+        raise ContextLengthError(
+            "context_length: not known; give context_length in --metadata, or max_length "
+            "(max_model_len for vllm) in --model_args"
+        )
 
     def check(self, length: int, name: str, beside: int = 0) -> None:
         """Refuse a length that the backend would cut.
@@ -72,22 +88,14 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """How long a sequence may be: prompt and answer together.
-
-    Attributes:
-        length: tokens.
-        origin: the setting or file that decided it.
-    """
+    """Tokens of prompt and answer together, and the setting or file that decided it."""
 
     length: int
     origin: str
 
 
 def resolve_context(settings: Mapping[str, Any]) -> Context:
-    """The length of context to use.
-
-    `context_length`, else `max_length` or `max_model_len`, else what the running model reads, else
-    the checkpoint's limit with its RoPE settings.
+    """The length of context to use: `context_length`, else what the run's model reads.
 
     Args:
         settings: the task's metadata, which holds the run's model arguments.
@@ -98,16 +106,10 @@ def resolve_context(settings: Mapping[str, Any]) -> Context:
     """
     reach = find_reach(settings)
     asked = read_metadata(ContextSettings, settings)
-    length, origin = asked.context_length, "context_length"
-    if length is None:
-        length, origin = asked.length or reach.limit, reach.origin
-    if length is None:
-        length, origin = checkpoint_limit(settings), "checkpoint"
-    if length is None:
-        raise ContextLengthError(
-            "context_length: not known; give context_length in --metadata, or max_length "
-            "(max_model_len for vllm) in --model_args"
-        )
+    if asked.context_length:
+        length, origin = asked.context_length, "context_length"
+    else:
+        length, origin = asked.length or reach.known, reach.origin
     reach.check(length, origin)
     if reach.limit is not None:
         length = min(length, reach.limit - reach.kept_back)
@@ -125,19 +127,16 @@ def find_reach(settings: Mapping[str, Any]) -> Reach:
     """
     asked = read_metadata(BackendSettings, settings)
     model = running_model()
-    limit, backend = getattr(model, "max_length", None), type(model).__name__
     if settings.get("base_url") or is_server(model):
         return _server(model, settings, asked)
     given = "max_length" if asked.max_length else "max_model_len" if asked.max_model_len else None
+    limit, backend = getattr(model, "max_length", None), type(model).__name__
     if isinstance(limit, int):
-        vllm = "vllm" in type(model).__module__
-        origin = given or "model"
+        vllm, origin = "vllm" in type(model).__module__, given or "model"
     else:
         vllm = "hf_overrides" in settings or given == "max_model_len"
-        backend = "unknown"
-        limit, origin = asked.length, given or "checkpoint"
-        if limit is None:
-            limit = checkpoint_limit(settings)
+        backend, origin = "unknown", given or "checkpoint"
+        limit = asked.length or checkpoint_limit(settings)
     if vllm:
         return Reach(backend, limit, origin, "max_model_len", after_window=1)
     return Reach(backend, limit, origin)
@@ -150,7 +149,7 @@ def _server(model: Any, settings: Mapping[str, Any], asked: BackendSettings) -> 
         return Reach("api", asked.length, origin)
     kept = getattr(model, "max_length", None)
     limit = kept + 1 if isinstance(kept, int) else asked.length or SERVER_DEFAULT
-    return Reach("api", limit, origin, kept_back=1, after_window=1)
+    return Reach("api", limit, origin, kept_back=1, after_window=1, assumed=not asked.length)
 
 
 def is_server(model: object) -> bool:
@@ -172,24 +171,23 @@ def is_tokenized_api(settings: Mapping[str, Any]) -> bool:
 
 def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
     """The checkpoint's limit with the run's RoPE settings, None where neither tells one."""
-    model = _positions(settings)
-    if model.max_position_embeddings is None:
-        return None
-    return vllm_limit(model) if "hf_overrides" in settings else length_limit(model)
-
-
-def _positions(settings: Mapping[str, Any]) -> ModelPositions:
-    """The checkpoint's config with the run's overrides, as the libraries apply them."""
     config = checkpoint_config(settings)
     given = {**_mapping(settings.get("hf_overrides")), **dict(settings)}
-    length = next((config[k] for k in LENGTH_KEYS if config.get(k)), None)
-    length = given.get("max_position_embeddings") or length
-    rope: Mapping[str, Any] = {}
-    for source in (given, config):
-        rope = _mapping(source.get("rope_parameters")) or _mapping(source.get("rope_scaling"))
-        if rope:
-            break
-    return ModelPositions.of({**config, "rope_parameters": rope, "max_position_embeddings": length})
+    length = given.get("max_position_embeddings") or next(
+        (config[key] for key in LENGTH_KEYS if config.get(key)), None
+    )
+    if length is None:
+        return None
+    ropes = (
+        _mapping(source.get(key))
+        for source in (given, config)
+        for key in ("rope_parameters", "rope_scaling")
+    )
+    rope = next(filter(None, ropes), {})
+    model = ModelPositions.of(
+        {**config, "rope_parameters": rope, "max_position_embeddings": length}
+    )
+    return vllm_limit(model) if "hf_overrides" in settings else length_limit(model)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

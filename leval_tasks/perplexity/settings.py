@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from leval_border.errors import SettingError, not_allowed
+from leval_tasks.context import Reach
 from leval_tasks.metadata import PerplexitySettings
 from leval_tasks.perplexity.windows import check_settings
 
@@ -43,26 +44,19 @@ class ReadingPlan:
         return asdict(self) | {"context_lengths": list(self.context_lengths)}
 
 
-def plan_reading(
-    asked: PerplexitySettings, *, has_bos: bool, default_length: int | None
-) -> ReadingPlan:
+def plan_reading(asked: PerplexitySettings, reach: Reach, *, has_bos: bool) -> ReadingPlan:
     """What is read, from what was asked for.
 
     Args:
         asked: The settings of the run.
+        reach: The limit of the model, which is the context length where none is asked for.
         has_bos: Whether the tokenizer has a BOS token.
-        default_length: The longest window the model takes, used when no length is given.
 
     Raises:
-        SettingError: Settings that do not fit each other, `bos: true` without a BOS token, or no
-            context length to be had.
+        SettingError: Settings that do not fit each other, or `bos: true` without a BOS token.
+        ContextLengthError: No context length is to be had, or it is above the limit.
     """
-    lengths = asked.context_length or ((default_length,) if default_length else ())
-    if not lengths:
-        raise SettingError(
-            "context_length: not given, and the model names no limit; "
-            "give it, for example --metadata '{\"context_length\": [4096, 8192]}'"
-        )
+    lengths = asked.context_length or (reach.known - reach.after_window,)
     if asked.bos and not has_bos:
         raise SettingError(
             "bos: true is not allowed, the tokenizer has no BOS token; leave bos out: the first "
@@ -75,6 +69,7 @@ def plan_reading(
     if asked.max_tokens is not None and asked.max_tokens < full:
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", asked.max_tokens, window))
+    reach.check(lengths[-1], "context_length", beside=reach.after_window)
     return ReadingPlan(
         context_lengths=lengths,
         mode=asked.mode,

@@ -100,8 +100,7 @@ class PerplexityTask(Task):
             return
         reader, reach = find_reader(self._metadata), find_reach(self._metadata)
         has_bos = reader.tokenizer.bos_token_id is not None
-        plan = plan_reading(self._asked, has_bos=has_bos, default_length=reach.window)
-        reach.check(plan.longest, "context_length", beside=reach.after_window)
+        plan = plan_reading(self._asked, reach, has_bos=has_bos)
         if not plan.bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"

@@ -136,7 +136,40 @@ def test_completion_server_keeps_a_token_back_and_has_a_default_limit(checkpoint
 def test_chat_server_has_no_limit_of_its_own(checkpoint):
     server = {"pretrained": checkpoint(), "base_url": "http://h/v1/chat/completions"}
     assert length(**server, context_length=10000) == 10000
-    assert length(**server) == 8192
+    assert length(**server, max_length=8192) == 8192
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_length_of_a_server_is_never_guessed(checkpoint, while_running, path):
+    server = {"pretrained": checkpoint(), "base_url": f"http://h/v1/{path}"}
+
+    def run(**settings):
+        return while_running(
+            lambda: resolve_context({**server, **settings}),
+            "lm_eval.models.openai_completions",
+            max_length=settings.get("max_length", 2048) - 1,
+            tokenized_requests=path == "completions",
+        )
+
+    for resolve in (length, run):
+        with pytest.raises(ContextLengthError, match="max_length: not given, and a server does"):
+            resolve(**({} if resolve is run else server))
+    assert run(context_length=1000) == Context(1000, "context_length")
+    assert run(max_length=1000).origin == "max_length"
+
+
+def test_llama_3_1_reads_as_much_with_resonance_as_without(checkpoint):
+    llama3 = {
+        "rope_theta": 5e5,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    for kind in ("llama3", "resonance_llama3"):
+        rope = {**llama3, "rope_type": kind}
+        model = checkpoint(max_position_embeddings=131072, rope_parameters=rope)
+        assert length(pretrained=model) == 131072
 
 
 def test_unknown_length_is_an_error():

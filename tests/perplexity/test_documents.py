@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from leval_border.errors import SettingError
-from leval_tasks.errors import DataError
+from leval_tasks.context import Reach
+from leval_tasks.errors import ContextLengthError, DataError
 from leval_tasks.metadata import PerplexitySettings, read_metadata
 from leval_tasks.perplexity.documents import Text, draw, read_corpus
 from leval_tasks.perplexity.pydocs import distinct_topics, equal_cuts, language_reference
@@ -30,9 +31,9 @@ def drawn(contents, **settings):
     return draw(texts(*contents), words, replace(PLAN, **settings))
 
 
-def planned(metadata, has_bos=True, default_length=None):
+def planned(metadata, has_bos=True, limit=None, **reach):
     asked = read_metadata(PerplexitySettings, metadata)
-    return plan_reading(asked, has_bos=has_bos, default_length=default_length)
+    return plan_reading(asked, Reach("api", limit, "max_length", **reach), has_bos=has_bos)
 
 
 def test_what_cannot_be_used_is_counted_and_said(caplog):
@@ -165,7 +166,6 @@ def test_pieces_are_equal_and_as_many_as_fit():
         ),
         ({"perplexity": {"strides": 8}}, r"perplexity\.strides: unknown setting.*did you mean"),
         ({"perplexity": 8}, "perplexity: 8 is not allowed; allowed: a mapping"),
-        ({}, "context_length: not given"),
     ],
 )
 def test_bad_settings(metadata, message):
@@ -176,4 +176,12 @@ def test_bad_settings(metadata, message):
 def test_every_document_fills_the_longest_window():
     metadata = {"context_length": [64, 128], "stride": 8, "min_tokens": 5}
     assert planned(metadata).min_tokens == 127
-    assert planned({"stride": 8}, has_bos=False, default_length=32).context_lengths == (32,)
+    without = planned({"stride": 8}, has_bos=False, limit=33, after_window=1)
+    assert without.context_lengths == (32,)
+
+
+@pytest.mark.parametrize("limit", [None, 2048])
+def test_length_of_a_server_is_never_guessed(limit):
+    with pytest.raises(ContextLengthError, match="max_length: not given, and a server does"):
+        planned({}, limit=limit, assumed=True)
+    assert planned({"context_length": 1024}, limit=limit, assumed=True).longest == 1024
