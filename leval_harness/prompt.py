@@ -1,9 +1,12 @@
 """`leval-harness prompt`: what a model is really asked."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from leval_tasks.closed.prompts import Asked
 
 SHOWN = 160  # characters of the document that are shown at each end of a kept piece
 
@@ -46,35 +49,35 @@ def command(
         task, metadata, count, chat=apply_chat_template, max_gen_toks=max_gen_toks
     )
     if as_json:
-        rows = [{**dict(item.doc), "prompts": list(item.prompts)} for item in shown]
+        rows = [{**doc, "prompts": prompts} for doc, _, prompts in shown]
         click.echo(json.dumps({"about": about, "questions": rows}, ensure_ascii=False))
         return
     click.echo(
         f"{task}: context {about['context_length']} tokens ({about['context_length_from']}), "
         f"{about['generated_tokens']} of them for the answer; frame: {about['frame']}"
     )
-    for item in shown:
-        show(item, full)
+    for doc, asked, prompts in shown:
+        show(doc, asked, prompts, full)
 
 
-def show(item: Any, full: bool) -> None:
+def show(doc: dict[str, Any], asked: "Asked", prompts: list[str], full: bool) -> None:
     """Print one question's prompts."""
-    cut = item.doc["prompt"]
+    cut = doc["prompt"]
     click.echo("")
     click.echo(
-        f"=== document {item.doc['document_id']}, question {item.doc['question_id']}: "
+        f"=== document {doc['document_id']}, question {doc['question_id']}: "
         f"{cut['prompt_tokens']} tokens; document {cut['document_tokens']} tokens, kept "
         f"{cut['kept_head']} at the beginning and {cut['kept_tail']} at the end"
     )
     dropped = cut["document_tokens"] - cut["kept_head"] - cut["kept_tail"]
     mark = f"\n[... cut here: {dropped} tokens left out ...]\n" if cut["truncated"] else ""
-    pieces = [piece if full else shorten(piece) for piece in item.pieces]
+    pieces = [piece if full else shorten(piece) for piece in asked.pieces]
     if cut["kept_tail"] and not cut["kept_head"]:
         pieces.insert(0, "")
     elif cut["truncated"] and len(pieces) == 1:
         pieces.append("")
-    click.echo(item.before + mark.join(pieces) + item.after)
-    for extra in item.prompts[1:]:
+    click.echo(asked.prompts[0].before + mark.join(pieces) + asked.prompts[0].after)
+    for extra in prompts[1:]:
         click.echo("--- second prompt, without the document")
         click.echo(extra)
 

@@ -169,6 +169,16 @@ def is_tokenized_api(settings: Mapping[str, Any]) -> bool:
     return str(settings.get("tokenized_requests", True)).lower() not in ("false", "0")
 
 
+def adds_bos(settings: Mapping[str, Any]) -> bool | None:
+    """Whether the backend adds the first token; None where it follows the tokenizer."""
+    if is_chat_server(settings):
+        return False
+    given = settings.get("add_bos_token")
+    if given is None and not is_tokenized_api(settings):
+        return None
+    return str(given).lower() == "true"
+
+
 def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
     """The checkpoint's limit with the run's RoPE settings, None where neither tells one."""
     config = checkpoint_config(settings)

@@ -110,6 +110,26 @@ class ClosedSettings(TaskSettings):
         return value or ""
 
 
+class AnswerLength(Settings):
+    """Tokens to generate, under any of the names that lm-eval's backends accept."""
+
+    max_gen_toks: OptionalCount = None
+    max_new_tokens: OptionalCount = None
+    max_tokens: OptionalCount = None
+    max_completion_tokens: OptionalCount = None
+
+
+def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
+    """Tokens to generate; 512 where lm-eval's generation arguments do not say.
+
+    Raises:
+        SettingError: not a positive whole number.
+    """
+    names = field_names(AnswerLength)
+    given = read(AnswerLength, {k: v for k, v in generation_kwargs.items() if k in names})
+    return next((tokens for _, tokens in given if tokens), 512)
+
+
 class PerplexitySettings(TaskSettings):
     """Settings of a perplexity task as they are asked for.
 

@@ -1,34 +1,16 @@
 """The exact prompts of a task for a model, without running the model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from leval_tasks.closed.prompts import Asked
 from leval_tasks.tokenizer import load_tokenizer
-
-
-@dataclass(frozen=True)
-class Preview:
-    """One question's prompts.
-
-    Attributes:
-        doc: the sample's `doc`: ids, question, reference, and how the document was cut.
-        prompts: exactly what the backend is given, one text a generation.
-        before: text before the document in the first prompt.
-        pieces: the kept pieces of the document.
-        after: text after the document in the first prompt.
-    """
-
-    doc: Mapping[str, Any]
-    prompts: tuple[str, ...]
-    before: str
-    pieces: tuple[str, ...]
-    after: str
 
 
 def preview(
     task_name: str, metadata: Mapping[str, Any], count: int, *, chat: bool, max_gen_toks: int
-) -> tuple[list[Preview], dict[str, Any]]:
+) -> tuple[list[tuple[dict[str, Any], Asked, list[str]]], dict[str, Any]]:
     """Build the first prompts of a task.
 
     Args:
@@ -39,41 +21,25 @@ def preview(
         max_gen_toks: tokens to leave for the answer.
 
     Returns:
-        The previews, and what the task records about its prompts.
+        For each question the sample's `doc`, how it is asked, and exactly what the backend is
+        given, one text a generation; and what the task records about its prompts.
 
     Raises:
         TaskError: a setting, the data or the tokenizer is not usable.
     """
-    from leval_tasks.closed.catalog import task_named
     from leval_tasks.closed.task import LEvalClosedTask
 
-    task = LEvalClosedTask(
-        {
-            "task": task_named(task_name).name,
-            "metadata": dict(metadata),
-            "generation_kwargs": {"max_gen_toks": max_gen_toks},
-        }
-    )
-    template = chat_template(metadata) if chat else None
+    config = {
+        "task": task_name,
+        "metadata": dict(metadata),
+        "generation_kwargs": {"max_gen_toks": max_gen_toks},
+    }
+    task = LEvalClosedTask(config)
+    template = None
+    if chat:
+        render = load_tokenizer(metadata).apply_chat_template
+        template = partial(render, tokenize=False, add_generation_prompt=True)
     task.prepare(template, "")
-    shown = []
-    for doc in task.test_docs()[:count]:
-        asked = task.asked(doc)
-        first = asked.prompts[0]
-        texts = tuple(str(text) for text in asked.arguments(template))
-        shown.append(Preview(doc, texts, first.before, asked.pieces, first.after))
+    docs = task.test_docs()[:count]
+    shown = [(doc, task.asked(doc), task.asked(doc).arguments(template)) for doc in docs]
     return shown, dict(task.config.metadata["prompt"])
-
-
-def chat_template(metadata: Mapping[str, Any]) -> Any:
-    """The tokenizer's chat template as lm-eval's backends hand it to tasks."""
-    tokenizer = load_tokenizer(metadata)
-
-    def render(messages: Any, add_generation_prompt: bool = True) -> str:
-        return str(
-            tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=add_generation_prompt
-            )
-        )
-
-    return render

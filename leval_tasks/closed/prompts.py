@@ -70,6 +70,27 @@ class Prompt:
         return [{"role": r, "content": c.replace(MARK, document)} for r, c in self.messages]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A question as the model is asked.
+
+    Attributes:
+        prompts: its prompts, the first about the document.
+        pieces: what is kept of the document: one piece, two where its middle is cut.
+    """
+
+    prompts: tuple[Prompt, ...]
+    pieces: tuple[str, ...]
+
+    def arguments(self, template: ChatTemplate | None) -> list[Any]:
+        """What the backend is given, one item a prompt; for a chat server through its template."""
+        kept = "".join(self.pieces)
+        return [
+            template(prompt.fill(kept)) if prompt.messages and template else prompt.text(kept)
+            for prompt in self.prompts
+        ]
+
+
 def user_parts(frame: Frame, instruction: str) -> tuple[str, str]:
     """The user's text before and after the document, without `Answer:`."""
     if not frame.framed:

@@ -12,16 +12,19 @@ from typing import Any
 
 from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
-from lm_eval.api.task import Task, TaskConfig
+from lm_eval.api.task import TaskConfig
 
 from leval_tasks import data
-from leval_tasks.closed.asking import Asked, Asker
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.prompts import ChatTemplate
+from leval_tasks.closed.fitting import TokenizedDocument, fit
+from leval_tasks.closed.prompts import Asked, ChatTemplate, chat_frame, plain
 from leval_tasks.closed.rules import mean, remove_thinking
-from leval_tasks.closed.settings import read_settings
+from leval_tasks.context import adds_bos, resolve_context
 from leval_tasks.errors import ContextLengthError
+from leval_tasks.lm_task import PlainTask
+from leval_tasks.metadata import ClosedSettings, generation_tokens, read_metadata
 from leval_tasks.statistics import clustered_stderr
+from leval_tasks.tokenizer import find_tokenizer, tokenizer_name
 
 logger = logging.getLogger(__name__)
 VERSION = 1
@@ -33,14 +36,13 @@ class Answer(str):
 
     response: str
 
-    def __new__(cls, answer: str, response: str) -> "Answer":
-        """An answer as text, with its response beside it."""
+    def __new__(cls, answer: str, response: str) -> "Answer":  # noqa: D102
         made = super().__new__(cls, answer)
         made.response = response
         return made
 
 
-class LEvalClosedTask(Task):
+class LEvalClosedTask(PlainTask):
     """One of L-Eval's closed-ended tasks.
 
     Args:
@@ -54,12 +56,14 @@ class LEvalClosedTask(Task):
     VERSION = VERSION
     OUTPUT_TYPE = "generate_until"
 
-    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
-        config = dict(config or {})
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
         self.closed = task_named(str(config.get("task")))
         metadata = dict(config.get("metadata") or {})
-        self.settings = read_settings(self.closed.truncation, metadata)
-        self.run = metadata
+        settings = read_metadata(ClosedSettings, metadata)
+        if not settings.truncation:
+            settings = settings.changed(truncation=self.closed.truncation)
+        self.settings, self.run = settings, metadata
         self.file = data.load(data.resolve_source(metadata), self.closed)
         self._documents: dict[str, str] = {}
         self._docs = self._read_docs()
@@ -72,10 +76,7 @@ class LEvalClosedTask(Task):
             num_fewshot=0,
             metadata={**metadata, "version": VERSION, **self._described()},
         )
-        self._training_docs = self._fewshot_docs = None
-        self._instances: list[Instance] | None = None
         self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.answer_in)])]
-        self.fewshot_rnd = None
         self._asked: dict[tuple[str, int], Asked] = {}
 
     def _read_docs(self) -> list[dict[str, Any]]:
@@ -89,16 +90,14 @@ class LEvalClosedTask(Task):
             for number, (question, gold) in enumerate(
                 zip(record.instructions, record.outputs, strict=True)
             ):
-                cluster = record.document_id
-                if self.closed.own_clusters:
-                    cluster = f"{record.document_id}-{number}"
+                own = f"-{number}" if self.closed.own_clusters else ""
                 docs.append(
                     {
                         "document_id": record.document_id,
                         "question_id": number,
                         "question": question,
                         "gold": gold,
-                        "cluster": cluster,
+                        "cluster": record.document_id + own,
                         "source": self.file.source.kind,
                         "prompt": {},
                     }
@@ -115,18 +114,6 @@ class LEvalClosedTask(Task):
             "chance": self.closed.rule.chance([doc["gold"] for doc in self._docs]),
         }
 
-    def has_training_docs(self) -> bool:
-        """Whether there are training documents: no."""
-        return False
-
-    def has_validation_docs(self) -> bool:
-        """Whether there are validation documents: no."""
-        return False
-
-    def has_test_docs(self) -> bool:
-        """Whether there are test documents: yes, all of them."""
-        return True
-
     def test_docs(self) -> list[dict[str, Any]]:
         """The questions, in document order."""
         return self._docs
@@ -140,14 +127,7 @@ class LEvalClosedTask(Task):
         return str(doc["gold"])
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """Fit the documents to the context, then build the requests as lm-eval does.
-
-        lm-eval's request cache does not know the context length or the tokenizer, so it is not
-        used.
-        """
-        if kwargs.pop("cache_requests", False):
-            logger.warning("%s: --cache_requests is ignored.", self.closed.name)
-        kwargs.pop("rewrite_requests_cache", None)
+        """Fit the documents to the context, then build the requests as lm-eval does."""
         template = kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
         self.prepare(template, str(kwargs.get("system_instruction") or ""))
         super().build_all_requests(**kwargs)
@@ -162,28 +142,57 @@ class LEvalClosedTask(Task):
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
         """
-        asker = Asker(
-            self.closed,
-            self.settings,
-            self.run,
-            self.config.generation_kwargs,
-            template,
-            system_instruction,
-        )
+        tokenizer, context = find_tokenizer(self.run), resolve_context(self.run)
+        generated = generation_tokens(self.config.generation_kwargs)
+        extra = f"{system_instruction}\n\n" if system_instruction else ""
+        prompts_of = plain
+        if template is not None:
+            prompts_of = chat_frame(template, tokenizer, self.settings.answer_prefix).prompts
         by_text: dict[str, list[dict[str, Any]]] = {}
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
         for text, docs in by_text.items():
-            asked = asker.ask(text, [doc["question"] for doc in docs])
-            for doc, each in zip(docs, asked or (), strict=asked is not None):
-                self._asked[_key(doc)] = each
-                doc["prompt"] = each.lengths
+            prompts = [prompts_of(self.closed.frame, doc["question"], extra) for doc in docs]
+            document = TokenizedDocument(text, tokenizer)
+            cut, lengths = fit(
+                document,
+                [first for first, *_ in prompts],
+                context.length - generated,
+                side=str(self.settings.truncation),
+                unit=self.settings.truncation_unit,
+                add_bos=adds_bos(self.run),
+            )
+            if cut is None:
+                continue
+            pieces = tuple(text[start:end] for start, end in cut.spans)
+            for doc, each, tokens in zip(docs, prompts, lengths, strict=True):
+                self._asked[_key(doc)] = Asked(tuple(each), pieces)
+                doc["prompt"] = {
+                    "prompt_tokens": tokens,
+                    "document_tokens": len(document),
+                    "kept_head": cut.head,
+                    "kept_tail": cut.tail,
+                    "truncated": cut.truncated,
+                }
+        self._leave_out_what_is_not_asked(context.length)
+        example = self.asked(self._docs[0]).prompts[0]
+        self.config.metadata["prompt"] = {
+            "context_length": context.length,
+            "context_length_from": context.origin,
+            "generated_tokens": generated,
+            "tokenizer": tokenizer_name(self.run),
+            "frame": "llama-2" if template is None else "chat template",
+            "system_role": example.system_role,
+            "answer_prefix": example.lead_in,
+        }
+
+    def _leave_out_what_is_not_asked(self, context_length: int) -> None:
         left_out = {doc["document_id"] for doc in self._docs if _key(doc) not in self._asked}
         self._docs = [doc for doc in self._docs if _key(doc) in self._asked]
         if not self._docs:
             raise ContextLengthError(
                 f"{self.closed.name}: every document is longer than the context of "
-                f"{asker.context.length} tokens and truncation is 'skip'. Give a larger "
+                f"{context_length} tokens and truncation is 'skip'. Give a larger "
                 "context_length, or truncation: middle, right or left."
             )
         if left_out:
@@ -193,15 +202,10 @@ class LEvalClosedTask(Task):
                 len(left_out),
             )
         self.config.metadata["skipped_documents"] = len(left_out)
-        self.config.metadata["prompt"] = asker.described(self.asked(self._docs[0]).prompts[0])
 
     def asked(self, doc: Mapping[str, Any]) -> Asked:
         """How a question is asked."""
         return self._asked[_key(doc)]
-
-    def fewshot_context(self, doc: Mapping[str, Any], *_args: Any, **_kwargs: Any) -> str:
-        """Nothing: the prompt is built in `construct_requests`."""
-        return ""
 
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
         """One request a question; SFiction has a second one about the real world."""
@@ -223,12 +227,7 @@ class LEvalClosedTask(Task):
         return self.closed.rule.read(text, str(doc["gold"])).answer
 
     def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
-        """Metrics of one question.
-
-        Args:
-            doc: the question.
-            results: responses, or answers that carry their responses.
-        """
+        """Metrics of one question, from responses or from answers that carry their responses."""
         judged = self.closed.judged(
             [getattr(result, "response", result) for result in results],
             str(doc["gold"]),

@@ -1,4 +1,4 @@
-"""Budgets are counted exactly: the stitched length equals tokenising the whole prompt."""
+"""Budgets are counted exactly: every length equals that of tokenising the whole prompt."""
 
 import functools
 import random
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from leval_border.errors import SettingError
 from leval_tasks import data
-from leval_tasks.closed import budget, counting, prompts
+from leval_tasks.closed import fitting, prompts
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.errors import ContextLengthError
 
@@ -84,14 +84,15 @@ def texts(draw):
     cut=st.floats(0.02, 1),
     side=st.sampled_from(["middle", "right", "left"]),
     before=st.sampled_from(["", "Document is as follows. ", "[INST]\n"]),
-    question=st.sampled_from(["Who?", " \nQuestion: what", "\n\n", "s. ing"]),
+    questions=st.permutations(["Who?", " \nQuestion: what", "\n\n", "s. ing", ""]),
 )
-def test_stitched_length_is_the_real_length(kind, text, cut, side, before, question):
-    document = counting.Document(text, tokenizer(kind))
-    kept = document.keep(max(1, int(len(document) * cut)), side)
-    whole = before + document.kept(kept) + question
-    expected = len(tokenizer(kind)(whole, add_special_tokens=False)["input_ids"])
-    assert counting.count_tokens(document, kept, before, question) == expected
+def test_counted_length_is_the_real_length(kind, text, cut, side, before, questions):
+    own = tokenizer(kind)
+    document = fitting.TokenizedDocument(text, own)
+    shared = before + document.kept(document.keep(max(1, int(len(document) * cut)), side))
+    whole = [shared + question for question in questions]
+    expected = [len(own(each, add_special_tokens=False)["input_ids"]) for each in whole]
+    assert fitting.count_tokens(own, shared, questions) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,43 +100,49 @@ def test_stitched_length_is_the_real_length(kind, text, cut, side, before, quest
 def test_prompts_never_exceed_the_room_and_waste_little(kind, text, room, side):
     frame = TASKS["leval_toefl"].frame
     asked = [prompts.plain(frame, question)[0] for question in ("Who?", "What did Ann say? " * 3)]
-    document = counting.Document(text, tokenizer(kind))
+    document = fitting.TokenizedDocument(text, tokenizer(kind))
     longest = max(len(tokenizer(kind)(p.before + p.after)["input_ids"]) for p in asked)
     try:
-        fitted = budget.fit(document, asked, room, side=side)
+        cut, lengths = fitting.fit(document, asked, room, side=side)
     except ContextLengthError:
         assert longest >= room - 2
         return
-    real = [len(tokenizer(kind)(p.text(document.kept(fitted.cut)))["input_ids"]) for p in asked]
-    assert list(fitted.prompt_tokens) == real
+    real = [len(tokenizer(kind)(p.text(document.kept(cut)))["input_ids"]) for p in asked]
+    assert lengths == real
     assert max(real) <= room
-    if fitted.cut.truncated:
+    if cut.truncated:
         assert max(real) >= room - 16  # merges at the cut may cost a few tokens
-        assert fitted.cut.head + fitted.cut.tail < len(document)
+        assert cut.head + cut.tail < len(document)
 
 
-def test_long_document_is_tokenised_once(monkeypatch):
-    calls = []
-    real = counting.token_offsets
+def test_further_questions_do_not_tokenise_the_document_again(monkeypatch):
+    lengths = []
+    real = fitting.token_offsets
 
     def spy(own, text):
-        calls.append(len(text))
+        lengths.append(len(text))
         return real(own, text)
 
-    monkeypatch.setattr(counting, "token_offsets", spy)
+    monkeypatch.setattr(fitting, "token_offsets", spy)
     row = records("tpo.jsonl")[0]
-    text = row.document
     asked = [prompts.plain(TASKS["leval_toefl"].frame, q)[0] for q in row.instructions]
-    document = counting.Document(text, tokenizer("byte-level"))
+    document = fitting.TokenizedDocument(row.document, tokenizer("byte-level"))
     for side in ("middle", "right", "left"):
-        budget.fit(document, asked, len(document) // 2, side=side)
-    assert sum(length > len(text) // 3 for length in calls) == 1
+        lengths.clear()
+        _, few = fitting.fit(document, asked[:2], len(document) // 2, side=side)
+        tokenised = sum(length > len(row.document) // 3 for length in lengths)
+        lengths.clear()
+        _, many = fitting.fit(
+            document, [*asked[:2], *asked[:2] * 40], len(document) // 2, side=side
+        )
+        assert sum(length > len(row.document) // 3 for length in lengths) == tokenised
+        assert many == few * 41
 
 
 def test_sides():
-    document = counting.Document("one two three four five six", tokenizer("byte-level"))
+    document = fitting.TokenizedDocument("one two three four five six", tokenizer("byte-level"))
     n = len(document)
-    assert document.keep(n, "middle") == counting.Cut(((0, 27),), n, 0, truncated=False)
+    assert document.keep(n, "middle") == fitting.Cut(((0, 27),), n, 0, truncated=False)
     assert document.kept(document.keep(3, "right")) == document.text[: document.ends[2]]
     assert document.kept(document.keep(3, "left")) == document.text[document.starts[-3] :]
     middle = document.keep(3, "middle")
@@ -143,17 +150,17 @@ def test_sides():
 
 
 def test_skip_leaves_out_instead_of_cutting():
-    document = counting.Document(records("tpo.jsonl")[0].document, tokenizer("byte-level"))
+    document = fitting.TokenizedDocument(records("tpo.jsonl")[0].document, tokenizer("byte-level"))
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
-    assert budget.fit(document, asked, 500, side="skip").cut is None
-    assert budget.fit(document, asked, 10**6, side="skip").cut is not None
+    assert fitting.fit(document, asked, 500, side="skip")[0] is None
+    assert fitting.fit(document, asked, 10**6, side="skip")[0] is not None
 
 
 def test_a_prompt_with_its_own_bos_gets_no_second_one():
     own = tokenizer("byte-level")
-    assert counting.special_tokens(own, "text", None) == 1
-    assert counting.special_tokens(own, "<s>text", None) == 0
-    assert counting.special_tokens(own, "text", False) == 0
+    assert fitting.special_tokens(own, "text", None) == 1
+    assert fitting.special_tokens(own, "<s>text", None) == 0
+    assert fitting.special_tokens(own, "text", False) == 0
 
 
 def official_loop(text: str, budget_tokens: int, length, from_left: bool) -> str:
@@ -172,25 +179,25 @@ def official_loop(text: str, budget_tokens: int, length, from_left: bool) -> str
 def test_official_word_wise_cut(side, room):
     own = tokenizer("byte-level")
     text = records("tpo.jsonl")[1].document
-    document = counting.Document(text, own)
+    document = fitting.TokenizedDocument(text, own)
     expected = official_loop(text, room, lambda t: len(own(t)["input_ids"]), side == "left")
-    assert document.kept(budget.official_cut(document, room, side)) == expected
+    assert document.kept(fitting.official_cut(document, room, side)) == expected
 
 
 def test_official_cut_has_no_middle_and_is_checked_against_the_room():
-    document = counting.Document(records("tpo.jsonl")[1].document, tokenizer("byte-level"))
+    document = fitting.TokenizedDocument(records("tpo.jsonl")[1].document, tokenizer("byte-level"))
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?" * 200)]
     with pytest.raises(SettingError, match="allowed: right, left"):
-        budget.fit(document, asked, 900, side="middle", unit="words")
+        fitting.fit(document, asked, 900, side="middle", unit="words")
     with pytest.raises(ContextLengthError, match="does not count frame and question"):
-        budget.fit(document, asked, 1000, side="right", unit="words")
+        fitting.fit(document, asked, 1000, side="right", unit="words")
 
 
 def test_context_too_small_names_the_numbers():
-    document = counting.Document("word " * 3000, tokenizer("byte-level"))
+    document = fitting.TokenizedDocument("word " * 3000, tokenizer("byte-level"))
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?")]
     with pytest.raises(ContextLengthError, match=r"take \d+ tokens and 40 are left"):
-        budget.fit(document, asked, 40, side="right")
+        fitting.fit(document, asked, 40, side="right")
 
 
 def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
@@ -206,8 +213,8 @@ def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
         task = next(task for task in TASKS.values() if task.file.name == name)
         record = data.load(source, task).records[0]
         asked = [prompts.plain(task.frame, question)[0] for question in record.instructions]
-        document = counting.Document(record.document, own)
-        fitted = budget.fit(document, asked, room, side=side)
-        kept = document.kept(fitted.cut)
-        assert [len(own(p.text(kept))["input_ids"]) for p in asked] == list(fitted.prompt_tokens)
-        assert room - 4 <= max(fitted.prompt_tokens) <= room
+        document = fitting.TokenizedDocument(record.document, own)
+        cut, lengths = fitting.fit(document, asked, room, side=side)
+        kept = document.kept(cut)
+        assert [len(own(p.text(kept))["input_ids"]) for p in asked] == lengths
+        assert room - 4 <= max(lengths) <= room

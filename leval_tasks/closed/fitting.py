@@ -1,0 +1,231 @@
+"""Fitting a document into the context, counted exactly in the model's own tokens.
+
+All questions about a document get the same cut, that of the longest question, so that they share
+their prefix and differ in nothing but the question.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leval_border.errors import SettingError
+from leval_tasks.closed.prompts import Prompt
+from leval_tasks.errors import ContextLengthError
+
+WINDOW = 512  # characters of the shared text that are tokenised again with each question
+RUN = 8  # tokens that must agree before two tokenisations count as in step
+OFFICIAL_STEP = 250
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is kept of a document.
+
+    Attributes:
+        spans: character ranges of the document that are kept, in order.
+        head: kept tokens at the beginning; all tokens where nothing is cut.
+        tail: kept tokens at the end.
+        truncated: whether anything is left out.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    head: int
+    tail: int
+    truncated: bool
+
+
+class TokenizedDocument:
+    """A document with the first character of each token, and the character behind it."""
+
+    def __init__(self, text: str, tokenizer: Any) -> None:
+        self.text = text
+        self.tokenizer = tokenizer
+        offsets = token_offsets(tokenizer, text)
+        self.starts = [start for start, _ in offsets]
+        self.ends = [end for _, end in offsets]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def keep(self, count: int, side: str) -> Cut:
+        """Keep `count` tokens, 1 or more; `side` is where the cut is made: middle, right, left."""
+        n = len(self)
+        if count >= n:
+            return Cut(((0, len(self.text)),), n, 0, truncated=False)
+        head = {"right": count, "left": 0, "middle": (count + 1) // 2}[side]
+        tail = count - head
+        spans = []
+        if head:
+            spans.append((0, self.ends[head - 1]))
+        if tail:
+            spans.append((self.starts[n - tail], len(self.text)))
+        return Cut(tuple(spans), head, tail, truncated=True)
+
+    def kept(self, cut: Cut) -> str:
+        """The text that a cut keeps."""
+        return "".join(self.text[start:end] for start, end in cut.spans)
+
+
+def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
+    """Character ranges of a text's tokens, without special tokens added at its ends."""
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    return list(encoding["offset_mapping"])
+
+
+def special_tokens(tokenizer: Any, text: str, add_bos: bool | None) -> int:
+    """How many tokens the backend adds around a prompt; one that begins with BOS gets no second.
+
+    `add_bos` is the backend's own setting, None where it follows the tokenizer.
+    """
+    bos = getattr(tokenizer, "bos_token", None)
+    if add_bos is False or (bos and text.startswith(bos)):
+        return 0
+    return int(tokenizer.num_special_tokens_to_add())
+
+
+def count_tokens(tokenizer: Any, shared: str, endings: Sequence[str]) -> list[int]:
+    """Tokens of a text with each of several endings, without special tokens.
+
+    The whole is tokenised once. For a further ending only the last `WINDOW` characters before it
+    are, which is exact where their tokens run in step with those of the whole; else the whole is.
+    """
+    whole = [start for start, _ in token_offsets(tokenizer, shared + endings[0])]
+    counts = [len(whole)]
+    shift = len(shared) - WINDOW
+    for ending in endings[1:]:
+        text = shared[max(0, shift) :] + ending
+        starts = [start + max(0, shift) for start, _ in token_offsets(tokenizer, text)]
+        step = _in_step(whole, starts, len(shared)) if shift > 0 else None
+        if step is not None:
+            counts.append(step + len(starts))
+        elif shift > 0:
+            counts.append(len(token_offsets(tokenizer, shared + ending)))
+        else:
+            counts.append(len(starts))
+    return counts
+
+
+def _in_step(whole: Sequence[int], window: Sequence[int], end: int) -> int | None:
+    """How many tokens the whole has before the window's first; None where they do not agree.
+
+    `RUN` tokens must, in the middle of the window: a quarter away from its start and from `end`.
+    """
+    first = bisect_left(window, end - 3 * WINDOW // 4)
+    last = bisect_left(window, end - WINDOW // 4) - RUN
+    for index in range(first, last):
+        if index and window[index - 1] == window[index]:
+            continue  # the middle of a character that takes several tokens
+        at = bisect_left(whole, window[index])
+        if whole[at : at + RUN] == window[index : index + RUN]:
+            return at - index
+    return None
+
+
+def fit(
+    document: TokenizedDocument,
+    prompts: Sequence[Prompt],
+    room: int,
+    *,
+    side: str,
+    unit: str = "tokens",
+    add_bos: bool | None = None,
+) -> tuple[Cut | None, list[int]]:
+    """Cut a document so that every prompt about it fits.
+
+    Args:
+        document: the tokenised document.
+        prompts: the prompts of its questions, which begin alike.
+        room: tokens that a prompt may have: context length minus generated tokens.
+        side: where the document is cut: `middle`, `right`, `left`; or `skip`.
+        unit: `tokens`, or `words` for L-Eval's own cut.
+        add_bos: see `special_tokens`.
+
+    Returns:
+        What is kept, the same for all prompts, None where `skip` leaves the document out; and the
+        length of each prompt in tokens.
+
+    Raises:
+        ContextLengthError: instructions and question alone do not fit, or with `words` a prompt is
+            longer than the room (the official cut does not count frame and question).
+        SettingError: `words` with a cut in the middle.
+    """
+    before, endings = prompts[0].before, [prompt.after for prompt in prompts]
+    special = special_tokens(document.tokenizer, before, add_bos)
+
+    def lengths(cut: Cut) -> list[int]:
+        counts = count_tokens(document.tokenizer, before + document.kept(cut), endings)
+        return [count + special for count in counts]
+
+    if unit == "words":
+        return _fit_words(document, lengths, room, side)
+    cut = document.keep(len(document), "right")
+    totals = lengths(cut)
+    if max(totals) <= room:
+        return cut, totals
+    if side == "skip":
+        return None, totals
+    frame = max(totals) - len(document)
+    keep = room - frame
+    while keep >= 1:
+        cut = document.keep(keep, side)
+        totals = lengths(cut)
+        excess = max(totals) - room
+        if excess <= 0:
+            return cut, totals
+        keep -= excess
+    raise ContextLengthError(
+        f"The context is too small: instructions and question alone take {frame} tokens and "
+        f"{max(room, 0)} are left for the prompt after the tokens to generate. Give a larger "
+        "context_length or a smaller max_gen_toks."
+    )
+
+
+def _fit_words(
+    document: TokenizedDocument, lengths: Callable[[Cut], list[int]], room: int, side: str
+) -> tuple[Cut, list[int]]:
+    if side not in ("right", "left"):
+        raise SettingError(
+            f"truncation: {side!r} does not go with truncation_unit 'words', L-Eval's own cut; "
+            "allowed: right, left"
+        )
+    cut = official_cut(document, room, side)
+    totals = lengths(cut)
+    if max(totals) > room:
+        raise ContextLengthError(
+            f"A prompt has {max(totals)} tokens and {room} fit: L-Eval's own cut does not count "
+            "frame and question. Give a larger max_length than context_length, or leave "
+            "truncation_unit at 'tokens'."
+        )
+    return cut, totals
+
+
+def official_cut(document: TokenizedDocument, budget: int, side: str) -> Cut:
+    """L-Eval's own cut: drop words until the document's tokens fit, 250 more at each step.
+
+    Args:
+        document: the tokenised document.
+        budget: tokens that the document may have, special tokens included.
+        side: `right` keeps the beginning, `left` the end.
+    """
+    tokenizer = document.tokenizer
+    specials = int(tokenizer.num_special_tokens_to_add())
+    text, dropped = document.text, 0
+    tokens = len(document) + specials
+    while tokens > budget:
+        count = budget - dropped
+        if count < 1:
+            raise ContextLengthError(
+                f"No word of the document fits a document budget of {budget} tokens."
+            )
+        words = text.split(" ")
+        text = " ".join(words[:count] if side == "right" else words[-count:])
+        dropped += OFFICIAL_STEP
+        tokens = len(token_offsets(tokenizer, text)) + specials
+    if text == document.text:
+        return document.keep(len(document), side)
+    length, total = len(text), len(document.text)
+    kept = tokens - specials
+    if side == "right":
+        return Cut(((0, length),), kept, 0, truncated=True)
+    return Cut(((total - length, total),), 0, kept, truncated=True)
