@@ -8,7 +8,7 @@ are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from leval_border.files import json_lines, user_path
 from leval_border.settings import read
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.definition import ClosedTask, PublishedFile
+from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 
 HUB_REPOSITORY = "L4NLP/LEval"
@@ -139,7 +139,9 @@ def load(source: Source, task: ClosedTask) -> DataFile:
             documents and questions.
     """
     name = task.file.name
-    content = _content(source, task)
+    if not _has_file(source, task):
+        raise missing_file(source, task)
+    content = read_bytes(source.folder / name if source.folder else hub_file(task))
     label = f"{source.path}/{name}"
     file = DataFile(
         name,
@@ -150,8 +152,10 @@ def load(source: Source, task: ClosedTask) -> DataFile:
     )
     if file.verified or source.kind == "sample" or source.own:
         return file
+    counts = (len(file.records), file.questions)
     is_known = bool(task.file.sha256 or task.file.git_blob)
-    if (source.kind == "hub" or not is_known) and _has_published_counts(file, task.file):
+    as_published = counts == (task.file.documents, task.file.questions)
+    if as_published and (source.kind == "hub" or not is_known):
         return file
     raise DataError(
         f"{label} is not the published file: it is truncated or altered ({len(file.records)} "
@@ -159,16 +163,6 @@ def load(source: Source, task: ClosedTask) -> DataFile:
         f"{task.file.questions}). Fetch it again, or set own_data: true if these are documents of "
         "your own."
     )
-
-
-def _content(source: Source, task: ClosedTask) -> bytes:
-    if not _has_file(source, task):
-        raise missing_file(source, task)
-    return read_bytes(source.folder / task.file.name if source.folder else hub_file(task))
-
-
-def _has_published_counts(file: DataFile, published: PublishedFile) -> bool:
-    return (len(file.records), file.questions) == (published.documents, published.questions)
 
 
 def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
@@ -228,28 +222,42 @@ class _Line(BaseModel):
     evaluation: Any
 
 
-def parse(content: bytes, label: str) -> tuple[Record, ...]:
-    """Records of a JSON-lines file in L-Eval's layout.
+def numbered_rows(
+    content: bytes, label: str, row: type[Row], error: type[DataError] = DataError
+) -> Iterator[tuple[int, Row]]:
+    """Line number and typed row of every line of a JSON-lines file.
 
     Args:
         content: the file.
         label: its name for messages.
+        row: the row's fields.
+        error: what to raise.
+
+    Raises:
+        DataError: as `error`; names file and line number of what is wrong.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        number = content[: wrong.start].count(b"\n") + 1
+        raise error(f"{label}, line {number}: not UTF-8 text.") from wrong
+    for number, line in json_lines(text):
+        where = f"{label}, line {number}"
+        try:
+            yield number, read_row(row, json.loads(line), where, error)
+        except json.JSONDecodeError as wrong:
+            raise error(f"{where}: not JSON ({wrong}).") from wrong
+
+
+def parse(content: bytes, label: str) -> tuple[Record, ...]:
+    """Records of a JSON-lines file in L-Eval's layout; `label` is its name for messages.
 
     Raises:
         DataError: names file and line number of what is wrong.
     """
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = content[: error.start].count(b"\n") + 1
-        raise DataError(f"{label}, line {number}: not UTF-8 text.") from error
     records: list[Record] = []
-    for number, line in json_lines(text):
+    for number, row in numbered_rows(content, label, _Line):
         where = f"{label}, line {number}"
-        try:
-            row = read_row(_Line, json.loads(line), where, DataError)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not JSON ({error}).") from error
         asked, answered = len(row.instructions), len(row.outputs)
         if asked != answered:
             raise DataError(
@@ -265,16 +273,10 @@ def parse(content: bytes, label: str) -> tuple[Record, ...]:
 
 
 def read_row(model: type[Row], row: object, where: str, error: type[DataError]) -> Row:
-    """A typed row of a JSON-lines file.
-
-    Args:
-        model: the row's fields.
-        row: what stands in the line.
-        where: file and line for the message.
-        error: what to raise.
+    """What stands in a line (`where`) as a typed row.
 
     Raises:
-        DataError: as `error`; the row is no object, or a field is missing or of another kind.
+        DataError: as `error`; it is no object, or a field is missing or of another kind.
     """
     if not isinstance(row, dict):
         raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")

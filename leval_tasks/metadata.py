@@ -247,12 +247,10 @@ def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
     """
     settings = {name for family in FAMILIES for name in field_names(family)}
     settings |= {family.group for family in FAMILIES if family.group}
-    for key in metadata:
-        if not isinstance(key, str) or key in settings:
-            continue
-        meant = next((name for name in sorted(settings) if is_near_miss(key, name)), None)
-        if meant:
-            raise SettingError(f"{key}: unknown setting; did you mean {meant!r}?")
+    for key in [key for key in metadata if isinstance(key, str) and key not in settings]:
+        for name in sorted(settings):
+            if is_near_miss(key, name):
+                raise SettingError(f"{key}: unknown setting; did you mean {name!r}?")
 
 
 def is_near_miss(key: str, name: str) -> bool:

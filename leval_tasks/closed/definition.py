@@ -93,13 +93,13 @@ class ClosedTask:
     def judged(
         self, responses: Sequence[str], gold: str, number: int, end_of_thinking: str
     ) -> dict[str, float | None]:
-        """What a question's responses are worth.
+        """What a question's responses, one a prompt, are worth.
 
         Args:
             responses: one a prompt.
             gold: the raw reference.
             number: of the question within its document, from 0.
-            end_of_thinking: what ends a reasoning model's thinking; empty keeps everything.
+            end_of_thinking: see `remove_thinking`.
 
         Returns:
             A value for each of `metrics`; None where the question has no such part.

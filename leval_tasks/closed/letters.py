@@ -1,7 +1,6 @@
 """Multiple choice: which letters a response chooses, by the official scorer's rules."""
 
 import re
-from collections.abc import Sequence
 
 from leval_tasks.closed.rules import LETTERS, Extraction, Rule
 
@@ -17,6 +16,7 @@ class OneLetter(Rule):
     """One letter of A to D is right; the reference is `B` or `(B) option text`."""
 
     guess = "one of four letters"
+    guess_score = 1 / len(LETTERS)
 
     def read(self, response: str, gold: str) -> Extraction:
         """The chosen letter."""
@@ -25,10 +25,6 @@ class OneLetter(Rule):
     def reference(self, gold: str) -> str:
         """The reference's letter."""
         return letters_of(gold)
-
-    def chance(self, golds: Sequence[str]) -> float:
-        """One in four."""
-        return 1 / len(LETTERS)
 
 
 def letters_of(gold: str) -> str:

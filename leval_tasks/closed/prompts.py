@@ -38,6 +38,12 @@ class Frame:
     closed: bool
     second: Callable[[str], str] | None = None
 
+    def around(self, instruction: str) -> tuple[str, str]:
+        """The user's text before and after the document, without `Answer:`."""
+        if not self.framed:
+            return "", f"\n\n{instruction}"
+        return "Document is as follows. ", f" \nQuestion: {instruction}{DIRECTLY}"
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -91,16 +97,9 @@ class Asked:
         ]
 
 
-def user_parts(frame: Frame, instruction: str) -> tuple[str, str]:
-    """The user's text before and after the document, without `Answer:`."""
-    if not frame.framed:
-        return "", f"\n\n{instruction}"
-    return "Document is as follows. ", f" \nQuestion: {instruction}{DIRECTLY}"
-
-
 def plain(frame: Frame, instruction: str, extra_system: str = "") -> list[Prompt]:
     """Prompts in the Llama-2 frame; the tokenizer adds its beginning-of-sequence token."""
-    before, after = user_parts(frame, instruction)
+    before, after = frame.around(instruction)
     opening = f"[INST]<<SYS>>\n{extra_system}{frame.system}\n<</SYS>>\n\n"
     ending = "[/INST]" if frame.closed else ""
     if frame.framed:
@@ -131,7 +130,7 @@ class ChatFrame:
 
     def prompts(self, frame: Frame, instruction: str, extra_system: str = "") -> list[Prompt]:
         """The prompt about the document, and the second one where the frame has it."""
-        before, after = user_parts(frame, instruction)
+        before, after = frame.around(instruction)
         made = [self._render(extra_system + frame.system, before + MARK + after, frame.framed)]
         if frame.second:
             made.append(self._render("", frame.second(instruction), framed=True))

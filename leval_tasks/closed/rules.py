@@ -81,10 +81,13 @@ class Rule(ABC):
         parts: further metrics by name, fractions of which more is better.
         guess: how one would guess, for the note on chance: a phrase before `for QuALITY (25%)`, or
             a whole sentence with `{title}` where chance depends on the references.
+        guess_score: expected official score of a guess, a fraction; None where undefined, or where
+            it depends on the references.
     """
 
     parts: ClassVar[tuple[str, ...]] = ()
     guess: ClassVar[str] = ""
+    guess_score: ClassVar[float | None] = None
 
     @abstractmethod
     def read(self, response: str, gold: str) -> Extraction:
@@ -96,7 +99,7 @@ class Rule(ABC):
 
     def chance(self, golds: Sequence[str]) -> float | None:
         """Expected official score of a reader who guesses, a fraction; None where undefined."""
-        return None
+        return self.guess_score
 
     def join(self, responses: Sequence[str]) -> str:
         """What is judged, from a question's responses, one a prompt."""

@@ -1,17 +1,17 @@
 """Which texts are read: where they come from, which are dropped, which are drawn."""
 
 import hashlib
-import json
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from leval_border.errors import one_of
-from leval_border.files import json_lines
-from leval_tasks.data import Source, read_bytes, resolve_source
+from leval_tasks.data import numbered_rows, read_bytes, resolve_source
 from leval_tasks.errors import DataError
 from leval_tasks.perplexity.settings import ReadingPlan
 
@@ -39,7 +39,6 @@ class TokenizedText:
     """One document in the model's own tokens.
 
     Attributes:
-        document_id: Name in the results.
         text: The text that the tokens cover.
         tokens: Token ids without special tokens.
         ends: For each token, where in `text` it ends (characters).
@@ -63,6 +62,14 @@ class Drawn:
     left_out: dict[str, int]
 
 
+class _Row(BaseModel):
+    """A line of a corpus; further fields are its own."""
+
+    model_config = ConfigDict(strict=True)
+
+    text: str
+
+
 def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
     """All texts of a corpus and where they came from.
 
@@ -72,8 +79,8 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
             in its subfolder `corpora`. Without it `LEVAL_DATA_DIR`, else the hub.
 
     Raises:
-        DataError: Unknown corpus, a file that is missing or damaged, or a hub that gives
-            nothing.
+        DataError: A file that is missing or damaged, or a hub that gives nothing.
+        SettingError: Unknown corpus.
     """
     one_of("corpus", corpus, CORPORA)
     source = resolve_source({"data_dir": data_dir})
@@ -82,11 +89,11 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
             f"data_dir 'sample' has no {corpus}: the bundled sample is for closed-ended tasks; "
             "ppl_pydocs needs no data"
         )
-    return _local(corpus, source) if source.kind == "data_dir" else _hub(corpus)
+    return _local(corpus, Path(source.path)) if source.folder else _hub(corpus)
 
 
-def _local(corpus: str, source: Source) -> tuple[list[Text], dict[str, Any]]:
-    name, folder = f"{corpus}.jsonl", Path(source.path)
+def _local(corpus: str, folder: Path) -> tuple[list[Text], dict[str, Any]]:
+    name = f"{corpus}.jsonl"
     path = next((p for p in (folder / name, folder / "corpora" / name) if p.is_file()), None)
     if path is None:
         raise DataError(
@@ -94,33 +101,16 @@ def _local(corpus: str, source: Source) -> tuple[list[Text], dict[str, Any]]:
             'one JSON object with a "text" field a line'
         )
     content = read_bytes(path)
-    described = {
+    rows = numbered_rows(content, str(path), _Row)
+    return [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows], {
         "source": "data_dir",
         "path": str(path),
         "sample": False,
         "files": {name: hashlib.sha256(content).hexdigest()},
     }
-    try:
-        lines = list(json_lines(content.decode("utf-8")))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text: {error}") from error
-    texts = [Text(f"{corpus}-{n - 1}", _text_of(line, path, n)) for n, line in lines]
-    return texts, described
-
-
-def _text_of(line: str, path: Path, number: int) -> str:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {number} is not JSON: {error}") from error
-    text = record.get("text") if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        raise DataError(f'{path}, line {number} has no string under "text"')
-    return text
 
 
 def _hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
-    """Texts of a hub data set that needs no script."""
     if corpus not in HUB:
         raise DataError(
             f"{corpus} has no hub source that loads without a dataset script; "
@@ -147,71 +137,57 @@ def _hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
     }
 
 
-def drop_unusable(texts: Iterable[Text]) -> tuple[list[Text], dict[str, int]]:
-    """Texts without the empty ones and without second copies, and how many of each went."""
-    seen: set[str] = set()
-    kept: list[Text] = []
-    left_out = {"empty": 0, "duplicate": 0}
-    for text in texts:
-        key = text.text.strip()
-        if not key:
-            left_out["empty"] += 1
-        elif key in seen:
-            left_out["duplicate"] += 1
-        else:
-            seen.add(key)
-            kept.append(text)
-    return kept, left_out
-
-
 def draw(
-    texts: Sequence[Text],
+    texts: Iterable[Text],
     tokenize: Callable[[str], tuple[list[int], list[int]]],
     plan: ReadingPlan,
 ) -> Drawn:
     """Draw `num_docs` of the documents that are long enough, in the order of the source.
 
-    The texts are visited in one seeded order until enough are found, which draws uniformly from
-    the long enough ones without tokenising all; short ones count as left out as far as visited.
+    Empty texts and second copies are left out first. The rest is visited in one seeded order until
+    enough are found, which draws uniformly from the long enough ones without tokenising all; short
+    ones count as left out as far as visited.
 
     Raises:
         DataError: No document is long enough.
     """
-    usable, left_out = drop_unusable(texts)
-    order = list(range(len(usable)))
+    usable: dict[str, Text] = {}
+    left_out = {"empty": 0, "duplicate": 0, "too_short": 0}
+    for text in texts:
+        key = text.text.strip()
+        if not key or key in usable:
+            left_out["duplicate" if key else "empty"] += 1
+        else:
+            usable[key] = text
+    candidates = list(usable.values())
+    order = list(range(len(candidates)))
     random.Random(plan.seed).shuffle(order)
-    found: dict[int, TokenizedText] = {}
+    chosen: dict[int, TokenizedText] = {}
     longest = 0
-    left_out["too_short"] = 0
     for index in order:
-        if len(found) == plan.num_docs:
+        if len(chosen) == plan.num_docs:
             break
-        tokens, ends = tokenize(usable[index].text)
+        text = candidates[index]
+        tokens, ends = tokenize(text.text)
         longest = max(longest, len(tokens))
         if len(tokens) < plan.min_tokens:
             left_out["too_short"] += 1
             continue
         tokens, ends = tokens[: plan.max_tokens], ends[: plan.max_tokens]
-        found[index] = TokenizedText(usable[index].document_id, usable[index].text, tokens, ends)
-    if not found:
+        chosen[index] = TokenizedText(text.document_id, text.text, tokens, ends)
+    if not chosen:
         raise DataError(
             f"none of {len(usable)} documents has the {plan.min_tokens} tokens that the longest "
             f"context (or min_tokens) needs; the longest has {longest}. Take a shorter "
             "context_length or other documents"
         )
-    _say_what_is_left_out(left_out, len(found), plan)
-    return Drawn([found[index] for index in sorted(found)], left_out)
-
-
-def _say_what_is_left_out(left_out: Mapping[str, int], found: int, plan: ReadingPlan) -> None:
     if any(left_out.values()):
         logger.warning(
             "left out: %d empty, %d duplicate, %d shorter than %d tokens; %d documents remain",
-            left_out["empty"],
-            left_out["duplicate"],
-            left_out["too_short"],
+            *left_out.values(),
             plan.min_tokens,
-            found,
+            len(chosen),
         )
-    if found < plan.num_docs:
-        logger.warning("num_docs=%d, but only %d documents can be used", plan.num_docs, found)
+    if len(chosen) < plan.num_docs:
+        logger.warning("num_docs=%d, but only %d documents can be used", plan.num_docs, len(chosen))
+    return Drawn([chosen[index] for index in sorted(chosen)], left_out)

@@ -43,54 +43,41 @@ def ratio_stderr(pairs: Sequence[Pair]) -> float:
     return float(linearised_ratio(totals, sizes)[1])
 
 
-def perplexity(pairs: Sequence[Pair]) -> float:
-    """`exp` of the ratio; infinite where that leaves the range of a float."""
+def _perplexity(pairs: Sequence[Pair]) -> float:
     try:
         return math.exp(ratio(pairs))
     except OverflowError:
         return math.inf
 
 
-def perplexity_stderr(pairs: Sequence[Pair]) -> float:
-    """Standard error of `perplexity` by the delta method: `exp(R)` times that of `R`."""
-    return perplexity(pairs) * ratio_stderr(pairs)
-
-
-def bits(pairs: Sequence[Pair]) -> float:
-    """The ratio in bits instead of nats."""
-    return ratio(pairs) / math.log(2)
-
-
-def bits_stderr(pairs: Sequence[Pair]) -> float:
-    """Standard error of `bits`."""
-    return ratio_stderr(pairs) / math.log(2)
-
-
-def or_not_available(function: Callable[[Sequence[Pair]], float]) -> Callable[..., float | str]:
-    """The same function with lm-eval's word in place of a NaN, which is no JSON."""
-
-    def aggregate(pairs: Sequence[Pair]) -> float | str:
-        value = function(pairs)
-        return NOT_AVAILABLE if math.isnan(value) else value
-
-    return aggregate
-
-
 def aggregations(metric: str) -> tuple[Callable[..., float | str], Callable[..., float | str]]:
     """How a metric and its standard error come from the documents' pairs.
+
+    The standard error of a perplexity is by the delta method: `exp(R)` times that of `R`. Both
+    functions give lm-eval's `N/A` in place of a NaN, which is no JSON.
 
     Args:
         metric: Name with or without `@context length`; a name that is none of `METRICS` is a mean
             negative log-likelihood, reported as it is.
     """
     name, _ = split(metric)
-    if name == "bits_per_byte":
-        value, stderr = bits, bits_stderr
-    elif name in METRICS:
-        value, stderr = perplexity, perplexity_stderr
-    else:
-        value, stderr = ratio, ratio_stderr
-    return or_not_available(value), or_not_available(stderr)
+
+    def value(pairs: Sequence[Pair]) -> float | str:
+        if name == "bits_per_byte":
+            return _or_not_available(ratio(pairs) / math.log(2))
+        return _or_not_available(_perplexity(pairs) if name in METRICS else ratio(pairs))
+
+    def stderr(pairs: Sequence[Pair]) -> float | str:
+        error = ratio_stderr(pairs)
+        if name == "bits_per_byte":
+            return _or_not_available(error / math.log(2))
+        return _or_not_available(_perplexity(pairs) * error if name in METRICS else error)
+
+    return value, stderr
+
+
+def _or_not_available(value: float) -> float | str:
+    return NOT_AVAILABLE if math.isnan(value) else value
 
 
 def document_pairs(

@@ -26,16 +26,16 @@ def distinct_topics(topics: Mapping[str, str]) -> list[str]:
     several names, and a repeated passage is predicted from its first copy instead of the language.
     """
     texts = {name: text.strip() for name, text in topics.items() if text.strip()}
-    return sorted(name for name in texts if not _contained(name, texts))
 
+    def contained(name: str) -> bool:
+        text = texts[name]
+        return any(
+            text in other and (len(other) > len(text) or other_name < name)
+            for other_name, other in texts.items()
+            if other_name != name
+        )
 
-def _contained(name: str, texts: Mapping[str, str]) -> bool:
-    text = texts[name]
-    return any(
-        text in other and (len(other) > len(text) or other_name < name)
-        for other_name, other in texts.items()
-        if other_name != name
-    )
+    return sorted(name for name in texts if not contained(name))
 
 
 def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, dict[str, str]]:

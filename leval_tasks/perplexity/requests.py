@@ -39,21 +39,19 @@ class WindowRequest(Instance):
         return len(self.token_parts)
 
 
-def asks_lm_eval_for_shared_logits(model: Any) -> bool:
-    """Whether this is lm-eval's own hf backend with its cache of logits, which is on by default."""
-    return bool(getattr(model, "logits_cache", False)) and not hasattr(model, "teacher_forced")
-
-
-def check_shared_logits(parts: Sequence[tuple[None, list[int], list[int]]]) -> None:
+def check_shared_logits(model: Any, parts: Sequence[tuple[None, list[int], list[int]]]) -> None:
     """Refuse requests that lm-eval 0.4.13's hf backend would answer with the wrong positions.
 
-    It answers requests of the same tokens from one forward pass and takes the *first* positions of
-    the longest scored part for all of them (`Collator.get_cache`), which is wrong where the scored
-    parts differ in length. Repetitive text gives such windows.
+    With its cache of logits, on by default, it answers requests of the same tokens from one forward
+    pass and takes the *first* positions of the longest scored part for all of them
+    (`Collator.get_cache`), which is wrong where the scored parts differ in length. Repetitive text
+    gives such windows.
 
     Raises:
         SettingError: There are such requests; says which argument turns that off.
     """
+    if not getattr(model, "logits_cache", False) or hasattr(model, "teacher_forced"):
+        return
     lengths: dict[str, int] = {}
     for _, context, scored in parts:
         key = hashlib.sha256(repr(context + scored[:-1]).encode()).hexdigest()

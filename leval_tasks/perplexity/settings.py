@@ -11,13 +11,9 @@ from leval_tasks.perplexity.windows import check_settings
 
 @dataclass(frozen=True, slots=True)
 class ReadingPlan:
-    """Settings of one perplexity task, complete; see `PerplexitySettings`.
+    """`PerplexitySettings` of a task made complete.
 
-    Attributes:
-        context_lengths: Positions of a window, BOS included, each longer than the one before.
-        min_tokens: Shortest document that counts: at least one full window of the longest context.
-        max_tokens: Documents are cut to this many tokens, or None for whole documents.
-        bos: Whether windows begin with BOS.
+    `min_tokens` is at least one full window of the longest context.
     """
 
     context_lengths: tuple[int, ...]
@@ -70,13 +66,7 @@ def plan_reading(asked: PerplexitySettings, reach: Reach, *, has_bos: bool) -> R
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", asked.max_tokens, window))
     reach.check(lengths[-1], "context_length", beside=reach.after_window)
+    kept = asked.model_dump(include={"mode", "stride", "num_docs", "seed", "max_tokens"})
     return ReadingPlan(
-        context_lengths=lengths,
-        mode=asked.mode,
-        stride=asked.stride,
-        num_docs=asked.num_docs,
-        seed=asked.seed,
-        min_tokens=max(asked.min_tokens or full, full),
-        max_tokens=asked.max_tokens,
-        bos=bos,
+        context_lengths=lengths, min_tokens=max(asked.min_tokens or full, full), bos=bos, **kept
     )

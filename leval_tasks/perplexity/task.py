@@ -8,22 +8,22 @@ import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 
 from leval_tasks.context import find_reach
+from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PerplexitySettings, read_metadata
 from leval_tasks.metric_names import compose
 from leval_tasks.perplexity import metrics
-from leval_tasks.perplexity.documents import Drawn, TokenizedText, draw, read_corpus
-from leval_tasks.perplexity.model import Reader, find_reader
+from leval_tasks.perplexity.documents import TokenizedText, draw, read_corpus
+from leval_tasks.perplexity.model import find_reader
 from leval_tasks.perplexity.pydocs import PYDOCS, draw_pydocs
 from leval_tasks.perplexity.requests import (
     REQUEST,
     WindowRequest,
-    asks_lm_eval_for_shared_logits,
     check_shared_logits,
 )
 from leval_tasks.perplexity.settings import ReadingPlan, plan_reading
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 BAND = "nll"  # mean nats a token of the positions between two lengths
 
 
-class PerplexityTask(Task):
+class PerplexityTask(PlainTask):
     """One corpus read window by window; settings come through lm-eval's `--metadata`.
 
     Keys count at the top level of the metadata, or under `perplexity`, which wins: so a run can
@@ -47,37 +47,14 @@ class PerplexityTask(Task):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; documents and tokenizer are read when requests are built."""
         super().__init__()
-        given = dict(config)
-        metadata = dict(given.get("metadata") or {})
+        self._metadata = dict(config.get("metadata") or {})
         self._config = TaskConfig(
-            task=given.get("task"),
-            output_type=REQUEST,
-            num_fewshot=0,
-            metadata=metadata,
+            task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
         )
-        self._metadata = metadata
-        self._asked = read_metadata(PerplexitySettings, metadata)
-        self._corpus = str(metadata["corpus"])
-        self._drawn: Drawn | None = None
-        self._plan: ReadingPlan | None = None
-        self._reader: Reader | None = None
-        self._by_id: dict[str, TokenizedText] = {}
-
-    def download(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: texts are read with the tokenizer at hand."""
-
-    def has_training_docs(self) -> bool:  # noqa: D102
-        return False
-
-    def has_validation_docs(self) -> bool:  # noqa: D102
-        return False
-
-    def has_test_docs(self) -> bool:  # noqa: D102
-        return True
+        self._asked = read_metadata(PerplexitySettings, self._metadata)
 
     def test_docs(self) -> list[dict[str, Any]]:
         """What is logged of each document: its name and size, never its text."""
-        self._prepare()
         return [
             {
                 "document_id": document.document_id,
@@ -85,33 +62,33 @@ class PerplexityTask(Task):
                 "source": self._config.metadata["data"]["source"],
                 "document_tokens": len(document.tokens),
             }
-            for document in self._by_id.values()
+            for document in self._documents.values()
         ]
 
     @property
     def plan(self) -> ReadingPlan:
         """The settings of this run."""
-        self._prepare()
-        assert self._plan is not None
-        return self._plan
+        return self._reading[0]
 
-    def _prepare(self) -> None:
-        if self._drawn is not None:
-            return
-        reader, reach = find_reader(self._metadata), find_reach(self._metadata)
-        has_bos = reader.tokenizer.bos_token_id is not None
-        plan = plan_reading(self._asked, reach, has_bos=has_bos)
+    @property
+    def _documents(self) -> dict[str, TokenizedText]:
+        return self._reading[1]
+
+    @cached_property
+    def _reading(self) -> tuple[ReadingPlan, dict[str, TokenizedText]]:
+        reader, corpus = find_reader(self._metadata), str(self._metadata["corpus"])
+        bos = reader.tokenizer.bos_token_id
+        plan = plan_reading(self._asked, find_reach(self._metadata), has_bos=bos is not None)
+        self._bos = [bos] * plan.bos
         if not plan.bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
-        if self._corpus == PYDOCS:
+        if corpus == PYDOCS:
             drawn, data = draw_pydocs(reader, plan)
         else:
-            texts, data = read_corpus(self._corpus, self._asked.data_dir)
+            texts, data = read_corpus(corpus, self._asked.data_dir)
             drawn = draw(texts, reader.encode, plan)
-        self._reader, self._plan, self._drawn = reader, plan, drawn
-        self._by_id = {document.document_id: document for document in drawn.documents}
         self._config.metadata.update(
             data=data,
             settings=plan.as_dict(),
@@ -120,34 +97,23 @@ class PerplexityTask(Task):
             tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),
             softmax=reader.softmax,
         )
+        return plan, {document.document_id: document for document in drawn.documents}
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, but never from its request cache, whose key lacks lengths and tokenizer."""
-        if kwargs.pop("cache_requests", False):
-            logger.warning("--cache_requests is not used for %s", self.task_name)
-        kwargs.pop("rewrite_requests_cache", None)
+        """As lm-eval, of plain text and never from its request cache."""
         if kwargs.get("apply_chat_template"):
             logger.warning("%s reads plain text: no chat template", self.task_name)
         super().build_all_requests(**kwargs)
-        if asks_lm_eval_for_shared_logits(running_model()):
-            check_shared_logits([instance.token_parts for instance in self.instances])
-
-    def fewshot_context(self, *args: Any, **kwargs: Any) -> str:
-        """Empty: windows hold the document's tokens and nothing else."""
-        return ""
+        check_shared_logits(running_model(), [instance.token_parts for instance in self.instances])
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:
         """The document's name."""
         return str(doc["document_id"])
 
-    def doc_to_target(self, doc: Mapping[str, Any]) -> str:
-        """Empty: nothing is generated."""
-        return ""
-
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
         """All windows of a document, shortest context length first."""
         plan = self.plan
-        n = len(self._by_id[doc["document_id"]].tokens)
+        n = len(self._documents[doc["document_id"]].tokens)
         return [
             window
             for length in plan.context_lengths
@@ -156,38 +122,37 @@ class PerplexityTask(Task):
 
     def construct_requests(self, doc: Any, ctx: str, **kwargs: Any) -> list[WindowRequest]:
         """One request a window."""
-        windows = self.windows(doc)
-        tokens = self._by_id[doc["document_id"]].tokens
-        assert self._reader is not None
-        bos = self._reader.tokenizer.bos_token_id
+        tokens = self._documents[doc["document_id"]].tokens
         return [
             WindowRequest(
                 window,
-                [bos] * window.bos + tokens[window.start : window.score_start],
+                self._bos * window.bos + tokens[window.start : window.score_start],
                 tokens[window.score_start : window.end],
                 doc=doc,
                 idx=index,
                 metadata=kwargs["metadata"],
             )
-            for index, window in enumerate(windows)
+            for index, window in enumerate(self.windows(doc))
         ]
 
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
         """Pairs of (numerator, denominator) a metric; zeros where a request failed."""
-        windows = self.windows(doc)
         nll = [-float(total) for total, _ in results]
         failed = not all(map(math.isfinite, nll))
         if failed:
             logger.error("%s has no result and does not count", doc["document_id"])
+        scored = list(zip(self.windows(doc), nll, strict=True))
         values: dict[str, list[float]] = {}
-        cumulated: list[tuple[int, float, int]] = [(0, 0.0, 0)]
+        before, nats, tokens = 0, 0.0, 0.0  # what the context length before this one adds up to
+        bands: dict[str, list[float]] = {}
         for length in self.plan.context_lengths:
-            part = [(w, x) for w, x in zip(windows, nll, strict=True) if w.context_length == length]
-            pairs = self._pairs(doc, [w for w, _ in part], [x for _, x in part])
+            pairs = self._pairs(doc, [each for each in scored if each[0].context_length == length])
             values |= {compose(name, length): pair for name, pair in pairs.items()}
-            cumulated.append((length, *map(float, pairs["token_perplexity"])))  # type: ignore[arg-type]
-        if self.plan.mode == "truncate":
-            values |= band_pairs(cumulated)
+            total, count = pairs["token_perplexity"]
+            bands[compose(BAND, before, length)] = [total - nats, count - tokens]
+            before, nats, tokens = length, total, count
+        if self.plan.mode == "truncate":  # windows that all begin at position 0
+            values |= bands
         if failed:
             values = {name: [0.0, 0] for name in values}
         out: dict[str, Any] = {}
@@ -197,12 +162,16 @@ class PerplexityTask(Task):
         return out | {"failed": int(failed)}
 
     def _pairs(
-        self, doc: Mapping[str, Any], windows: Sequence[Window], nll: Sequence[float]
+        self, doc: Mapping[str, Any], scored: Sequence[tuple[Window, float]]
     ) -> dict[str, list[float]]:
-        document = self._by_id[doc["document_id"]]
+        windows = [window for window, _ in scored]
+        document = self._documents[doc["document_id"]]
         text = document.scored_text(windows[0].score_start, windows[-1].end)
         return metrics.document_pairs(
-            nll, [window.scored for window in windows], len(text.split()), len(text.encode())
+            [nll for _, nll in scored],
+            [window.scored for window in windows],
+            len(text.split()),
+            len(text.encode()),
         )
 
     def metric_names(self) -> list[str]:
@@ -210,10 +179,7 @@ class PerplexityTask(Task):
         lengths = self.plan.context_lengths
         names = [compose(name, length) for length in lengths for name in metrics.METRICS]
         if self.plan.mode == "truncate":
-            names += [
-                compose(BAND, start, end)
-                for start, end in zip((0, *lengths), lengths, strict=False)
-            ]
+            names += [compose(BAND, *ends) for ends in itertools.pairwise((0, *lengths))]
         return names
 
     def aggregation(self) -> dict[str, Any]:
@@ -226,15 +192,3 @@ class PerplexityTask(Task):
     def higher_is_better(self) -> dict[str, bool]:
         """Lower is better throughout."""
         return dict.fromkeys((*self.metric_names(), "failed"), False)
-
-
-def band_pairs(cumulated: Sequence[tuple[int, float, int]]) -> dict[str, list[float]]:
-    """What each stretch between two lengths adds, from windows that all begin at position 0.
-
-    Args:
-        cumulated: (context length, nats, tokens) in growing order, from (0, 0, 0).
-    """
-    return {
-        compose(BAND, a[0], b[0]): [b[1] - a[1], b[2] - a[2]]
-        for a, b in itertools.pairwise(cumulated)
-    }

@@ -18,12 +18,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 class Window:
     """One forward pass: document tokens `start..end-1`, of which `score_start..end-1` are scored.
 
-    Attributes:
-        context_length: `W`, the number of positions this window was made for.
-        start: First document token that the model reads.
-        score_start: First document token that is scored.
-        end: One past the last token, read and scored.
-        bos: Whether BOS is put in front.
+    `context_length` is the `W` that it was made for, `bos` whether BOS is put in front.
     """
 
     context_length: int
@@ -87,15 +82,12 @@ def _sliding(n: int, context_length: int, stride: int, bos: bool) -> list[Window
     The first window scores all its tokens, later ones their last `stride` (the final one perhaps
     fewer). Same as `eval/perplexity.py` of YaRN and of Resonance RoPE for `stride <= w`.
     """
-    w = document_tokens(context_length, bos)
     windows: list[Window] = []
-    scored_up_to = 0 if bos else 1
-    start = 0
+    start, scored_up_to = 0, 0 if bos else 1
     while scored_up_to < n:
-        end = min(start + w, n)
+        end = min(start + document_tokens(context_length, bos), n)
         windows.append(Window(context_length, start, scored_up_to, end, bos))
-        scored_up_to = end
-        start += stride
+        start, scored_up_to = start + stride, end
     return windows
 
 

@@ -22,23 +22,16 @@ class PosGenError(UserError):
     """A PosGen setting that cannot be met."""
 
 
-def bands(settings: PosGenSettings) -> list[tuple[int, int]]:
-    """Positions past the training length in three bands `[start, end)` of nearly equal width."""
-    width = settings.length - settings.train_length
-    edges = [settings.train_length + width * i // BANDS for i in range(BANDS + 1)]
-    return [(start, end) for start, end in pairwise(edges) if end > start]
-
-
 def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
     """Metrics by name, and the positions `[start, end)` whose numbers each is the accuracy of.
 
-    Those past the training length, those from the end of the seed up to it, and each band.
+    Those past the training length, those from the end of the seed up to it, and those past it in
+    three bands of nearly equal width: `accuracy@a-b`, b included.
     """
-    ranges = {
-        "ood_accuracy": (settings.train_length, settings.length),
-        "id_accuracy": (settings.seed_tokens, settings.train_length),
-        **{compose("accuracy", start, end - 1): (start, end) for start, end in bands(settings)},
-    }
+    train, length = settings.train_length, settings.length
+    edges = [train + (length - train) * i // BANDS for i in range(BANDS + 1)]
+    ranges = {"ood_accuracy": (train, length), "id_accuracy": (settings.seed_tokens, train)}
+    ranges |= {compose("accuracy", a, b - 1): (a, b) for a, b in pairwise(edges) if b > a}
     return {name: (start, end) for name, (start, end) in ranges.items() if end > start}
 
 
@@ -49,15 +42,6 @@ class Splits:
     train: Tokens
     validation: Tokens
     test: Tokens
-
-
-def far_start(subtask: str, index: int, far: int, near: int) -> int:
-    """Position of the first far token in the sum for position `index`."""
-    if subtask == "recursive":
-        return index - far - near
-    if subtask == "cot":
-        return 0
-    return (index - far - near) // 2
 
 
 def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, near: int) -> Tokens:
@@ -83,7 +67,7 @@ def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, nea
     tokens = np.empty((length, len(seeds)), dtype=np.int64)
     tokens[: far + near] = seeds.T
     for index in range(far + near, length):
-        start = far_start(subtask, index, far, near)
+        start = {"recursive": index - far - near, "cot": 0}.get(subtask, (index - far - near) // 2)
         total = tokens[start : start + far].sum(axis=0) + tokens[index - near : index].sum(axis=0)
         np.remainder(total, modulus, out=tokens[index])
     return np.ascontiguousarray(tokens.T)

@@ -11,11 +11,11 @@ from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
-from lm_eval.api.task import Task
 
 from leval_border.files import read_object
 from leval_border.settings import field_names, read
 from leval_tasks.context import find_reach
+from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
@@ -38,19 +38,6 @@ class TokenRequest(Instance):
         return (self.token_ids,)
 
 
-def check_backend(model: Any) -> None:
-    """Refuse a model without per-position results, by the name of the backend that has them.
-
-    Raises:
-        PosGenError: the model is known and lacks them.
-    """
-    if model is not None and not hasattr(model, REQUEST):
-        raise PosGenError(
-            f"model: the backend {type(model).__name__} gives no result for each position, which "
-            "PosGen needs; use --model hf-long (with `leval-harness lm-eval`)"
-        )
-
-
 def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float]:
     """Metrics of one sequence.
 
@@ -60,8 +47,7 @@ def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float
         settings: the data set.
 
     Returns:
-        `ood_accuracy` over numbers train_length..length-1, `id_accuracy` over those from the end
-        of the seed to train_length-1, and `accuracy@a-b` for each band (b included), fractions.
+        Fractions by the names of `position_ranges`.
     """
     offset = settings.length - len(correct)
     return {
@@ -70,7 +56,7 @@ def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float
     }
 
 
-class PosGenTask(Task):
+class PosGenTask(PlainTask):
     """One PosGen sub-task on the test split.
 
     Settings come from the task's metadata (`--metadata`, `model_args`), else from the checkpoint's
@@ -95,15 +81,6 @@ class PosGenTask(Task):
         """The sequences are computed."""
         self.dataset = {"test": splits(self.settings).test}
 
-    def has_training_docs(self) -> bool:  # noqa: D102
-        return False
-
-    def has_validation_docs(self) -> bool:  # noqa: D102
-        return False
-
-    def has_test_docs(self) -> bool:  # noqa: D102
-        return True
-
     def test_docs(self) -> list[dict[str, Any]]:
         """One document a sequence: its number, and the numbers as text."""
         return [
@@ -115,17 +92,23 @@ class PosGenTask(Task):
         """The sequence as text."""
         return str(doc["sequence"])
 
-    def doc_to_target(self, doc: Mapping[str, Any]) -> str:
-        """Nothing follows the sequence: its own tokens are the targets."""
-        return ""
-
     def fewshot_context(self, doc: Mapping[str, Any], *args: Any, **kwargs: Any) -> str:
         """The sequence: there is no frame, no example and no chat template."""
         return self.doc_to_text(doc)
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, once the model is known to read these sequences, and all of them."""
-        check_backend(running_model())
+        """As lm-eval, once the model is known to read these sequences, and all of them.
+
+        Raises:
+            PosGenError: the backend gives no result for each position.
+            ContextLengthError: the model does not read so long a sequence.
+        """
+        model = running_model()
+        if model is not None and not hasattr(model, REQUEST):
+            raise PosGenError(
+                f"model: the backend {type(model).__name__} gives no result for each position, "
+                "which PosGen needs; use --model hf-long (with `leval-harness lm-eval`)"
+            )
         # the last number is predicted, not read
         read_by_model = self.settings.length + (self.vocabulary.prefix is not None) - 1
         find_reach(self._run).check(read_by_model, "length")

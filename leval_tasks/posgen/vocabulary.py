@@ -55,9 +55,6 @@ class Vocabulary:
 def from_tokenizer(tokenizer: Any) -> Vocabulary:
     """Read the numbers out of a tokenizer: every n for which the text of n is one token.
 
-    Args:
-        tokenizer: a transformers tokenizer.
-
     Raises:
         PosGenError: it has no tokens for 0 and 1.
     """

@@ -73,9 +73,9 @@ def test_scored_text_is_the_text_of_the_scored_tokens():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"text": "a"}\n{broken\n', "line 2 is not JSON"),
-        ('{"body": "a"}\n', 'line 1 has no string under "text"'),
-        ('["a"]\n', "line 1 has no string"),
+        ('{"text": "a"}\n{broken\n', "line 2: not JSON"),
+        ('{"body": "a"}\n', "line 1: text: missing"),
+        ('["a"]\n', "line 1: a JSON object is needed, not list"),
     ],
 )
 def test_damaged_files(tmp_path: Path, content, message):

@@ -1,7 +1,6 @@
 """CodeU: a code base with a few calls at its end; the reference is what they print."""
 
 import re
-from collections.abc import Sequence
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
 from leval_tasks.closed.prompts import Frame
@@ -23,6 +22,7 @@ class PrintedOutput(Rule):
     """The printed output anywhere in a window of the response."""
 
     guess = "nothing"
+    guess_score = 0.0
 
     def read(self, response: str, gold: str) -> Extraction:
         """The window in which the official scorer looks: three pieces longer than the reference."""
@@ -44,10 +44,6 @@ class PrintedOutput(Rule):
         for piece in (",", "'", "\\", ".0"):
             text = text.replace(piece, "")
         return text.replace("] [", "][").replace("[ [", "[[").replace("] ]", "]]")
-
-    def chance(self, golds: Sequence[str]) -> float:
-        """The output must be written."""
-        return 0.0
 
 
 TASK = ClosedTask(

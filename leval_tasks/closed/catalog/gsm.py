@@ -1,7 +1,6 @@
 """GSM: sixteen worked examples as the document, then a question of grade-school arithmetic."""
 
 import re
-from collections.abc import Sequence
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
 from leval_tasks.closed.prompts import Frame
@@ -12,6 +11,7 @@ class LastNumber(Rule):
     """The number that a worked solution ends in; the reference is read by the same rule."""
 
     guess = "nothing"
+    guess_score = 0.0
 
     def read(self, response: str, gold: str) -> Extraction:
         """Digits of the number."""
@@ -27,10 +27,6 @@ class LastNumber(Rule):
     def reference(self, gold: str) -> str:
         """Digits of the reference."""
         return self.read(gold, gold).answer
-
-    def chance(self, golds: Sequence[str]) -> float:
-        """A number must be written."""
-        return 0.0
 
 
 TASK = ClosedTask(

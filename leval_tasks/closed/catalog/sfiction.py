@@ -18,6 +18,7 @@ class TrueTwice(Rule):
 
     parts = ("loyalty", "factuality")
     guess = "true or false"
+    guess_score = 0.5
 
     def read(self, response: str, gold: str) -> Extraction:
         """`true` or `false` from one of the two answers, else the error mark."""
@@ -26,10 +27,6 @@ class TrueTwice(Rule):
                 if value in word:
                     return Extraction(value, parsed=True)
         return Extraction("<error>", parsed=False)
-
-    def chance(self, golds: Sequence[str]) -> float:
-        """One in two."""
-        return 0.5
 
     def join(self, responses: Sequence[str]) -> str:
         """The stored form of the two answers."""
