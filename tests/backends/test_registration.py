@@ -72,8 +72,10 @@ def test_what_is_read_from_the_source_is_what_the_class_holds():
 
 def test_a_backend_that_takes_no_rope_settings_is_refused_by_name():
     assert leval_backends.library_of("vllm-long") == "vllm"
+    known = leval_backends.libraries()
+    assert {"hf", "hf-long", "vllm", "vllm-long"} <= known.keys()
     expected = (
-        r"^backend: 'hf-lnog' is not allowed; allowed: hf, hf-long, vllm, vllm-long; "
+        rf"^backend: 'hf-lnog' is not allowed; allowed: {', '.join(known)}; "
         r"did you mean 'hf-long'\?$"
     )
     with pytest.raises(SettingError, match=expected):

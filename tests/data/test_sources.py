@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from leval_harness import data as cli
 from leval_tasks import data
-from leval_tasks.closed.catalog import TASKS, task_named
+from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import PublishedFile
 from leval_tasks.errors import DataError
 
@@ -125,8 +125,11 @@ def test_line_separators_inside_strings_do_not_end_a_record(tmp_path):
     assert [record.document for record in file.records] == ["one\u2028two\x85three"]
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS.values() if task is not CODEU])
-def test_published_files_are_verified(real_data, task):
+@pytest.mark.parametrize(
+    "key", ["coursera", "gsm", "quality", "toefl", "sfiction", "topic_retrieval"]
+)
+def test_published_files_are_verified(real_data, key):
+    task = task_named(key)
     source = data.resolve_source({"data_dir": str(real_data / "leval" / "closed")})
     file = data.load(source, task)
     assert file.verified

@@ -13,6 +13,7 @@ import fixture_results as make
 import pytest
 
 from leval_border.errors import SettingError
+from leval_leaderboard.format_names import format_names
 from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import (
     Block,
@@ -255,7 +256,8 @@ def test_small_table(output, snapshot):
 
 
 def test_unknown_format():
-    with pytest.raises(ValueError, match="'xls' is not allowed; allowed: csv, html, md, tex"):
+    allowed = ", ".join(format_names())
+    with pytest.raises(ValueError, match=f"'xls' is not allowed; allowed: {allowed}"):
         render([SMALL], "xls")
 
 
