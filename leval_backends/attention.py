@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from leval_backends.cache import PrefixCache
@@ -40,33 +41,26 @@ def attending(cache: "PrefixCache") -> Iterator[None]:
         _active.reset(token)
 
 
-def register() -> None:
-    """Make the function known to transformers; any number of times."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(NAME, shared_prefix_attention)
-
-
 def shared_prefix_attention(
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention function in transformers' interface.
+) -> tuple[Tensor, None]:
+    """Attention function in transformers' interface; the cache, not the mask, knows the padding.
 
     Args:
         module: The attention layer; its `layer_idx` finds the cache layer.
         query: `[batch, heads, n, head_dim]`, rotated.
         key: `[batch, kv_heads, m, head_dim]`, the rows' own keys, the last `n` of them new.
         value: Like `key`.
-        attention_mask: Not used: padding is known to the cache.
+        attention_mask: Not used.
         scaling: Factor of the scores; `head_dim ** -0.5` if None.
-        dropout: Must be 0; the backend never trains.
+        dropout: Must be 0.
         kwargs: Options of other attention functions; those that change the result must be None.
 
     Returns:
@@ -93,49 +87,36 @@ def shared_prefix_attention(
 
 
 def _own(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    mask: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Causal attention of each row to its own keys; the queries are the last positions."""
     batch, heads, n, _ = query.shape
     groups = heads // key.shape[1]
     if n == 1:  # every own key is in the past: fold the query heads of one key head into rows
         folded = query.reshape(batch, key.shape[1], groups, query.shape[-1])
-        out, norm = partial_attention(folded, key, value, scale, mask=mask)
+        out, norm = partial_attention(folded, key, value, scale, mask, causal=False)
         return out.reshape(query.shape[:3] + out.shape[-1:]), norm.reshape(batch, heads, 1)
     key = key.repeat_interleave(groups, dim=1)
     value = value.repeat_interleave(groups, dim=1)
-    return partial_attention(query, key, value, scale, mask=mask, causal=mask is None)
+    return partial_attention(query, key, value, scale, mask, causal=mask is None)
 
 
-def _shared(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _shared(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     """Attention of all rows to the shared keys `[1, kv_heads, length, head_dim]`, all past."""
     batch, heads, n, dim = query.shape
     kv_heads = key.shape[1]
     folded = query.view(batch, kv_heads, -1, n, dim).permute(1, 2, 0, 3, 4)
     groups = folded.shape[1]
-    out, norm = partial_attention(
-        folded.reshape(1, kv_heads, groups * batch * n, dim), key, value, scale
-    )
+    folded = folded.reshape(1, kv_heads, groups * batch * n, dim)
+    out, norm = partial_attention(folded, key, value, scale, mask=None, causal=False)
     out = out.view(kv_heads, groups, batch, n, -1).permute(2, 0, 1, 3, 4)
     norm = norm.view(kv_heads, groups, batch, n).permute(2, 0, 1, 3)
     return out.reshape(batch, heads, n, -1), norm.reshape(batch, heads, n)
 
 
 def partial_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    *,
-    mask: torch.Tensor | None = None,
-    causal: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor]:
     """Softmax attention and the logarithm of its normaliser.
 
     Args:
@@ -159,18 +140,12 @@ def partial_attention(
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, 0.0, causal, scale=scale
         )[:2]
-    return plain_attention(query, key, value, scale, mask=mask, causal=causal)
+    return plain_attention(query, key, value, scale, mask, causal)
 
 
 def plain_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    scale: float,
-    *,
-    mask: torch.Tensor | None = None,
-    causal: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor]:
     """`partial_attention` in plain float32 tensor operations, a block of queries at a time."""
     n, m = query.shape[2], key.shape[2]
     block = max(1, _SCORES_AT_ONCE // (query.shape[0] * query.shape[1] * m))

@@ -5,11 +5,14 @@ joins it with the rows' own keys. Not split: keys and values are laid out as any
 attention expects them, which costs a copy of the shared part for each row.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
+
+Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class PrefixLayer(DynamicLayer):
@@ -21,26 +24,15 @@ class PrefixLayer(DynamicLayer):
     is_croppable = False
 
     def __init__(
-        self,
-        capacity: int,
-        *,
-        split: bool,
-        path: bool,
-        shared: tuple[torch.Tensor, torch.Tensor] | None = None,
+        self, capacity: int, *, split: bool, path: bool, shared: Pair | None = None
     ) -> None:
         super().__init__()
-        self.capacity = capacity
-        self.split = split
-        self.path = path
-        self.length = 0  # own positions in the buffer
-        self.base = 0  # shared positions that the buffer does not hold
-        self.shared_length = 0
-        self._shared = shared
-        if shared is not None:
-            self.shared_length = shared[0].shape[2]
-            self.base = self.shared_length if split else 0
-            self.length = 0 if split else self.shared_length
-            self.capacity += self.length
+        self.only_new = split and path  # what came before is the shared part of a path
+        self.shared = shared
+        self.shared_length = shared[0].shape[2] if shared else 0
+        self.base = self.shared_length if split else 0  # shared positions beside the buffer
+        self.length = self.shared_length - self.base  # positions in the buffer
+        self.capacity = capacity + self.length
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate the buffers once the first keys tell their shape, and lay in the shared part."""
@@ -48,21 +40,20 @@ class PrefixLayer(DynamicLayer):
         batch, heads = key_states.shape[:2]
         self.keys = key_states.new_empty(batch, heads, self.capacity, key_states.shape[3])
         self.values = value_states.new_empty(batch, heads, self.capacity, value_states.shape[3])
-        if self._shared is not None and not self.split:
-            self.keys[:, :, : self.shared_length] = self._shared[0]
-            self.values[:, :, : self.shared_length] = self._shared[1]
+        if self.shared and self.length:
+            self.keys[:, :, : self.length], self.values[:, :, : self.length] = self.shared
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> Pair:
         """Append new positions and return what the attention function is to see as its keys."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         first, self.length = self.length, self.length + key_states.shape[2]
         self.keys[:, :, first : self.length] = key_states
         self.values[:, :, first : self.length] = value_states
-        if self.path and self.split:
+        if self.only_new:
             self.shared_length = first
             return key_states, value_states
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
@@ -70,28 +61,26 @@ class PrefixLayer(DynamicLayer):
     @property
     def shared_keys(self) -> torch.Tensor:
         """Keys of the shared part, `[1, kv_heads, shared_length, head_dim]`, a view."""
-        return self._shared[0] if self._shared else self.keys[:, :, : self.shared_length]
+        return self.shared[0] if self.shared else self.keys[:, :, : self.shared_length]
 
     @property
     def shared_values(self) -> torch.Tensor:
         """Values of the shared part, like `shared_keys`."""
-        return self._shared[1] if self._shared else self.values[:, :, : self.shared_length]
+        return self.shared[1] if self.shared else self.values[:, :, : self.shared_length]
 
     def get_seq_length(self) -> int:
         """Positions before the next token, shared ones included."""
         return self.base + self.length
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the keys that a mask made by the model has to cover."""
-        return self.get_seq_length() + query_length, 0
-
-    def truncate(self, length: int) -> None:
-        """Forget the positions from `length` on; the buffer stays."""
-        self.length = min(self.length, length)
-
 
 class PrefixCache(Cache):
-    """A cache of `PrefixLayer`s, with what the attention function must know about padding.
+    """A cache of `PrefixLayer`s, by default an empty one of batch 1 for a path of the trie.
+
+    Args:
+        capacity: Positions that each row may add.
+        split: Whether the shared part is kept apart.
+        path: False for rows, see `rows`.
+        shared: Keys and values of each layer's shared part.
 
     Attributes:
         pads: Padding positions at the left of each row's own part, `[batch]`, or None.
@@ -99,13 +88,30 @@ class PrefixCache(Cache):
 
     layers: list[PrefixLayer]
 
-    def __init__(self, layers: list[PrefixLayer] | None = None, **options: Any) -> None:
-        if layers is None:
-            super().__init__(layer_class_to_replicate=partial(PrefixLayer, **options))
+    def __init__(
+        self, capacity: int, *, split: bool, path: bool = True, shared: Sequence[Pair] = ()
+    ) -> None:
+        layer = partial(PrefixLayer, capacity, split=split, path=path)
+        if shared:
+            super().__init__(layers=[layer(shared=each) for each in shared])
         else:
-            super().__init__(layers=layers)
+            super().__init__(layer_class_to_replicate=layer)
+        self.split = split
         self.pads: torch.Tensor | None = None
         self._masks: dict[torch.device, torch.Tensor] = {}
+
+    def rows(self, length: int, extra: int) -> "PrefixCache":
+        """A cache for rows after the first `length` positions of this path.
+
+        Its buffers are referred to, not copied, when split; each row may add `extra` positions.
+        """
+        shared = [(layer.keys[:, :, :length], layer.values[:, :, :length]) for layer in self.layers]
+        return PrefixCache(extra, split=self.split, path=False, shared=shared if length else ())
+
+    def truncate(self, length: int) -> None:
+        """Forget the positions of a path from `length` on; the buffers stay."""
+        for layer in self.layers:
+            layer.length = min(layer.length, length)
 
     def own_mask(self, n: int, key: torch.Tensor) -> torch.Tensor | None:
         """Additive mask over the rows' own keys, the same for every layer on one device.
@@ -134,46 +140,11 @@ class PrefixCache(Cache):
         self._masks[device] = mask.masked_fill_(~seen, float("-inf"))[:, None]
         return self._masks[device]
 
-
-def path_cache(capacity: int, *, split: bool) -> PrefixCache:
-    """An empty cache of batch 1 for one path of the trie, of at most `capacity` positions."""
-    return PrefixCache(capacity=capacity, split=split, path=True)
-
-
-def rows_cache(
-    path: PrefixCache, length: int, extra: int, *, split: bool, pads: torch.Tensor | None
-) -> PrefixCache:
-    """A cache for a batch of rows after the first `length` positions of a path.
-
-    Args:
-        path: The path's cache; its buffers are referred to, not copied, when split.
-        length: Shared positions, at most what the path holds.
-        extra: Own positions that each row may need.
-        split: Mode, that of the path.
-        pads: Padding at the left of each row's own part, `[batch]`, or None.
-    """
-    if not length:
-        cache = PrefixCache(capacity=extra, split=split, path=False)
-    else:
-        cache = PrefixCache(
-            [
-                PrefixLayer(
-                    extra,
-                    split=split,
-                    path=False,
-                    shared=(layer.keys[:, :, :length], layer.values[:, :, :length]),
-                )
-                for layer in path.layers
-            ]
+    @property
+    def bytes_per_position(self) -> int:
+        """Bytes that one position of one row takes in all layers together."""
+        return sum(
+            tensor.shape[1] * tensor.shape[3] * tensor.element_size()
+            for layer in self.layers
+            for tensor in (layer.keys, layer.values)
         )
-    cache.pads = pads if split else None
-    return cache
-
-
-def bytes_per_position(cache: PrefixCache) -> int:
-    """Bytes that one position of one row takes in all layers together."""
-    return sum(
-        tensor.shape[1] * tensor.shape[3] * tensor.element_size()
-        for layer in cache.layers
-        for tensor in (layer.keys, layer.values)
-    )

@@ -5,24 +5,27 @@ generation config apply as they do in lm-eval's `hf`; only the cache it starts f
 """
 
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from leval_backends import attention
-from leval_backends.memory import attempt
+from leval_backends.memory import attempt, halving
 from leval_backends.options import greedy, looks_back
 from leval_backends.plan import Step, make_plan
 from leval_backends.reader import PathReader, Setup, batches
-from leval_backends.reuse import input_device, shared_attention
-from leval_backends.steps import NearTies, StopStrings
+from leval_backends.reuse import input_device, left_padded, shared_attention
+from leval_backends.telemetry import Counters
 
-logger = logging.getLogger(__name__)
-
+NEAR_TIE = 1e-4
 _LISTED = 1000  # near ties
 
 # A question's place and its new tokens, padding and what follows the end included; None where
@@ -56,6 +59,59 @@ class Question:
         )
 
 
+class StopStrings(StoppingCriteria):
+    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does.
+
+    Attributes:
+        ended: New tokens of each stopped row, by its number.
+    """
+
+    def __init__(self, tokenizer: Any, until: Sequence[str], start: int) -> None:
+        self.tokenizer = tokenizer
+        self.start = start
+        self.until = [
+            # Two tokens more than the string takes: it may come out cut in another way.
+            (stop, len(tokenizer.encode(stop, add_special_tokens=False)) + 2)
+            for stop in until
+            if stop
+        ]
+        self.ended: dict[int, int] = {}
+
+    def __call__(
+        self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
+    ) -> torch.Tensor:
+        """True for rows that have just completed a stop string, `[batch]`."""
+        fresh = input_ids[:, self.start :]
+        done = [False] * len(fresh)
+        for stop, width in self.until:
+            texts = self.tokenizer.batch_decode(fresh[:, -width:])
+            done = [was or stop in text for was, text in zip(done, texts, strict=True)]
+        for row, stopped in enumerate(done):
+            if stopped:
+                self.ended.setdefault(row, fresh.shape[1])
+        return torch.tensor(done, device=input_ids.device)
+
+
+class NearTies(LogitsProcessor):
+    """Note the steps whose two best logits differ by less than `NEAR_TIE`; change nothing."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.steps: list[tuple[int, int, float, list[int]]] = []
+        self.step = 0
+        self.counters = counters
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores unchanged, `[batch, vocabulary]`."""
+        best = scores.topk(2, dim=-1)
+        gaps = (best.values[:, 0] - best.values[:, 1]).tolist()
+        for row, gap in enumerate(gaps):
+            if gap < NEAR_TIE:
+                self.steps.append((row, self.step, gap, best.indices[row].tolist()))
+        self.step += 1
+        self.counters.advance(len(gaps))
+        return scores
+
+
 class Decoder:
     """Answer questions, in the order that computes least.
 
@@ -80,17 +136,14 @@ class Decoder:
             [question.tokens for question in self.questions],
             max_suffix=min(1024, self.setup.settings.prefill_chunk),
         )
-        self.counters.asked(
-            prompts=plan.prompt_tokens,
-            unique=plan.unique_tokens,
-            expected=plan.computed_tokens + sum(q.max_new_tokens for q in self.questions),
-        )
+        self.counters.asked(plan, generated=sum(q.max_new_tokens for q in self.questions))
         with shared_attention(self.model, split=self.setup.split):
             for step in plan.steps:
                 yield from self._step(step)
 
     def _step(self, step: Step) -> Iterator[Answered]:
-        if attempt(self.reader.extend, step, self.questions[step.source].tokens) is None:
+        source = self.questions[step.members[0]].tokens
+        if attempt(self.reader.extend, source, step.start, step.length) is None:
             # Steps below start from positions that are missing now; they rebuild them themselves.
             for row in step.rows:
                 yield row, self._failed(row)
@@ -113,25 +166,20 @@ class Decoder:
                 yield from self._batch(batch, step.length)
 
     def _batch(self, batch: list[int], length: int) -> Iterator[Answered]:
-        """Decode a batch; where memory runs out, its halves; a single row fails by name."""
-        answers = attempt(self._decode, [self.questions[row] for row in batch], length)
-        half = len(batch) // 2
-        if answers is not None:
-            yield from zip(batch, answers, strict=True)
-        elif half:
-            logger.warning("out of memory: %d questions at a time instead of %d", half, len(batch))
-            yield from self._batch(batch[:half], length)
-            yield from self._batch(batch[half:], length)
-        else:
-            yield batch[0], self._single(batch[0], length)
+        """Decode a batch or its parts; a single row for which memory does not suffice fails."""
+
+        def decode(rows: list[int]) -> list[list[int]]:
+            return self._decode([self.questions[row] for row in rows], length)
+
+        for row, tokens in halving(decode, batch, "questions"):
+            yield row, self._single(row, length) if tokens is None else tokens
 
     def _single(self, row: int, length: int) -> list[int] | None:
         """The last resort for one question: read its own part in chunks as well."""
         question = self.questions[row]
         read = len(question.tokens) - 1
-        step = Step(row, length, read, (row,), (row,))
         # Where its own part is one token already, chunks of it are no smaller.
-        if read > length and attempt(self.reader.extend, step, question.tokens) is not None:
+        if read > length and attempt(self.reader.extend, question.tokens, length, read) is not None:
             answers = attempt(self._decode, [question], read)
             if answers is not None:
                 return answers[0]
@@ -143,21 +191,19 @@ class Decoder:
 
     def _decode(self, questions: list[Question], length: int) -> list[list[int]]:
         """New tokens of each question, all of which begin with the path's first `length`."""
-        device = input_device(self.model)
-        suffixes = [question.tokens[length:] for question in questions]
-        width = max(map(len, suffixes))
-        pads = torch.tensor([width - len(suffix) for suffix in suffixes], device=device)
-        padded = bool(pads.any())
+        device, pad = input_device(self.model), self.tokenizer.pad_token_id
+        parts = [question.tokens[length:] for question in questions]
+        suffixes, pads = left_padded(parts, device, pad)
+        width = suffixes.shape[1]
         # Prefix, then each row's padding, then its own part: positions follow from the mask.
-        shape = (len(suffixes), length + width)
-        ids = torch.full(shape, self.tokenizer.pad_token_id, device=device)
-        ids[:, :length] = torch.tensor(self.reader.tokens[:length], dtype=torch.long, device=device)
+        prefix = torch.tensor(self.reader.tokens[:length], dtype=torch.long, device=device)
+        ids = torch.cat([prefix.expand(len(questions), -1), suffixes], 1)
         mask = torch.ones_like(ids)
-        for index, suffix in enumerate(suffixes):
-            ids[index, length + width - len(suffix) :] = torch.tensor(suffix, device=device)
-            mask[index, length : length + width - len(suffix)] = 0
+        if pads is not None:
+            mask[:, length:] = torch.arange(width, device=device) >= pads[:, None]
         first = questions[0]
-        past = self.reader.rows(length, width + first.max_new_tokens, pads if padded else None)
+        past = self.reader.path.rows(length, width + first.max_new_tokens)
+        past.pads = pads
         ties = NearTies(self.counters)
         stop = StopStrings(self.tokenizer, first.until, length + width)
         with attention.attending(past):
@@ -168,21 +214,17 @@ class Decoder:
                 max_length=length + width + first.max_new_tokens,
                 stopping_criteria=StoppingCriteriaList([stop]),
                 logits_processor=LogitsProcessorList([ties]),
-                pad_token_id=self.tokenizer.pad_token_id,
+                pad_token_id=pad,
                 use_cache=True,
                 **greedy(first.options),
             )
         fresh: list[list[int]] = output[:, length + width :].tolist()
-        self.counters.prefilled(sum(map(len, suffixes)))
+        self.counters.prefilled(sum(map(len, parts)))
         self._count(questions, fresh, stop, ties)
         return fresh
 
     def _count(
-        self,
-        questions: list[Question],
-        fresh: list[list[int]],
-        stop: StopStrings,
-        ties: NearTies,
+        self, questions: list[Question], fresh: list[list[int]], stop: StopStrings, ties: NearTies
     ) -> None:
         # A row that no stop string ended (the end-of-sequence string is one) ran to the limit,
         # or to another end token of the checkpoint's, after which there is padding.

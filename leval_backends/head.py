@@ -5,6 +5,7 @@ computed at scored positions only: 16,384 positions of a 49,152-token vocabulary
 in float32.
 """
 
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from typing import Any
 
 import torch
 
-from leval_backends.reuse import input_device, keeps_logits
+from leval_backends.cache import PrefixCache
+from leval_backends.reuse import forward
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,13 @@ class Scores:
     logprob: torch.Tensor
     correct: torch.Tensor
 
+    @classmethod
+    def joined(cls, parts: Sequence["Scores"]) -> "Scores":
+        """The scores of parts that follow on each other."""
+        return cls(
+            torch.cat([part.logprob for part in parts]), torch.cat([part.correct for part in parts])
+        )
+
 
 class Head:
     """The last layer of a model, applied where it is asked for.
@@ -44,12 +53,14 @@ class Head:
         self.model = model
         self.decoder: Any = None
         self.output: Any = None
+        # Whether the model can be told which positions' logits to compute.
+        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
         try:
             decoder, output = model.get_decoder(), model.get_output_embeddings()
-            tokens = torch.arange(4, 12, device=input_device(model))[None]
+            tokens = [list(range(4, 12))]
             with torch.no_grad():
-                hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
-                same = torch.equal(output(hidden), model(tokens, use_cache=False).logits)
+                hidden = forward(model, tokens, run=decoder).last_hidden_state
+                same = torch.equal(output(hidden), forward(model, tokens).logits)
         # Foreign models may lack any of these methods; asking the whole model always works.
         except Exception as error:  # noqa: BLE001
             logger.info("logits come from the whole model: %s", error)
@@ -57,25 +68,19 @@ class Head:
         if same and decoder is not model:
             self.decoder, self.output = decoder, output
 
-    def run(self, tokens: torch.Tensor, first: int, **options: Any) -> torch.Tensor:
-        """Hidden states (or logits) from position `first` of `tokens` on.
-
-        Args:
-            tokens: `[batch, length]`.
-            first: First position in `tokens` that is scored; -1 for none.
-            options: Passed to the model.
+    def run(
+        self, rows: list[list[int]], first: int = 0, past: PrefixCache | None = None
+    ) -> torch.Tensor:
+        """Hidden states (or logits) of rows from their position `first` on; what `score` takes.
 
         Returns:
-            `[batch, length - first, hidden or vocabulary]`; what `score` takes.
+            `[rows, longest - first, hidden or vocabulary]`.
         """
         if self.decoder is not None:
-            hidden = self.decoder(input_ids=tokens, **options).last_hidden_state
-            return hidden[:, first:]
-        keep = 1 if first < 0 else tokens.shape[1] - first
-        if keeps_logits(self.model):
-            options["logits_to_keep"] = keep
-        logits = self.model(input_ids=tokens, **options).logits
-        return logits[:, -keep:]
+            return forward(self.model, rows, past, run=self.decoder).last_hidden_state[:, first:]
+        keep = max(1, max(map(len, rows)) - first)
+        options = {"logits_to_keep": keep} if self._keeps else {}
+        return forward(self.model, rows, past, **options).logits[:, -keep:]
 
     def score(self, states: torch.Tensor, targets: Sequence[int]) -> Scores:
         """Log-probabilities of targets.
@@ -87,14 +92,12 @@ class Head:
         goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
         width = self.model.config.get_text_config(decoder=True).vocab_size
         block = max(1, _LOGITS_AT_ONCE // width)
-        logprob, correct = [], []
+        parts = [Scores(torch.zeros(0), torch.zeros(0, dtype=torch.bool))]
         for first in range(0, len(goal), block):
             part = states[first : first + block]
             logits = (part if self.decoder is None else self.output(part)).float()
             wanted = goal[first : first + block].to(logits.device)
             chosen = logits.gather(-1, wanted[:, None]).squeeze(-1)
-            logprob.append((chosen - logits.logsumexp(-1)).cpu())
-            correct.append((logits.argmax(-1) == wanted).cpu())
-        if not logprob:
-            return Scores(torch.zeros(0), torch.zeros(0, dtype=torch.bool))
-        return Scores(torch.cat(logprob), torch.cat(correct))
+            correct = (logits.argmax(-1) == wanted).cpu()
+            parts.append(Scores((chosen - logits.logsumexp(-1)).cpu(), correct))
+        return Scores.joined(parts)

@@ -1,6 +1,7 @@
 """lm-eval's transformers backend, reading every shared text once."""
 
 import inspect
+import re
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -14,16 +15,17 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 
-from leval_backends import parallel, precision
+from leval_backends import parallel
 from leval_backends.generate import Decoder, Question
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
 from leval_backends.options import must_run_alone
 from leval_backends.reader import Setup
 from leval_backends.reuse import Reuse, examine
-from leval_backends.settings import named_if_unknown, split_arguments, unknown_argument
+from leval_backends.settings import split_arguments, unknown_argument
 from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError, not_allowed
+from resonance_vllm import hf
 
 Result = TypeVar("Result")
 
@@ -49,15 +51,21 @@ class HFLong(HFLM):
 
     def __init__(self, pretrained: Any, *, device: str | None = None, **arguments: Any) -> None:
         self.settings, for_hf = split_arguments(arguments)
-        precision.prepare(self.settings.rope_precision)
+        hf.register()
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         of_hf = inspect.getfullargspec(HFLM.__init__).args[1:]
         if not isinstance(pretrained, str):  # then nothing is built that could refuse one
             for name in for_hf.keys() - set(of_hf):
                 raise unknown_argument(name, of_hf)
-        with named_if_unknown(for_hf, of_hf):
+        try:
             super().__init__(pretrained, device=device, **for_hf)
-        precision.apply(self.model, self.settings.rope_precision)
+        except TypeError as error:  # what `hf` does not know it hands to the model
+            named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            if not named or named[1] not in for_hf:
+                raise
+            raise unknown_argument(named[1], of_hf) from error
+        if self.settings.rope_precision is not None:
+            hf.set_rope_precision(self.model, self.settings.rope_precision)
         if self.world_size == 1 and hasattr(self, "accelerator"):
             # lm-eval sets these on several GPUs only; processes on CPUs divide the work as well.
             self._rank = self.accelerator.process_index
@@ -73,14 +81,11 @@ class HFLong(HFLM):
             return examine(self.model, share_attention=self.settings.share_attention)
 
     @cached_property
-    def _setup(self) -> Setup:
-        return Setup(self.model, self.reuse, self.settings, self.counters)
-
-    @cached_property
-    def head(self) -> Head:
-        """The model's last layer."""
+    def setup(self) -> Setup:
+        """What decoding and scoring need; made on first use."""
         with self._autocast():
-            return Head(self.model)
+            head = Head(self.model)
+        return Setup(self.model, self.reuse, head, self.settings, self.counters)
 
     def _autocast(self) -> torch.autocast:
         dtype = self.mixed_precision_dtype
@@ -91,16 +96,15 @@ class HFLong(HFLM):
         return self.counters.telemetry(self.device)
 
     def get_model_info(self) -> dict[str, Any]:
-        """What lm-eval writes into the results, with this backend's telemetry."""
+        """What lm-eval writes into the results."""
         return {**super().get_model_info(), "hf_long": self.telemetry()}
 
     def _in_order(
         self,
-        finished: Generator[tuple[int, Result], None, None],
+        finished: Generator[tuple[int, Result]],
         results: list[Result],
         title: str,
         disable_tqdm: bool,
-        *,
         kind: str = "",
         keys: Sequence[Any] = (),
     ) -> list[Result]:
@@ -111,8 +115,8 @@ class HFLong(HFLM):
             results: What stands for a request that has none; filled in.
             title: Of the progress bar.
             disable_tqdm: No progress bar.
-            kind: Request type in lm-eval's response cache, where `keys` name the requests.
-            keys: None for a request that is not cached.
+            kind: Request type in lm-eval's response cache; "" for one that it does not know.
+            keys: Of the requests in that cache; None for a request that is not cached.
         """
         with (
             self.counters.timed(),
@@ -134,20 +138,17 @@ class HFLong(HFLM):
             disable_tqdm: No progress bar.
 
         Returns:
-            One text a request, in their order; "" for a request that memory did not suffice for
-            (named in the log and in `telemetry`).
+            One text a request; "" where memory did not suffice (see the log and `telemetry`).
         """
+        named = [parallel.Request(r.args, parallel.name_of(r, i)) for i, r in enumerate(requests)]
+        prompts = [request.args[0] for request in requests]
         return parallel.exchange(
-            parallel.named(requests),
-            [request.args[0] for request in requests],
-            self.rank,
-            self.world_size,
-            lambda share: self._answer(share, disable_tqdm),
+            self, named, prompts, lambda share: self._answer(share, disable_tqdm)
         )
 
     def _answer(self, requests: Sequence[parallel.Request], disable_tqdm: bool) -> list[str]:
         questions: dict[int, Question] = {}
-        alone: list[int] = []
+        alone = []
         for index, request in enumerate(requests):
             question, reason = self._question(request)
             if reason:
@@ -157,14 +158,16 @@ class HFLong(HFLM):
                 questions[index] = question
         answers = [""] * len(requests)
         if questions:
-            self._in_order(
-                self._answered(questions),
-                answers,
-                "Reading and answering",
-                disable_tqdm,
-                kind="generate_until",
-                keys=[request.args for request in requests],
+            order = list(questions)
+            decoder = Decoder(list(questions.values()), self.setup, self.tokenizer)
+            finished = (
+                (order[place], self._text(tokens, questions[order[place]].until))
+                for place, tokens in decoder.answers()
+                if tokens is not None
             )
+            keys = [request.args for request in requests]
+            title = "Reading and answering"
+            self._in_order(finished, answers, title, disable_tqdm, "generate_until", keys)
         if alone:
             with self.counters.timed():
                 texts = super().generate_until([requests[i] for i in alone], disable_tqdm)
@@ -172,15 +175,8 @@ class HFLong(HFLM):
                 answers[index] = text
         return answers
 
-    def _answered(self, questions: dict[int, Question]) -> Generator[tuple[int, str], None, None]:
-        order = list(questions)
-        decoder = Decoder([questions[index] for index in order], self._setup, self.tokenizer)
-        for place, tokens in decoder.answers():
-            if tokens is not None:
-                yield order[place], self._text(tokens, questions[order[place]].until)
-
     def _question(self, request: parallel.Request) -> tuple[Question, str]:
-        """A request made ready, and why it must run alone, if it must."""
+        """A request tokenised and cut, and why it must run alone, if it must."""
         context, given = request.args
         options = dict(normalize_gen_kwargs(given, self.max_gen_toks))
         eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
@@ -232,12 +228,9 @@ class HFLong(HFLM):
             (*tuple(request)[:3], parallel.name_of(request, index))
             for index, request in enumerate(requests)
         ]
+        tokens = [[*context, *scored] for _, context, scored, _ in asked]
         return parallel.exchange(
-            asked,
-            [[*context, *scored] for _, context, scored, _ in asked],
-            self.rank,
-            self.world_size,
-            lambda share: self._likelihoods(share, disable_tqdm),
+            self, asked, tokens, lambda share: self._likelihoods(share, disable_tqdm)
         )
 
     def _likelihoods(
@@ -251,14 +244,9 @@ class HFLong(HFLM):
             (index, (float(scores.logprob.double().sum()), bool(scores.correct.all())))
             for index, scores in self._scored(passages, share=True)
         )
-        return self._in_order(
-            finished,
-            [(float("nan"), False)] * len(asked),
-            "Reading",
-            disable_tqdm,
-            kind="loglikelihood",
-            keys=[key for key, _, _, _ in asked],
-        )
+        missing = [(float("nan"), False)] * len(asked)
+        keys = [key for key, _, _, _ in asked]
+        return self._in_order(finished, missing, "Reading", disable_tqdm, "loglikelihood", keys)
 
     def teacher_forced(
         self, requests: Iterable[Any], disable_tqdm: bool = False
@@ -285,15 +273,13 @@ class HFLong(HFLM):
         )
         return self._in_order(finished, [([], []) for _ in passages], "Reading", disable_tqdm)
 
-    def _scored(
-        self, passages: Sequence[Passage], *, share: bool
-    ) -> Generator[tuple[int, Scores], None, None]:
+    def _scored(self, passages: Sequence[Passage], *, share: bool) -> Generator[tuple[int, Scores]]:
         places = range(len(passages))
         sharing = [i for i in places if share and not self.reuse.refusal(len(passages[i].inputs))]
         alone = sorted(set(places) - set(sharing))
         size = self.batch_size if isinstance(self.batch_size, int) else 1
-        for order, score in ((sharing, Scorer.shared), (alone, Scorer.alone)):
-            scorer = Scorer([passages[index] for index in order], self._setup, self.head, size)
-            for place, scores in score(scorer):
+        for order in (sharing, alone):
+            scorer = Scorer([passages[index] for index in order], self.setup, size)
+            for place, scores in scorer.scores(share=order is sharing):
                 if scores is not None:
                     yield order[place], scores

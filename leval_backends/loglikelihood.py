@@ -3,17 +3,14 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
-from leval_backends import attention
-from leval_backends.cache import PrefixCache
-from leval_backends.head import Head, Scores
-from leval_backends.memory import attempt
-from leval_backends.plan import Step, make_plan
+from leval_backends.head import Scores
+from leval_backends.memory import attempt, halving
+from leval_backends.plan import Plan, Step, make_plan
 from leval_backends.reader import PathReader, Setup, batches
-from leval_backends.reuse import forward, input_device, shared_attention
+from leval_backends.reuse import shared_attention
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +35,7 @@ class Passage:
 
     @classmethod
     def cut(cls, name: str, context: list[int], scored: list[int], max_length: int) -> "Passage":
-        """A passage after its context, which is cut from the left to what the model reads.
-
-        Raises:
-            ValueError: A part has no tokens, or the scored part alone is too long.
-        """
+        """A passage after its context, which is cut from the left to what the model reads."""
         if not context or not scored:
             what = "scored part" if context else "context"
             raise ValueError(f"request {name}: the {what} has no tokens; it needs at least one")
@@ -59,11 +52,7 @@ class Passage:
 
     @classmethod
     def whole(cls, name: str, tokens: list[int], max_length: int) -> "Passage":
-        """A passage of which every token but the first is scored.
-
-        Raises:
-            ValueError: Fewer than two tokens, or more than the model reads.
-        """
+        """A passage of which every token but the first is scored."""
         if not 2 <= len(tokens) <= max_length + 1:
             raise ValueError(
                 f"request {name}: {len(tokens)} tokens; a sequence needs 2 to max_length + 1 = "
@@ -83,10 +72,7 @@ class Passage:
 
     def scores(self) -> Scores:
         """All parts in order of position."""
-        return Scores(
-            torch.cat([part.logprob for part in self.parts]),
-            torch.cat([part.correct for part in self.parts]),
-        )
+        return Scores.joined(self.parts)
 
 
 class Scorer:
@@ -94,66 +80,61 @@ class Scorer:
 
     Args:
         passages: In any order.
-        setup: With reuse of mode `none` nothing is shared.
-        head: Of the model.
+        setup: With reuse of mode `split` or `copied`, where something is shared.
         batch_size: Passages of equal length in one forward pass, when they share nothing.
     """
 
-    def __init__(
-        self, passages: Sequence[Passage], setup: Setup, head: Head, batch_size: int
-    ) -> None:
+    def __init__(self, passages: Sequence[Passage], setup: Setup, batch_size: int) -> None:
         self.passages = passages
         self.setup = setup
-        self.model = setup.model
-        self.reuse = setup.reuse
+        self.head = setup.head
         self.counters = setup.counters
         self.chunk = setup.settings.prefill_chunk
-        self.head = head
         self.batch_size = batch_size
         self._aside: list[int] = []  # passages for plain forward passes after the walk
 
     @torch.no_grad()
-    def shared(self) -> Iterator[Scored]:
-        """Score every passage, what they share once; each is yielded as soon as it is finished."""
-        plan = make_plan(
-            [passage.inputs for passage in self.passages],
-            reserve=0,
-            max_suffix=self.chunk,
-        )
-        self.counters.asked(
-            prompts=plan.prompt_tokens, unique=plan.unique_tokens, expected=plan.computed_tokens
-        )
-        if self.reuse.mode == "none" or not any(map(_shared, plan.steps)):
-            self._aside = list(range(len(self.passages)))
-        else:
-            yield from self._walk(plan.steps)
-        yield from self._plain_groups(self._aside)
+    def scores(self, *, share: bool) -> Iterator[Scored]:
+        """Score every passage; each is yielded as soon as it is finished.
 
-    @torch.no_grad()
-    def alone(self) -> Iterator[Scored]:
-        """Score every passage by a forward pass that shares nothing; else as `shared`."""
-        total = sum(len(passage.inputs) for passage in self.passages)
-        self.counters.asked(prompts=total, unique=total, expected=total)
-        yield from self._plain_groups(range(len(self.passages)))
+        Args:
+            share: Compute what passages share once; False gives each a forward pass of its own.
+        """
+        inputs = [passage.inputs for passage in self.passages]
+        total = sum(map(len, inputs))
+        plan = Plan((), total, total, total)
+        if share:
+            plan = make_plan(inputs, reserve=0, max_suffix=self.chunk)
+        self.counters.asked(plan)
+        if any(map(_shared, plan.steps)):
+            yield from self._walk(plan.steps)
+        else:
+            self._aside = list(range(len(inputs)))
+        yield from self._plain_groups(self._aside)
 
     def _walk(self, steps: Sequence[Step]) -> Iterator[Scored]:
         """Score what shares something; put the passages that share nothing aside."""
         reader = PathReader(self.setup, max(step.length for step in steps))
-        with shared_attention(self.model, split=self.setup.split):
+        with shared_attention(self.setup.model, split=self.setup.split):
             for step in steps:
                 if _shared(step):
                     yield from self._step(step, reader)
                 else:
                     self._aside += step.rows
 
-    def _read(self, step: Step, reader: PathReader) -> bool:
-        """Bring the path to a step's prefix, scored on the way; whether memory sufficed."""
-        source = self.passages[step.source].inputs
-        read = partial(self._chunk, step, reader)
-        return attempt(reader.extend, step, source, read) is not None
+    def _read(
+        self, reader: PathReader, rows: Sequence[int], start: int, length: int
+    ) -> list[int] | None:
+        """Bring the path to a prefix of rows, scored on the way; None where memory ran out."""
+        members = [self.passages[row] for row in rows]
+
+        def read(tokens: list[int], position: int) -> None:
+            self._chunk(members, reader, tokens, position)
+
+        return attempt(reader.extend, members[0].inputs, start, length, read)
 
     def _step(self, step: Step, reader: PathReader) -> Iterator[Scored]:
-        if not self._read(step, reader):
+        if self._read(reader, step.members, step.start, step.length) is None:
             self._aside += step.rows
             return
         rest = []
@@ -168,24 +149,18 @@ class Scorer:
         ):
             yield from self._batch(batch, step.length, reader)
 
-    def _chunk(self, step: Step, reader: PathReader, tokens: list[int], position: int) -> None:
+    def _chunk(
+        self, passages: list[Passage], reader: PathReader, tokens: list[int], position: int
+    ) -> None:
         """Read a chunk of a prefix, scored for every passage with scored positions in it."""
         end = position + len(tokens)
         members = [
-            (self.passages[row], *self.passages[row].wanted(position, end))
-            for row in step.members
-            if self.passages[row].first < end <= len(self.passages[row].inputs)
+            (passage, *passage.wanted(position, end))
+            for passage in passages
+            if passage.first < end <= len(passage.inputs)
         ]
         first = min((begin for _, begin, _ in members), default=end) - position
-        device = input_device(self.model)
-        with attention.attending(reader.path):
-            states = self.head.run(
-                torch.tensor([tokens], device=device),
-                first if members else -1,
-                position_ids=torch.arange(position, end, device=device)[None],
-                past_key_values=reader.path,
-                use_cache=True,
-            )
+        states = self.head.run([tokens], first, reader.path)
         parts = []
         for _, begin, targets in members:
             offset = begin - position - first
@@ -197,11 +172,8 @@ class Scorer:
     def _batch(self, batch: list[int], length: int, reader: PathReader) -> Iterator[Scored]:
         """Score rows after a shared prefix; where memory runs out, put them aside."""
         suffixes = [self.passages[row].inputs[length:] for row in batch]
-        width = max(map(len, suffixes))
-        device = input_device(self.model)
-        pads = torch.tensor([width - len(suffix) for suffix in suffixes], device=device)
-        past = reader.rows(length, width, pads if bool(pads.any()) else None)
-        states = attempt(self._states, suffixes, past)
+        past = reader.path.rows(length, max(map(len, suffixes)))
+        states = attempt(self.head.run, suffixes, 0, past)
         if states is None:
             self._aside += batch
             return
@@ -212,12 +184,6 @@ class Scorer:
             from_end = len(passage.inputs) - begin
             passage.parts.append(self.head.score(states[index, -from_end:], targets))
             yield row, passage.scores()
-
-    def _states(self, suffixes: list[list[int]], past: PrefixCache) -> torch.Tensor:
-        """Hidden states or logits of all positions of the suffixes, left-padded."""
-        decoder, split = self.head.decoder, self.setup.split
-        output = forward(self.model, suffixes, past, split=split, run=decoder)
-        return output.logits if decoder is None else output.last_hidden_state
 
     def _plain_groups(self, rows: Sequence[int]) -> Iterator[Scored]:
         """Plain forward passes without a cache, passages of one length together."""
@@ -231,31 +197,20 @@ class Scorer:
             most = self.setup.settings.question_batch_size
             size = max(self.batch_size, min(most, self.chunk // -key[0]))
             for first in range(0, len(group), size):
-                yield from self._plain(group[first : first + size])
-
-    def _plain(self, batch: list[int]) -> Iterator[Scored]:
-        """One forward pass; where memory runs out, its halves; then chunks; then failure."""
-        scored = attempt(self._forward, batch)
-        half = len(batch) // 2
-        if scored is not None:
-            for row, scores in zip(batch, scored, strict=True):
-                self.counters.prefilled(len(self.passages[row].inputs))
-                yield row, scores
-        elif half:
-            logger.warning("out of memory: %d passages at a time", half)
-            yield from self._plain(batch[:half])
-            yield from self._plain(batch[half:])
-        else:
-            yield batch[0], self._in_chunks(batch[0])
+                batch = group[first : first + size]
+                for row, scores in halving(self._forward, batch, "passages"):
+                    yield row, self._in_chunks(row) if scores is None else scores
 
     def _forward(self, batch: list[int]) -> list[Scores]:
-        inputs = [self.passages[row].inputs for row in batch]
-        tokens = torch.tensor(inputs, device=input_device(self.model))
-        states = self.head.run(tokens, self.passages[batch[0]].first, use_cache=False)
-        return [
-            self.head.score(states[index], self.passages[row].targets)
-            for index, row in enumerate(batch)
+        passages = [self.passages[row] for row in batch]
+        inputs = [passage.inputs for passage in passages]
+        states = self.head.run(inputs, passages[0].first)
+        scores = [
+            self.head.score(each, passage.targets)
+            for each, passage in zip(states, passages, strict=True)
         ]
+        self.counters.prefilled(sum(map(len, inputs)))
+        return scores
 
     def _in_chunks(self, row: int) -> Scores | None:
         """The last resort for one passage: read it in chunks with a cache of its own."""
@@ -263,11 +218,11 @@ class Scorer:
         passage.parts.clear()
         length = len(passage.inputs)
         # Where no cache is right for it, chunks are not either.
-        if not self.reuse.refusal(length):
+        if not self.setup.reuse.refusal(length):
             logger.warning("out of memory: request %s is read in chunks", passage.name)
             reader = PathReader(self.setup, length, max(1, min(self.chunk, length // 2)))
-            with shared_attention(self.model, split=self.setup.split):
-                if self._read(Step(row, 0, length, (row,), (row,)), reader):
+            with shared_attention(self.setup.model, split=self.setup.split):
+                if self._read(reader, [row], 0, length) is not None:
                     return passage.scores()
         self.counters.failed(passage.name, length)
         return None

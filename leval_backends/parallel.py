@@ -21,18 +21,11 @@ class Request:
 
 
 def name_of(request: Any, index: int) -> str:
-    """How a request is called in messages: task, document and number, else its place."""
-    if isinstance(request, Request):
-        return request.name
+    """How lm-eval's request is called in messages: task, document and number, else its place."""
     task = getattr(request, "task_name", None)
     if task is None:
         return f"#{index}"
     return f"{task}/{getattr(request, 'doc_id', '?')}/{getattr(request, 'idx', 0)}"
-
-
-def named(requests: Sequence[Any]) -> list[Request]:
-    """lm-eval's requests as they travel."""
-    return [Request(request.args, name_of(request, i)) for i, request in enumerate(requests)]
 
 
 def divide(prompts: Sequence[Any], parts: int) -> list[list[int]]:
@@ -66,38 +59,28 @@ def divide(prompts: Sequence[Any], parts: int) -> list[list[int]]:
 
 
 def exchange(
-    items: Sequence[Any],
-    prompts: Sequence[Any],
-    rank: int,
-    world_size: int,
-    run: Callable[[list[Any]], Sequence[Any]],
+    lm: Any, items: Sequence[Any], prompts: Sequence[Any], run: Callable[[list[Any]], list[Any]]
 ) -> list[Any]:
     """Answer this process's items with the help of all processes; each must call it.
 
     Args:
+        lm: lm-eval's model: its `rank` and `world_size`.
         items: What this process was asked; they travel between processes.
         prompts: The text or token ids of each item, by which the work is divided.
-        rank: Of this process.
-        world_size: Number of processes; one answers what it was asked.
         run: Answers a list of items.
-
-    Returns:
-        One answer an item.
     """
-    if world_size == 1:
-        return list(run(list(items)))
+    if lm.world_size == 1:
+        return run(list(items))
     from torch import distributed
 
-    asked: list[Any] = [None] * world_size
+    asked: list[Any] = [None] * lm.world_size
     distributed.all_gather_object(asked, list(zip(items, prompts, strict=True)))
     places = [(owner, place) for owner, each in enumerate(asked) for place in range(len(each))]
     flat = [asked[owner][place] for owner, place in places]
-    share = divide([prompt for _, prompt in flat], world_size)[rank]
+    share = divide([prompt for _, prompt in flat], lm.world_size)[lm.rank]
     answers = run([flat[index][0] for index in share])
-    answered: list[Any] = [None] * world_size
-    distributed.all_gather_object(
-        answered,
-        {places[index]: answer for index, answer in zip(share, answers, strict=True)},
-    )
+    answered: list[Any] = [None] * lm.world_size
+    own = {places[index]: answer for index, answer in zip(share, answers, strict=True)}
+    distributed.all_gather_object(answered, own)
     known = {place: answer for each in answered for place, answer in each.items()}
-    return [known[rank, place] for place in range(len(items))]
+    return [known[lm.rank, place] for place in range(len(items))]

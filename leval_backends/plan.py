@@ -18,14 +18,12 @@ class Step:
     """One point of the walk: bring the cache to a prefix, then ask everything that hangs there.
 
     Attributes:
-        source: Index of a prompt that begins with the prefix.
         start: Length of the part of the prefix that the cache holds already.
         length: Length of the prefix in tokens; `start <= length`.
         rows: Indices of the prompts whose remaining tokens `[length:]` are asked here, in batches.
         members: Indices of all prompts that begin with this prefix, here or further down.
     """
 
-    source: int
     start: int
     length: int
     rows: tuple[int, ...]
@@ -52,7 +50,8 @@ class Plan:
 @dataclass
 class _Node:
     depth: int
-    members: list[int]
+    begin: int  # of its prompts in the sorted order
+    end: int = 0
     parent: "_Node | None" = None
     children: list["_Node"] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -108,16 +107,12 @@ def make_plan(
     total = sum(map(len, lists))
     unique = unique_tokens(lists, order)
     _flatten(root, budget=int(slack * unique))
-    steps = _walk(root, lists, reserve, max_suffix)
-    return Plan(tuple(steps), total, unique, computed_tokens(steps, lists))
-
-
-def computed_tokens(steps: Sequence[Step], prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens that executing the steps passes through the model, padding aside."""
-    return sum(
-        step.length - step.start + sum(len(prompts[row]) - step.length for row in step.rows)
+    steps = _walk(root, order, lists, reserve, max_suffix)
+    computed = sum(
+        step.length - step.start + sum(len(lists[row]) - step.length for row in step.rows)
         for step in steps
     )
+    return Plan(tuple(steps), total, unique, computed)
 
 
 def reading_order(prompts: Sequence[list[int]]) -> list[int]:
@@ -126,12 +121,7 @@ def reading_order(prompts: Sequence[list[int]]) -> list[int]:
 
 
 def unique_tokens(prompts: Sequence[Sequence[int]], order: Sequence[int]) -> int:
-    """Nodes of the trie of all prompts, the least that any way of asking them can compute.
-
-    Args:
-        prompts: Token ids of each prompt.
-        order: Their `reading_order`.
-    """
+    """Nodes of the trie of prompts in their `reading_order`, the least that any order computes."""
     total = len(prompts[order[0]]) if order else 0
     for before, after in itertools.pairwise(order):
         total += len(prompts[after]) - common_prefix(prompts[before], prompts[after])
@@ -140,33 +130,24 @@ def unique_tokens(prompts: Sequence[Sequence[int]], order: Sequence[int]) -> int
 
 def _build(order: list[int], keys: list[list[int]]) -> _Node:
     """The trie's branching nodes, found with a stack over neighbours' common prefixes."""
-    root = _Node(0, list(order))
+    root = _Node(0, 0, len(order))
     stack = [root]
     for place, index in enumerate(order):
         following = order[place + 1] if place + 1 < len(order) else None
         shared = 0 if following is None else common_prefix(keys[index], keys[following])
         if shared > stack[-1].depth:
-            stack.append(_Node(shared, [], parent=stack[-1]))
+            stack.append(_Node(shared, place, parent=stack[-1]))
             stack[-2].children.append(stack[-1])
         stack[-1].rows.append(index)
         while shared < stack[-1].depth:
             closed = stack.pop()
+            closed.end = place + 1
             if shared > stack[-1].depth:
-                between = _Node(shared, [], parent=stack[-1], children=[closed])
+                between = _Node(shared, closed.begin, parent=stack[-1], children=[closed])
                 stack[-1].children[-1] = between
                 closed.parent = between
                 stack.append(between)
-    _collect(root)
     return root
-
-
-def _collect(root: _Node) -> None:
-    """Fill `members` from the leaves up, without recursion: nested prompts make deep tries."""
-    order = [root]
-    for node in order:
-        order += node.children
-    for node in reversed(order):
-        node.members = node.rows + [row for child in node.children for row in child.members]
 
 
 def _flatten(root: _Node, budget: int) -> None:
@@ -195,7 +176,9 @@ def _flatten(root: _Node, budget: int) -> None:
             parent.children.append(child)
 
 
-def _walk(root: _Node, prompts: list[list[int]], reserve: int, max_suffix: int) -> list[Step]:
+def _walk(
+    root: _Node, order: list[int], prompts: list[list[int]], reserve: int, max_suffix: int
+) -> list[Step]:
     """Steps of the trie, depth first, a node's own rows before what lies below it."""
     steps: list[Step] = []
     stack = [(root, 0)]
@@ -203,9 +186,10 @@ def _walk(root: _Node, prompts: list[list[int]], reserve: int, max_suffix: int) 
         node, above = stack.pop()
         short = tuple(row for row in node.rows if len(prompts[row]) - node.depth <= max_suffix)
         if short or node.depth > above:
-            steps.append(Step(node.members[0], above, node.depth, short, tuple(node.members)))
+            members = tuple(order[node.begin : node.end])
+            steps.append(Step(above, node.depth, short, members))
         steps += [
-            Step(row, node.depth, len(prompts[row]) - reserve, (row,), (row,))
+            Step(node.depth, len(prompts[row]) - reserve, (row,), (row,))
             for row in node.rows
             if len(prompts[row]) - node.depth > max_suffix
         ]

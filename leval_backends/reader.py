@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from leval_backends import cache
+from leval_backends.cache import PrefixCache
+from leval_backends.head import Head
 from leval_backends.memory import free_memory, out_of_memory
-from leval_backends.plan import Step
-from leval_backends.reuse import Reuse, forward, keeps_logits
+from leval_backends.reuse import Reuse
 from leval_backends.settings import HFLongSettings
 from leval_backends.telemetry import Counters
 
@@ -24,12 +22,14 @@ class Setup:
     Attributes:
         model: A causal language model of transformers.
         reuse: What `reuse.examine` found.
+        head: The model's last layer.
         settings: Bounds on chunks and batches.
         counters: Where tokens and failures are counted.
     """
 
     model: Any
     reuse: Reuse
+    head: Head
     settings: HFLongSettings
     counters: Counters
 
@@ -45,41 +45,37 @@ class PathReader:
     Args:
         setup: The model, and where computed tokens are counted.
         capacity: Longest prefix of the plan, in tokens.
-        chunk: Tokens in one forward pass at most, `prefill_chunk` if None; halved when memory runs
-            out.
+        chunk: Tokens in one forward pass at most, else `prefill_chunk`; halved without memory.
     """
 
     def __init__(self, setup: Setup, capacity: int, chunk: int | None = None) -> None:
         self.setup = setup
         self.chunk = chunk or setup.settings.prefill_chunk
-        self.path = cache.path_cache(capacity, split=setup.split)
+        self.path = PrefixCache(capacity, split=setup.split)
         self.tokens: list[int] = []
-        self._keep = {"logits_to_keep": 1} if keeps_logits(setup.model) else {}
 
     def extend(
         self,
-        step: Step,
         prompt: Sequence[int],
+        start: int,
+        length: int,
         read: Callable[[list[int], int], object] | None = None,
     ) -> list[int]:
-        """Bring the path to `prompt[:step.length]`, keeping the positions before `step.start`.
+        """Bring the path to `prompt[:length]`, keeping the positions before `start`.
 
         Args:
-            step: Where the walk is.
-            prompt: The step's source.
-            read: Computes a chunk, given its tokens and the position of the first; None for a
-                bare forward pass.
-
-        Returns:
-            The tokens of the path.
+            prompt: Token ids.
+            start: Positions that the path shares with the prompt.
+            length: Tokens of the prompt, all that the path has afterwards.
+            read: Computes a chunk, given its tokens and the position of the first.
 
         Raises:
             torch.OutOfMemoryError: Not even a chunk of one token fits.
         """
-        self._cut(step.start)
-        while len(self.tokens) < step.length:
+        self._cut(start)
+        while len(self.tokens) < length:
             first = len(self.tokens)
-            tokens = list(prompt[first : min(first + self.chunk, step.length)])
+            tokens = list(prompt[first : min(first + self.chunk, length)])
             try:
                 (read or self._read)(tokens, first)
             except Exception as error:
@@ -95,16 +91,11 @@ class PathReader:
         return self.tokens
 
     def _read(self, tokens: list[int], position: int) -> None:
-        forward(self.setup.model, [tokens], self.path, split=self.setup.split, **self._keep)
+        self.setup.head.run([tokens], len(tokens), self.path)
 
     def _cut(self, length: int) -> None:
         del self.tokens[length:]
-        for layer in self.path.layers:
-            layer.truncate(length)
-
-    def rows(self, length: int, extra: int, pads: torch.Tensor | None) -> cache.PrefixCache:
-        """A cache for rows after the first `length` positions of the path."""
-        return cache.rows_cache(self.path, length, extra, split=self.setup.split, pads=pads)
+        self.path.truncate(length)
 
 
 def batches(
@@ -121,8 +112,8 @@ def batches(
     Args:
         setup: Bounds on a batch: its rows, and its key/value caches, the path included.
         rows: Indices, in the order in which they are asked.
-        widths: Own tokens of each row, in the same order.
-        shared: Length of the shared prefix, copied for each row if the mode is `copied`.
+        widths: Own tokens of each row.
+        shared: Length of the prefix.
         extra: Positions each row may add.
         max_tokens: Own tokens of a batch at most, padding included.
     """

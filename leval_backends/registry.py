@@ -56,7 +56,8 @@ def own_backends() -> dict[str, Backend]:
 
 def libraries() -> dict[str, str]:
     """The library that runs the model, for each backend whose RoPE settings we can write."""
-    return {name: backend.library for name, backend in _known() if backend.library}
+    known = sorted((_STOCK | own_backends()).items())
+    return {name: backend.library for name, backend in known if backend.library}
 
 
 def library_of(backend: str) -> str:
@@ -70,11 +71,7 @@ def library_of(backend: str) -> str:
 
 def reading_once() -> list[str]:
     """Names of the backends that compute what several requests share once."""
-    return [name for name, backend in _known() if backend.reads_once]
-
-
-def _known() -> list[tuple[str, Backend]]:
-    return sorted((_STOCK | own_backends()).items())
+    return sorted(name for name, each in (_STOCK | own_backends()).items() if each.reads_once)
 
 
 def register() -> None:
@@ -99,11 +96,7 @@ def _entry_points() -> dict[str, str]:
 
 
 def _declared(target: str) -> dict[str, Any]:
-    """`library` and `reads_once` as a class states them, without importing its module.
-
-    Raises:
-        ValueError: The value is an expression, not a constant.
-    """
+    """`library` and `reads_once` as a class states them, constants both; nothing is imported."""
     module, _, class_name = target.partition(":")
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
@@ -113,8 +106,8 @@ def _declared(target: str) -> dict[str, Any]:
     declared: dict[str, Any] = {}
     for statement in [line for each in classes if each.name == class_name for line in each.body]:
         match statement:
-            case ast.Assign([ast.Name("library" | "reads_once" as name)], value) | ast.AnnAssign(
-                ast.Name("library" | "reads_once" as name), _, value
-            ) if value is not None:
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if (
+                name in ("library", "reads_once") and value is not None
+            ):
                 declared[name] = ast.literal_eval(value)
     return declared

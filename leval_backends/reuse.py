@@ -5,17 +5,19 @@ depends on what follows. Dynamic RoPE types rotate all positions by a base that 
 whole length; layers with a sliding window or a recurrent state do not keep the prefix.
 """
 
-import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import shorten
 from typing import Any
 
 import torch
+from transformers import AttentionInterface, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
-from leval_backends import attention, cache
+from leval_backends import attention
+from leval_backends.cache import PrefixCache
 
 logger = logging.getLogger(__name__)
 
@@ -54,43 +56,31 @@ class Reuse:
 
 
 def rope_limit(config: Any) -> tuple[int | None, str]:
-    """Longest sequence up to which cached keys do not depend on the final length.
+    """Longest sequence up to which cached keys do not depend on the final length, and why.
 
-    Returns:
-        (None, "") if they never do; else the length and the reason.
+    (None, "") if they never do.
     """
     text = config.get_text_config(decoder=True)
     parameters = getattr(text, "rope_parameters", None) or {}
     # Models with several kinds of layers have one dictionary a kind.
     nested = [value for value in parameters.values() if isinstance(value, Mapping)]
-    limits = [
-        (limit, kind)
-        for entry in (nested or [parameters])
-        for limit, kind in [_switch(entry, text)]
-        if limit is not None
-    ]
+    limits: list[tuple[int, str]] = []
+    for rope in nested or [parameters]:
+        kind = str(rope.get("rope_type", "default"))
+        original = rope.get("original_max_position_embeddings")
+        if "dynamic" in kind:
+            known = [text.max_position_embeddings, original]
+            limits.append((min(int(value) for value in known if value), kind))
+        elif "longrope" in kind and rope.get("short_factor") != rope.get("long_factor"):
+            limits.append((int(original or text.max_position_embeddings), kind))
     if not limits:
         return None, ""
     limit, kind = min(limits)
     return limit, f"rope type {kind!r} rotates anew beyond {limit} tokens"
 
 
-def _switch(parameters: Mapping[str, Any], config: Any) -> tuple[int | None, str]:
-    kind = str(parameters.get("rope_type", "default"))
-    original = parameters.get("original_max_position_embeddings")
-    if "dynamic" in kind:
-        known = [config.max_position_embeddings, original]
-        return min(int(value) for value in known if value), kind
-    if "longrope" in kind and parameters.get("short_factor") != parameters.get("long_factor"):
-        return int(original or config.max_position_embeddings), kind
-    return None, kind
-
-
 def obstacle(model: Any) -> str:
     """Why the model's cache cannot be cut at a prefix, from its config; empty if it can."""
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
-
     config = model.config
     if getattr(config, "is_encoder_decoder", False):
         return "encoder-decoder model"
@@ -114,12 +104,14 @@ def examine(model: Any, *, share_attention: bool = True) -> Reuse:
         share_attention: False keeps the model's own attention function, whatever it costs.
     """
     limit, why = rope_limit(model.config)
-    if reason := obstacle(model):
-        return _nothing_shared(reason)
-    if limit is not None:
+    modes = ["split", "copied"]
+    if failed := obstacle(model):
+        modes = []
+    elif not share_attention:
+        failed, modes = "shared attention is switched off", ["copied"]
+    if limit is not None and modes:
         logger.warning("prefixes are shared only among prompts up to %d tokens: %s", limit, why)
-    failed = "" if share_attention else "shared attention is switched off"
-    for mode in ("split", "copied") if share_attention else ("copied",):
+    for mode in modes:
         try:
             difference, size = _probe(model, split=mode == "split")
         # Whatever a foreign model raises here only means that this mode is not for it.
@@ -133,12 +125,8 @@ def examine(model: Any, *, share_attention: bool = True) -> Reuse:
                 logger.warning("each row gets its own copy of the shared prefix (%s)", failed)
             return Reuse(mode, failed, limit, size)
         failed = f"{mode}: log-probabilities differ by {difference:.2g} from a plain forward pass"
-    return _nothing_shared(failed)
-
-
-def _nothing_shared(reason: str) -> Reuse:
-    logger.warning("no prefix is shared: %s", reason)
-    return Reuse("none", reason)
+    logger.warning("no prefix is shared: %s", failed)
+    return Reuse("none", failed)
 
 
 @torch.no_grad()
@@ -152,74 +140,71 @@ def _probe(model: Any, *, split: bool) -> tuple[float, int]:
     step = max(1, (config.vocab_size - 8) // (_PROBE_LENGTH + 1))
     tokens = [(4 + step * i) % config.vocab_size for i in range(1, _PROBE_LENGTH + 1)]
     rows = [tokens, tokens[:_PROBE_SPLIT] + tokens[_PROBE_SPLIT + 3 :]]
-    device = input_device(model)
-    plain = [
-        model(torch.tensor([row], device=device), use_cache=False).logits[0, -2:].float()
-        for row in rows
-    ]
+    plain = [forward(model, [row]).logits[0, -2:].float() for row in rows]
     with shared_attention(model, split=split):
-        path = cache.path_cache(_PROBE_SPLIT, split=split)
+        path = PrefixCache(_PROBE_SPLIT, split=split)
         half = _PROBE_SPLIT // 2
-        forward(model, [tokens[:half]], path, split=split)
-        forward(model, [tokens[half:_PROBE_SPLIT]], path, split=split)
-        own = [row[_PROBE_SPLIT:-1] for row in rows]
-        pads = torch.tensor([max(map(len, own)) - len(row) for row in own], device=device)
-        batch = cache.rows_cache(path, _PROBE_SPLIT, max(map(len, own)) + 1, split=split, pads=pads)
-        first = forward(model, own, batch, split=split).logits[:, -1].float()
-        second = forward(model, [[row[-1]] for row in rows], batch, split=split, pads=pads)
+        forward(model, [tokens[:half]], path)
+        forward(model, [tokens[half:_PROBE_SPLIT]], path)
+        batch = path.rows(_PROBE_SPLIT, _PROBE_LENGTH - _PROBE_SPLIT)
+        first = forward(model, [row[_PROBE_SPLIT:-1] for row in rows], batch).logits[:, -1].float()
+        second = forward(model, [[row[-1]] for row in rows], batch).logits[:, -1].float()
     difference = 0.0
-    for index, expected in enumerate(plain):
-        got = torch.stack([first[index], second.logits[index, -1].float()])
-        gap = (got.log_softmax(-1) - expected.log_softmax(-1)).abs().mean().item()
+    for expected, *pair in zip(plain, first, second, strict=True):
+        gap = (torch.stack(pair).log_softmax(-1) - expected.log_softmax(-1)).abs().mean().item()
         difference = max(difference, gap if gap == gap else float("inf"))
-    return difference, cache.bytes_per_position(path)
+    return difference, path.bytes_per_position
 
 
 def forward(
     model: Any,
-    rows: list[list[int]],
-    past: cache.PrefixCache,
+    rows: Sequence[list[int]],
+    past: PrefixCache | None = None,
     *,
-    split: bool,
-    pads: torch.Tensor | None = None,
     run: Any = None,
     **options: Any,
 ) -> Any:
-    """One forward pass of rows after a cache, padded at the left to the longest.
+    """One forward pass of rows, padded at the left to the longest.
 
     Args:
         model: The model.
         rows: New tokens of each row.
-        past: Cache whose positions come before.
-        split: Whether the cache keeps the shared part apart.
-        pads: Earlier padding of each row, where the cache holds own positions already.
+        past: Cache whose positions come before; rows whose first pass was padded keep those holes.
         run: The part of the model to call, the whole of it by default.
         options: Passed to the model.
     """
     device = input_device(model)
-    before = past.get_seq_length()
-    width = max(map(len, rows))
-    fresh = torch.tensor([width - len(row) for row in rows], device=device)
-    earlier = torch.zeros_like(fresh) if pads is None else pads
-    tokens = torch.zeros(len(rows), width, dtype=torch.long, device=device)
-    for index, row in enumerate(rows):
-        tokens[index, width - len(row) :] = torch.tensor(row, device=device)
-    columns = torch.arange(width, device=device)[None]
-    positions = (before + columns - (fresh + earlier)[:, None]).clamp(min=0)
-    if not split and bool((fresh + earlier).any()):
-        mask = torch.ones(len(rows), before + width, dtype=torch.long, device=device)
-        shared = past.layers[0].shared_length
-        holes = torch.arange(before + width, device=device)[None] - shared
-        mask[(holes >= 0) & (holes < (fresh + earlier)[:, None])] = 0
-        options["attention_mask"] = mask
+    run = run or model
+    tokens, pads = left_padded(rows, device)
+    if past is None:
+        return run(input_ids=tokens, use_cache=False, **options)
+    if pads is not None:
+        past.pads = pads
+    before, width = past.get_seq_length(), tokens.shape[1]
+    holes = torch.zeros_like(tokens[:, 0]) if past.pads is None else past.pads
+    positions = before + torch.arange(width, device=device)[None] - holes[:, None]
+    if past.pads is not None and not past.split:
+        own = torch.arange(before + width, device=device)[None] - past.layers[0].shared_length
+        options["attention_mask"] = ((own < 0) | (own >= holes[:, None])).long()
     with attention.attending(past):
-        return (run or model)(
+        return run(
             input_ids=tokens,
-            position_ids=positions,
+            position_ids=positions.clamp(min=0),
             past_key_values=past,
             use_cache=True,
             **options,
         )
+
+
+def left_padded(
+    rows: Sequence[list[int]], device: torch.device, pad: int = 0
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Token ids `[rows, longest]`, and each row's padding `[rows]`; None where there is none."""
+    width = max(map(len, rows))
+    pads = [width - len(row) for row in rows]
+    tokens = [[pad] * size + row for size, row in zip(pads, rows, strict=True)]
+    ids = torch.tensor(tokens, dtype=torch.long, device=device)
+    return ids, torch.tensor(pads, device=device) if any(pads) else None
 
 
 def input_device(model: Any) -> torch.device:
@@ -229,23 +214,14 @@ def input_device(model: Any) -> torch.device:
     return embeddings.weight.device if device is None else torch.device(device)
 
 
-def keeps_logits(model: Any) -> bool:
-    """Whether the model can be told which positions' logits to compute."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
 @contextmanager
 def shared_attention(model: Any, *, split: bool) -> Iterator[None]:
-    """Run a model with the shared-prefix attention, if it is split, and give back its own.
-
-    Raises:
-        UnsupportedAttentionError: The model does not let its attention function be chosen.
-    """
+    """Run a model with the shared-prefix attention, if it is split, and give back its own."""
     if not split:
         yield
         return
     before = model.config._attn_implementation
-    attention.register()
+    AttentionInterface.register(attention.NAME, attention.shared_prefix_attention)
     model.set_attn_implementation(attention.NAME)
     if model.config._attn_implementation != attention.NAME:
         raise attention.UnsupportedAttentionError(

@@ -1,8 +1,6 @@
 """What users may set of `hf-long` beside the arguments of lm-eval's `hf`."""
 
-import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -54,26 +52,6 @@ def split_arguments(given: Mapping[str, Any]) -> tuple[HFLongSettings, dict[str,
     if settings.rope_precision is not None:
         one_of("rope_precision", settings.rope_precision, ROPE_PRECISIONS)
     return settings, {name: value for name, value in given.items() if name not in names}
-
-
-@contextmanager
-def named_if_unknown(given: Mapping[str, Any], of_hf: Collection[str]) -> Iterator[None]:
-    """Make our error of what a constructor says about an argument that it does not take.
-
-    Args:
-        given: The arguments that the constructor gets.
-        of_hf: Names of those of lm-eval's `hf`, which passes what it does not know to the model.
-
-    Raises:
-        SettingError: With the near ones among our arguments and those of `hf`.
-    """
-    try:
-        yield
-    except TypeError as error:
-        named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if not named or named[1] not in given:
-            raise
-        raise unknown_argument(named[1], of_hf) from error
 
 
 def unknown_argument(name: str, of_hf: Collection[str]) -> SettingError:

@@ -1,6 +1,8 @@
 """What a backend has done: tokens, seconds, failures; and the progress bar that shows it."""
 
 import logging
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
+
+from leval_backends.plan import Plan
 
 if TYPE_CHECKING:
     import torch
@@ -47,18 +51,17 @@ class Counters:
             finally:
                 self._bar = None
 
-    def asked(self, *, prompts: int, unique: int, expected: int) -> None:
+    def asked(self, plan: Plan, *, generated: int = 0) -> None:
         """Count what is asked for, in tokens; what is computed is counted as it happens.
 
         Args:
-            prompts: Of all prompts.
-            unique: Nodes of their trie.
-            expected: To be computed at most, for the progress bar.
+            plan: Of the prompts.
+            generated: Tokens to be generated at most, for the progress bar.
         """
-        self.prompt_tokens += prompts
-        self.tokens_unique += unique
+        self.prompt_tokens += plan.prompt_tokens
+        self.tokens_unique += plan.unique_tokens
         if self._bar is not None:
-            self._bar.total += expected
+            self._bar.total += plan.computed_tokens + generated
             self._bar.refresh()
 
     def prefilled(self, tokens: int) -> None:
@@ -95,7 +98,7 @@ class Counters:
         }
 
     def telemetry(self, device: "torch.device") -> dict[str, Any]:
-        """Counts in tokens, seconds, and the peak of memory in bytes.
+        """`work`, what went another way, and the peak of memory in bytes.
 
         On CUDA the peak is that of the device's tensors, elsewhere that of the whole process.
         """
@@ -113,8 +116,5 @@ def _peak_memory_bytes(device: "torch.device") -> int:
         import torch
 
         return int(torch.cuda.max_memory_allocated(device))
-    import resource
-    import sys
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)

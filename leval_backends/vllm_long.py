@@ -15,7 +15,7 @@ from typing import Any
 from lm_eval.models.vllm_causallms import VLLM
 
 from leval_backends.parallel import divide
-from leval_backends.plan import reading_order, unique_tokens
+from leval_backends.plan import Plan, reading_order, unique_tokens
 from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError, not_allowed
 
@@ -101,26 +101,16 @@ class VLLMLong(VLLM):
             )
         by_index = dict(zip(dealt, outputs, strict=True))
         answers = [by_index[index] for index in range(len(requests))]
-        self._count(requests, order, answers, generate)
-        return answers
-
-    def _count(
-        self,
-        requests: Sequence[Sequence[int]],
-        order: Sequence[int],
-        outputs: Sequence[Any],
-        generate: bool,
-    ) -> None:
         total = sum(map(len, requests))
-        unique = unique_tokens(requests, order)
-        self.counters.asked(prompts=total, unique=unique, expected=total)
-        self.counters.prefilled(total - sum(output.num_cached_tokens or 0 for output in outputs))
+        self.counters.asked(Plan((), total, unique_tokens(requests, order), total))
+        self.counters.prefilled(total - sum(answer.num_cached_tokens or 0 for answer in answers))
         if generate:
             # Requests for the prompt's log-probabilities never look into the prefix cache.
             self.tokens_queried += total
             self.counters.tokens_generated += sum(
-                len(answer.token_ids) for output in outputs for answer in output.outputs
+                len(output.token_ids) for answer in answers for output in answer.outputs
             )
+        return answers
 
 
 def concurrency(batch_size: str | int) -> int | None:

@@ -41,12 +41,11 @@ def test_split_softmax_equals_one_softmax_over_shared_and_own_keys(pads):
     torch.manual_seed(1)
     shared_k, shared_v = torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8)
     own_k, own_v, query = torch.randn(3, 2, 5, 8), torch.randn(3, 2, 5, 8), torch.randn(3, 6, 5, 8)
-    path = cache.path_cache(9, split=True)
+    path = cache.PrefixCache(9, split=True)
     path.update(shared_k[:, :, :4], shared_v[:, :, :4], 0)
     path.update(shared_k[:, :, 4:], shared_v[:, :, 4:], 0)
-    rows = cache.rows_cache(
-        path, 9, 5, split=True, pads=None if pads is None else torch.tensor(pads)
-    )
+    rows = path.rows(9, 5)
+    rows.pads = None if pads is None else torch.tensor(pads)
     outs = []
     for part in (slice(0, 4), slice(4, 5)):
         keys, values = rows.update(own_k[:, :, part], own_v[:, :, part], 0)
@@ -70,7 +69,8 @@ def test_split_softmax_equals_one_softmax_over_shared_and_own_keys(pads):
 
 
 def test_each_device_has_the_mask_of_its_layers():
-    rows = cache.rows_cache(None, 0, 4, split=True, pads=torch.tensor([0, 2]))
+    rows = cache.PrefixCache(4, split=True).rows(0, 4)
+    rows.pads = torch.tensor([0, 2])
     here = rows.own_mask(1, torch.ones(2, 1, 4, 8))
     there = rows.own_mask(1, torch.ones(2, 1, 4, 8, device="meta"))
     assert (here.device.type, there.device.type) == ("cpu", "meta")
@@ -79,18 +79,19 @@ def test_each_device_has_the_mask_of_its_layers():
 
 
 def test_shared_keys_are_views_not_copies():
-    path = cache.path_cache(8, split=True)
-    path.update(torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4), 0)
-    rows = cache.rows_cache(path, 6, 3, split=True, pads=None)
+    path, whole = cache.PrefixCache(8, split=True), cache.PrefixCache(8, split=False)
+    for each in (path, whole):
+        each.update(torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4), 0)
+    rows = path.rows(6, 3)
     assert rows.layers[0].shared_keys.data_ptr() == path.layers[0].keys.data_ptr()
-    copied = cache.rows_cache(path, 6, 3, split=False, pads=None)
+    copied = whole.rows(6, 3)
     keys, _ = copied.update(torch.zeros(5, 2, 1, 4), torch.zeros(5, 2, 1, 4), 0)
     assert keys.shape == (5, 2, 7, 4)
 
 
 @pytest.mark.parametrize("name", ["sliding_window", "softcap", "s_aux", "position_bias"])
 def test_options_that_change_attention_are_refused(name):
-    path = cache.path_cache(4, split=True)
+    path = cache.PrefixCache(4, split=True)
     tensor = torch.ones(1, 2, 4, 4)
     with attention.attending(path), pytest.raises(UnsupportedAttentionError, match=name):
         attention.shared_prefix_attention(Layer(), tensor, tensor, tensor, None, **{name: 3})

@@ -310,7 +310,7 @@ def test_out_of_memory_makes_chunks_and_batches_smaller(make_model, tokenizer):
     asked = token_requests(tokenizer)
     plain = [loop(model, context, scored)[0] for _, context, scored in asked]
     ours = HFLong(model, tokenizer=tokenizer, device="cpu")
-    _ = ours.reuse, ours.head
+    _ = ours.setup
     Scarce(model, 11)
     assert ours.generate_until(requests()) == expected
     got = [value for value, _ in ours._loglikelihood_tokens(asked)]
@@ -343,7 +343,7 @@ def test_a_request_that_never_fits_fails_by_name_and_the_others_count(
 def test_a_window_that_never_fits_is_not_a_number(make_model, tokenizer):
     model = make_model("mistral", "eager", sliding_window=16)  # no cache, so no chunks either
     ours = HFLong(model, tokenizer=tokenizer, device="cpu")
-    _ = ours.reuse, ours.head
+    _ = ours.setup
     base = tokenizer(DOCUMENTS[0])["input_ids"]
     expected = loop(model, base[:5], base[5:9])[0]
     Scarce(model, 30)
@@ -356,7 +356,7 @@ def test_a_window_that_never_fits_is_not_a_number(make_model, tokenizer):
 def test_other_errors_are_not_swallowed(make_model, tokenizer):
     model = make_model("llama")
     ours = HFLong(model, tokenizer=tokenizer, device="cpu")
-    _ = ours.reuse
+    _ = ours.setup
 
     def broken(*args, **kwargs):
         raise RuntimeError("broken kernel")

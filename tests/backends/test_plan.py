@@ -18,7 +18,7 @@ def execute(plan, prompts):
     """Tokens computed and answers asked, by really keeping one path."""
     path, computed, asked, longest = [], 0, [], 0
     for step in plan.steps:
-        source = prompts[step.source]
+        source = prompts[step.members[0]]
         assert path[: step.start] == source[: step.start], "the cache holds what the step expects"
         del path[step.start :]
         path += source[step.start : step.length]
