@@ -61,7 +61,7 @@ def shared_prefix_attention(
         attention_mask: Not used.
         scaling: Factor of the scores; `head_dim ** -0.5` if None.
         dropout: Must be 0.
-        kwargs: Options of other attention functions; those that change the result must be None.
+        kwargs: Options of other attention functions.
 
     Returns:
         `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.

@@ -74,15 +74,10 @@ class PrefixLayer(DynamicLayer):
 
 
 class PrefixCache(Cache):
-    """A cache of `PrefixLayer`s, by default an empty one of batch 1 for a path of the trie.
-
-    Args:
-        capacity: Positions that each row may add.
-        split: Whether the shared part is kept apart.
-        path: False for rows, see `rows`.
-        shared: Keys and values of each layer's shared part.
+    """A cache for a path of the trie, of batch 1, or for `rows` after it.
 
     Attributes:
+        split: Whether the shared part is kept apart.
         pads: Padding positions at the left of each row's own part, `[batch]`, or None.
     """
 

@@ -35,19 +35,11 @@ Answered = tuple[int, list[int] | None]
 
 @dataclass(frozen=True)
 class Question:
-    """One request, tokenised and cut.
-
-    Attributes:
-        name: How it is called in messages.
-        tokens: The prompt.
-        until: Stop strings, the end-of-sequence string included.
-        max_new_tokens: Tokens to generate at most.
-        options: Remaining generation options.
-    """
+    """One request, tokenised and cut."""
 
     name: str
     tokens: list[int]
-    until: tuple[str, ...]
+    until: tuple[str, ...]  # the end-of-sequence string included
     max_new_tokens: int
     options: Mapping[str, Any]
 
@@ -60,11 +52,7 @@ class Question:
 
 
 class StopStrings(StoppingCriteria):
-    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does.
-
-    Attributes:
-        ended: New tokens of each stopped row, by its number.
-    """
+    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does."""
 
     def __init__(self, tokenizer: Any, until: Sequence[str], start: int) -> None:
         self.tokenizer = tokenizer
@@ -75,7 +63,7 @@ class StopStrings(StoppingCriteria):
             for stop in until
             if stop
         ]
-        self.ended: dict[int, int] = {}
+        self.ended: dict[int, int] = {}  # stopped row -> its new tokens
 
     def __call__(
         self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
@@ -113,13 +101,7 @@ class NearTies(LogitsProcessor):
 
 
 class Decoder:
-    """Answer questions, in the order that computes least.
-
-    Args:
-        questions: In any order.
-        setup: With reuse of mode `split` or `copied`.
-        tokenizer: Of the model, with a padding token.
-    """
+    """Answer questions, in the order that computes least; the tokenizer has a padding token."""
 
     def __init__(self, questions: Sequence[Question], setup: Setup, tokenizer: Any) -> None:
         self.questions = questions
@@ -146,7 +128,7 @@ class Decoder:
         if attempt(self.reader.extend, source, step.start, step.length) is None:
             # Steps below start from positions that are missing now; they rebuild them themselves.
             for row in step.rows:
-                yield row, self._failed(row)
+                self._failed(row)
             return
         groups: dict[tuple[str, int], list[int]] = {}
         for row in sorted(step.rows, key=lambda row: (len(self.questions[row].tokens), row)):
@@ -166,8 +148,6 @@ class Decoder:
                 yield from self._batch(batch, step.length)
 
     def _batch(self, batch: list[int], length: int) -> Iterator[Answered]:
-        """Decode a batch or its parts; a single row for which memory does not suffice fails."""
-
         def decode(rows: list[int]) -> list[list[int]]:
             return self._decode([self.questions[row] for row in rows], length)
 
@@ -183,11 +163,11 @@ class Decoder:
             answers = attempt(self._decode, [question], read)
             if answers is not None:
                 return answers[0]
-        return self._failed(row)
-
-    def _failed(self, row: int) -> list[int] | None:
-        self.counters.failed(self.questions[row].name, len(self.questions[row].tokens))
+        self._failed(row)
         return None
+
+    def _failed(self, row: int) -> None:
+        self.counters.failed(self.questions[row].name, len(self.questions[row].tokens))
 
     def _decode(self, questions: list[Question], length: int) -> list[list[int]]:
         """New tokens of each question, all of which begin with the path's first `length`."""
@@ -240,7 +220,4 @@ class Decoder:
 
     def _length(self, tokens: list[int]) -> int:
         pad = self.tokenizer.pad_token_id
-        length = len(tokens)
-        while length and tokens[length - 1] == pad:
-            length -= 1
-        return length
+        return next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] != pad), 0)

@@ -71,11 +71,7 @@ class Head:
     def run(
         self, rows: list[list[int]], first: int = 0, past: PrefixCache | None = None
     ) -> torch.Tensor:
-        """Hidden states (or logits) of rows from their position `first` on; what `score` takes.
-
-        Returns:
-            `[rows, longest - first, hidden or vocabulary]`.
-        """
+        """Hidden states or logits from position `first` on, `[rows, longest - first, …]`."""
         if self.decoder is not None:
             return forward(self.model, rows, past, run=self.decoder).last_hidden_state[:, first:]
         keep = max(1, max(map(len, rows)) - first)
@@ -83,12 +79,7 @@ class Head:
         return forward(self.model, rows, past, **options).logits[:, -keep:]
 
     def score(self, states: torch.Tensor, targets: Sequence[int]) -> Scores:
-        """Log-probabilities of targets.
-
-        Args:
-            states: `[positions, …]` as `run` gave them, one before each target.
-            targets: As many token ids.
-        """
+        """Log-probabilities of targets from `[positions, …]` of `run`, one before each target."""
         goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
         width = self.model.config.get_text_config(decoder=True).vocab_size
         block = max(1, _LOGITS_AT_ONCE // width)

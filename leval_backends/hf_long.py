@@ -40,10 +40,8 @@ class HFLong(HFLM):
     Args:
         pretrained: As for `hf`.
         device: As for `hf`; without it CUDA if there is one, else the CPU.
-        arguments: Those of `HFLongSettings`, of `hf` and of `from_pretrained`.
-
-    Raises:
-        SettingError: An argument that nobody knows, or an own one whose value is not allowed.
+        arguments: Those of `HFLongSettings`, of `hf` and of `from_pretrained`; an unknown one is
+            a `SettingError`.
     """
 
     library = "transformers"
@@ -110,13 +108,8 @@ class HFLong(HFLM):
     ) -> list[Result]:
         """Draw results as they are finished: show progress, cache them, put them in their places.
 
-        Args:
-            finished: Place and result of each request for which memory sufficed, in any order.
-            results: What stands for a request that has none; filled in.
-            title: Of the progress bar.
-            disable_tqdm: No progress bar.
-            kind: Request type in lm-eval's response cache; "" for one that it does not know.
-            keys: Of the requests in that cache; None for a request that is not cached.
+        `results` holds what stands for a request without one. lm-eval's response cache knows the
+        requests by `kind` and `keys`; a key is None where a request is not to be cached.
         """
         with (
             self.counters.timed(),
@@ -133,12 +126,7 @@ class HFLong(HFLM):
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Greedy answers, the questions of a document together.
 
-        Args:
-            requests: lm-eval instances whose arguments are (prompt, generation options).
-            disable_tqdm: No progress bar.
-
-        Returns:
-            One text a request; "" where memory did not suffice (see the log and `telemetry`).
+        The text is "" where memory did not suffice; the request is named in log and `telemetry`.
         """
         named = [parallel.Request(r.args, parallel.name_of(r, i)) for i, r in enumerate(requests)]
         prompts = [request.args[0] for request in requests]
@@ -208,17 +196,14 @@ class HFLong(HFLM):
         )
 
     def _loglikelihood_tokens(
-        self,
-        requests: Iterable[Any],
-        disable_tqdm: bool = False,
-        override_bs: int | None = None,
+        self, requests: Iterable[Any], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
         """Sum of log-probabilities of given tokens, and whether greedy decoding would give them.
 
         Args:
             requests: Each unpacks to (cache key or None, context ids, scored ids).
             disable_tqdm: No progress bar.
-            override_bs: Ignored: batches follow from lengths and shared prefixes.
+            override_bs: Ignored.
 
         Returns:
             (sum in nats, all correct) a request; (nan, False) where memory did not suffice. The
@@ -264,8 +249,7 @@ class HFLong(HFLM):
         """
         passages = []
         for index, request in enumerate(requests):
-            (tokens,) = getattr(request, "args", request)
-            name = parallel.name_of(request, index)
+            (tokens,), name = getattr(request, "args", request), parallel.name_of(request, index)
             passages.append(Passage.whole(name, list(tokens), self.max_length))
         finished = (
             (index, (scores.correct.tolist(), scores.logprob.tolist()))

@@ -23,7 +23,6 @@ class Passage:
     """Tokens of which a part at the end is scored.
 
     Attributes:
-        name: How it is called in messages.
         inputs: What the model reads: context and scored tokens without the last.
         targets: Scored tokens; target `i` is predicted at input `len(inputs) - len(targets) + i`.
     """
@@ -70,18 +69,11 @@ class Passage:
         begin = max(start, self.first)
         return begin, self.targets[max(0, begin - self.first) : max(0, end - self.first)]
 
-    def scores(self) -> Scores:
-        """All parts in order of position."""
-        return Scores.joined(self.parts)
-
 
 class Scorer:
     """Score passages, in the order that computes least.
 
-    Args:
-        passages: In any order.
-        setup: With reuse of mode `split` or `copied`, where something is shared.
-        batch_size: Passages of equal length in one forward pass, when they share nothing.
+    Those that share nothing are read `batch_size` of equal length at a time.
     """
 
     def __init__(self, passages: Sequence[Passage], setup: Setup, batch_size: int) -> None:
@@ -95,11 +87,7 @@ class Scorer:
 
     @torch.no_grad()
     def scores(self, *, share: bool) -> Iterator[Scored]:
-        """Score every passage; each is yielded as soon as it is finished.
-
-        Args:
-            share: Compute what passages share once; False gives each a forward pass of its own.
-        """
+        """Score every passage, what they share once; each is yielded as soon as it is finished."""
         inputs = [passage.inputs for passage in self.passages]
         total = sum(map(len, inputs))
         plan = Plan((), total, total, total)
@@ -113,7 +101,6 @@ class Scorer:
         yield from self._plain_groups(self._aside)
 
     def _walk(self, steps: Sequence[Step]) -> Iterator[Scored]:
-        """Score what shares something; put the passages that share nothing aside."""
         reader = PathReader(self.setup, max(step.length for step in steps))
         with shared_attention(self.setup.model, split=self.setup.split):
             for step in steps:
@@ -140,7 +127,7 @@ class Scorer:
         rest = []
         for row in sorted(step.rows, key=lambda row: len(self.passages[row].inputs)):
             if len(self.passages[row].inputs) == step.length:
-                yield row, self.passages[row].scores()
+                yield row, Scores.joined(self.passages[row].parts)
             else:
                 rest.append(row)
         widths = [len(self.passages[row].inputs) - step.length for row in rest]
@@ -181,9 +168,9 @@ class Scorer:
         for index, row in enumerate(batch):
             passage = self.passages[row]
             begin, targets = passage.wanted(length, len(passage.inputs))
-            from_end = len(passage.inputs) - begin
-            passage.parts.append(self.head.score(states[index, -from_end:], targets))
-            yield row, passage.scores()
+            scored = states[index, begin - len(passage.inputs) :]
+            passage.parts.append(self.head.score(scored, targets))
+            yield row, Scores.joined(passage.parts)
 
     def _plain_groups(self, rows: Sequence[int]) -> Iterator[Scored]:
         """Plain forward passes without a cache, passages of one length together."""
@@ -223,7 +210,7 @@ class Scorer:
             reader = PathReader(self.setup, length, max(1, min(self.chunk, length // 2)))
             with shared_attention(self.setup.model, split=self.setup.split):
                 if self._read(reader, [row], 0, length) is not None:
-                    return passage.scores()
+                    return Scores.joined(passage.parts)
         self.counters.failed(passage.name, length)
         return None
 

@@ -26,10 +26,7 @@ def attempt(run: Callable[..., Result], *args: Any) -> Result | None:
 def halving(
     run: Callable[[list[int]], Sequence[Result]], rows: list[int], what: str
 ) -> Iterator[tuple[int, Result | None]]:
-    """Each row with its result, asked together; where memory runs out, in halves.
-
-    A single row for which memory does not suffice has None.
-    """
+    """Each row with its result, asked together or in halves; None where one alone is too much."""
     results = attempt(run, rows)
     half = len(rows) // 2
     if results is not None:

@@ -29,14 +29,9 @@ def name_of(request: Any, index: int) -> str:
 
 
 def divide(prompts: Sequence[Any], parts: int) -> list[list[int]]:
-    """Divide prompts among processes so that common prefixes stay together and work is even.
+    """Divide prompts (texts or token ids) among processes: indices for each, some may have none.
 
-    Args:
-        prompts: Texts or lists of token ids.
-        parts: Number of processes.
-
-    Returns:
-        `parts` lists of indices, together all of them; some may be empty.
+    Common prefixes stay together, and work is even.
     """
     order = sorted(range(len(prompts)), key=lambda index: prompts[index])
     blocks: list[tuple[int, list[int]]] = []
@@ -64,8 +59,8 @@ def exchange(
     """Answer this process's items with the help of all processes; each must call it.
 
     Args:
-        lm: lm-eval's model: its `rank` and `world_size`.
-        items: What this process was asked; they travel between processes.
+        lm: lm-eval's model; its `rank` and `world_size` count.
+        items: They travel between processes.
         prompts: The text or token ids of each item, by which the work is divided.
         run: Answers a list of items.
     """

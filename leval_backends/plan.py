@@ -3,8 +3,7 @@
 Pure: token lists in, an order out; no model. Sorting the prompts puts those with a common prefix
 side by side, and the longest common prefixes of neighbours are the inner nodes of the prompts'
 trie (Kasai et al. 2001 for suffix arrays; the same interval argument holds for any sorted list).
-Walking that trie depth first needs the key/value cache of one path only, so the cache is bounded
-by the longest prompt and no node is ever evicted before its last use.
+Walking that trie depth first needs the key/value cache of one path only.
 """
 
 import heapq
@@ -86,25 +85,20 @@ def make_plan(
     """Order prompts so that each shared prefix is computed once.
 
     Args:
-        prompts: Token ids of each prompt; none may be empty.
+        prompts: Token ids of each prompt; an empty one is a ValueError.
         reserve: Tokens at the end of every prompt that stay out of the shared part: 1 for
             generation, which needs the logits after the last token of each row; 0 for scoring.
         max_suffix: A prompt whose own part is longer gets a step of its own, so that it is read
             in chunks instead of inside a batch.
         slack: Share of the unique tokens that may be computed twice to keep batches together
             (questions of one document often share their first words).
-
-    Raises:
-        ValueError: A prompt without tokens.
     """
     lists = [list(prompt) for prompt in prompts]
-    for index, prompt in enumerate(lists):
-        if not prompt:
-            raise ValueError(f"prompt {index} has no tokens; a request needs at least one")
+    if [] in lists:
+        raise ValueError(f"prompt {lists.index([])} has no tokens; a request needs at least one")
     keys = [prompt[: len(prompt) - reserve] for prompt in lists]
     order = reading_order(lists)
     root = _build(order, keys)
-    total = sum(map(len, lists))
     unique = unique_tokens(lists, order)
     _flatten(root, budget=int(slack * unique))
     steps = _walk(root, order, lists, reserve, max_suffix)
@@ -112,7 +106,7 @@ def make_plan(
         step.length - step.start + sum(len(lists[row]) - step.length for row in step.rows)
         for step in steps
     )
-    return Plan(tuple(steps), total, unique, computed)
+    return Plan(tuple(steps), sum(map(len, lists)), unique, computed)
 
 
 def reading_order(prompts: Sequence[list[int]]) -> list[int]:
@@ -132,9 +126,8 @@ def _build(order: list[int], keys: list[list[int]]) -> _Node:
     """The trie's branching nodes, found with a stack over neighbours' common prefixes."""
     root = _Node(0, 0, len(order))
     stack = [root]
-    for place, index in enumerate(order):
-        following = order[place + 1] if place + 1 < len(order) else None
-        shared = 0 if following is None else common_prefix(keys[index], keys[following])
+    shares = [common_prefix(keys[a], keys[b]) for a, b in itertools.pairwise(order)]
+    for place, (index, shared) in enumerate(zip(order, [*shares, 0], strict=False)):
         if shared > stack[-1].depth:
             stack.append(_Node(shared, place, parent=stack[-1]))
             stack[-2].children.append(stack[-1])

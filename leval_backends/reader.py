@@ -17,15 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """What decoding and scoring have in common.
-
-    Attributes:
-        model: A causal language model of transformers.
-        reuse: What `reuse.examine` found.
-        head: The model's last layer.
-        settings: Bounds on chunks and batches.
-        counters: Where tokens and failures are counted.
-    """
+    """What decoding and scoring have in common; `model` is a causal one of transformers."""
 
     model: Any
     reuse: Reuse
@@ -63,14 +55,8 @@ class PathReader:
     ) -> list[int]:
         """Bring the path to `prompt[:length]`, keeping the positions before `start`.
 
-        Args:
-            prompt: Token ids.
-            start: Positions that the path shares with the prompt.
-            length: Tokens of the prompt, all that the path has afterwards.
-            read: Computes a chunk, given its tokens and the position of the first.
-
-        Raises:
-            torch.OutOfMemoryError: Not even a chunk of one token fits.
+        A chunk is computed by `read`, given its tokens and the position of the first. Where not
+        even one token fits, running out of memory is raised.
         """
         self._cut(start)
         while len(self.tokens) < length:

@@ -1,13 +1,8 @@
 """Which backends there are, and what others must know of one before it is loaded.
 
 The list is the entry points of the group `lm_eval.models` in pyproject.toml. What a backend is like
-stands in its own class:
-
-    class MyBackend(HFLM):
-        library = "transformers"
-        reads_once = True
-
-and is read from the source text, because importing a backend imports torch.
+stands in the body of its class, for instance `library = "transformers"` and `reads_once = True`; it
+is read from the source text, because importing a backend imports torch.
 """
 
 import ast

@@ -97,11 +97,9 @@ def obstacle(model: Any) -> str:
 
 
 def examine(model: Any, *, share_attention: bool = True) -> Reuse:
-    """Find the best way to share prefixes that gives the model's own answers.
+    """Find the best way to share prefixes that gives the answers of a loaded causal model.
 
-    Args:
-        model: A loaded causal language model of transformers, in evaluation mode.
-        share_attention: False keeps the model's own attention function, whatever it costs.
+    `share_attention=False` keeps the model's own attention function, whatever it costs.
     """
     limit, why = rope_limit(model.config)
     modes = ["split", "copied"]
@@ -133,8 +131,7 @@ def examine(model: Any, *, share_attention: bool = True) -> Reuse:
 def _probe(model: Any, *, split: bool) -> tuple[float, int]:
     """Mean difference to a plain forward pass on a short text, and bytes per position.
 
-    Two rows of unequal length after a shared prefix, then one decoding step: every way in which
-    the cache is used later.
+    Two rows of unequal length after a shared prefix, then one decoding step: all that comes later.
     """
     config = model.config.get_text_config(decoder=True)
     step = max(1, (config.vocab_size - 8) // (_PROBE_LENGTH + 1))
@@ -167,17 +164,16 @@ def forward(
     """One forward pass of rows, padded at the left to the longest.
 
     Args:
-        model: The model.
+        model: Of transformers.
         rows: New tokens of each row.
         past: Cache whose positions come before; rows whose first pass was padded keep those holes.
         run: The part of the model to call, the whole of it by default.
         options: Passed to the model.
     """
     device = input_device(model)
-    run = run or model
     tokens, pads = left_padded(rows, device)
     if past is None:
-        return run(input_ids=tokens, use_cache=False, **options)
+        return (run or model)(input_ids=tokens, use_cache=False, **options)
     if pads is not None:
         past.pads = pads
     before, width = past.get_seq_length(), tokens.shape[1]
@@ -187,7 +183,7 @@ def forward(
         own = torch.arange(before + width, device=device)[None] - past.layers[0].shared_length
         options["attention_mask"] = ((own < 0) | (own >= holes[:, None])).long()
     with attention.attending(past):
-        return run(
+        return (run or model)(
             input_ids=tokens,
             position_ids=positions.clamp(min=0),
             past_key_values=past,

@@ -9,8 +9,6 @@ from leval_border.errors import SettingError, hint, one_of
 from leval_border.settings import Settings, field_names, read
 from resonance_vllm.backend_args import ROPE_PRECISIONS
 
-_GIB = 1 << 30
-
 
 class HFLongSettings(Settings):
     """The arguments that are `hf-long`'s own; text stands for a number, as on a command line.
@@ -38,15 +36,11 @@ class HFLongSettings(Settings):
     @property
     def kv_cache_bytes(self) -> int:
         """`kv_cache_gib` in bytes."""
-        return int(self.kv_cache_gib * _GIB)
+        return int(self.kv_cache_gib * (1 << 30))
 
 
 def split_arguments(given: Mapping[str, Any]) -> tuple[HFLongSettings, dict[str, Any]]:
-    """Our settings, and the arguments that are left for lm-eval's `hf`.
-
-    Raises:
-        SettingError: One of ours has a value that is not allowed.
-    """
+    """Our settings, and the arguments that are left for lm-eval's `hf`."""
     names = field_names(HFLongSettings)
     settings = read(HFLongSettings, {name: given[name] for name in names if name in given})
     if settings.rope_precision is not None:

@@ -52,12 +52,7 @@ class Counters:
                 self._bar = None
 
     def asked(self, plan: Plan, *, generated: int = 0) -> None:
-        """Count what is asked for, in tokens; what is computed is counted as it happens.
-
-        Args:
-            plan: Of the prompts.
-            generated: Tokens to be generated at most, for the progress bar.
-        """
+        """Count prompts that are asked; the bar also expects the tokens `generated` at most."""
         self.prompt_tokens += plan.prompt_tokens
         self.tokens_unique += plan.unique_tokens
         if self._bar is not None:

@@ -1,11 +1,9 @@
 """lm-eval's vLLM backend, the requests of a document side by side.
 
-lm-eval sorts requests by length, which interleaves documents of about the same length, and hands
-them over a batch at a time. vLLM keeps what it has computed of earlier requests in its prefix
-cache, and drops the oldest of it when space is needed: a cache that holds a document or two is then
-empty of each document again when its next question comes. Here the engine is given all requests at
-once, sorted by their tokens; it admits them in that order, so that a document stays cached from its
-first question to its last.
+lm-eval sorts requests by length, which interleaves documents of about the same length, so that a
+cache that holds a document or two has dropped each again when its next question comes. Here the
+engine is given all requests at once, sorted by their tokens; it admits them in that order, so that
+a document stays cached from its first question to its last.
 """
 
 from collections.abc import Sequence
@@ -34,9 +32,6 @@ class VLLMLong(VLLM):
             1 is lm-eval's default and leaves that to vLLM as `auto` does.
         max_batch_size: As for `vllm`: `max_num_seqs`.
         kwargs: Arguments of `vllm`; `max_num_seqs` goes before both.
-
-    Raises:
-        SettingError: `batch_size` is neither `auto` nor a positive whole number.
     """
 
     library = "vllm"
@@ -58,9 +53,8 @@ class VLLMLong(VLLM):
     def telemetry(self) -> dict[str, Any]:
         """Prompt tokens computed, taken from the cache and unique; tokens generated; seconds.
 
-        As the engine counts them when it first admits a request; what it computes again after it
-        had to take a request's memory away is not in it. `prefix_cache_hit_rate` is the share of
-        the prompt tokens that were in the cache, of the requests that may read it, or None.
+        As the engine counts them when it first admits a request. `prefix_cache_hit_rate` is the
+        share that was in the cache of the prompts that may be read from it, or None.
         """
         work = self.counters.work()
         rate = work["tokens_shared"] / self.tokens_queried if self.tokens_queried else None
@@ -76,15 +70,12 @@ class VLLMLong(VLLM):
         generate: bool = False,
         sampling_params: Any = None,
     ) -> list[Any]:
-        """Ask the engine in the order of the prompts' tokens.
+        """Ask the engine in the order of the prompts' tokens; outputs in that of `requests`.
 
         Args:
             requests: Token ids of each prompt.
             generate: Whether texts are wanted; else the log-probabilities of the prompts.
             sampling_params: vLLM's, one for each prompt or one for all.
-
-        Returns:
-            vLLM's output of each prompt, in the order of `requests`.
         """
         order = reading_order(requests)
         dealt: list[int | None] = [*order]
@@ -114,11 +105,7 @@ class VLLMLong(VLLM):
 
 
 def concurrency(batch_size: str | int) -> int | None:
-    """Requests in the engine at a time at most; None leaves it to vLLM.
-
-    Raises:
-        SettingError: Neither `auto` nor a positive whole number.
-    """
+    """Requests in the engine at a time at most; None leaves it to vLLM."""
     text = str(batch_size)
     if text.split(":")[0] == "auto":
         return None
