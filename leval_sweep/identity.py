@@ -19,17 +19,7 @@ from leval_sweep import smollm2
 from leval_sweep.errors import ModelNotFoundError
 
 # Files of a checkpoint that decide what the model answers: weights, settings, tokenizer, code.
-MODEL_SUFFIXES = (
-    ".json",
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".gguf",
-    ".model",
-    ".txt",
-    ".jinja",
-    ".py",
-)
+SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".gguf", ".model", ".txt", ".jinja", ".py")
 # Below this size hashing is quicker than looking the hash up.
 CACHED_ABOVE_BYTES = 1 << 20
 
@@ -87,7 +77,7 @@ def folder_identity(folder: Path) -> dict[str, str]:
     return {
         path.name: cached_sha256(path)
         for path in sorted(folder.iterdir())
-        if path.is_file() and path.suffix in MODEL_SUFFIXES and not path.name.startswith(".")
+        if path.is_file() and path.suffix in SUFFIXES and not path.name.startswith(".")
     }
 
 
@@ -136,5 +126,5 @@ def folder_hashes(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): cached_sha256(path)
         for path in sorted(folder.rglob("*"))
-        if path.suffix in MODEL_SUFFIXES and path.is_file()
+        if path.suffix in SUFFIXES and path.is_file()
     }
