@@ -42,17 +42,16 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
 
 def _varying(scores: Iterable[Score], runs: Sequence[Run]) -> Mapping[str, list[str]]:
     """`model -> settings` that have several values among its runs of one task."""
-    runs_of: dict[tuple[str, str], set[int]] = defaultdict(set)
+    values: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     for score in scores:
-        runs_of[runs[score.run].model, score.task].add(score.run)
-    varying: dict[str, set[str]] = defaultdict(set)
-    for (model, _), places in runs_of.items():
+        run = runs[score.run]
         for name in BLOCK_SETTINGS:
-            if len({runs[place].settings.get(name, "") for place in places}) > 1:
-                varying[model].add(name)
-    return {
-        model: [name for name in BLOCK_SETTINGS if name in varying[model]] for model, _ in runs_of
-    }
+            values[run.model, name].add((score.task, run.settings.get(name, "")))
+    varying: dict[str, list[str]] = defaultdict(list)
+    for (model, name), of_tasks in values.items():
+        if len(of_tasks) > len({task for task, _ in of_tasks}):
+            varying[model].append(name)
+    return varying
 
 
 def _split_by_data(scores: Sequence[Score], titles: Sequence[str]) -> list[str]:
@@ -61,12 +60,12 @@ def _split_by_data(scores: Sequence[Score], titles: Sequence[str]) -> list[str]:
     A run's label is made of the tasks in dispute alone, so all its tasks stay in one block.
     """
     asked: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for score, title in zip(scores, titles, strict=True):
-        if score.data:
-            asked[title, score.task].add(score.data)
+    with_data = [(score, title) for score, title in zip(scores, titles, strict=True) if score.data]
+    for score, title in with_data:
+        asked[title, score.task].add(score.data)
     labels: dict[int, set[str]] = defaultdict(set)
-    for score, title in zip(scores, titles, strict=True):
-        if score.data and len(asked[title, score.task]) > 1:
+    for score, title in with_data:
+        if len(asked[title, score.task]) > 1:
             labels[score.run].add(score.data)
     return [
         f"{title} · data {'+'.join(sorted(labels[score.run]))}" if score.run in labels else title

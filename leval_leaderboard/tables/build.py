@@ -32,12 +32,12 @@ def build_tables(
     shown = [entry for entry in analysis.entries if entry.score.primary]
     scores = [entry for entry in shown if not entry.is_perplexity]
     tasks = {entry.task for entry in scores} - {""}
-    tables = []
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
+    posgen = [task for task in POSGEN if task in tasks]
+    tables = []
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)
-    posgen = [task for task in POSGEN if task in tasks]
     for title, names in (
         ("PosGen, out-of-distribution accuracy, %", posgen),
         ("Other tasks, %", sorted(tasks - {*closed, *posgen})),
@@ -91,33 +91,19 @@ def _by_length(title: str, entries: Sequence[Entry], notes: tuple[str, ...] = ()
             cells = (Cell(label), *(number_cell(at.get(length)) for length in lengths))
             rows.append(Row(cells, "ours", label, None, score.partial, score.sample))
         blocks.append(Block(name, tuple(rows)))
-    columns = (Column("Method", numeric=False, kind="name"), *map(_length_column, lengths))
+    heads = (Column(length_label(length)) for length in lengths)
+    columns = (Column("Method", numeric=False, kind="name"), *heads)
     return Table(title, columns, tuple(blocks), notes)
-
-
-def _length_column(length: int) -> Column:
-    return Column(length_label(length))
 
 
 def _problem_table(stopped: Sequence[Entry]) -> Table:
     """Runs that have no numbers, and why."""
-    rows = [
-        Row(
-            (
-                Cell(entry.label),
-                Cell(length_label(entry.run.context_length)),
-                Cell(task_label(entry.task) or "–"),
-                Cell(entry.score.status),
-                Cell(entry.score.note, entry=entry),
-            ),
-            "stopped",
-            entry.label,
-            entry.run.context_length,
-        )
-        for entry, *_ in grouped(
-            stopped, lambda entry: (entry.score.run, entry.task, entry.score.note)
-        ).values()
-    ]
+    rows = []
+    for entry, *_ in grouped(stopped, lambda e: (e.score.run, e.task, e.score.note)).values():
+        score, length = entry.score, entry.run.context_length
+        task = task_label(entry.task) or "–"
+        texts = (entry.label, length_label(length), task, score.status, score.note)
+        rows.append(Row(tuple(map(Cell, texts)), "stopped", entry.label, length))
     heads = ("Method", "Ctx", "Task", "State", "Reason")
     columns = tuple(Column(head, numeric=head == "Ctx") for head in heads)
     return Table("Without a number", columns, (Block("", tuple(rows)),))

@@ -2,58 +2,51 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import NamedTuple
 
-from leval_leaderboard.results import Run
+from leval_leaderboard.results import Run, Score
 from leval_leaderboard.tables.entries import Entry
-from leval_leaderboard.tables.model import Cell, emphasis_of
+from leval_leaderboard.tables.model import Cell
+
+NOTHING = Cell("–")
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """An optional column: its head, a run's number, how those of a row are joined, its format."""
 
     head: str
     of: Callable[[Run], float | None]
     join: Callable[[Sequence[float]], float]
-    style: str
+    style: str = ",.0f"
 
 
-def _telemetry(name: str, factor: float = 1.0) -> Callable[[Run], float | None]:
-    def of(run: Run) -> float | None:
-        number = run.telemetry.get(name)
-        return None if number is None else factor * number
-
-    return of
-
-
-def _mean(numbers: Sequence[float]) -> float:
-    return sum(numbers) / len(numbers)
+def _telemetry(name: str, run: Run, factor: float = 1.0) -> float | None:
+    number = run.telemetry.get(name)
+    return None if number is None else factor * number
 
 
 COSTS = {
     "seconds": Cost("Seconds", lambda run: run.seconds, sum, ",.1f"),
-    "tokens_per_second": Cost("Tokens/s", lambda run: run.tokens_per_second, _mean, ",.1f"),
-    "peak_memory": Cost("Peak GiB", _telemetry("peak_memory_bytes", 1 / 2**30), max, ",.1f"),
-    "tokens_prefilled": Cost("Prefilled", _telemetry("tokens_prefilled"), sum, ",.0f"),
-    "tokens_shared": Cost("Shared", _telemetry("tokens_shared"), sum, ",.0f"),
-    "tokens_generated": Cost("Generated", _telemetry("tokens_generated"), sum, ",.0f"),
-    "tokens_unique": Cost("Unique", _telemetry("tokens_unique"), sum, ",.0f"),
+    "tokens_per_second": Cost("Tokens/s", lambda run: run.tokens_per_second, fmean, ",.1f"),
+    "peak_memory": Cost(
+        "Peak GiB", partial(_telemetry, "peak_memory_bytes", factor=1 / 2**30), max, ",.1f"
+    ),
+    **{
+        name: Cost(name.removeprefix("tokens_").capitalize(), partial(_telemetry, name), sum)
+        for name in ("tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique")
+    },
 }
 """Optional columns by their names on the command line."""
 
 
-def number_cell(entry: Entry | None, sole: bool = False) -> Cell:
-    """A score in percent or a perplexity, with its standard error.
-
-    Args:
-        entry: None where nothing was run.
-        sole: whether there is nobody to be ranked against.
-    """
+def number_cell(entry: Entry | None) -> Cell:
+    """A score in percent or a perplexity, with its standard error; a dash for None."""
     if entry is None:
-        return Cell("–")
+        return NOTHING
     score = entry.score
-    if score.value is None or score.status != "done":
+    if score.value is None or not score.finished:
         return Cell(f"({score.status})", entry=entry)
     digits, times = (3, 1.0) if entry.is_perplexity else (2, 100.0)
     return Cell(
@@ -61,53 +54,39 @@ def number_cell(entry: Entry | None, sole: bool = False) -> Cell:
         times * score.value,
         "" if score.stderr is None else f"{times * score.stderr:.{digits}f}",
         entry.mark,
-        "" if sole else emphasis_of(entry.rank),
+        entry.rank or 0,
         entry,
     )
 
 
-@dataclass(frozen=True)
-class Average:
-    """Unweighted mean of several tasks and its standard error, as fractions."""
-
-    value: float
-    stderr: float | None
-
-
-def average_of(entries: Iterable[Entry | None]) -> Average | None:
-    """The average of some entries; None if one of them has no number."""
-    values, squares = [], []
-    for entry in entries:
-        if entry is None or entry.score.value is None or entry.score.status != "done":
-            return None
-        values.append(entry.score.value)
-        squares.append(math.nan if entry.score.stderr is None else entry.score.stderr**2)
-    stderr = math.sqrt(sum(squares)) / len(values)
-    return Average(sum(values) / len(values), stderr if math.isfinite(stderr) else None)
+def average_cell(entries: Sequence[Entry | None]) -> Cell:
+    """Unweighted mean of several tasks and its standard error, %; a dash if one is missing."""
+    scores = [entry.score for entry in entries if entry and entry.score.finished]
+    values = [score.value for score in scores if score.value is not None]
+    if len(values) < len(entries):
+        return NOTHING
+    average = 100 * (sum(values) / len(values))
+    errors = [score.stderr for score in scores if score.stderr is not None]
+    stderr = 100 * (math.sqrt(sum(error**2 for error in errors)) / len(values))
+    known = len(errors) == len(values) and math.isfinite(stderr)
+    return Cell(f"{average:.2f}", average, f"{stderr:.2f}" if known else "")
 
 
-def average_cell(average: Average | None, rivals: Iterable[Average | None]) -> Cell:
-    """An average in percent, ranked among all that stand beside it (itself included)."""
-    if average is None:
-        return Cell("–")
-    values = sorted({round(each.value, 12) for each in rivals if each}, reverse=True)
-    rank = values.index(round(average.value, 12)) + 1 if len(values) > 1 else 0
-    spread = "" if average.stderr is None else f"{100 * average.stderr:.2f}"
-    value = 100 * average.value
-    return Cell(f"{value:.2f}", value, spread, "", emphasis_of(rank), rank=rank)
-
-
-def share_cell(entries: Iterable[Entry], share: Callable[[Entry], float | None]) -> Cell:
-    """Share of all questions of a row, weighted by their number, %."""
-    known = [
-        (part, entry.score.n)
-        for entry in entries
-        if entry.score.status == "done" and entry.score.n and (part := share(entry)) is not None
+def share_cell(entries: Iterable[Entry], share: str) -> Cell:
+    """Share (a field of `Score`) of all questions of a row, weighted by their number, %."""
+    shares = [
+        (part, n) for score, n in _asked(entries) if (part := getattr(score, share)) is not None
     ]
-    if not known:
-        return Cell("–")
-    percent = 100 * sum(part * n for part, n in known) / sum(n for _, n in known)
+    if not shares:
+        return NOTHING
+    percent = 100 * sum(part * n for part, n in shares) / sum(n for _, n in shares)
     return Cell(f"{percent:.1f}", percent)
+
+
+def _asked(entries: Iterable[Entry]) -> list[tuple[Score, int]]:
+    """Scores of what is done, and their numbers of questions."""
+    scores = (entry.score for entry in entries)
+    return [(score, score.n) for score in scores if score.status == "done" and score.n]
 
 
 def cost_cell(entries: Iterable[Entry], cost: Cost) -> Cell:
@@ -115,26 +94,29 @@ def cost_cell(entries: Iterable[Entry], cost: Cost) -> Cell:
     runs = {entry.score.run: entry.run for entry in entries}
     numbers = [number for run in runs.values() if (number := cost.of(run)) is not None]
     if not numbers:
-        return Cell("–")
+        return NOTHING
     value = float(cost.join(numbers))
     return Cell(format(value, cost.style), value)
 
 
 def counts_cell(entries: Iterable[Entry]) -> Cell:
-    """Questions and documents of a task."""
-    counts = {
-        (e.score.n, e.score.clusters) for e in entries if e.score.status == "done" and e.score.n
-    }
+    """Questions and documents of a task: the fewest, and the most where runs differ."""
+    counts = sorted(
+        (n, math.inf if score.clusters is None else score.clusters) for score, n in _asked(entries)
+    )
     texts = [
-        f"{n:g}/{'–' if clusters is None else format(clusters, 'g')}"
-        for n, clusters in sorted(
-            counts, key=lambda pair: (pair[0], math.inf if pair[1] is None else pair[1])
-        )
+        f"{n:g}/{'–' if documents == math.inf else f'{documents:g}'}" for n, documents in counts
     ]
     return Cell(" to ".join(dict.fromkeys([texts[0], texts[-1]])) if texts else "")
 
 
+def chance_of(entries: Iterable[Entry]) -> float | None:
+    """What a guess would score, as a fraction; None where it is not known."""
+    chances = (entry.score.chance for entry in entries)
+    return next((chance for chance in chances if chance is not None), None)
+
+
 def chance_cell(entries: Iterable[Entry]) -> Cell:
     """What a guess would score, %."""
-    chances = [entry.score.chance for entry in entries if entry.score.chance is not None]
-    return Cell(f"{100 * chances[0]:.1f}", 100 * chances[0]) if chances else Cell("")
+    chance = chance_of(entries)
+    return Cell() if chance is None else Cell(f"{100 * chance:.1f}", 100 * chance)

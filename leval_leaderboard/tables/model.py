@@ -1,18 +1,13 @@
 """The table model: what is in a table, with nothing of any output format."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from leval_leaderboard.tables.entries import Entry
 
-Emphasis = Literal["", "best", "second"]
 RowKind = Literal["ours", "published", "info", "stopped"]
 ColumnKind = Literal["name", "length", "task", "average", "more"]
-
-
-def emphasis_of(rank: int | None) -> Emphasis:
-    """Best, second or nothing."""
-    return "best" if rank == 1 else "second" if rank == 2 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +15,33 @@ class Cell:
     """One place of a row: plain text to show, and what is known of it.
 
     `value` and `stderr_text` are in the unit shown (percent for scores); CSV writes the value.
-    `mark` is a short sign explained in the table's notes. `entry` is the score behind a number,
-    or why there is none; `rank` that of a number made of several (an average), 0 without rivals.
+    `mark` is a short sign explained in the table's notes, `rank` 1 for the best and 0 without
+    rivals. `entry` is the score behind a number, or why there is none.
     """
 
     text: str = ""
-    value: float | str | None = None
+    value: float | None = None
     stderr_text: str = ""
     mark: str = ""
-    emphasis: Emphasis = ""
-    entry: Entry | None = None
     rank: int = 0
+    entry: Entry | None = None
+
+    @property
+    def emphasis(self) -> str:
+        """`best`, `second` or empty."""
+        return {1: "best", 2: "second"}.get(self.rank, "")
+
+
+def ranked(cells: Sequence[Cell]) -> list[Cell]:
+    """Cells of one column with their ranks, the highest first; without, where nobody differs."""
+    values = {round(cell.value, 10) for cell in cells if cell.value is not None}
+    order = sorted(values, reverse=True) if len(values) > 1 else []
+    return [
+        replace(cell, rank=order.index(round(cell.value, 10)) + 1)
+        if order and cell.value is not None
+        else cell
+        for cell in cells
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +84,13 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for block in self.blocks:
             for row in block.rows:
-                if len(row.cells) != len(self.columns):
-                    raise ValueError(
-                        f"row of {len(row.cells)} cells in table '{self.title}' of "
-                        f"{len(self.columns)} columns"
-                    )
+                if (width := len(row.cells)) != len(self.columns):
+                    raise ValueError(f"row of {width} cells in table '{self.title}'")
 
     def records(self) -> list[dict[str, object]]:
         """Rows as objects for JSON: numbers of full precision, null where missing."""

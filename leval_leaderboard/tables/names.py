@@ -11,17 +11,20 @@ BESIDE = {name: task.title for name, task in TASKS.items() if not task.in_group}
 
 POSGEN = {f"posgen_{subtask}": title for subtask, title in SUBTASKS.items()}
 
-OTHERS = {
+_LABELS = {
     "ppl_govreport": "GovReport",
     "ppl_proofpile": "Proof-pile",
     "ppl_pg19": "PG19",
     "ppl_pydocs": "Python docs",
+    **CLOSED,
+    **BESIDE,
+    **POSGEN,
 }
 
 
 def task_label(task: str) -> str:
     """Short name of a task for a column head."""
-    return (CLOSED | BESIDE | POSGEN | OTHERS).get(task, task)
+    return _LABELS.get(task, task)
 
 
 def length_label(length: float | None) -> str:

@@ -13,13 +13,20 @@ from leval_leaderboard.results.posgen import (
     Experiment,
     Place,
 )
-from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table, emphasis_of
+from leval_leaderboard.tables.blocks import counted
+from leval_leaderboard.tables.cells import NOTHING
+from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table, ranked
 from leval_leaderboard.tables.provenance import machine, provenance_notes
 from leval_leaderboard.tables.published import SOURCE, TABLE_1
 from leval_tasks.metadata import Subtask
 
-PUBLISHED = dict(zip(ENCODINGS, TABLE_1.values(), strict=True))
-"""The paper's rows by our names; both stand in its order."""
+NOTES = (
+    "Accuracy on tokens past the training length, %; ID: on tokens within it; ± standard deviation "
+    "over seeds",
+    f"not learned: in-distribution accuracy below {LEARNED:g}%; such a number says nothing of "
+    "longer sequences and is not compared",
+    "Bold, underlined: best and second among what was learned in a block",
+)
 
 
 def posgen_table(experiments: Sequence[Experiment]) -> Table:
@@ -27,55 +34,43 @@ def posgen_table(experiments: Sequence[Experiment]) -> Table:
     columns = [Column("Encoding", numeric=False), Column("Seeds")]
     for title in SUBTASKS.values():
         columns += [Column(title), Column(f"{title} ID")]
-    blocks = [_block(experiment) for experiment in experiments]
-    notes = [
-        "Accuracy on tokens past the training length, %; ID: on tokens within it; ± standard "
-        "deviation over seeds",
-        f"not learned: in-distribution accuracy below {LEARNED:g}%; such a number says nothing of "
-        "longer sequences and is not compared",
-        "Bold, underlined: best and second among what was learned in a block",
-    ]
-    notes += [_distance(experiment) for experiment in experiments]
-    notes += [f"† {SOURCE.format('Table 1')}; there ± is the variance over 5 seeds"]
+    notes = [*NOTES, *map(_distance, experiments)]
+    notes.append(f"† {SOURCE.format('Table 1')}; there ± is the variance over 5 seeds")
     for experiment in experiments:
         prefix = f"{experiment.name}: " if len(experiments) > 1 else ""
         notes += [prefix + note for note in _provenance(experiment)]
-    return Table(
-        "PosGen, out-of-distribution accuracy, %",
-        tuple(columns),
-        (*blocks, _published()),
-        tuple(notes),
-    )
+    blocks = (*map(_block, experiments), _published())
+    title = "PosGen, out-of-distribution accuracy, %"
+    return Table(title, tuple(columns), blocks, tuple(notes))
 
 
 def _block(experiment: Experiment) -> Block:
     places = experiment.places
+    past = {key: _past(place) for key, place in places.items()}
+    for subtask in SUBTASKS:
+        learned = [key for key, place in places.items() if key[0] == subtask and place.learned]
+        past |= zip(learned, ranked([past[key] for key in learned]), strict=True)
     rows = []
     for encoding, name in ENCODINGS.items():
-        row = [places.get((subtask, encoding)) for subtask in SUBTASKS]
-        counts = sorted({place.seeds for place in row if place is not None})
-        if not counts:
+        seeds = sorted({place.seeds for (_, each), place in places.items() if each == encoding})
+        if not seeds:
             continue
-        seeds = dict.fromkeys(str(count) for count in (counts[0], counts[-1]))
-        cells = [Cell(name), Cell(" to ".join(seeds))]
-        for subtask, place in zip(SUBTASKS, row, strict=True):
-            learned = [p for (s, _), p in places.items() if s == subtask and p.learned]
-            cells += [Cell("–"), Cell("–")] if place is None else _cells(place, learned)
+        cells = [Cell(name), Cell(" to ".join(dict.fromkeys((f"{seeds[0]}", f"{seeds[-1]}"))))]
+        for subtask in SUBTASKS:
+            cells += [past.get((subtask, encoding), NOTHING), NOTHING]
+            if place := places.get((subtask, encoding)):
+                cells[-1] = Cell(f"{place.id_accuracy:.2f}", place.id_accuracy)
         rows.append(Row(tuple(cells)))
     return Block(f"{experiment.name}: {_model(experiment.settings)}", tuple(rows))
 
 
-def _cells(place: Place, learned: Sequence[Place]) -> list[Cell]:
-    """Accuracy past the training length, ranked among what was learned, and within it."""
-    rivals = sorted({rival.ood_accuracy for rival in learned}, reverse=True)
-    ranked = place.learned and len(rivals) > 1
-    rank = rivals.index(place.ood_accuracy) + 1 if ranked else None
-    spread = f"{place.deviation:.2f}" if math.isfinite(place.deviation) else ""
+def _past(place: Place) -> Cell:
+    """Accuracy past the training length; what is said of it stands behind the whole number."""
     mark = "" if place.learned else " (not learned)"
-    if spread:  # what is said of the whole number stands behind the whole number
-        spread, mark = spread + mark, ""
-    ood = Cell(f"{place.ood_accuracy:.2f}", place.ood_accuracy, spread, mark, emphasis_of(rank))
-    return [ood, Cell(f"{place.id_accuracy:.2f}", place.id_accuracy)]
+    text = f"{place.ood_accuracy:.2f}"
+    if math.isfinite(place.deviation):
+        return Cell(text, place.ood_accuracy, f"{place.deviation:.2f}{mark}")
+    return Cell(text, place.ood_accuracy, "", mark)
 
 
 def _published() -> Block:
@@ -83,7 +78,7 @@ def _published() -> Block:
     for name, numbers in TABLE_1.items():
         cells = [Cell(name, mark=" †"), Cell("5", 5.0)]
         for mean, variance in numbers:
-            cells += [Cell(f"{mean:.2f}", mean, f"{variance:.2f}"), Cell("")]
+            cells += [Cell(f"{mean:.2f}", mean, f"{variance:.2f}"), Cell()]
         rows.append(Row(tuple(cells), "published"))
     return Block("2 layers, width 512, modulus 17 (published)", tuple(rows), published=True)
 
@@ -101,9 +96,9 @@ def _distance(experiment: Experiment) -> str:
 
 
 def published_accuracy(encoding: Encoding, subtask: Subtask) -> float:
-    """The paper's out-of-distribution accuracy, %."""
-    mean, _ = PUBLISHED[encoding][list(SUBTASKS).index(subtask)]
-    return mean
+    """The paper's out-of-distribution accuracy, %; its rows and ours stand in one order."""
+    row = dict(zip(ENCODINGS, TABLE_1.values(), strict=True))[encoding]
+    return dict(zip(SUBTASKS, row, strict=True))[subtask][0]
 
 
 def _model(settings: Mapping[str, Any]) -> str:
@@ -112,19 +107,17 @@ def _model(settings: Mapping[str, Any]) -> str:
     if not isinstance(shape, dict) or not isinstance(data, dict):
         return "settings unknown"
     sequences = data.get("train", 10_000)
-    parts = [
-        f"{shape.get('kind')}, {shape.get('layers')} layers, width {shape.get('hidden')}",
-        f"modulus {data.get('modulus', 17)}",
-        f"{sequences:,} sequences" if isinstance(sequences, int) else "",
-        f"{settings.get('epochs')} epochs",
-    ]
-    return ", ".join(part for part in parts if part)
+    count = f"{sequences:,} sequences, " if isinstance(sequences, int) else ""
+    return (
+        f"{shape.get('kind')}, {shape.get('layers')} layers, width {shape.get('hidden')}, "
+        f"modulus {data.get('modulus', 17)}, {count}{settings.get('epochs')} epochs"
+    )
 
 
 def _provenance(experiment: Experiment) -> tuple[str, ...]:
     results = [run.result for run in experiment.runs]
     seconds = [result.seconds for result in results if result.seconds is not None]
-    parts = [f"{len(results)} model{'s' * (len(results) > 1)}, {_model(experiment.settings)}"]
+    parts = [counted(len(results), "model"), _model(experiment.settings)]
     parts += sorted({machine(result.host) for result in results} - {""})
     parts += [f"{sum(seconds) / 60:.0f} minutes, all runs added up"] if seconds else []
     return provenance_notes(

@@ -1,6 +1,7 @@
 """What a table's reader needs to judge or repeat it: commands, versions, seeds and the scale."""
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leval_leaderboard.results import Run
@@ -12,20 +13,16 @@ def provenance_notes(
     seeds: Iterable[object],
     scale: str,
 ) -> tuple[str, ...]:
-    """Notes for below a table; what several runs share is said once.
+    """Notes on some runs, each with a command, versions by name and a seed; `scale` is in words.
 
-    Args:
-        commands: the commands that made the runs.
-        versions: of each run, name -> version.
-        seeds: of each run.
-        scale: how large an experiment this was, in words.
+    What several runs share is said once.
     """
-    known: dict[str, set[str]] = {}
+    known: dict[str, set[str]] = defaultdict(set)
     for mapping in versions:
         for name, version in mapping.items():
             if isinstance(version, str):
-                known.setdefault(str(name), set()).add(version)
-    notes = [f"Made by: {command}" for command in sorted({c for c in commands if c})]
+                known[name].add(version)
+    notes = [f"Made by: {command}" for command in sorted({*commands} - {""})]
     listed = [f"{name} {' and '.join(sorted(each))}" for name, each in sorted(known.items())]
     notes += [f"Versions: {', '.join(listed)}"] if listed else []
     named = sorted({str(seed) for seed in seeds if seed not in (None, "")})
@@ -33,14 +30,8 @@ def provenance_notes(
     return (*notes, f"Scale: {scale}")
 
 
-def run_provenance(runs: Iterable[Run], documents: str) -> tuple[str, ...]:
-    """The same for lm-eval runs: models, precision, machine and the time of all of them.
-
-    Args:
-        runs: the runs that a table rests on.
-        documents: how many documents, in words.
-    """
-    runs = list(runs)
+def run_provenance(runs: Sequence[Run], documents: str) -> tuple[str, ...]:
+    """The same for lm-eval runs: models, precision, documents, machine, the time of all of them."""
     machines = sorted({machine(run.host) for run in runs} - {""})
     dtypes = sorted({run.settings.get("dtype", "") for run in runs} - {""})
     seconds = [run.seconds for run in runs if run.seconds is not None]

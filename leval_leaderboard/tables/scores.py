@@ -1,55 +1,26 @@
 """Tables of scores: a row for each method and context length, a column for each task."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.cells import (
     COSTS,
     average_cell,
-    average_of,
     chance_cell,
+    chance_of,
     cost_cell,
     counts_cell,
     number_cell,
     share_cell,
 )
 from leval_leaderboard.tables.entries import Entry
-from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
+from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table, ranked
 from leval_leaderboard.tables.names import BESIDE, CLOSED, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_block, sizes_of
 
 HIDDEN = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 """Families that no table of several tasks shows: they repeat the token perplexity."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """The entries of a method at one context length; under each heading the last one counts."""
-
-    label: str
-    length: int | None
-    entries: list[Entry]
-    by_heading: dict[str, Entry]
-
-
-def heading(entry: Entry) -> str:
-    """What an entry stands under: the task, and of a perplexity which one and its length."""
-    if entry.score.at is None or not entry.is_perplexity:
-        return task_label(entry.task)
-    kind = entry.score.family.split("_")[0]
-    return f"{task_label(entry.task)} {kind} ppl@{length_label(entry.score.at)}"
-
-
-def lines(entries: Sequence[Entry]) -> list[Line]:
-    """Rows of a block: lengths ascending, methods in the order of the runs."""
-    by_place = grouped(entries, lambda entry: (entry.label, entry.run.context_length))
-    made = [
-        Line(label, length, part, {heading(entry): entry for entry in part})
-        for (label, length), part in by_place.items()
-    ]
-    return sorted(made, key=lambda line: -1 if line.length is None else line.length)
 
 
 def score_table(
@@ -70,25 +41,19 @@ def score_table(
     """
     entries = [entry for entry in entries if entry.task in tasks]
     columns = _columns(entries, tasks)
-    shares = (Column("Cut"), Column("Unparsed"), *(Column(COSTS[name].head) for name in costs))
+    more = [Column("Cut"), Column("Unparsed"), *(Column(COSTS[name].head) for name in costs)]
 
-    def more(line: Line) -> list[Cell]:
-        return [
-            share_cell(line.entries, lambda entry: entry.score.cut),
-            share_cell(line.entries, lambda entry: entry.score.unparsed),
-            *(cost_cell(line.entries, COSTS[name]) for name in costs),
-        ]
+    def more_cells(line: Sequence[Entry]) -> list[Cell]:
+        shares = [share_cell(line, "cut"), share_cell(line, "unparsed")]
+        return shares + [cost_cell(line, COSTS[name]) for name in costs]
 
     blocks = [
-        Block(
-            name,
-            (*_rows(block, columns, more), *_information(block, columns, len(shares))),
-        )
+        Block(name, (*_rows(block, columns, more_cells), *_information(block, columns, len(more))))
         for name, block in grouped(entries, lambda entry: entry.block).items()
     ]
-    has_average = _average_column(columns) is not None
-    notes = table_notes(entries, analysis, average=has_average)
-    return Table(title, (*columns, *shares), tuple(blocks), notes)
+    average = any(column.kind == "average" for column in columns)
+    notes = table_notes(entries, analysis, average)
+    return Table(title, (*columns, *more), tuple(blocks), notes)
 
 
 def leaderboard_table(analysis: Analysis) -> Table:
@@ -105,73 +70,73 @@ def leaderboard_table(analysis: Analysis) -> Table:
 
 
 def _columns(entries: Sequence[Entry], tasks: Sequence[str]) -> list[Column]:
-    """Method, length, and the heads of the entries; an average stands behind the paper's six.
+    """Method, length, and what entries stand under: some tasks in order, then others as they come.
 
-    Args:
-        entries: what stands under the heads.
-        tasks: these come first and in this order, others as they come.
+    An average stands behind the paper's six.
     """
     place = {task: at for at, task in enumerate(tasks)}
-    heads = grouped([entry for entry in entries if entry.task], heading)
-    columns = [_task_column(label, part) for label, part in heads.items()]
+    columns = [
+        Column(label, True, "task", part[0].task, part[0].score.percent == 1, chance_of(part))
+        for label, part in grouped([e for e in entries if e.task], _heading).items()
+    ]
     columns.sort(key=lambda column: place.get(column.task, len(place)))
     if set(CLOSED) <= {column.task for column in columns}:
         columns.insert(len(CLOSED), Column("Avg.", kind="average"))
     return [Column("Method", numeric=False, kind="name"), Column("Ctx", kind="length"), *columns]
 
 
-def _task_column(label: str, entries: Sequence[Entry]) -> Column:
-    chances = [entry.score.chance for entry in entries if entry.score.chance is not None]
-    lower = entries[0].score.percent == 1
-    return Column(label, True, "task", entries[0].task, lower, chances[0] if chances else None)
-
-
-def _average_column(columns: Sequence[Column]) -> int | None:
-    return next((at for at, column in enumerate(columns) if column.kind == "average"), None)
+def _heading(entry: Entry) -> str:
+    """What an entry stands under: the task, and of a perplexity which one and its length."""
+    if entry.score.at is None or not entry.is_perplexity:
+        return task_label(entry.task)
+    kind = entry.score.family.split("_")[0]
+    return f"{task_label(entry.task)} {kind} ppl@{length_label(entry.score.at)}"
 
 
 def _rows(
     block: Sequence[Entry],
     columns: Sequence[Column],
-    more: Callable[[Line], list[Cell]] = lambda line: [],
+    more_cells: Callable[[Sequence[Entry]], list[Cell]] = lambda line: [],
 ) -> list[Row]:
-    """A row for each method and length; averages are ranked among those of one length."""
-    ordered = lines(block)
-    at = _average_column(columns)
-    averages = {}
-    if at is not None:
-        for line in ordered:
-            averages[id(line)] = average_of(line.by_heading.get(task) for task in CLOSED.values())
+    """A row for each length, ascending, and method; averages are ranked among those of one length.
+
+    Under each heading the last entry of a row counts.
+    """
     rows = []
-    for line in ordered:
-        cells = [Cell(line.label), Cell(length_label(line.length))]
-        cells += [number_cell(line.by_heading.get(column.label)) for column in columns[2:]]
-        if at is not None:
-            rivals = [averages[id(other)] for other in ordered if other.length == line.length]
-            cells[at] = average_cell(averages[id(line)], rivals)
-        scores = [entry.score for entry in line.entries]
-        rows.append(
-            Row(
-                (*cells, *more(line)),
-                "stopped" if all(score.status != "done" for score in scores) else "ours",
-                line.label,
-                line.length,
-                scores[0].partial,
-                scores[0].sample,
+    ordered = sorted(block, key=lambda entry: entry.run.context_length or -1)
+    for length, of_length in grouped(ordered, lambda entry: entry.run.context_length).items():
+        lines = grouped(of_length, lambda entry: entry.label)
+        by_heading = [{_heading(entry): entry for entry in line} for line in lines.values()]
+        six = [[under.get(title) for title in CLOSED.values()] for under in by_heading]
+        averages = ranked([average_cell(entries) for entries in six])
+        for (label, line), under, average in zip(lines.items(), by_heading, averages, strict=True):
+            cells = [
+                average if column.kind == "average" else number_cell(under.get(column.label))
+                for column in columns[2:]
+            ]
+            stopped = all(entry.score.status != "done" for entry in line)
+            rows.append(
+                Row(
+                    (Cell(label), Cell(length_label(length)), *cells, *more_cells(line)),
+                    "stopped" if stopped else "ours",
+                    label,
+                    length,
+                    line[0].score.partial,
+                    line[0].score.sample,
+                )
             )
-        )
     return rows
 
 
 def _information(block: Sequence[Entry], columns: Sequence[Column], width: int) -> list[Row]:
-    """Rows below a block: how many questions and documents, and chance."""
+    """Rows below a block, with so many cells left empty: questions and documents, and chance."""
     by_task = grouped(block, lambda entry: entry.task)
     rows = []
     for label, cell_of in (("questions/documents", counts_cell), ("chance", chance_cell)):
         cells = [
-            cell_of(by_task.get(column.task, ())) if column.kind == "task" else Cell("")
+            cell_of(by_task.get(column.task, ())) if column.kind == "task" else Cell()
             for column in columns[1:]
         ]
         if any(cell.text for cell in cells):
-            rows.append(Row((Cell(label), *cells, *[Cell("")] * width), "info"))
+            rows.append(Row((Cell(label), *cells, *[Cell()] * width), "info"))
     return rows

@@ -235,8 +235,8 @@ SMALL = Table(
         Block(
             "Model_1 & friends",
             (
-                Row((Cell("a|b"), Cell("51.20", 51.2, "1.10", "*", "best"), Cell("50.00", 50.0))),
-                Row((Cell("=1+1"), Cell("49.00", 49.0, "1.20", "?", "second"), Cell("–"))),
+                Row((Cell("a|b"), Cell("51.20", 51.2, "1.10", "*", 1), Cell("50.00", 50.0))),
+                Row((Cell("=1+1"), Cell("49.00", 49.0, "1.20", "?", 2), Cell("–"))),
                 Row((Cell("c"), Cell("(failed)"), Cell("–")), "stopped"),
             ),
         ),

@@ -43,23 +43,12 @@ def load_format(name: str) -> Format:
 
 
 def render(tables: Sequence[Table], name: str) -> str:
-    """Tables in one of the formats.
-
-    Raises:
-        SettingError: unknown format.
-    """
+    """Tables in one of the formats; errors as in `load_format`."""
     return load_format(name).text(tables)
 
 
 def decorated(cell: Cell, escape: Callable[[str], str], best: str, second: str) -> str:
-    """Escaped text of a cell with emphasis around the number and the rest after it.
-
-    Args:
-        cell: of a table.
-        escape: makes text harmless.
-        best: how the best number is written, with `@` for it.
-        second: the same for the second best.
-    """
+    """Escaped text of a cell; `best` and `second` are how such numbers are written, `@` for it."""
     body = escape(cell.text)
     if cell.emphasis and body:
         body = (best if cell.emphasis == "best" else second).replace("@", body)

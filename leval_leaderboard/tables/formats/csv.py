@@ -16,9 +16,7 @@ def escape(text: str) -> str:
 
 
 def csv_text(tables: Sequence[Table]) -> str:
-    """Rows of all blocks below one header; tables must share their columns.
-
-    A number cell writes its value, any other its text.
+    """Rows of all blocks below one header; a number cell writes its value, any other its text.
 
     Raises:
         ValueError: tables with different columns.
@@ -27,19 +25,15 @@ def csv_text(tables: Sequence[Table]) -> str:
         raise ValueError("tables: CSV holds one set of columns; render these one by one")
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    for number, table in enumerate(tables):
-        if number == 0:
-            writer.writerow([escape(column.label) for column in table.columns])
+    writer.writerows([escape(column.label) for column in table.columns] for table in tables[:1])
+    for table in tables:
         for block in table.blocks:
-            for row in block.rows:
-                writer.writerow([_csv_cell(cell) for cell in row.cells])
+            writer.writerows([_csv_cell(cell) for cell in row.cells] for row in block.rows)
     return out.getvalue()
 
 
 def _csv_cell(cell: Cell) -> str:
-    if isinstance(cell.value, float):
-        return repr(cell.value)
-    return escape(cell.text if cell.value is None else cell.value)
+    return escape(cell.text) if cell.value is None else repr(float(cell.value))
 
 
 FORMAT = Format(csv_text, suffix="csv", every_number=True)

@@ -1,30 +1,13 @@
 """A standalone HTML page of plain tables."""
 
+import html
 from collections.abc import Sequence
 
 from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.formats import Format, decorated
-from leval_leaderboard.tables.model import Column, Row, Table
+from leval_leaderboard.tables.model import Row, Table
 
-ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"}
-
-
-def escape(text: str) -> str:
-    """For an HTML text node or a quoted attribute."""
-    return "".join(ESCAPES.get(c, c) for c in plain(text))
-
-
-def html(tables: Sequence[Table]) -> str:
-    """A standalone page of plain tables."""
-    body = "\n".join(_table(table) for table in tables)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Leaderboard</title><style>{_STYLE}</style></head>\n<body>\n{body}</body></html>\n"
-    )
-
-
-_STYLE = (
+STYLE = (
     ":root{color-scheme:light dark}body{font:15px/1.45 system-ui,sans-serif;margin:2rem}"
     "table{border-collapse:collapse;margin:1rem 0}.scroll{overflow-x:auto}"
     "th,td{padding:.25rem .6rem;text-align:left;white-space:nowrap}.number{text-align:right}"
@@ -34,18 +17,34 @@ _STYLE = (
 )
 
 
-def _table(table: Table) -> str:
-    head = "".join(
-        f'<th scope="col"{_number(column)}>{escape(column.label)}</th>' for column in table.columns
+def escape(text: str) -> str:
+    """For an HTML text node or a quoted attribute."""
+    return html.escape(plain(text)).replace("&#x27;", "&#39;")
+
+
+def page(tables: Sequence[Table]) -> str:
+    """A standalone page of plain tables."""
+    body = "\n".join(map(_table, tables))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Leaderboard</title><style>{STYLE}</style></head>\n<body>\n{body}</body></html>\n"
     )
-    width = len(table.columns)
+
+
+def _table(table: Table) -> str:
+    number = [' class="number"' if column.numeric else "" for column in table.columns]
+    head = "".join(
+        f'<th scope="col"{align}>{escape(column.label)}</th>'
+        for align, column in zip(number, table.columns, strict=True)
+    )
     bodies = []
     for block in table.blocks:
-        rows = [_row(row, table.columns) for row in block.rows]
+        rows = [_row(row, number) for row in block.rows]
         if block.title:
-            title = escape(block.title)
-            rows.insert(0, f'<tr><th colspan="{width}" scope="rowgroup">{title}</th></tr>')
-        bodies.append("<tbody>\n" + "\n".join(rows) + "\n</tbody>")
+            span = f'colspan="{len(number)}" scope="rowgroup"'
+            rows.insert(0, f"<tr><th {span}>{escape(block.title)}</th></tr>")
+        bodies.append("\n".join(["<tbody>", *rows, "</tbody>"]))
     notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
     return (
         f'<h2>{escape(table.title)}</h2>\n<div class="scroll"><table>\n'
@@ -54,18 +53,13 @@ def _table(table: Table) -> str:
     )
 
 
-def _number(column: Column) -> str:
-    return ' class="number"' if column.numeric else ""
-
-
-def _row(row: Row, columns: Sequence[Column]) -> str:
+def _row(row: Row, number: Sequence[str]) -> str:
+    marked = ('<span class="best">@</span>', '<span class="second">@</span>')
     cells = "".join(
-        f"<td{_number(column)}>"
-        + decorated(cell, escape, '<span class="best">@</span>', '<span class="second">@</span>')
-        + "</td>"
-        for cell, column in zip(row.cells, columns, strict=True)
+        f"<td{align}>{decorated(cell, escape, *marked)}</td>"
+        for cell, align in zip(row.cells, number, strict=True)
     )
     return f'<tr class="{row.kind}">{cells}</tr>'
 
 
-FORMAT = Format(html, suffix="html")
+FORMAT = Format(page, suffix="html")

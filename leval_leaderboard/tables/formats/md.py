@@ -16,7 +16,7 @@ def escape(text: str) -> str:
 
 def markdown(tables: Sequence[Table]) -> str:
     """Tables one below the other, each with its notes."""
-    return "\n".join(_table(table) for table in tables)
+    return "\n".join(map(_table, tables))
 
 
 def _table(table: Table) -> str:

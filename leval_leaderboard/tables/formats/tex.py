@@ -7,46 +7,19 @@ from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.formats import Format, decorated
 from leval_leaderboard.tables.model import Table
 
+_CHARACTERS = "\\~^<>|\"'`–—…†·’‘“”"
+_COMMANDS = (
+    "textbackslash textasciitilde textasciicircum textless textgreater textbar textquotedbl "
+    "textquotesingle textasciigrave textendash textemdash ldots textdagger textperiodcentered "
+    "textquoteright textquoteleft textquotedblleft textquotedblright"
+)
+_MATHS = {"±": "\\pm", "×": "\\times", "−": "-", "≤": "\\leq", "≥": "\\geq", "→": "\\rightarrow"}
 ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "$": r"\$",
-    "&": r"\&",
-    "#": r"\#",
-    "%": r"\%",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "'": r"\textquotesingle{}",
-    "`": r"\textasciigrave{}",
-    "-": r"{-}",
-    "[": r"{[}",
-    "]": r"{]}",
-    "*": r"{*}",
-    "?": r"{?}",
-    "!": r"{!}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "−": r"$-$",
-    "–": r"\textendash{}",
-    "—": r"\textemdash{}",
-    "…": r"\ldots{}",
-    "†": r"\textdagger{}",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "·": r"\textperiodcentered{}",
-    "→": r"$\rightarrow$",
-    "’": r"\textquoteright{}",
-    "‘": r"\textquoteleft{}",
-    "“": r"\textquotedblleft{}",
-    "”": r"\textquotedblright{}",
+    **{c: f"\\{c}" for c in "{}$&#%_"},
+    **{c: f"{{{c}}}" for c in "-[]*?!"},
+    **{c: f"\\{name}{{}}" for c, name in zip(_CHARACTERS, _COMMANDS.split(), strict=True)},
+    **{c: f"${maths}$" for c, maths in _MATHS.items()},
 }
-
 _ACCENTS = {
     "\N{COMBINING GRAVE ACCENT}": "`",
     "\N{COMBINING ACUTE ACCENT}": "'",
@@ -56,6 +29,7 @@ _ACCENTS = {
     "\N{COMBINING CARON}": "v",
     "\N{COMBINING CEDILLA}": "c",
 }
+PREAMBLE = "% needs \\usepackage[T1]{fontenc}, \\usepackage{textcomp} and \\usepackage{booktabs}\n"
 
 
 def escape(text: str) -> str:
@@ -76,12 +50,9 @@ def _latex_character(c: str) -> str:
     return f"{{[}}U+{ord(c):04X}{{]}}"
 
 
-PREAMBLE = "% needs \\usepackage[T1]{fontenc}, \\usepackage{textcomp} and \\usepackage{booktabs}\n"
-
-
 def latex(tables: Sequence[Table]) -> str:
     """Tables with booktabs rules for pdflatex, to be included in a document."""
-    return PREAMBLE + "\n".join(_table(table) for table in tables)
+    return PREAMBLE + "\n".join(map(_table, tables))
 
 
 def _table(table: Table) -> str:
