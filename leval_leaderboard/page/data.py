@@ -7,7 +7,6 @@ from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
-from leval_leaderboard.results.chance import CHANCE_NOTE
 from leval_leaderboard.tables import (
     Analysis,
     Block,
@@ -19,6 +18,7 @@ from leval_leaderboard.tables import (
     leaderboard_table,
 )
 from leval_leaderboard.tables.escape import plain
+from leval_tasks.closed.catalog import chance_note
 
 MOST_BASELINES = 16
 """Comparisons with every method as baseline grow with its square; beyond this only the default."""
@@ -62,7 +62,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
         "baselines": {plain(k): plain(v) for k, v in analysis.baselines.items()},
-        "notes": [CHANCE_NOTE] if any(column.chance is not None for column in tasks) else [],
+        "notes": [chance_note()] if any(column.chance is not None for column in tasks) else [],
     }
 
 

@@ -7,8 +7,12 @@ from typing import Any
 from leval_leaderboard.page.data import number, script
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.fields import finite
-from leval_leaderboard.results.rescore import responses_of
-from leval_leaderboard.results.samples import question_key, rows_of_first_filter
+from leval_leaderboard.results.samples import (
+    parsed_lines,
+    question_key,
+    responses_of,
+    rows_of_first_filter,
+)
 
 LONGEST_QUESTION = 2_000
 LONGEST_ANSWER = 1_500
@@ -53,7 +57,7 @@ def _texts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """`key -> [question, gold, document]` and `key -> [answer, extracted, score, ...]`."""
     questions: dict[str, Any] = {}
     answers: dict[str, Any] = {}
-    for row in rows_of_first_filter(path):
+    for row in rows_of_first_filter(parsed_lines(path)):
         key, document, _ = question_key(row)
         doc = _object(row.get("doc"))
         question = _cut(doc.get("question"), LONGEST_QUESTION)

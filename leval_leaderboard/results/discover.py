@@ -8,23 +8,20 @@ from pathlib import Path
 from leval_leaderboard.cell_record import CellRecord, DoneRecord, FailedRecord
 from leval_leaderboard.layout import CELL, DONE, FAILED
 from leval_leaderboard.results.fields import (
+    LONGEST_NAME,
     NewerSchemaError,
     ResultsError,
+    file_in,
     finite,
-    plain_name,
     read_model,
-    read_versioned,
 )
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run, run_of_cell, run_of_results
 
-Found = tuple[Run, list[Path], dict[str, str]]
-"""A run, its results files (newest last), and the SHA-256 promised for each file's name."""
-
 SKIPPED = {"page", "figures"}
 
 
-def find_runs(root: Path) -> Iterator[Found]:
+def find_runs(root: Path) -> Iterator[Run]:
     """Every evaluation below `root`, in a stable order.
 
     A folder with `cell.json` is one of our cells and is not searched further; elsewhere each
@@ -45,75 +42,68 @@ def find_runs(root: Path) -> Iterator[Found]:
             yield _cell(here)
             continue
         below[:] = sorted(name for name in below if name not in SKIPPED and name[0] != ".")
-        for name in sorted(names):
-            if name.startswith("results_") and name.endswith(".json") and inside(here / name, root):
-                yield _plain(here / name), [here / name], {}
+        yield from (_plain(path) for path in _results_files(here, names, root))
 
 
-def inside(path: Path, root: Path) -> bool:
-    """Whether `path`, links resolved, is a regular file below `root`."""
-    real = path.resolve()
-    return real.is_file() and real.is_relative_to(root.resolve())
+def _results_files(folder: Path, names: list[str], root: Path) -> list[Path]:
+    of_lm_eval = [n for n in sorted(names) if n.startswith("results_") and n.endswith(".json")]
+    return [path for name in of_lm_eval if (path := file_in(folder, name, root))]
+
+
+def _unreadable(run_id: str, folder: Path) -> Run:
+    """What stands for a run of which nothing could be read."""
+    return Run(
+        run_id=run_id[:LONGEST_NAME],
+        folder=folder,
+        status="malformed",
+        model="unreadable",
+        method=folder.name[:LONGEST_NAME] or "?",
+    )
 
 
 def _plain(path: Path) -> Run:
     try:
         return run_of_results(read_model(ResultsFile, path), path)
     except ResultsError as error:
-        return _malformed(path.stem, path.parent, str(error))
+        return _unreadable(path.stem, path.parent).stopped("malformed", str(error))
 
 
-def _malformed(run_id: str, folder: Path, reason: str) -> Run:
-    return Run(
-        run_id=run_id[:300], folder=folder, status="malformed", model="unreadable",
-        method=folder.name[:300] or "?", context_length=None, tasks=(), reason=reason[:300],
-    )  # fmt: skip
-
-
-def _cell(folder: Path) -> Found:
+def _cell(folder: Path) -> Run:
     """A cell with its status; what is wrong with it becomes its reason."""
+    run = _unreadable(folder.name, folder)
     try:
-        run = run_of_cell(read_versioned(CellRecord, folder / CELL), folder)
+        run = run_of_cell(read_model(CellRecord, folder / CELL), folder)
+        if (folder / DONE).exists():
+            return _finished(run)
+        if not (folder / FAILED).exists():
+            return run.stopped("unfinished", "not finished")
+        failed = read_model(FailedRecord, folder / FAILED)
+        return run.stopped("failed", f"{failed.kind}: {failed.reason}")
     except NewerSchemaError:
         raise
     except ResultsError as error:
-        return _malformed(folder.name, folder, str(error)), [], {}
-    try:
-        return _finished(run) if (folder / DONE).exists() else (_stopped(run), [], {})
-    except NewerSchemaError:
-        raise
-    except ResultsError as error:
-        return run.stopped("malformed", str(error)), [], {}
+        return run.stopped("malformed", str(error))
 
 
-def _stopped(run: Run) -> Run:
-    """A cell that has no results, and why."""
-    if not (run.folder / FAILED).exists():
-        return run.stopped("unfinished", "not finished")
-    failed = read_model(FailedRecord, run.folder / FAILED)
-    return run.stopped("failed", f"{failed.kind}: {failed.reason}")
-
-
-def _finished(run: Run) -> Found:
+def _finished(run: Run) -> Run:
     """A cell whose marker says that it is done."""
-    folder, where = run.folder, run.folder / DONE
-    done = read_versioned(DoneRecord, where)
+    where = run.folder / DONE
+    done = read_model(DoneRecord, where)
     if done.cell_id != run.run_id:
         raise ResultsError(f"{where}: belongs to another cell than cell.json")
     for name in done.files:
-        if not plain_name(name):
-            raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which is no file name")
-        if not inside(folder / name, folder):
-            raise ResultsError(f"{where}: {name[:80]!r} is missing")
-    names = sorted(done.files) or sorted(path.name for path in folder.iterdir())
-    results = [
-        folder / name
-        for name in names
-        if name.startswith("results_") and name.endswith(".json") and inside(folder / name, folder)
-    ]
+        if file_in(run.folder, name) is None:
+            raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which is no file in there")
+    names = list(done.files) or [path.name for path in run.folder.iterdir()]
+    results = _results_files(run.folder, names, run.folder)
     if not results:
         raise ResultsError(f"{where}: the cell is marked done but has no results_*.json")
-    counted = ((name, finite(value)) for name, value in done.telemetry.items())
-    telemetry = {name: number for name, number in counted if number is not None}
-    ready = replace(run, status="done", seconds=done.seconds, telemetry=telemetry)
-    return ready, results, done.files
+    counted = {name: finite(value) for name, value in done.telemetry.items()}
+    return replace(
+        run,
+        status="done",
+        seconds=done.seconds,
+        telemetry={name: number for name, number in counted.items() if number is not None},
+        results=tuple(results),
+        hashes=done.files,
+    )

@@ -1,14 +1,13 @@
-"""Reading single fields of untrusted JSON: the right type, a finite number, a plain file name."""
+"""Reading single fields of untrusted JSON: the right type, a finite number, a file inside."""
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator
 
 from leval_border.errors import UserError, shown
-from leval_border.settings import sentences
+from leval_border.settings import read
 from leval_leaderboard.layout import SCHEMA_VERSION
 
 LONGEST_NAME = 300
@@ -29,9 +28,9 @@ class Outside(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, populate_by_name=True)
 
 
-def _none_if_wrong(value: object, read: Any) -> Any:
+def _none_if_wrong(value: object, validated: Any) -> Any:
     try:
-        return read(value)
+        return validated(value)
     except ValidationError:
         return None
 
@@ -39,8 +38,8 @@ def _none_if_wrong(value: object, read: Any) -> Any:
 LENIENT = WrapValidator(_none_if_wrong)
 """For a field whose value may be anything at all: None where it is of another type."""
 
-Object = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value)]
-"""An object; null is an empty one."""
+EMPTY_IF_NULL = BeforeValidator(lambda value: {} if value is None else value)
+Object = Annotated[dict[str, Any], EMPTY_IF_NULL]
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -49,34 +48,21 @@ def read_model(model: type[Model], path: Path) -> Model:
     """A JSON file as a typed model.
 
     Raises:
+        NewerSchemaError: a file of ours whose layout is newer than this reader.
         ResultsError: not readable, not JSON, nested too deep, or not what the model says.
     """
-    return _typed(model, read_json(path), path)
-
-
-def read_versioned(model: type[Model], path: Path) -> Model:
-    """A JSON file of ours as a typed model.
-
-    Raises:
-        NewerSchemaError: its layout is newer than this reader.
-        ResultsError: as `read_model`.
-    """
     content = read_json(path)
-    version = content.get("schema_version")
+    version = content.get("schema_version") if "schema_version" in model.model_fields else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise NewerSchemaError(
             f"{path}: schema_version {shown(version)} is newer than {SCHEMA_VERSION}, the newest "
             "this version of leval-harness reads; upgrade leval-harness"
         )
-    return _typed(model, content, path)
-
-
-def _typed(model: type[Model], content: dict[str, Any], path: Path) -> Model:
     try:
-        return model.model_validate(content)
-    except ValidationError as wrong:
-        about = (f"{path}: {each}" for each in sentences(wrong, content))
-        raise ResultsError("\n".join(about)) from None
+        return read(model, content, error=ResultsError)
+    except ResultsError as error:
+        lines = str(error).splitlines()
+        raise ResultsError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -101,10 +87,9 @@ def finite(value: object) -> float | None:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+    if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
         return None
-    number = float(value)
-    return number if math.isfinite(number) and abs(number) <= LARGEST_NUMBER else None
+    return float(value)
 
 
 def pair(value: object) -> tuple[float, float] | None:
@@ -115,11 +100,15 @@ def pair(value: object) -> tuple[float, float] | None:
     return None if top is None or bottom is None or bottom <= 0 else (top, bottom)
 
 
-def plain_name(name: object) -> bool:
-    """Whether `name` is a file name without any folder part, so that joining it stays inside."""
-    return (
-        isinstance(name, str)
-        and 0 < len(name) < LONGEST_NAME
-        and name not in {".", ".."}
-        and not set(name) & set("/\\\0")
-    )
+def file_in(folder: Path, name: str, root: Path | None = None) -> Path | None:
+    """A regular file of a folder by its plain name; None if there is none inside `root`.
+
+    `root` is the folder itself where none is given; a link may not leave it.
+    """
+    path = folder / name
+    try:
+        real, limit = path.resolve(), (root or folder).resolve()
+        is_inside = Path(name).name == name and real.is_file() and real.is_relative_to(limit)
+    except (OSError, ValueError):  # a text that can be no path
+        is_inside = False
+    return path if is_inside else None

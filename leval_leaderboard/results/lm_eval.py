@@ -3,11 +3,11 @@
 import hashlib
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, FiniteFloat
 
-from leval_leaderboard.results.fields import LENIENT, Object, Outside, finite
+from leval_leaderboard.results.fields import EMPTY_IF_NULL, LENIENT, Object, Outside, finite
 
-Number = Annotated[float | None, BeforeValidator(lambda value: finite(value))]
+Number = Annotated[float | None, BeforeValidator(finite)]
 Text = Annotated[str | None, LENIENT]
 Flag = Annotated[bool | None, LENIENT]
 
@@ -39,14 +39,10 @@ class TaskMetadata(Outside):
     settings: Annotated[dict[str, Any] | None, LENIENT] = None
 
 
-def _empty_if_null(value: object) -> object:
-    return {} if value is None else value
-
-
 class TaskConfig(Outside):
     """A task's configuration."""
 
-    metadata: Annotated[TaskMetadata, BeforeValidator(_empty_if_null)] = TaskMetadata()
+    metadata: Annotated[TaskMetadata, EMPTY_IF_NULL] = TaskMetadata()
     metric_list: Any = None
 
     def aggregation(self, metric: str) -> str:
@@ -98,16 +94,20 @@ class ResultsFile(Outside):
     results: Object = Field({})
     groups: Object = Field({})
     group_subtasks: Object = Field({})
-    configs: dict[str, TaskConfig | None] | None = None
+    configs: Annotated[dict[str, Annotated[TaskConfig, EMPTY_IF_NULL]], EMPTY_IF_NULL] = Field({})
     counts: Annotated[
-        dict[str, Annotated[SampleCounts | None, LENIENT]] | None, Field(alias="n-samples")
-    ] = None
+        dict[str, Annotated[SampleCounts | None, LENIENT]], EMPTY_IF_NULL, Field(alias="n-samples")
+    ] = Field({})
     higher_is_better: Object = Field({})
-    config: Annotated[EvaluationConfig, BeforeValidator(_empty_if_null)] = EvaluationConfig()
+    config: Annotated[EvaluationConfig, EMPTY_IF_NULL] = EvaluationConfig()
     model_name: Any = None
     max_length: Any = None
     date: Any = None
-    total_evaluation_time_seconds: Any = None
+    seconds: Annotated[
+        Annotated[FiniteFloat, Field(strict=False)] | None,  # lm-eval writes it as text
+        LENIENT,
+        Field(alias="total_evaluation_time_seconds"),
+    ] = None
     lm_eval_version: Text = None
     transformers_version: Text = None
     git_hash: Text = None
@@ -118,19 +118,7 @@ class ResultsFile(Outside):
 
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""
-        return (self.configs or {}).get(task) or TaskConfig()
-
-    def counts_of(self, task: str) -> SampleCounts:
-        """How many questions a task has."""
-        return (self.counts or {}).get(task) or SampleCounts()
-
-    @property
-    def seconds(self) -> float | None:
-        """How long the evaluation took; lm-eval writes it as text."""
-        try:
-            return finite(float(self.total_evaluation_time_seconds))
-        except (TypeError, ValueError, OverflowError):
-            return None
+        return self.configs.get(task, TaskConfig())
 
     @property
     def versions(self) -> dict[str, str]:

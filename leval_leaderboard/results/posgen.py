@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from leval_leaderboard.results.fields import (
@@ -20,7 +21,7 @@ from leval_leaderboard.results.fields import (
     Outside,
     ResultsError,
     read_json,
-    read_versioned,
+    read_model,
 )
 from leval_tasks.metadata import Subtask
 
@@ -147,7 +148,7 @@ def read_experiment(folder: Path) -> Experiment:
         raise ResultsError(f"{folder}: no finished PosGen run; start one with `posgen train`")
     settings = folder / "settings.json"
     known = read_json(settings) if settings.is_file() else {}
-    runs = (PosGenRun(file.parent, read_versioned(PosGenResult, file)) for file in files)
+    runs = (PosGenRun(file.parent, read_model(PosGenResult, file)) for file in files)
     return Experiment(folder.name, known, tuple(runs))
 
 
@@ -165,16 +166,13 @@ def loss_curve(runs: Sequence[PosGenRun]) -> Curve:
     for run in runs:
         file = run.folder / "metrics.csv"
         try:
-            with file.open(newline="", encoding="utf-8") as stream:
-                rows = [
-                    (float(row["epoch"]), float(row["validation_loss"]))
-                    for row in csv.DictReader(stream)
-                ]
+            rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+            points = [(float(row["epoch"]), float(row["validation_loss"])) for row in rows]
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ResultsError(f"{file}: no validation curve can be read ({error!r})") from error
-        if not rows or not all(math.isfinite(value) for row in rows for value in row):
+        if not points or not np.isfinite(points).all():
             raise ResultsError(f"{file}: empty, or a loss in it is not finite")
-        for epoch, loss in rows:
+        for epoch, loss in points:
             losses[epoch].append(loss)
     return dict(sorted(losses.items()))
 

@@ -1,6 +1,7 @@
 """One evaluation as the leaderboard knows it, from a cell of ours or a plain lm-eval file."""
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 from leval_leaderboard.cell_record import CellRecord
 from leval_leaderboard.results.fields import LONGEST_NAME, ResultsError, finite
 from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_tasks.closed.catalog import TASKS
 
 TELEMETRY = (
     "peak_memory_bytes", "tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique",
@@ -27,7 +29,8 @@ class Run:
     `status` is `done`, `failed`, `unfinished` or `malformed`; only `done` runs have numbers, and
     `reason` says why the others have none. `settings` holds what else decides the numbers (backend,
     dtype, seed, ...), so that runs that differ in it are never shown as one. `place` is its
-    place in the config of its sweep, 0 where there is none.
+    place in the config of its sweep, 0 where there is none. `results` are lm-eval's files, newest
+    last; `hashes` the SHA-256 promised for each file's name.
     """
 
     run_id: str
@@ -35,8 +38,8 @@ class Run:
     status: str
     model: str
     method: str
-    context_length: int | None
-    tasks: tuple[str, ...]
+    context_length: int | None = None
+    tasks: tuple[str, ...] = ()
     reason: str = ""
     limit: float | None = None
     num_docs: float | None = None
@@ -49,26 +52,48 @@ class Run:
     seconds: float | None = None
     telemetry: Mapping[str, float] = field(default_factory=dict)
     place: int = 0
+    results: tuple[Path, ...] = ()
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     def stopped(self, status: str, reason: str, tasks: tuple[str, ...] | None = None) -> "Run":
         """The same run, or some of its tasks, without numbers, and why."""
         tasks = self.tasks if tasks is None else tasks
         return dataclasses.replace(self, status=status, reason=reason[:LONGEST_NAME], tasks=tasks)
 
+    def is_partial(self, task: str, stated: bool | None = None) -> bool:
+        """Whether questions were left out; older results do not state whether documents were."""
+        fewer_documents = self.num_docs is not None and task in TASKS
+        return self.limit is not None or (fewer_documents if stated is None else stated)
+
+    def check_unaltered(self, path: Path) -> None:
+        """Refuse a file of the run whose SHA-256 is not the one promised, if one was.
+
+        Raises:
+            ResultsError: it was altered after the run, or cannot be read.
+        """
+        if path.name not in self.hashes:
+            return
+        try:
+            with path.open("rb") as content:
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:
+            raise ResultsError(f"{path}: not readable ({error})") from error
+        if digest != self.hashes[path.name]:
+            raise ResultsError(f"{path.name}: altered after the run (SHA-256 differs)")
+
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens read and written, over the seconds that the backend measured or else all."""
-        tokens = sum(
-            self.telemetry.get(f"tokens_{what}", 0.0) for what in ("prefilled", "generated")
-        )
-        seconds = self.telemetry.get("seconds") or self.seconds
+        known = self.telemetry
+        tokens = known.get("tokens_prefilled", 0.0) + known.get("tokens_generated", 0.0)
+        seconds = known.get("seconds") or self.seconds
         return tokens / seconds if tokens and seconds else None
 
 
 def _settings(**values: object) -> dict[str, str]:
     """Settings as short canonical strings; empty ones are left out."""
     return {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        name: value[:LONGEST_NAME] if isinstance(value, str) else json.dumps(value, sort_keys=True)
         for name, value in values.items()
         if value not in (None, "", {}, [])
     }
@@ -91,12 +116,12 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
         num_docs=finite(metadata.get("num_docs")),
         baseline=(cell.baseline or "")[:LONGEST_NAME] or None,
         settings=_settings(
-            backend=model.backend[:LONGEST_NAME],
-            dtype=model.dtype[:LONGEST_NAME],
-            revision=(model.revision or "")[:LONGEST_NAME],
+            backend=model.backend,
+            dtype=model.dtype,
+            revision=model.revision,
             model_args=model.args,
             rope=method.rope_parameters,
-            rope_precision=method.rope_precision[:LONGEST_NAME],
+            rope_precision=method.rope_precision,
             **{name: metadata.get(name) for name in TASK_SETTINGS},
             num_fewshot=cell.num_fewshot,
             gen_kwargs=cell.gen_kwargs,
@@ -123,9 +148,7 @@ def run_of_results(file: ResultsFile, where: Path) -> Run:
     """
     if not file.results:
         raise ResultsError(f"{where}: no 'results'; this is not a results file of lm-eval")
-    config = file.config
-    args = config.arguments
-    rope = config.rope
+    config, args, rope = file.config, file.config.arguments, file.config.rope
     method, factor = str(rope.get("rope_type") or "as shipped"), finite(rope.get("factor"))
     length = finite(args.get("context_length") or file.max_length)
     model = file.model_name or args.get("pretrained") or config.model or "model"
@@ -144,4 +167,5 @@ def run_of_results(file: ResultsFile, where: Path) -> Run:
         created=str(file.date or "")[:40],
         versions=file.versions,
         seconds=file.seconds,
+        results=(where,),
     )

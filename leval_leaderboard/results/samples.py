@@ -3,10 +3,10 @@
 A samples file repeats whole prompts, so it is read line by line and only numbers are kept.
 """
 
-import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,10 @@ from leval_leaderboard.results.fields import ResultsError, finite, pair
 
 FLAGS = ("unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens")
 NOT_SCORES = {*FLAGS, "right", "wrong"}
-
+MISSING = (math.nan, math.nan)
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int32]
-
-
-class Names:
-    """Names of questions and documents as numbers, so that millions of samples stay small."""
-
-    def __init__(self) -> None:
-        self._codes: dict[str, int] = {}
-
-    def codes(self, names: Iterable[str]) -> Codes:
-        """A number for each name, the same one in every call, from 0 in the order they come."""
-        known = self._codes
-        return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +55,16 @@ class Samples:
     """The numbers of one task of one run; arrays `[n]`, a place a question.
 
     `questions` and `clusters` are numbers for names, the same in all runs. `metrics` holds
-    numerators and denominators, NaN where a question has none. `path` is the file with the texts.
+    numerators and denominators `[2, n]`, NaN where a question has none, `means` those of `FLAGS`.
+    `bad` counts lines that are not JSON. `path` is the file with the texts.
     """
 
     path: Path
     questions: Codes
     clusters: Codes
-    metrics: Mapping[str, tuple[Floats, Floats]]
+    metrics: Mapping[str, Floats]
+    means: Mapping[str, float]
+    bad: int
 
     def ratios(self, metric: str) -> Ratios | None:
         """A metric of the questions that have it; None if it was not logged."""
@@ -84,38 +75,8 @@ class Samples:
         return ratios if known.all() else ratios.take(known)
 
 
-@dataclass
-class LoggedSamples:
-    """A samples file while it is read and checked, a position a question.
-
-    `metrics[name]` has `(numerator, denominator)` a question; a score's denominator is 1. A
-    question without a usable number for a metric has None there.
-    """
-
-    questions: list[str] = field(default_factory=list)
-    clusters: list[str] = field(default_factory=list)
-    golds: list[str] = field(default_factory=list)
-    metrics: dict[str, list[tuple[float, float] | None]] = field(default_factory=dict)
-    flags: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FLAGS})
-    bad: int = 0
-    sha256: str = ""
-
-    def compact(self, path: Path, names: Names) -> Samples:
-        """What is kept of the file."""
-        pairs = {
-            metric: np.array([pair or (np.nan, np.nan) for pair in column]).reshape(-1, 2)
-            for metric, column in self.metrics.items()
-        }
-        return Samples(
-            path,
-            names.codes(self.questions),
-            names.codes(self.clusters),
-            {metric: (both[:, 0].copy(), both[:, 1].copy()) for metric, both in pairs.items()},
-        )
-
-
 def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The objects of a JSONL file, None for a line that is none.
+    """The objects of a JSONL file, None for a line that is none; blank lines are passed over.
 
     Raises:
         ResultsError: the file cannot be read.
@@ -123,27 +84,13 @@ def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
     try:
         with path.open("rb") as lines:
             for line in lines:
-                yield parse_line(line)
+                if line.strip():
+                    yield _parsed(line)
     except OSError as error:
         raise ResultsError(f"{path}: not readable ({error})") from error
 
 
-def rows_of_first_filter(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a samples file; where several filters were logged, the first one's.
-
-    Raises:
-        ResultsError: the file cannot be read.
-    """
-    chosen: object = None
-    for row in parsed_lines(path):
-        if row is not None:
-            chosen = row.get("filter") if chosen is None else chosen
-            if row.get("filter") == chosen:
-                yield row
-
-
-def parse_line(line: bytes) -> dict[str, Any] | None:
-    """One JSONL line as an object, or None."""
+def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -151,77 +98,115 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def question_key(row: dict[str, Any]) -> tuple[str, str, str]:
-    """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
+def rows_of_first_filter(lines: Iterable[dict[str, Any] | None]) -> Iterator[dict[str, Any]]:
+    """The objects among parsed lines; where several filters were logged, the first one's."""
+    chosen: object = None
+    for row in lines:
+        if row:
+            chosen = row.get("filter") if chosen is None else chosen
+            if row.get("filter") == chosen:
+                yield row
+
+
+def document_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sample says of its document and question."""
     doc = row.get("doc")
-    doc = doc if isinstance(doc, dict) else {}
-    number = f"{row.get('doc_id')}"[:300]
+    return doc if isinstance(doc, dict) else {}
+
+
+def question_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
+    doc = document_of(row)
     document = doc.get("document_id")
     if not isinstance(document, str | int) or isinstance(document, bool):
+        number = f"{row.get('doc_id')}"[:300]
         return number, number, number
-    cluster = doc.get("cluster", document)
     question = doc.get("question_id")
     key = f"{document}" if question is None else f"{document}#{question}"
-    return key[:300], f"{document}"[:300], f"{cluster}"[:300]
+    return key[:300], f"{document}"[:300], f"{doc.get('cluster', document)}"[:300]
 
 
-def _measured(value: object) -> tuple[float, float] | None:
-    number = finite(value)
-    return pair(value) if number is None else (number, 1.0)
+def gold_of(row: Mapping[str, Any]) -> str | None:
+    """The gold answer of a sample of ours."""
+    gold = document_of(row).get("gold")
+    return gold if isinstance(gold, str) else None
 
 
-def read_samples(path: Path) -> LoggedSamples:
+def responses_of(row: Mapping[str, Any]) -> list[str]:
+    """The model's own texts, one a request: `resps` is a list (a request) of lists (repeats)."""
+    texts = []
+    requests = row.get("resps")
+    for repeats in requests if isinstance(requests, list) else ():
+        first = repeats[0] if isinstance(repeats, list) and repeats else repeats
+        if isinstance(first, list) and first:  # a likelihood with its greedy flag
+            first = first[0]
+        if not isinstance(first, str):
+            return []
+        texts.append(first)
+    return texts
+
+
+def read_samples(path: Path, codes: dict[str, int]) -> Samples:
     """Read the numbers of a samples file.
 
     Where several filters were logged, the first one's rows count.
 
+    Args:
+        path: the file.
+        codes: numbers of the names of questions and documents; new names are added to it.
+
     Raises:
         ResultsError: the file cannot be read, or a question occurs twice.
     """
-    samples = LoggedSamples()
-    digest = hashlib.sha256()
-    chosen: object = None
-    try:
-        with path.open("rb") as lines:
-            for line in lines:
-                digest.update(line)
-                row = parse_line(line) if line.strip() else {}
-                if row is None:
-                    samples.bad += 1
-                    continue
-                if not row:
-                    continue
-                chosen = row.get("filter") if chosen is None else chosen
-                if row.get("filter") == chosen:
-                    _append(samples, row)
-    except OSError as error:
-        raise ResultsError(f"{path}: not readable ({error})") from error
-    if len(set(samples.questions)) != len(samples.questions):
+    questions: list[str] = []
+    clusters: list[str] = []
+    metrics: dict[str, list[tuple[float, float]]] = {}
+    flags: dict[str, list[float]] = {}
+    bad = 0
+
+    def lines() -> Iterator[dict[str, Any] | None]:
+        nonlocal bad
+        for row in parsed_lines(path):
+            bad += row is None
+            yield row
+
+    for seen, row in enumerate(rows_of_first_filter(lines())):
+        question, _, cluster = question_key(row)
+        questions.append(question)
+        clusters.append(cluster)
+        for name in logged_metrics(row):
+            if name not in NOT_SCORES and not name.endswith("_stderr"):
+                column = metrics.setdefault(name[:100], [MISSING] * seen)
+                if len(column) == seen:
+                    column.append(_measured(row.get(name)))
+        for column in metrics.values():
+            if len(column) == seen:
+                column.append(MISSING)
+        for name in FLAGS:
+            if (number := finite(row.get(name))) is not None:
+                flags.setdefault(name, []).append(number)
+    if len(set(questions)) != len(questions):
         raise ResultsError(f"{path}: the same question occurs twice")
-    samples.sha256 = digest.hexdigest()
-    return samples
+    return Samples(
+        path,
+        _coded(questions, codes),
+        _coded(clusters, codes),
+        {metric: np.array(column).reshape(-1, 2).T.copy() for metric, column in metrics.items()},
+        {name: sum(numbers) / len(numbers) for name, numbers in flags.items()},
+        bad,
+    )
 
 
-def _append(samples: LoggedSamples, row: dict[str, Any]) -> None:
-    """Add one sample's numbers."""
-    question, _, cluster = question_key(row)
-    seen = len(samples.questions)
-    samples.questions.append(question)
-    samples.clusters.append(cluster)
-    doc = row.get("doc")
-    gold = doc.get("gold") if isinstance(doc, dict) else None
-    samples.golds.append(gold[:300] if isinstance(gold, str) else "")
-    named = row.get("metrics")
-    names = named if isinstance(named, list) else []
-    for name in names:
-        if not isinstance(name, str) or name in NOT_SCORES or name.endswith("_stderr"):
-            continue
-        column = samples.metrics.setdefault(name[:100], [None] * seen)
-        if len(column) == seen:
-            column.append(_measured(row.get(name)))
-    for column in samples.metrics.values():
-        if len(column) == seen:
-            column.append(None)
-    for name in FLAGS:
-        number = finite(row.get(name))
-        samples.flags[name].append(float("nan") if number is None else number)
+def _coded(names: list[str], codes: dict[str, int]) -> Codes:
+    return np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
+
+
+def logged_metrics(row: Mapping[str, Any]) -> list[str]:
+    """Names of the metrics that a sample logs."""
+    names = row.get("metrics")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _measured(value: object) -> tuple[float, float]:
+    number = finite(value)
+    return (pair(value) or MISSING) if number is None else (number, 1.0)

@@ -1,8 +1,16 @@
 """One number of one run."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import leval_tasks
 from leval_tasks import metric_names
+
+FAMILY_OF = {
+    file.stem: file.parent.parent.name
+    for file in Path(leval_tasks.__file__).parent.glob("*/tasks/*.yaml")
+}
+"""Each of our tasks and groups, and its family: `closed`, `perplexity` or `posgen`."""
 
 
 def lower_is_better(metric: str) -> bool:

@@ -1,30 +1,47 @@
 """Recompute what the results files claim from the samples that were logged."""
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.results.fields import finite, read_model
+import numpy as np
+from scipy import stats
+
+from leval_leaderboard.results.fields import finite, pair, read_model
 from leval_leaderboard.results.lm_eval import ResultsFile, TaskConfig
 from leval_leaderboard.results.load import Results
-from leval_leaderboard.results.recompute import (
-    OURS,
-    NotRecomputableError,
-    Values,
-    figures,
-    group_figures,
-    logged_values,
+from leval_leaderboard.results.samples import (
+    document_of,
+    gold_of,
+    logged_metrics,
+    parsed_lines,
+    responses_of,
+    rows_of_first_filter,
 )
-from leval_leaderboard.results.rescore import judged_metrics
-from leval_leaderboard.results.samples import rows_of_first_filter
+from leval_leaderboard.results.scores import FAMILY_OF
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.metric_names import SIGN
+from leval_tasks.perplexity.metrics import aggregations
+from leval_tasks.statistics import clustered_stderr, linearised_ratio
 
 MEANS = ("acc", "acc_norm", "exact_match")
 """Metrics that lm-eval averages where a task does not say otherwise."""
+
+Values = Mapping[tuple[str, str], Sequence[Any]]
+"""`(filter, metric)` -> value of each question, None where it has none."""
+
+Possible = list[float | str]
+"""What a figure may be, `N/A` included: one value of our tasks, several of others'."""
+
+NOT_AVAILABLE = "N/A"
+
+
+class NotRecomputableError(ValueError):
+    """A figure that the logged samples do not determine; the message says why."""
 
 
 @dataclass
@@ -44,7 +61,7 @@ class Verification:
         """For `--json`."""
         return asdict(self)
 
-    def compare(self, name: str, stated: Any, again: Callable[[], list[float | None]]) -> None:
+    def compare(self, name: str, stated: Any, again: Callable[[], Possible]) -> None:
         """Note whether a figure is one of those that the samples give."""
         try:
             possible = again()
@@ -53,16 +70,16 @@ class Verification:
             return
         self.checked += 1
         if not any(_agree(value, stated) for value in possible):
-            given = " or ".join("N/A" if v is None else f"{v:.8g}" for v in possible)
+            given = " or ".join(v if isinstance(v, str) else f"{v:.8g}" for v in possible)
             self.differences.append(
                 f"{name}: samples give {given}, the results file says {stated!r}"
             )
 
 
-def _agree(value: float | None, stated: Any) -> bool:
+def _agree(value: float | str, stated: Any) -> bool:
     number = finite(stated)
-    if value is None or number is None:
-        return value is None and stated == "N/A"
+    if isinstance(value, str) or number is None:
+        return value == stated
     return math.isclose(value, number, rel_tol=1e-6, abs_tol=1e-9)
 
 
@@ -72,56 +89,51 @@ def verify(results: Results) -> Verification:
     Args:
         results: what `load_results` read; rows it already refused are reported as differences.
     """
+
+    def name(index: int, task: str, what: str) -> str:
+        run = results.runs[index]
+        return f"{run.model}, {run.method}, {task}, {what} ({run.run_id})"
+
     outcome = Verification()
     refused: set[tuple[int, str, str]] = set()
     for score in results.scores:
-        where = _name(results, score.run, score.task, score.metric)
+        where = name(score.run, score.task, score.metric)
         if score.status == "malformed":
             refused.add((score.run, score.task, score.metric))
             outcome.differences.append(f"{where}: {score.note}")
         elif score.status == "done" and (score.run, score.task) not in results.samples:
             outcome.not_recomputed.append(f"{where}: no samples were logged")
-    logged: dict[int, list[str]] = {}
-    for run, task in results.samples:
-        logged.setdefault(run, []).append(task)
-    for index, tasks in sorted(logged.items()):
-        if results.runs[index].status == "done":
-            _verify_run(results, index, tasks, refused, outcome)
+    files: dict[Path, tuple[int, ResultsFile]] = {}
+    for (index, task), samples in results.samples.items():
+        stamp = samples.path.stem.removeprefix(f"samples_{task}_")
+        path = samples.path.with_name(f"results_{stamp}.json")
+        if path not in files:
+            files[path] = index, read_model(ResultsFile, path)
+        file = files[path][1]
+        config, values = file.config_of(task), _logged_values(samples.path)
+        for metric, chosen, stated in _figures_of(file.results.get(task)):
+            not_computed = stated == NOT_AVAILABLE and (chosen, metric) not in values
+            if not (not_computed or (index, task, metric) in refused):
+                again = partial(_task_figure, task, config, metric, values, chosen, stated)
+                outcome.compare(name(index, task, metric), stated, again)
+        if task in TASKS:
+            _rescore(task, config, samples.path, partial(name, index, task), outcome)
+    for index, file in files.values():
+        for group, members in file.group_subtasks.items():
+            for metric, chosen, stated in _figures_of(file.groups.get(group)):
+                if isinstance(members, list) and members and finite(stated) is not None:
+                    parts = [file.results.get(member) for member in members]
+                    again = partial(_group_figure, f"{metric},{chosen}", parts)
+                    outcome.compare(name(index, group, metric), stated, again)
     return outcome
 
 
-def _name(results: Results, index: int, task: str, metric: str) -> str:
-    run = results.runs[index]
-    return f"{run.model}, {run.method}, {task}, {metric} ({run.run_id})"
-
-
-def _verify_run(
-    results: Results,
-    index: int,
-    tasks: Sequence[str],
-    refused: set[tuple[int, str, str]],
-    outcome: Verification,
-) -> None:
-    """Every figure of every task of one run whose samples are there, and of its groups."""
-
-    def named(task: str, what: str) -> str:
-        return _name(results, index, task, what)
-
-    seen: dict[Path, ResultsFile] = {}
-    for task in tasks:
-        path = results.samples[index, task].path
-        where = path.with_name(f"results_{path.stem.removeprefix(f'samples_{task}_')}.json")
-        file = seen[where] = seen.get(where) or read_model(ResultsFile, where)
-        config = file.config_of(task)
-        values = logged_values(path)
-        for figure in _figures_of(file.results.get(task)):
-            if (index, task, figure[0]) not in refused:
-                name = named(task, figure[0])
-                _verify_figure(name, task, figure, values, config, outcome)
-        if task in TASKS:
-            _rescore(functools.partial(named, task), TASKS[task], path, config, outcome)
-    for file in seen.values():
-        _verify_groups(named, file, outcome)
+def _logged_values(path: Path) -> Values:
+    values: dict[tuple[str, str], list[Any]] = {}
+    for row in filter(None, parsed_lines(path)):
+        for name in logged_metrics(row):
+            values.setdefault((str(row.get("filter")), name), []).append(row.get(name))
+    return values
 
 
 def _figures_of(values: Any) -> Iterator[tuple[str, str, Any]]:
@@ -129,84 +141,118 @@ def _figures_of(values: Any) -> Iterator[tuple[str, str, Any]]:
     for key, value in values.items() if isinstance(values, dict) else ():
         metric, _, chosen = key.partition(",")
         twice = metric.endswith("_stderr_stderr")  # lm-eval's of ours, which it never has
-        if chosen and not (twice and value == "N/A"):
+        if chosen and not (twice and value == NOT_AVAILABLE):
             yield metric, chosen, value
 
 
-def _verify_figure(
-    name: str,
-    task: str,
-    figure: tuple[str, str, Any],
-    values: Values,
-    config: TaskConfig,
-    outcome: Verification,
-) -> None:
-    """One figure; another project's task may aggregate in ways that only its code knows."""
-    (metric, chosen, stated), ours = figure, task.startswith(OURS)
-    if stated == "N/A" and (chosen, metric) not in values:
-        return  # lm-eval's word for a standard error that it did not compute
-
-    def again() -> list[float | None]:
-        possible = figures(task, metric, chosen, values)
-        measured = metric.removesuffix("_stderr")
-        how = config.aggregation(measured) or ("mean" if measured in MEANS else "")
-        if ours or how == "mean" or any(_agree(value, stated) for value in possible):
-            return possible
-        raise NotRecomputableError(f"the task aggregates it by {how or 'its own code'}")
-
-    outcome.compare(name, stated, again)
+def _task_figure(
+    task: str, config: TaskConfig, metric: str, values: Values, chosen: str, stated: Any
+) -> Possible:
+    """What a figure may be; another project's task may aggregate as only its code knows."""
+    is_ours = task in FAMILY_OF or SIGN in metric
+    measured = metric.removesuffix("_stderr")
+    logged = values.get((chosen, metric))
+    if logged is not None:
+        possible = _aggregated(metric, logged, is_ours)
+    elif metric != measured:
+        possible = [_stderr_of_mean(values.get((chosen, measured), ()))]
+    else:
+        raise NotRecomputableError("the samples do not log it")
+    how = config.aggregation(measured) or ("mean" if measured in MEANS else "")
+    if is_ours or how == "mean" or any(_agree(value, stated) for value in possible):
+        return possible
+    raise NotRecomputableError(f"the task aggregates it by {how or 'its own code'}")
 
 
-def _verify_groups(
-    named: Callable[[str, str], str], file: ResultsFile, outcome: Verification
-) -> None:
-    """A group's figures from those of its tasks."""
-    for group, members in file.group_subtasks.items():
-        if not isinstance(members, list) or not members:
-            continue
-        parts = [part for name in members if isinstance(part := file.results.get(name), dict)]
-        for metric, chosen, stated in _figures_of(file.groups.get(group)):
-            if finite(stated) is not None:
-                key = f"{metric},{chosen}"
-                outcome.compare(named(group, metric), stated, functools.partial(_group, key, parts))
+def _aggregated(metric: str, logged: Sequence[Any], is_ours: bool) -> Possible:
+    if metric.endswith("_stderr") and is_ours:
+        return _our_stderr(metric, logged)
+    known = [value for value in logged if value is not None]
+    numbers = [number for value in known if (number := finite(value)) is not None]
+    if known and len(numbers) == len(known):
+        return [statistics.fmean(numbers)]
+    pairs = [both for value in known if (both := pair(value)) is not None]
+    if not known or len(pairs) != len(known):
+        raise NotRecomputableError("its values in the samples are neither numbers nor ratios")
+    value, _ = aggregations(metric)
+    if is_ours:
+        return [value(pairs)]
+    return [value(pairs), value([(-top, bottom) for top, bottom in pairs])]  # log likelihoods
 
 
-def _group(key: str, parts: list[dict[str, Any]]) -> list[float | None]:
+def _our_stderr(metric: str, logged: Sequence[Any]) -> Possible:
+    """Standard errors of our tasks, by document: what is written today, and what once was."""
+    try:
+        if metric == "exact_match_stderr":
+            scores: dict[str, list[float]] = {}
+            for cluster, score in logged:
+                scores.setdefault(str(cluster), []).append(float(score))
+            pairs = [(math.fsum(group), float(len(group))) for group in scores.values()]
+            value: float | str = clustered_stderr(
+                (str(cluster), score) for cluster, score in logged
+            )
+        else:
+            pairs = [(float(top), float(bottom)) for top, bottom in logged if bottom]
+            value = aggregations(metric.removesuffix("_stderr"))[1](logged)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NotRecomputableError(f"its values in the samples are damaged ({error})") from error
+    if isinstance(value, str) or math.isnan(value):
+        return [NOT_AVAILABLE]
+    return [value, value * _sandwich_over_cr2(pairs)]
+
+
+def _sandwich_over_cr2(pairs: Sequence[tuple[float, float]]) -> float:
+    """From CR2 to the sandwich with the factor G/(G-1), which older results files hold."""
+    totals, sizes = np.array(pairs).T
+    ratio, stderr, _ = linearised_ratio(totals, sizes)
+    squares = ((totals - ratio * sizes) ** 2).sum() * len(pairs) / (len(pairs) - 1)
+    return float(np.sqrt(squares) / sizes.sum() / stderr) if stderr else 1.0
+
+
+def _stderr_of_mean(logged: Sequence[Any]) -> float:
+    """lm-eval's standard error of a mean, `s / sqrt(n)`; other ones it draws by bootstrap."""
+    numbers = [number for value in logged if (number := finite(value)) is not None]
+    if len(numbers) < 2 or len(numbers) != len(logged):
+        raise NotRecomputableError("a standard error of something other than a mean of numbers")
+    return float(stats.sem(numbers))
+
+
+def _group_figure(key: str, parts: Sequence[Any]) -> Possible:
+    """A group's figure from those of its tasks: the mean, by task or by question."""
     if "_stderr," in key:
         raise NotRecomputableError("lm-eval's pooled standard error of a group, in no table here")
-    known = [
-        (figure, finite(part.get("sample_len")) or 0.0)
-        for part in parts
-        if (figure := finite(part.get(key))) is not None
-    ]
+    known = [part for part in parts if isinstance(part, dict) and finite(part.get(key)) is not None]
     if not known:
         raise NotRecomputableError("no task of the group has this figure")
-    return list(group_figures(known))
+    figures = [part[key] for part in known]
+    sizes = [finite(part.get("sample_len")) or 0.0 for part in known]
+    plain = statistics.fmean(figures)
+    return [plain, statistics.fmean(figures, sizes)] if math.fsum(sizes) else [plain]
 
 
 def _rescore(
-    named: Callable[[str], str],
-    task: ClosedTask,
-    path: Path,
-    config: TaskConfig,
-    outcome: Verification,
+    name: str, config: TaskConfig, path: Path, named: Callable[[str], str], outcome: Verification
 ) -> None:
     """Judge the logged answers again with the official rule; every metric that follows must fit."""
+    task = TASKS[name]
     end_of_thinking = (config.metadata.settings or {}).get("end_of_thinking")
     end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
     without = 0
-    for row in rows_of_first_filter(path):
-        expected = judged_metrics(task, row, end_of_thinking)
-        if expected is None:
+    for row in rows_of_first_filter(parsed_lines(path)):
+        gold, responses = gold_of(row), responses_of(row)
+        if gold is None or len(responses) < task.prompts:
             without += 1
             continue
+        number = document_of(row).get("question_id")
+        number = number if isinstance(number, int) else 0
         outcome.rescored += 1
-        for metric, value in expected.items():
-            logged = row.get(metric)
-            if metric in row and logged != value:
-                name = named(f"question {row.get('doc_id')}"[:50])
+        for metric, value in task.judged(responses, gold, number, end_of_thinking).items():
+            if metric in row and row[metric] != value:
+                question = named(f"question {row.get('doc_id')}"[:50])
                 outcome.differences.append(
-                    f"{name}: the answer gives {metric} {value}, logged is {logged!r}"[:500]
+                    f"{question}: the answer gives {metric} {value}, logged is {row[metric]!r}"[
+                        :500
+                    ]
                 )
     if without:
         outcome.not_recomputed.append(

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from leval_leaderboard.results.chance import CHANCE_NOTE
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.blocks import PRECISE_SOFTMAX, counted
 from leval_leaderboard.tables.entries import CANNOT_TELL, SIGNIFICANT, Entry
 from leval_leaderboard.tables.names import task_label
+from leval_tasks.closed.catalog import chance_note
 
 
 def table_notes(
@@ -32,7 +32,7 @@ def table_notes(
         "answers in which no option or number was found, %": any(
             score.cut is not None for score in scores
         ),
-        CHANCE_NOTE: any(score.chance is not None for score in scores),
+        chance_note(): any(score.chance is not None for score in scores),
         "softmax: not float32, or not known to be: bfloat16 shifts a perplexity by some tenths of "
         "a percent": any(score.softmax not in PRECISE_SOFTMAX for score in scores),
         "partial: run with a limit, never ranked beside full runs": any(
