@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from leval_leaderboard.statistics.exact import clopper_pearson, mcnemar_exact
-from leval_leaderboard.statistics.holm import holm
-from leval_leaderboard.statistics.paired import sign_flip_p
+from leval_leaderboard.statistics.clustered import clopper_pearson
+from leval_leaderboard.statistics.paired import holm, mcnemar_exact, sign_flip_p
 from leval_tasks.statistics import linearised_ratio
 
 GROUPS = (7, 15, 50, 100)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leval_leaderboard.results.fields import ResultsError, finite, pair
+from leval_leaderboard.statistics.clustered import sums_by_cluster
 
 FLAGS = ("unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens")
 NOT_SCORES = {*FLAGS, "right", "wrong"}
@@ -42,12 +43,9 @@ class Ratios:
         parts = (self.questions, self.clusters, self.numerator, self.denominator)
         return Ratios(*(part[places] for part in parts))
 
-    def by_cluster(self) -> tuple[Codes, Floats, Floats]:
+    def by_cluster(self) -> tuple[npt.NDArray[Any], ...]:
         """Clusters ascending, and the sums of each: `[G]` three times."""
-        names, index = np.unique(self.clusters, return_inverse=True)
-        parts = (self.numerator, self.denominator)
-        top, bottom = (np.bincount(index, weights=part).astype(np.float64) for part in parts)
-        return names, top, bottom
+        return sums_by_cluster(self.clusters, self.numerator, self.denominator)
 
 
 @dataclass(frozen=True, slots=True)

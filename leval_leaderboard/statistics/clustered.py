@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from leval_leaderboard.statistics.exact import clopper_pearson
 from leval_tasks.statistics import Floats, linearised_ratio
 
 Labels = npt.NDArray[np.integer[Any]]
@@ -21,18 +20,35 @@ Labels = npt.NDArray[np.integer[Any]]
 class Estimate:
     """A value with what is known about its uncertainty.
 
-    `stderr`, `low` and `high` are NaN where the data cannot give them (too few documents).
+    `stderr`, `low` and `high` are None where the data cannot give them (too few documents).
     `method` is one of `clustered`, `exact`, `none`.
     """
 
     value: float
-    stderr: float
-    low: float
-    high: float
-    n: int
+    stderr: float | None
+    low: float | None
+    high: float | None
     clusters: int
-    df: float
     method: str
+
+
+def known(number: float) -> float | None:
+    """None where a number could not be computed."""
+    return float(number) if math.isfinite(number) else None
+
+
+def sums_by_cluster(clusters: Labels, *values: Floats) -> tuple[npt.NDArray[Any], ...]:
+    """Clusters ascending, and the sums of each value in them: `[G]` each."""
+    names, index = np.unique(clusters, return_inverse=True)
+    return names, *(np.bincount(index, weights=each).astype(np.float64) for each in values)
+
+
+def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact two-sided binomial interval (Clopper and Pearson 1934); 0 <= successes <= n."""
+    tail = (1 - confidence) / 2
+    low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, n - successes + 1))
+    high = 1.0 if successes == n else float(stats.beta.ppf(1 - tail, successes + 1, n - successes))
+    return low, high
 
 
 def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) -> Estimate:
@@ -50,29 +66,21 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
     Raises:
         ValueError: no question, or a score that is not finite.
     """
-    values = np.asarray(values, dtype=np.float64)
-    if values.size == 0:
-        raise ValueError("values: no question to average; at least one score is needed")
-    if not np.isfinite(values).all():
-        raise ValueError("values: a score is NaN or infinite; scores are numbers from 0 to 1")
-    _, index = np.unique(clusters, return_inverse=True)
-    groups = int(index.max()) + 1
-    sizes = np.bincount(index, minlength=groups).astype(np.float64)
-    totals: Floats = np.bincount(index, weights=values, minlength=groups).astype(np.float64)
-    n, mean = values.size, float(values.mean())
+    if values.size == 0 or not np.isfinite(values).all():
+        raise ValueError("values: at least one score is needed, and each a number from 0 to 1")
+    _, totals, sizes = sums_by_cluster(clusters, values, np.ones(values.size))
+    groups, n, mean = totals.size, values.size, float(values.mean())
     _, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     binary = bool(np.isin(values, (0.0, 1.0)).all())
-    if binary and groups == n:
-        low, high = clopper_pearson(int(values.sum()), n, confidence)
-        return Estimate(mean, stderr, low, high, n, groups, math.nan, "exact")
-    if binary and mean in (0.0, 1.0):
-        low, high = clopper_pearson(groups if mean == 1.0 else 0, groups, confidence)
-        return Estimate(mean, stderr, low, high, n, groups, math.nan, "exact")
+    if binary and (groups == n or mean in (0.0, 1.0)):
+        successes = int(values.sum()) if groups == n else round(groups * mean)
+        low, high = clopper_pearson(successes, groups, confidence)
+        return Estimate(mean, known(stderr), low, high, groups, "exact")
     if groups < 2:
-        return Estimate(mean, math.nan, math.nan, math.nan, n, groups, math.nan, "none")
+        return Estimate(mean, None, None, None, groups, "none")
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
     low, high = max(0.0, mean - half), min(1.0, mean + half)
-    return Estimate(mean, stderr, low, high, n, groups, df, "clustered")
+    return Estimate(mean, known(stderr), known(low), known(high), groups, "clustered")
 
 
 def estimate_ratio(
@@ -93,7 +101,6 @@ def estimate_ratio(
     Raises:
         ValueError: no document, a number that is not finite, or no tokens.
     """
-    totals, sizes = np.asarray(totals, float), np.asarray(sizes, float)
     if totals.size == 0 or not (np.isfinite(totals).all() and np.isfinite(sizes).all()):
         raise ValueError("totals, sizes: at least one document and finite numbers are needed")
     if (sizes <= 0).any():
@@ -103,14 +110,11 @@ def estimate_ratio(
     method = "clustered" if groups >= 3 else "none"
     stderr = stderr if groups >= 3 else math.nan
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
-    ends = (ratio - half, ratio + half)
-    if exponent is None:
-        return Estimate(ratio, stderr, *ends, int(sizes.sum()), groups, df, method)
-    with np.errstate(over="ignore"):
-        value = float(np.exp(exponent * ratio))
-        low, high = (float(np.exp(exponent * end)) for end in ends)
-    if not math.isfinite(value):
-        raise ValueError(f"totals: {ratio:g} nats a token is more than a float can exponentiate")
-    return Estimate(
-        value, value * exponent * stderr, low, high, int(sizes.sum()), groups, df, method
-    )
+    value, low, high = ratio, ratio - half, ratio + half
+    if exponent is not None:
+        with np.errstate(over="ignore"):
+            value, low, high = (float(np.exp(exponent * each)) for each in (value, low, high))
+        if not math.isfinite(value):
+            raise ValueError(f"totals: {ratio:g} nats a token is more than a float can hold")
+        stderr *= value * exponent
+    return Estimate(value, known(stderr), known(low), known(high), groups, method)

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from leval_leaderboard.statistics.clustered import Labels
-from leval_leaderboard.statistics.exact import mcnemar_exact
+from leval_leaderboard.statistics.clustered import Labels, known, sums_by_cluster
 from leval_tasks.statistics import Floats, linearised_ratio
 
 EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
@@ -22,28 +21,58 @@ FLIPS = 9_999
 POWER = 0.8
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One method against the baseline on the questions both answered.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One method minus the baseline, on the questions that both answered.
 
-    `difference`, `stderr`, `low`, `high` and `detectable` are fractions for scores; for perplexity
-    they are nats a token (negative is better). `p` is not corrected; `smallest_p` is the smallest p
-    that so many documents could give at all.
+    `difference`, `low`, `high` and `detectable` are fractions for scores and nats a token for
+    perplexities (negative is better); None where the documents cannot give them. `smallest_p` is
+    the smallest p that so many documents could give at all. What depends on the other methods that
+    are compared as well is filled in afterwards: `p_holm` is `p` corrected within the task,
+    `threshold` what `smallest_p` has to reach, `mark` a sign for what follows.
     """
 
     difference: float
-    stderr: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float
+    p_holm: float = math.nan
     smallest_p: float
-    test: str
-    n: int
-    clusters: int
+    threshold: float = math.nan
+    mark: str = ""
     wins: int
     ties: int
     losses: int
-    detectable: float
+    detectable: float | None
+
+
+def mcnemar_exact(
+    wins: npt.NDArray[np.int64] | int, losses: npt.NDArray[np.int64] | int
+) -> npt.NDArray[np.float64]:
+    """Two-sided exact p of McNemar's test: `min(1, 2 P(Binomial(w + l, 1/2) <= min(w, l)))`.
+
+    Args:
+        wins: questions only the first method solves; any shape.
+        losses: questions only the second solves; same shape.
+    """
+    wins, losses = np.asarray(wins), np.asarray(losses)
+    tail: npt.NDArray[np.float64] = stats.binom.cdf(np.minimum(wins, losses), wins + losses, 0.5)
+    return np.minimum(1.0, 2 * tail)
+
+
+def holm(p: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Adjusted p values (Holm 1979): compare them with the level itself.
+
+    Args:
+        p: one-dimensional; NaN entries stay NaN and do not count as tests.
+    """
+    raw = np.asarray(p, dtype=np.float64)
+    adjusted = np.full(raw.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(raw))
+    order = tested[np.argsort(raw[tested], kind="stable")]
+    steps = np.arange(order.size, 0, -1)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(raw[order] * steps))
+    return adjusted
 
 
 @functools.lru_cache(maxsize=EXACT_BELOW)
@@ -113,70 +142,60 @@ def detectable_difference(stderr: float, df: float, level: float = 0.05) -> floa
 
 def compare_scores(
     method: Floats, baseline: Floats, clusters: Labels, level: float = 0.05
-) -> Comparison:
+) -> Difference:
     """Compare scores in 0..1 on the same questions, in the same order.
 
     Args:
-        method: `[n]` scores of the method.
+        method: `[n]` scores of the method, n at least 1.
         baseline: `[n]` scores of the baseline.
         clusters: `[n]` integer document labels.
         level: of the interval (two-sided) and of the detectable difference; divide it by the number
             of methods for a Holm-corrected family.
-
-    Raises:
-        ValueError: lengths differ or there is no common question.
     """
-    if not method.size == baseline.size == clusters.size or method.size == 0:
-        raise ValueError(
-            f"method, baseline, clusters: lengths {method.size}, {baseline.size}, {clusters.size}; "
-            "they must be equal and positive"
-        )
-    _, index = np.unique(clusters, return_inverse=True)
-    groups = int(index.max()) + 1
     difference = method - baseline
-    totals: Floats = np.bincount(index, weights=difference, minlength=groups).astype(float)
-    sizes = np.bincount(index, minlength=groups).astype(float)
-    mean, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
-    half = float(stats.t.ppf(1 - level / 2, df)) * stderr if groups > 1 else math.nan
-    wins, losses = int((difference > 0).sum()), int((difference < 0).sum())
+    _, totals, sizes = sums_by_cluster(clusters, difference, np.ones(method.size))
     binary = np.isin(method, (0.0, 1.0)).all() and np.isin(baseline, (0.0, 1.0)).all()
-    if groups == method.size and binary:
-        test, p = "mcnemar", float(mcnemar_exact(wins, losses))
-        least = float(2.0 ** (1 - min(groups, 1000)))
-    else:
-        test, p, least = "sign-flip", float(sign_flip_p(totals)), smallest_p(groups)
-    return Comparison(
-        mean, stderr, mean - half, mean + half, p, least, test, method.size, groups,
-        wins, method.size - wins - losses, losses, detectable_difference(stderr, df, level),
-    )  # fmt: skip
+    mcnemar = bool(binary) and totals.size == method.size
+    return _compared(totals, sizes, difference, level, mcnemar=mcnemar)
 
 
 def compare_perplexities(
     method: Floats, baseline: Floats, sizes: Floats, level: float = 0.05
-) -> Comparison:
+) -> Difference:
     """Compare negative log-likelihoods of the same documents; negative differences are better.
 
     Args:
-        method: `[G]` summed negative log-likelihood of each document, nats.
+        method: `[G]` summed negative log-likelihood of each document, nats; G at least 1.
         baseline: `[G]` the same of the baseline.
         sizes: `[G]` tokens of each document, the same for both (same text, same tokenizer).
         level: of the two-sided interval, which is not given below three documents.
-
-    Raises:
-        ValueError: lengths differ or there is no document.
     """
-    if not method.size == baseline.size == sizes.size or method.size == 0:
-        raise ValueError(
-            f"method, baseline, sizes: lengths {method.size}, {baseline.size}, {sizes.size}; "
-            "they must be equal and positive"
-        )
     totals = method - baseline
-    groups = totals.size
+    return _compared(totals, sizes, -totals, level, fewest=3)
+
+
+def _compared(
+    totals: Floats,
+    sizes: Floats,
+    better: Floats,
+    level: float,
+    *,
+    fewest: int = 2,
+    mcnemar: bool = False,
+) -> Difference:
+    """From sums over documents; `better` is positive for a win, an interval needs the `fewest`."""
     mean, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
-    half = float(stats.t.ppf(1 - level / 2, df)) * stderr if groups >= 3 else math.nan
-    wins, losses = int((totals < 0).sum()), int((totals > 0).sum())
-    return Comparison(
-        mean, stderr, mean - half, mean + half, float(sign_flip_p(totals)), smallest_p(groups),
-        "sign-flip", groups, groups, wins, groups - wins - losses, losses,
-        detectable_difference(stderr, df, level),
-    )  # fmt: skip
+    groups = totals.size
+    half = float(stats.t.ppf(1 - level / 2, df)) * stderr if groups >= fewest else math.nan
+    wins, losses = int((better > 0).sum()), int((better < 0).sum())
+    return Difference(
+        difference=mean,
+        low=known(mean - half),
+        high=known(mean + half),
+        p=float(mcnemar_exact(wins, losses) if mcnemar else sign_flip_p(totals)),
+        smallest_p=2.0 ** (1 - min(groups, 1000)) if mcnemar else smallest_p(groups),
+        wins=wins,
+        ties=better.size - wins - losses,
+        losses=losses,
+        detectable=known(detectable_difference(stderr, df, level)),
+    )

@@ -1,9 +1,10 @@
 """One table model, several renderers; escaping happens at the edge, in the renderer."""
 
+from leval_leaderboard.statistics.paired import Difference
 from leval_leaderboard.tables.analysis import Analysis, analyse
 from leval_leaderboard.tables.build import build_tables
 from leval_leaderboard.tables.details import details_table
-from leval_leaderboard.tables.entries import Difference, Entry
+from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.formats import render
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.scores import leaderboard_table

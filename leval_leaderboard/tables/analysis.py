@@ -11,13 +11,18 @@ import numpy as np
 
 from leval_border.errors import one_of
 from leval_leaderboard.results import Results
+from leval_leaderboard.results.frames import frame_of
 from leval_leaderboard.results.samples import Ratios
 from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.statistics.clustered import Estimate, estimate_mean, estimate_ratio
-from leval_leaderboard.statistics.holm import holm
-from leval_leaderboard.statistics.paired import Comparison, compare_perplexities, compare_scores
+from leval_leaderboard.statistics.paired import (
+    Difference,
+    compare_perplexities,
+    compare_scores,
+    holm,
+)
 from leval_leaderboard.tables.blocks import block_titles, method_labels
-from leval_leaderboard.tables.entries import CANNOT_TELL, SIGNIFICANT, Difference, Entry
+from leval_leaderboard.tables.entries import CANNOT_TELL, SIGNIFICANT, Entry
 
 LEVEL = 0.05
 
@@ -47,9 +52,7 @@ class Analysis:
 
     def frame(self) -> Any:
         """The entries as a pandas frame, a row each: the columns of `Results.frame` and more."""
-        from leval_leaderboard.tables.frames import entry_frame
-
-        return entry_frame(self.entries)
+        return frame_of(entry.record() for entry in self.entries)
 
 
 def analyse(results: Results, baseline: str | None = None) -> Analysis:
@@ -85,10 +88,6 @@ def _family(entry: Entry) -> tuple[str, str, str, int | None]:
     return entry.block, entry.task, entry.score.metric, entry.run.context_length
 
 
-def _known(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
-
-
 def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
     """With the standard error and interval that the samples give."""
     score = entry.score
@@ -102,11 +101,9 @@ def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
         return entry  # an aggregation of another task's own: its standard error stands as reported
     return dataclasses.replace(
         entry,
-        score=dataclasses.replace(
-            score, stderr=_known(estimate.stderr), clusters=estimate.clusters
-        ),
-        low=_known(estimate.low),
-        high=_known(estimate.high),
+        score=dataclasses.replace(score, stderr=estimate.stderr, clusters=estimate.clusters),
+        low=estimate.low,
+        high=estimate.high,
         interval=estimate.method,
     )
 
@@ -187,17 +184,22 @@ def _differences(family: list[Entry], base: Entry, results: Results) -> dict[int
         if entry is not base and (ratios := results.ratios(entry.score)) is not None
     ]
     threshold = LEVEL / max(1, len(rivals))
-    metric = base.score.metric
     compared = [
-        (entry, comparison)
+        (entry, difference)
         for entry, ratios in rivals
-        if (comparison := _comparison(metric, ratios, baseline, threshold)) is not None
+        if (difference := _difference(base.score.metric, ratios, baseline, threshold)) is not None
     ]
-    adjusted = holm([comparison.p for _, comparison in compared])
+    adjusted = holm([difference.p for _, difference in compared]).tolist()
     return {
-        id(entry): _difference(comparison, float(p_holm), threshold)
-        for (entry, comparison), p_holm in zip(compared, adjusted, strict=True)
+        id(entry): _marked(difference, p_holm, threshold)
+        for (entry, difference), p_holm in zip(compared, adjusted, strict=True)
     }
+
+
+def _marked(difference: Difference, p_holm: float, threshold: float) -> Difference:
+    mark = SIGNIFICANT if p_holm <= LEVEL else ""
+    mark = CANNOT_TELL if difference.smallest_p > threshold else mark
+    return dataclasses.replace(difference, p_holm=p_holm, threshold=threshold, mark=mark)
 
 
 def _common(method: Ratios, baseline: Ratios) -> tuple[Ratios, Ratios]:
@@ -208,7 +210,7 @@ def _common(method: Ratios, baseline: Ratios) -> tuple[Ratios, Ratios]:
     return method.take(left), baseline.take(right)
 
 
-def _comparison(metric: str, method: Ratios, baseline: Ratios, level: float) -> Comparison | None:
+def _difference(metric: str, method: Ratios, baseline: Ratios, level: float) -> Difference | None:
     method, baseline = _common(method, baseline)
     if not method.questions.size:
         return None
@@ -222,21 +224,3 @@ def _comparison(metric: str, method: Ratios, baseline: Ratios, level: float) -> 
     if not np.array_equal(sizes, base_sizes):
         return None
     return compare_perplexities(tops, base_tops, sizes, level)
-
-
-def _difference(comparison: Comparison, p_holm: float, threshold: float) -> Difference:
-    mark = SIGNIFICANT if p_holm <= LEVEL else ""
-    return Difference(
-        difference=comparison.difference,
-        low=_known(comparison.low),
-        high=_known(comparison.high),
-        p=comparison.p,
-        p_holm=p_holm,
-        smallest_p=comparison.smallest_p,
-        threshold=threshold,
-        mark=CANNOT_TELL if comparison.smallest_p > threshold else mark,
-        wins=comparison.wins,
-        ties=comparison.ties,
-        losses=comparison.losses,
-        detectable=_known(comparison.detectable),
-    )

@@ -1,6 +1,7 @@
 """The long table: one row a number, with everything known about it (the CSV)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from leval_leaderboard.results.runs import TELEMETRY
 from leval_leaderboard.tables.analysis import Analysis
@@ -17,6 +18,7 @@ NUMBERS = (
     "unparsed", "difference", "diff_low", "diff_high", "p", "p_holm", "smallest_p", "wins", "ties",
     "losses", "detectable", "limit", "seconds", "tokens_per_second", *TELEMETRY,
 )  # fmt: skip
+IN_PERCENT = ("value", "stderr", "low", "high", "difference", "diff_low", "diff_high", "detectable")
 COLUMNS = (*TEXT[:6], *NUMBERS, *TEXT[6:])
 NOTES = (
     "Scores, their errors, intervals, differences and detectable differences are percent; "
@@ -24,6 +26,9 @@ NOTES = (
     "are in the metric's unit; difference, its ends and detectable are nats a token (or a word, "
     "a byte, a window, as the metric counts).",
 )
+
+
+Record = Mapping[str, Any]
 
 
 def details_table(analysis: Analysis, published: bool = False) -> Table:
@@ -41,38 +46,19 @@ def details_table(analysis: Analysis, published: bool = False) -> Table:
     return Table("All numbers", columns, tuple(blocks), NOTES)
 
 
-Record = Mapping[str, str | float | None]
-
-
 def _record(entry: Entry, analysis: Analysis) -> Record:
     """What stands in each column."""
-    score, run, difference = entry.score, entry.run, entry.difference
-    times = score.percent
-
-    def shown(number: float | None) -> float | None:
-        return None if number is None else times * number
-
+    score = entry.score
+    record = entry.record()
+    shown = {n: None if record[n] is None else score.percent * record[n] for n in IN_PERCENT}
     return {
+        **record,
+        **shown,
         "origin": "sample" if score.sample else "partial" if score.partial else "ours",
-        "block": entry.block, "model": run.model, "method": entry.label, "task": score.task,
-        "metric": score.metric, "context_length": run.context_length,
-        "value": shown(score.value), "stderr": shown(score.stderr),
-        "low": shown(entry.low), "high": shown(entry.high), "rank": entry.rank,
-        "n": score.n, "clusters": score.clusters, "chance": score.chance, "cut": score.cut,
-        "unparsed": score.unparsed,
-        **({} if difference is None else {
-            "difference": shown(difference.difference), "diff_low": shown(difference.low),
-            "diff_high": shown(difference.high), "p": difference.p, "p_holm": difference.p_holm,
-            "smallest_p": difference.smallest_p, "wins": difference.wins, "ties": difference.ties,
-            "losses": difference.losses, "detectable": shown(difference.detectable),
-        }),
-        "limit": run.limit, "seconds": run.seconds, "tokens_per_second": run.tokens_per_second,
-        **{name: run.telemetry.get(name) for name in TELEMETRY},
-        "status": score.status, "note": score.note, "interval": entry.interval,
-        "mark": entry.mark, "baseline": analysis.baselines[entry.block], "source": score.source,
-        "data": score.data, "python": score.python, "softmax": score.softmax,
-        "run_id": run.run_id, "created": run.created, "command": run.command,
-    }  # fmt: skip
+        "method": entry.label,
+        "baseline": analysis.baselines[entry.block],
+        "run_id": entry.run.run_id,
+    }
 
 
 def _cells(record: Record) -> tuple[Cell, ...]:

@@ -1,6 +1,5 @@
 """Paired differences of perplexity: method against baseline on the same documents, in nats."""
 
-import math
 import re
 from collections.abc import Sequence
 
@@ -160,5 +159,5 @@ def _row(name: str, task: str, metric: str, part: Floats) -> Row:
     return Row(tuple(cells))
 
 
-def _signed(nats: float) -> Cell:
-    return Cell(f"{nats:+.4f}", nats) if math.isfinite(nats) else Cell("–")
+def _signed(nats: float | None) -> Cell:
+    return Cell("–") if nats is None else Cell(f"{nats:+.4f}", nats)

@@ -1,35 +1,14 @@
 """A score with what was learned from comparing it: what tables, figures and page show."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
+from leval_leaderboard.results.frames import score_record
 from leval_leaderboard.results.runs import Run
-from leval_leaderboard.results.scores import Score, lower_is_better
+from leval_leaderboard.results.scores import FAMILY_OF, Score, lower_is_better
+from leval_leaderboard.statistics.paired import Difference
 
 SIGNIFICANT, CANNOT_TELL = "*", "?"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A method minus the baseline of its block, on the questions that both answered.
-
-    `difference`, `low`, `high` (at the corrected level) and `detectable` are fractions for scores
-    and nats a token for perplexities; None where the documents cannot give them. `p_holm` is `p`
-    corrected within the task; `smallest_p` is the smallest that so many documents could give at
-    all, `threshold` what it has to reach. `mark` is `SIGNIFICANT`, `CANNOT_TELL` or empty.
-    """
-
-    difference: float
-    low: float | None
-    high: float | None
-    p: float
-    p_holm: float
-    smallest_p: float
-    threshold: float
-    mark: str
-    wins: int
-    ties: int
-    losses: int
-    detectable: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +53,16 @@ class Entry:
     @property
     def is_perplexity(self) -> bool:
         """Whether it stands in a table of perplexities."""
-        return lower_is_better(self.score.metric) or self.task.startswith("ppl_")
+        return lower_is_better(self.score.metric) or FAMILY_OF.get(self.task) == "perplexity"
+
+    def record(self) -> dict[str, Any]:
+        """Everything known of it, flat; `diff_low` and `diff_high` end the difference."""
+        of_entry = ("block", "label", "low", "high", "interval", "rank")
+        compared = asdict(self.difference) if self.difference else {}
+        ends = {"low": "diff_low", "high": "diff_high"}
+        return {
+            **score_record(self.score, self.run),
+            **{name: getattr(self, name) for name in of_entry},
+            **{ends.get(f.name, f.name): compared.get(f.name) for f in fields(Difference)},
+            "mark": self.mark,
+        }
