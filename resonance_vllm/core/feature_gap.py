@@ -11,20 +11,16 @@ import torch
 from torch import Tensor
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.frequencies import integer_wavelengths, inv_freq
-from resonance_vllm.core.phase import exact_angles, naive_angles
+from resonance_vllm.core.phase import rotation_angles
 from resonance_vllm.core.spec import RopeSpec
 
 
-def rotation_angles(
+def angles_by_feature(
     spec: RopeSpec, dim: int, positions: Tensor, seq_len: int | None = None
 ) -> Tensor:
     """Angles within [0, 2*pi), float64 `[features, positions]`: what Figure 1 draws."""
-    if spec.resonance:
-        angles = exact_angles(positions, integer_wavelengths(spec, dim, seq_len))
-    else:
-        angles = naive_angles(positions, inv_freq(spec, dim, seq_len)).remainder(2 * math.pi)
-    return angles.t().contiguous()
+    angles = rotation_angles(spec, dim, positions, seq_len)
+    return angles.remainder(2 * math.pi).t().contiguous()
 
 
 def feature_gap(
@@ -49,8 +45,8 @@ def feature_gap(
         raise RopeConfigError(
             f"original, factor: {original}, {factor} are not allowed; allowed: at least 1 each"
         )
-    trained = rotation_angles(spec, dim, torch.arange(original), seq_len)
-    tested = rotation_angles(spec, dim, torch.arange(original, int(original * factor)), seq_len)
+    trained = angles_by_feature(spec, dim, torch.arange(original), seq_len)
+    tested = angles_by_feature(spec, dim, torch.arange(original, int(original * factor)), seq_len)
     return torch.stack([gap_of_angles(a, b) for a, b in zip(trained, tested, strict=True)])
 
 
@@ -71,34 +67,3 @@ def gap_of_angles(trained: Tensor, tested: Tensor) -> Tensor:
     after = torch.searchsorted(around, tested).clamp(1, len(around) - 1)
     apart = torch.minimum((tested - around[after - 1]).abs(), (around[after] - tested).abs())
     return 2 * (apart.max() / 2).sin()
-
-
-def cache_gap(cache: Tensor, original: int) -> Tensor:
-    """Feature gap as it stands in a cos/sin table, rounding included.
-
-    Args:
-        cache: `[rows, dim]`, cos of every feature, then sin, any float dtype.
-        original: training length `L`: rows below it are training positions.
-
-    Returns:
-        float64 `[dim/2]`: distance of the stored pairs, exactly 0 where every later pair stands
-        bit for bit among the trained ones.
-    """
-    cos, sin = cache.to(torch.float64).chunk(2, dim=-1)
-    return torch.stack([_pair_gap(cos[:, j], sin[:, j], original) for j in range(cos.shape[1])])
-
-
-def _pair_gap(cos: Tensor, sin: Tensor, original: int) -> Tensor:
-    pairs = torch.stack([cos, sin], dim=-1)
-    trained, tested = pairs[:original].unique(dim=0), pairs[original:].unique(dim=0)
-    if len(tested) == 0:
-        return cos.new_zeros(())
-    order = torch.atan2(trained[:, 1], trained[:, 0]).argsort()
-    trained = trained[order]
-    angles = torch.atan2(trained[:, 1], trained[:, 0])
-    found = torch.searchsorted(angles, torch.atan2(tested[:, 1], tested[:, 0]))
-    count = len(trained)
-    # Neighbours on both sides; rounding can give two stored pairs the same angle, hence three.
-    candidates = trained[torch.stack([found - 1, found, found + 1]) % count]
-    distances = (candidates - tested).pow(2).sum(-1).sqrt()
-    return distances.min(dim=0).values.max()

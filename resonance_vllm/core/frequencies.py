@@ -1,34 +1,33 @@
-"""Frequencies and wavelengths of settings, Resonance included, in float64."""
+"""Frequencies and wavelengths of settings in float64, Resonance included.
+
+Resonance rounds wavelengths to integers (Algorithm 1 of arXiv 2403.00071). Everywhere `dim` is the
+number of rotated dimensions of a head, and `seq_len` the current length in tokens, for `dynamic`
+and `longrope`; None is up to `L`.
+"""
 
 import math
 
+import torch
 from torch import Tensor
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.resonance import round_wavelengths
 from resonance_vllm.core.spec import RopeSpec
+
+# Integers up to here are exact in float64, and no position comes near.
+LONGEST = 2.0**53
 
 
 def inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
-    """Inverse frequencies of a spec, Resonance included.
-
-    Args:
-        spec: the settings.
-        dim: rotated dimensions of a head (`head_dim * partial_rotary_factor`), even.
-        seq_len: current length in tokens, for `dynamic` and `longrope`; None is up to `L`.
-
-    Returns:
-        Radians a token, float64 `[dim/2]` on the CPU, non-increasing for every method but longrope.
+    """Inverse frequencies: radians a token, float64 `[dim/2]` on the CPU.
 
     Raises:
-        RopeConfigError: `dim` does not fit, or the method lacks a setting.
+        RopeConfigError: `dim` is odd or does not fit, or the method lacks a setting.
     """
+    if spec.resonance:
+        return 2 * math.pi / wavelengths(spec, dim, seq_len)
     if dim < 2 or dim % 2:
         raise RopeConfigError(f"dim: {dim} is not allowed; allowed: an even number of at least 2")
-    frequencies = spec.method.frequencies(dim, seq_len)
-    if not spec.resonance:
-        return frequencies
-    return 2 * math.pi / round_wavelengths(frequencies).to(frequencies.dtype)
+    return spec.method.frequencies(dim, seq_len)
 
 
 def wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
@@ -39,28 +38,26 @@ def wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
 
 
 def integer_wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
-    """Resonance wavelengths, int64 `[dim/2]`.
+    """The method's wavelengths as Resonance rounds them, int64 `[dim/2]`."""
+    return round_wavelengths(inv_freq(RopeSpec(spec.method), dim, seq_len))
+
+
+def round_wavelengths(frequencies: Tensor) -> Tensor:
+    """Nearest integer wavelength of each feature, int64 `[dim/2]`, from 1 to 2**53 tokens.
 
     Raises:
-        RopeConfigError: the spec has no Resonance, so its wavelengths are no integers.
+        TypeError: the frequencies are not float64; at long wavelengths float32 rounds to a
+            neighbouring integer.
     """
-    if not spec.resonance:
-        raise RopeConfigError(f"rope_type: {spec.rope_type!r} has no integer wavelengths")
-    if dim < 2 or dim % 2:
-        raise RopeConfigError(f"dim: {dim} is not allowed; allowed: an even number of at least 2")
-    return round_wavelengths(spec.method.frequencies(dim, seq_len))
+    if frequencies.dtype != torch.float64:
+        raise TypeError(f"inv_freq: {frequencies.dtype} given; rounding needs float64")
+    return (2 * math.pi / frequencies).round().clamp(1, LONGEST).to(torch.int64)
 
 
 def critical_dimension(lengths: Tensor, original: int) -> int:
-    """Index of the first feature whose wavelength is at least `L`.
+    """Index of the first feature whose wavelength is at least `L`, or the number of features.
 
-    Args:
-        lengths: wavelengths `[dim/2]` in tokens.
-        original: trained length `L` in tokens.
-
-    Returns:
-        The index, or the number of features if every wavelength is shorter than `L`. Features
-        before it are the paper's pre-critical ones: training has seen them turn once.
+    Features before it are the paper's pre-critical ones: training has seen them turn once.
     """
     reached = (lengths >= original).nonzero()
     return int(reached[0]) if len(reached) else len(lengths)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from leval_border.settings import Settings
-from resonance_vllm.core.errors import RopeConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor as Tensor
@@ -32,9 +31,8 @@ Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
 class Method(Settings):
     """Settings of one method; a subclass is all that the project knows of it.
 
-    Fields are the keys that users write beside `rope_type`, with their ranges. `examples` of a
-    required field stand in for it where a method is only looked at. Resonance is no method: it
-    modifies each of them (`resonance_vllm.core.spec`).
+    Fields are the keys that users write beside `rope_type`, with their ranges. Resonance is no
+    method: it modifies each of them (`resonance_vllm.core.spec`).
     """
 
     name: ClassVar[str]
@@ -72,27 +70,14 @@ class Method(Settings):
         return [key for key in cls.model_fields if key not in common] + common
 
     @classmethod
-    def required(cls) -> list[str]:
-        """Keys that must be given."""
-        return [key for key in cls.key_names() if cls.model_fields[key].is_required()]
-
-    @classmethod
     def example(cls, dim: int) -> dict[str, Any]:
-        """Values for the required keys but `rope_theta`, with `dim` rotated dimensions."""
-        fields = cls.model_fields
-        return {key: (fields[key].examples or [None])[0] for key in cls.required()[:-1]}
+        """The `examples` of required fields, for a look at the method in `dim` dimensions."""
+        return {key: field.examples[0] for key, field in cls.model_fields.items() if field.examples}
 
     @classmethod
     def fill(cls, given: dict[str, Any], original: int, positions: int) -> None:
-        """Add what a model's config says and the user has not written.
-
-        Args:
-            given: keys of this method, without those that are None; changed in place.
-            original: trained length of the model in tokens.
-            positions: its `max_position_embeddings`.
-        """
-        if "original_max_position_embeddings" in cls.model_fields:
-            given.setdefault("original_max_position_embeddings", original)
+        """Add the lengths of a model's config, in tokens, where the user has not written them."""
+        given.setdefault("original_max_position_embeddings", original)
 
     def variant(self) -> str:
         """The name of these settings, without Resonance."""
@@ -114,17 +99,17 @@ class Method(Settings):
     @property
     def extension(self) -> float | None:
         """`s`, where the longest sequence has `L * s` tokens."""
-        return None
+        return getattr(self, "factor", None)
 
     @property
     def extrapolates(self) -> bool:
         """Whether the method may be asked beyond its limit by name: it promises nothing there."""
-        return self.extension is None
+        return getattr(self, "factor", None) is None
 
     @property
     def trained_length(self) -> int | None:
         """`L` in tokens, where the settings hold it."""
-        return None
+        return getattr(self, "original_max_position_embeddings", None)
 
     @property
     def switch_length(self) -> int | None:
@@ -132,14 +117,11 @@ class Method(Settings):
         return None
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """Inverse frequencies without Resonance.
+        """Inverse frequencies without Resonance, float64 `[dim/2]` on the CPU, radians a token.
 
         Args:
             dim: rotated dimensions of a head, even.
             seq_len: current length in tokens; None is up to `L`.
-
-        Returns:
-            Radians a token, float64 `[dim/2]` on the CPU.
 
         Raises:
             RopeConfigError: `dim` does not fit.
@@ -157,10 +139,12 @@ class Method(Settings):
     def length_limit(self, positions: int) -> int:
         """Longest sequence in tokens that the settings are meant for.
 
-        Args:
-            positions: `max_position_embeddings` of the model.
+        With a factor `L * s`, whether the model's `max_position_embeddings` (`positions`) is
+        written scaled or not; without one what the model says.
         """
-        return positions
+        if self.extension is None:
+            return positions
+        return int((self.trained_length or positions) * self.extension)
 
     def at_length(self, length: int) -> "Method":
         """What has these frequencies at one length, for a library that fixes them at start-up."""
@@ -190,20 +174,6 @@ class ScaledMethod(Method):
         default=None, description="Trained length L in tokens."
     )
 
-    @property
-    def extension(self) -> float | None:
-        """`s`."""
-        return self.factor
-
-    @property
-    def trained_length(self) -> int | None:
-        """`L` in tokens, None if not given."""
-        return self.original_max_position_embeddings
-
-    def length_limit(self, positions: int) -> int:
-        """`L * s`, whether `max_position_embeddings` is written scaled or not."""
-        return int((self.original_max_position_embeddings or positions) * self.factor)
-
 
 def plain_frequencies(base: float, dim: int) -> Tensor:
     """`b^(-2j/d)`, float64 `[dim/2]`: plain RoPE (Su et al. 2021)."""
@@ -211,8 +181,3 @@ def plain_frequencies(base: float, dim: int) -> Tensor:
 
     exponents = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim
     return torch.pow(torch.tensor(base, dtype=torch.float64, device="cpu"), -exponents)
-
-
-def missing(key: str, why: str) -> RopeConfigError:
-    """The error for a key that a computation needs."""
-    return RopeConfigError(f"{key}: missing; {why}")

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from resonance_vllm.core.frequencies import integer_wavelengths, inv_freq
+from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import RopeSpec
 
 # Positions built together.
@@ -20,23 +20,30 @@ _BLOCK = 4096
 def exact_angles(
     positions: Tensor, wavelengths: Tensor, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """Angles in [0, 2*pi) of integer wavelengths.
+    """Angles in [0, 2*pi) of integer wavelengths, `[..., features]` radians.
 
     Args:
         positions: non-negative integers `[...]`.
         wavelengths: int64 `[features]` on the same device.
         dtype: of the result; float32 for devices without float64.
-
-    Returns:
-        `[..., features]` radians.
     """
     residues = positions.to(torch.int64).unsqueeze(-1) % wavelengths
     return residues.to(dtype) * (2 * math.pi / wavelengths.to(dtype))
 
 
-def naive_angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    """`position * inv_freq` in the dtype of `frequencies`, `[..., features]` radians."""
-    return positions.to(frequencies.dtype).unsqueeze(-1) * frequencies
+def naive_angles(positions: Tensor, inv_freq: Tensor) -> Tensor:
+    """`position * inv_freq` in the dtype of `inv_freq`, `[..., features]` radians."""
+    return positions.to(inv_freq.dtype).unsqueeze(-1) * inv_freq
+
+
+def rotation_angles(
+    spec: RopeSpec, dim: int, positions: Tensor, seq_len: int | None = None
+) -> Tensor:
+    """Angles in float64, exact with Resonance, `[..., features]` radians."""
+    if spec.resonance:
+        lengths = frequencies.integer_wavelengths(spec, dim, seq_len)
+        return exact_angles(positions, lengths.to(positions.device))
+    return naive_angles(positions, frequencies.inv_freq(spec, dim, seq_len).to(positions.device))
 
 
 def cos_sin(
@@ -49,7 +56,7 @@ def cos_sin(
     """Values of cos and sin for any positions, attention factor included.
 
     Args:
-        spec: the settings; with Resonance the phase is exact.
+        spec: the settings.
         dim: rotated dimensions of a head.
         positions: non-negative integers `[...]`.
         dtype: of the result. The angle is computed in float64, whatever it is.
@@ -58,11 +65,7 @@ def cos_sin(
     Returns:
         Two tensors `[..., dim/2]` on the device of `positions`.
     """
-    if spec.resonance:
-        lengths = integer_wavelengths(spec, dim, seq_len).to(positions.device)
-        angles = exact_angles(positions, lengths)
-    else:
-        angles = naive_angles(positions, inv_freq(spec, dim, seq_len).to(positions.device))
+    angles = rotation_angles(spec, dim, positions, seq_len)
     scale = spec.method.scale()
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
 
@@ -95,12 +98,12 @@ def cos_sin_cache(
     """
     scale = spec.method.scale()
     half = dim // 2
-    frequencies = inv_freq(spec, dim, seq_len).to(device)
     periods = _first_periods(spec, dim, rows, dtype, device, seq_len) if spec.resonance else {}
     slow = [j for j in range(half) if j not in periods]
     rest = torch.tensor(slow, dtype=torch.int64, device=device)
     angle_dtype = torch.float64 if spec.resonance else torch.float32
-    rest_frequencies = frequencies[rest].to(angle_dtype).unsqueeze(1)
+    inv_freq = frequencies.inv_freq(spec, dim, seq_len).to(device)
+    rest_inv_freq = inv_freq[rest].to(angle_dtype).unsqueeze(1)
     cache = torch.empty(rows, dim, dtype=dtype, device=device)
     # Features are contiguous here and positions in the table: blocks keep the transposition local.
     block = torch.empty(dim, min(_BLOCK, rows), dtype=dtype, device=device)
@@ -110,7 +113,7 @@ def cos_sin_cache(
             block = torch.empty(dim, count, dtype=dtype, device=device)
         if len(rest):
             steps = torch.arange(start, start + count, dtype=angle_dtype, device=device)
-            angles = rest_frequencies * steps
+            angles = rest_inv_freq * steps
             block[rest] = (angles.cos() * scale).to(dtype)
             block[half + rest] = (angles.sin() * scale).to(dtype)
         for feature, (length, cos, sin) in periods.items():
@@ -131,24 +134,17 @@ def _first_periods(
 ) -> dict[int, tuple[int, Tensor, Tensor]]:
     """Cos and sin of each feature that comes round within `rows`, one block longer than a period.
 
-    Wavelengths grow geometrically, so this is a small part of the table.
-
-    Returns:
-        feature -> (wavelength, cos, sin).
+    Feature -> (wavelength, cos, sin). Wavelengths grow geometrically, so this is a small part of
+    the table.
     """
     scale = spec.method.scale()
     result = {}
-    for feature, length in enumerate(integer_wavelengths(spec, dim, seq_len).tolist()):
+    for feature, length in enumerate(frequencies.integer_wavelengths(spec, dim, seq_len).tolist()):
         if length >= rows:
             continue
         steps = torch.arange(length, dtype=torch.float64, device=device)
         angles = steps * (2 * math.pi / length)
         cos, sin = (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
-        result[feature] = (length, _repeated(cos, _BLOCK), _repeated(sin, _BLOCK))
+        repeated = torch.arange(length + _BLOCK, device=device) % length
+        result[feature] = (length, cos[repeated], sin[repeated])
     return result
-
-
-def _repeated(period: Tensor, extra: int) -> Tensor:
-    """Literal copies of `period`, at least `extra` longer than it."""
-    copies = 1 + math.ceil(extra / len(period))
-    return period.repeat(copies)[: len(period) + extra]

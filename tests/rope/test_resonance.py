@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.feature_gap import cache_gap, feature_gap, gap_of_angles
+from resonance_vllm.core.feature_gap import feature_gap, gap_of_angles
 from resonance_vllm.core.methods.yarn import Yarn
 from resonance_vllm.core.phase import cos_sin, cos_sin_cache, naive_angles
-from resonance_vllm.core.resonance import round_wavelengths
 from resonance_vllm.core.spec import RopeSpec
 
 BASES = st.floats(50.0, 1e7)
@@ -24,20 +23,45 @@ def resonance_yarn(base=10000.0, factor=8.0, original=4096, *, resonance=True):
     return RopeSpec(yarn, resonance)
 
 
+def cache_gap(cache, original):
+    """Distance of the stored pairs to the nearest trained one: 0 only if it is the same to the bit.
+
+    `cache` holds cos of every feature, then sin; rows below `original` are training positions.
+    """
+    cos, sin = cache.to(torch.float64).chunk(2, dim=-1)
+    return torch.stack([pair_gap(cos[:, j], sin[:, j], original) for j in range(cos.shape[1])])
+
+
+def pair_gap(cos, sin, original):
+    pairs = torch.stack([cos, sin], dim=-1)
+    trained, tested = pairs[:original].unique(dim=0), pairs[original:].unique(dim=0)
+    if len(tested) == 0:
+        return cos.new_zeros(())
+    order = torch.atan2(trained[:, 1], trained[:, 0]).argsort()
+    trained = trained[order]
+    angles = torch.atan2(trained[:, 1], trained[:, 0])
+    found = torch.searchsorted(angles, torch.atan2(tested[:, 1], tested[:, 0]))
+    count = len(trained)
+    # Neighbours on both sides; rounding can give two stored pairs the same angle, hence three.
+    candidates = trained[torch.stack([found - 1, found, found + 1]) % count]
+    distances = (candidates - tested).pow(2).sum(-1).sqrt()
+    return distances.min(dim=0).values.max()
+
+
 @given(BASES, DIMS, FACTORS)
 def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, factor):
     spec = resonance_yarn(base, factor)
     lengths = frequencies.wavelengths(spec, dim)
     assert lengths.equal(lengths.round())
     frequency = frequencies.inv_freq(spec, dim)
-    assert round_wavelengths(frequency).to(torch.float64).equal(lengths)
+    assert frequencies.round_wavelengths(frequency).to(torch.float64).equal(lengths)
     plain = frequencies.wavelengths(resonance_yarn(base, factor, resonance=False), dim)
     assert bool(((lengths - plain).abs() <= 0.5 + 1e-9 * plain).all())
 
 
 def test_rounding_refuses_float32():
     with pytest.raises(TypeError, match="float64"):
-        round_wavelengths(torch.ones(2))
+        frequencies.round_wavelengths(torch.ones(2))
 
 
 @given(BASES, DIMS, FACTORS, st.sampled_from([torch.float32, torch.bfloat16]), st.data())

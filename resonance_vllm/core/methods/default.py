@@ -11,5 +11,4 @@ class Default(Method):
     formula = "`b^(-2j/d)`"
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """`b^(-2j/d)`."""
         return plain_frequencies(self.rope_theta, dim)

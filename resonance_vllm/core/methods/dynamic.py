@@ -1,6 +1,7 @@
 """Dynamic NTK as in transformers: NTK-aware scaling by the current length."""
 
-from resonance_vllm.core.method import ScaledMethod, Tensor, missing, plain_frequencies
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import ScaledMethod, Tensor, plain_frequencies
 from resonance_vllm.core.methods.ntk_aware import NtkAware, ntk_base
 
 
@@ -18,7 +19,6 @@ class Dynamic(ScaledMethod):
     }
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """Plain RoPE of the base of the current length."""
         factor = self._factor_at(seq_len)
         return plain_frequencies(ntk_base(self.rope_theta, factor, dim), dim)
 
@@ -26,7 +26,9 @@ class Dynamic(ScaledMethod):
         """`s*length/L - (s-1)`, 1 up to `L` tokens."""
         original = self.original_max_position_embeddings
         if original is None:
-            raise missing("original_max_position_embeddings", "dynamic needs the trained length")
+            raise RopeConfigError(
+                "original_max_position_embeddings: missing; dynamic needs the trained length"
+            )
         longest = max(original if length is None else length, original)
         return self.factor * longest / original - (self.factor - 1)
 

@@ -14,9 +14,7 @@ class Linear(ScaledMethod):
     vllm_arguments = {"scaling_factors": "factor"}
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """`b^(-2j/d) / s`."""
         return plain_frequencies(self.rope_theta, dim) / self.factor
 
     def stock_rows(self, positions: int) -> int:
-        """As many as the extended length has."""
         return int(positions * self.factor)

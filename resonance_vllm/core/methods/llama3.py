@@ -45,7 +45,6 @@ class Llama3(ScaledMethod):
         return value
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """Plain and interpolated frequencies, mixed."""
         low, high = self.low_freq_factor, self.high_freq_factor
         plain = plain_frequencies(self.rope_theta, dim)
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
@@ -54,19 +53,10 @@ class Llama3(ScaledMethod):
 
     @property
     def extension(self) -> float | None:
-        """None: the factor shapes the frequencies and is no ratio of lengths."""
-        return None
-
-    @property
-    def extrapolates(self) -> bool:
-        """No: its limit is what the model was trained for."""
-        return False
+        return None  # the factor shapes the frequencies and is no ratio of lengths
 
     def length_limit(self, positions: int) -> int:
-        """The config's length where that is above `L`, else `L * s`.
-
-        Llama 3.1 has 8,192 * 8 and was trained to 131,072, as its config says.
-        """
+        # Llama 3.1 has 8,192 * 8 and was trained to 131,072, as its config says.
         if positions > self.original_max_position_embeddings:
             return positions
         return int(self.original_max_position_embeddings * self.factor)

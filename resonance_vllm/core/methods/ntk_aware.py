@@ -24,18 +24,13 @@ class NtkAware(ScaledMethod):
     )
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """Plain RoPE of the larger base."""
         if self.base_scaling == "paper":
             return plain_frequencies(self.rope_theta * self.factor, dim)
         return plain_frequencies(ntk_base(self.rope_theta, self.factor, dim), dim)
 
 
 def ntk_base(base: float, factor: float, dim: int) -> float:
-    """bloc97's base `b*s^(d/(d-2))`.
-
-    Raises:
-        RopeConfigError: `dim` is below 4.
-    """
+    """bloc97's base `b*s^(d/(d-2))`; a `dim` below 4 is a RopeConfigError."""
     if dim < 4:
         raise RopeConfigError(f"dim: {dim} is not allowed with NTK scaling; allowed: at least 4")
     return float(base * factor ** (dim / (dim - 2)))

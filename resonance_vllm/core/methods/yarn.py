@@ -69,23 +69,20 @@ class Yarn(ScaledMethod):
         return value
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
-        """Plain and interpolated frequencies, or wavelengths, mixed by the ramp."""
+        import torch
+
         plain = plain_frequencies(self.rope_theta, dim)
         if self.ramp == "wavelength":
             wavelengths = 2 * math.pi / plain
-            gamma = self._gamma(wavelengths)
+            turns = self.original_max_position_embeddings / wavelengths
+            gamma = ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
             return 2 * math.pi / ((1 - gamma) * self.factor * wavelengths + gamma * wavelengths)
         low, high = self._correction_range(dim)
-        kept = 1 - _linear_ramp(low, high, dim // 2)
+        if low == high:
+            high += 0.001  # as the reference code does, instead of a division by zero
+        indices = torch.arange(dim // 2, dtype=torch.float64, device="cpu")
+        kept = 1 - ((indices - low) / (high - low)).clamp(0, 1)
         return plain / self.factor * (1 - kept) + plain * kept
-
-    def _gamma(self, wavelengths: Tensor) -> Tensor:
-        """The paper's gamma: `(L/lambda - alpha)/(beta - alpha)` within [0, 1].
-
-        1 (kept) for wavelengths below `L/beta`, 0 (interpolated) above `L/alpha`.
-        """
-        turns = self.original_max_position_embeddings / wavelengths
-        return ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
 
     def _correction_range(self, dim: int) -> tuple[float, float]:
         """Dimension indices between which YaRN's code ramps."""
@@ -99,7 +96,6 @@ class Yarn(ScaledMethod):
         return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.rope_theta))
 
     def scale(self) -> float:
-        """`attention_factor`, else from `mscale` and `mscale_all_dim`, else `0.1*ln(s)+1`."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.mscale and self.mscale_all_dim:
@@ -110,15 +106,4 @@ class Yarn(ScaledMethod):
         return 0.1 * mscale * math.log(self.factor) + 1.0
 
     def stock_rows(self, positions: int) -> int:
-        """`L * s`, whatever the config says."""
-        return int(self.original_max_position_embeddings * self.factor)
-
-
-def _linear_ramp(low: float, high: float, count: int) -> Tensor:
-    """0 up to index `low`, 1 from `high`, linear between; float64 `[count]`."""
-    import torch
-
-    if low == high:
-        high += 0.001  # as the reference code does, instead of a division by zero
-    indices = torch.arange(count, dtype=torch.float64, device="cpu")
-    return ((indices - low) / (high - low)).clamp(0, 1)
+        return self.length_limit(positions)
