@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from leval_border.errors import SettingError, hint, one_of
 from leval_border.settings import Settings, field_names, read
-from resonance_vllm.backend_args import ROPE_PRECISIONS
+from resonance_vllm.settings import ROPE_PRECISIONS
 
 
 class HFLongSettings(Settings):

@@ -84,15 +84,15 @@ def _rope_args(
 ) -> dict[str, Any]:
     """The model arguments that carry RoPE settings to a backend."""
     from leval_backends import library_of
-    from resonance_vllm import backend_args
+    from resonance_vllm import settings
     from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.positions import ModelPositions
 
-    one_of("--rope-precision", precision, backend_args.ROPE_PRECISIONS)
+    one_of("--rope-precision", precision, settings.ROPE_PRECISIONS)
     if "pretrained" not in given:
         raise SettingError("--rope needs --model_args pretrained=MODEL")
     model = ModelPositions.of_checkpoint(str(given["pretrained"]))
-    args = backend_args.model_args(
+    args = settings.model_args(
         model.complete(RopeRequest.parse(rope)),
         model,
         library=library_of(backend),

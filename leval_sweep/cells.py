@@ -28,7 +28,7 @@ from leval_sweep.identity import (
     hub_commit,
     package_versions,
 )
-from resonance_vllm import backend_args
+from resonance_vllm import settings
 from resonance_vllm.positions import ModelPositions
 
 # Arguments that may name a further folder of weights or tokenizer files.
@@ -113,7 +113,7 @@ def _method(
         return served, args
     try:
         rope = None if request.rope is None else files.positions.complete(request.rope)
-        args |= backend_args.model_args(
+        args |= settings.model_args(
             rope,
             files.positions,
             library=library,
@@ -131,7 +131,7 @@ def _method(
     record = MethodRecord(
         name=request.method,
         rope_parameters=None if rope is None else rope.to_dict(),
-        rope_precision=backend_args.effective_rope_precision(library, precision),
+        rope_precision=settings.effective_rope_precision(library, precision),
     )
     return record, args
 

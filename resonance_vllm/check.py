@@ -12,19 +12,20 @@ from resonance_vllm.settings import fixed_for_vllm, hf_overrides, vllm_hf_overri
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
+FOUND, NO_VLLM = "found", "vLLM is not installed"
 
 
 def plugin_state() -> str:
     """Whether vLLM will load our plugin: `found`, or why not."""
     if importlib.util.find_spec("vllm") is None:
-        return "vLLM is not installed"
+        return NO_VLLM
     names = {point.name for point in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
     if PLUGIN not in names:
         return f"not found: no entry point {PLUGIN} in {PLUGIN_GROUP}; install leval-harness"
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and PLUGIN not in allowed.split(","):
         return f"excluded by VLLM_PLUGINS={allowed!r}; add {PLUGIN} to it"
-    return "found"
+    return FOUND
 
 
 def report(
@@ -33,9 +34,9 @@ def report(
     """Both libraries' side of complete settings, and where they disagree.
 
     Args:
-        rope: the settings; None looks at the checkpoint as it is.
+        rope: complete settings; None looks at the checkpoint as it is.
         model: the model's config.
-        context_length: length that will be asked for.
+        context_length: tokens that will be asked for.
 
     Returns:
         `hf` and `vllm` with `rope_parameters`, `max_position_embeddings`, `limit`, `inv_freq` and
@@ -54,14 +55,17 @@ def report(
     hf = _side(on_hf, seen_by_hf, limit, limit)
     vllm = _side(on_vllm, seen_by_vllm, vllm_limit(seen_by_vllm), limit)
     served = min(context_length or vllm["limit"], vllm["limit"])
-    vllm["cache_rows"] = cache_rows(on_vllm, seen_by_vllm.max_positions, served)
+    positions = seen_by_vllm.max_positions
+    vllm["cache_rows"] = (
+        on_vllm.method.stock_rows(positions)
+        if on_vllm.is_stock
+        else max(on_vllm.method.length_limit(positions), positions, served)
+    )
     plugin = plugin_state()
-    return {
-        "hf": hf,
-        "vllm": vllm,
-        "plugin": plugin,
-        "disagreements": _disagreements(hf, vllm, served) + _refusals(on_vllm, plugin),
-    }
+    disagreements = _disagreements(hf, vllm, served)
+    if not on_vllm.is_stock and plugin not in (FOUND, NO_VLLM):
+        disagreements.append(f"plugin: {on_vllm.rope_type} will be refused by vLLM ({plugin})")
+    return {"hf": hf, "vllm": vllm, "plugin": plugin, "disagreements": disagreements}
 
 
 def _side(rope: RopeSpec, seen: ModelPositions, limit: int, length: int) -> dict[str, Any]:
@@ -77,13 +81,6 @@ def _side(rope: RopeSpec, seen: ModelPositions, limit: int, length: int) -> dict
         "inv_freq": inv_freq(rope, dim, length if rope.method.follows_length else None).tolist(),
         "limit": limit,
     }
-
-
-def cache_rows(rope: RopeSpec, positions: int, served: int) -> int:
-    """Positions that vLLM's cos/sin table will hold; reading beyond them is not checked there."""
-    if rope.is_stock:
-        return rope.method.stock_rows(positions)
-    return max(rope.method.length_limit(positions), positions, served)
 
 
 def _disagreements(hf: dict[str, Any], vllm: dict[str, Any], served: int) -> list[str]:
@@ -106,9 +103,3 @@ def _disagreements(hf: dict[str, Any], vllm: dict[str, Any], served: int) -> lis
             "table without a check"
         )
     return lines
-
-
-def _refusals(rope: RopeSpec, plugin: str) -> list[str]:
-    if rope.is_stock or plugin in ("found", "vLLM is not installed"):
-        return []
-    return [f"plugin: {rope.rope_type} will be refused by vLLM ({plugin})"]

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from leval_border.files import write_json
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
@@ -23,13 +24,8 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
     """`rope_parameters` of type `longrope` with the frequencies of a fixed method.
 
-    Args:
-        rope: complete settings.
-        model: the model's config.
-
-    Returns:
-        `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor under
-        the keys of both libraries.
+    `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor stands under
+    the keys of both libraries.
 
     Raises:
         RopeConfigError: the method follows the length of the sequence (`dynamic`, or a `longrope`
@@ -37,7 +33,7 @@ def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
     """
     from resonance_vllm.core.frequencies import inv_freq
 
-    if not rope.is_fixed:
+    if rope.method.follows_length or rope.method.switch_length is not None:
         raise RopeConfigError(
             f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "
             "length of the sequence, and a portable config holds one fixed list; allowed: fixed "
@@ -102,8 +98,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     for source in sorted(checkpoint.iterdir()):
         if source.is_file() and source.name != "config.json":
             _place(source.resolve(), out / source.name)
-    text = json.dumps(config, indent=2) + "\n"
-    (out / "config.json").write_text(text, encoding="utf-8")
+    write_json(out / "config.json", config)
     return limit
 
 

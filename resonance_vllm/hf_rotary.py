@@ -16,12 +16,7 @@ from torch import Tensor, nn
 
 from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import (
-    RopeRequest,
-    RopeSpec,
-    is_own_type,
-    refuse_ignored_keys,
-)
+from resonance_vllm.core.spec import RopeRequest, RopeSpec, is_own_type, refuse_ignored_keys
 from resonance_vllm.hf_float32 import OURS, no_float32, patch_apply
 from resonance_vllm.positions import ModelPositions, rope_dictionaries
 
@@ -36,11 +31,7 @@ def model_of(config: Any, layer_type: str | None = None) -> ModelPositions:
 
 
 def spec_of(config: Any, layer_type: str | None = None) -> RopeSpec:
-    """The settings of a transformers config; the trained length may stand in the config itself.
-
-    Raises:
-        RopeConfigError: the dictionary is incomplete or the family cannot work.
-    """
+    """The settings of a transformers config; the trained length may stand in the config itself."""
     model = model_of(config, layer_type)
     return model.complete(RopeRequest.from_dict(model.rope_parameters or {}, aliases=False))
 
@@ -79,8 +70,7 @@ def adapt(model: nn.Module) -> None:
     """
     config = getattr(model, "config", None)
     precision = getattr(config, "rope_precision", None) or "model"
-    rotary = [module for module in model.modules() if _reads_registry(module)]
-    types = {name for module in rotary for name in _types(module).values()}
+    types = {name for module in _rotary_modules(model) for name in _types(module).values()}
     for asked in _asked_types(config):
         if is_own_type(asked) and asked not in types:
             raise RopeConfigError(
@@ -88,23 +78,25 @@ def adapt(model: nn.Module) -> None:
                 f"{getattr(config, 'model_type', None)!r}) has no rotary module that reads it; "
                 "allowed: families built on transformers' rope registry"
             )
-    _adapt_modules(model, rotary, precision)
+    set_precision(model, precision)
 
 
 def set_precision(model: nn.Module, precision: str) -> None:
     """Change the rotation's precision of a built model, see `hf.set_rope_precision`."""
-    _adapt_modules(model, [m for m in model.modules() if _reads_registry(m)], precision)
-
-
-def _adapt_modules(model: nn.Module, rotary: list[nn.Module], precision: str) -> None:
+    rotary = _rotary_modules(model)
     if not rotary and precision == "float32":
         raise no_float32(model, "it has no rotary module that reads transformers' registry")
     for module in rotary:
         _adapt_module(module, precision)
 
 
-def _reads_registry(module: nn.Module) -> bool:
-    return hasattr(module, "rope_type") and "RotaryEmbedding" in type(module).__name__
+def _rotary_modules(model: nn.Module) -> list[nn.Module]:
+    """Those that read transformers' registry of rope types."""
+    return [
+        module
+        for module in model.modules()
+        if hasattr(module, "rope_type") and "RotaryEmbedding" in type(module).__name__
+    ]
 
 
 def _types(module: nn.Module) -> dict[str | None, str]:
@@ -154,8 +146,7 @@ def adapted_class(base: Any) -> type[nn.Module]:
         "__doc__": f"{base.__name__} with the exact phase for integer wavelengths.",
         "__reduce_ex__": _reduce,
     }
-    made: type[nn.Module] = type(f"Resonance{base.__name__}", (base,), namespace)
-    return made
+    return type(f"Resonance{base.__name__}", (base,), namespace)
 
 
 def _reduce(self: nn.Module, protocol: Any) -> Any:
@@ -183,20 +174,20 @@ def _forward(
         keywords = {} if layer_type is None else {"layer_type": layer_type}
         result: tuple[Tensor, Tensor] = base.forward(self, like, position_ids, **keywords)
         return result
-    lengths, scale = _current(self, spec, x, position_ids, layer_type)
+    lengths = _current_wavelengths(self, spec, x, position_ids, layer_type)
     dtype = torch.float32 if x.device.type == "mps" else torch.float64
     angles = phase.exact_angles(position_ids, lengths, dtype)
-    arrange = LAYOUTS[layout(base)]
+    arrange, scale = LAYOUTS[layout(base)], spec.method.scale()
     return (
         arrange(angles.cos() * scale).to(like.dtype),
         arrange(angles.sin() * scale).to(like.dtype),
     )
 
 
-def _current(
+def _current_wavelengths(
     self: Any, spec: RopeSpec, x: Tensor, position_ids: Tensor, layer_type: str | None
-) -> tuple[Tensor, float]:
-    """Integer wavelengths for the present length, on the device of `x`, and the factor."""
+) -> Tensor:
+    """Integer wavelengths for the present length, on the device of `x`."""
     prefix = "" if layer_type is None else f"{layer_type}_"
     method, length = spec.method, None
     if method.follows_length:
@@ -216,7 +207,8 @@ def _current(
         if method.switch_length is not None:
             inv_freq = frequencies.inv_freq(spec, dim, length).to(x.device, torch.float32)
             self.register_buffer(f"{prefix}inv_freq", inv_freq, persistent=False)
-    return known[key], method.scale()
+    current: Tensor = known[key]
+    return current
 
 
 @functools.cache
@@ -258,21 +250,18 @@ def layout(base: Any) -> str:
     positions = torch.arange(3, device="cpu")[None]
     keywords = {"layer_type": "probe"} if layered else {}
     expected = phase.naive_angles(positions, inv_freq).cos()
+    reason: Exception | None = None
     try:
         answer = base.forward(stand_in, torch.zeros(1, device="cpu"), positions, **keywords)
         cos = answer[0] if isinstance(answer, tuple) else answer
+        for name, arrange in LAYOUTS.items():
+            wanted = arrange(expected)
+            if cos.shape == wanted.shape and not cos.is_complex() and torch.allclose(cos, wanted):
+                return name
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise _unknown_layout(base) from error
-    for name, arrange in LAYOUTS.items():
-        wanted = arrange(expected)
-        if cos.shape == wanted.shape and not cos.is_complex() and torch.allclose(cos, wanted):
-            return name
-    raise _unknown_layout(base)
-
-
-def _unknown_layout(base: type) -> RopeConfigError:
-    return RopeConfigError(
+        reason = error
+    raise RopeConfigError(
         f"rope_type: Resonance is not available with {base.__name__}: its rotation is not one "
         "angle a token and feature (several axes or complex numbers); allowed: families with one "
         "position a token"
-    )
+    ) from reason

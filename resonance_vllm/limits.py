@@ -15,9 +15,8 @@ def length_limit(
 ) -> int:
     """Longest sequence that a model may be asked, on transformers and vLLM alike.
 
-    Each method says its own (`Method.length_limit`), whether `max_position_embeddings` is written
-    scaled or not. Two kinds follow the length asked for: `dynamic`, whose base grows with it, and
-    methods that extend nothing, which then extrapolate.
+    Each method says its own (`Method.length_limit`). Two kinds follow the length asked for:
+    `dynamic`, whose base grows with it, and methods that extend nothing, which then extrapolate.
 
     Args:
         model: the model's config, overrides applied where there are any.
@@ -46,11 +45,7 @@ def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
 
 
 def vllm_limit(model: ModelPositions) -> int:
-    """`max_model_len` that vLLM derives from a config, our plugin's correction included.
-
-    Args:
-        model: the model's config, `hf_overrides` applied.
-    """
+    """`max_model_len` that vLLM derives from a config with overrides, our plugin at work."""
     if model.ships_own_type:
         return length_limit(model)
     factor = model.rope.get("factor")

@@ -10,7 +10,14 @@ from pydantic import ValidatorFunctionWrapHandler as Handler
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import BASE_TYPES, RopeRequest, RopeSpec, RopeType, is_own_type
+from resonance_vllm.core.spec import (
+    BASE_TYPES,
+    PREFIX,
+    RopeRequest,
+    RopeSpec,
+    RopeType,
+    is_own_type,
+)
 
 GLOBAL_LAYERS = "full_attention"
 
@@ -78,12 +85,11 @@ class ModelPositions(BaseModel):
 
         Older config.json files keep `rope_theta` at the top and the rest in `rope_scaling`.
         """
-        own = self.rope_parameters or self.rope_scaling or {}
-        if GLOBAL_LAYERS in own:
-            own = own[GLOBAL_LAYERS] or {}
-        result = {key: value for key, value in own.items() if value is not None}
+        rope = self.rope_parameters or self.rope_scaling or {}
+        if GLOBAL_LAYERS in rope:
+            rope = rope[GLOBAL_LAYERS] or {}
+        result = {key: value for key, value in rope.items() if value is not None}
         result.setdefault("rope_type", result.pop("type", None) or "default")
-        result.pop("type", None)
         for key in ("rope_theta", "partial_rotary_factor"):
             if key not in result and getattr(self, key) is not None:
                 result[key] = getattr(self, key)
@@ -110,11 +116,7 @@ class ModelPositions(BaseModel):
         return int(stated or self.original_max_position_embeddings or self.max_positions)
 
     def rotary_dim(self, share: float | None = None) -> int:
-        """Rotated dimensions of a head.
-
-        Args:
-            share: part of the head that rotates; None for that of the config.
-        """
+        """Rotated dimensions of a head, of which `share` rotates, by default the config's."""
         head_dim = self.head_dim
         if head_dim is None:
             if not self.hidden_size or not self.num_attention_heads:
@@ -132,28 +134,25 @@ class ModelPositions(BaseModel):
     def check_family(self) -> None:
         """Raise RopeConfigError for a model whose positions our settings cannot describe."""
         if self.kv_lora_rank is not None or self.qk_rope_head_dim is not None:
-            raise RopeConfigError(
-                f"model_type: {self.model_type!r} uses multi-head latent attention (MLA), whose "
-                "rotary part both libraries build in their own way; allowed: models with one RoPE "
-                "over the whole head"
+            problem = (
+                "uses multi-head latent attention (MLA), whose rotary part both libraries build in "
+                "their own way; allowed: models with one RoPE over the whole head"
             )
-        if "mrope_section" in self.rope:
-            raise RopeConfigError(
-                f"model_type: {self.model_type!r} uses multi-axis RoPE (mrope_section); allowed: "
-                "models with one position a token"
+        elif "mrope_section" in self.rope:
+            problem = (
+                "uses multi-axis RoPE (mrope_section); allowed: models with one position a token"
             )
-        if self.text_config is not None and self.rope_parameters is None:
-            raise RopeConfigError(
-                f"model_type: {self.model_type!r} nests its language model in text_config; "
-                "allowed: text-only checkpoints"
-            )
+        elif self.text_config is not None and self.rope_parameters is None:
+            problem = "nests its language model in text_config; allowed: text-only checkpoints"
+        else:
+            return
+        raise RopeConfigError(f"model_type: {self.model_type!r} {problem}")
 
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
         """A request with what the model's config knows filled in: the one reading of it.
 
         Filled in: `rope_theta`, the trained length, `partial_rotary_factor`, and, where the model
-        already uses the same method, any of that method's keys. The trained length is the
-        `original_max_position_embeddings` of the config, else its `max_position_embeddings`.
+        already uses the same method, any of that method's keys.
 
         Raises:
             RopeConfigError: a key is unknown or missing, a value is not allowed, or the model's
@@ -171,10 +170,7 @@ class ModelPositions(BaseModel):
                 positions cannot be described.
         """
         self.check_family()
-        kind = RopeType.read(self.rope["rope_type"])
-        return self._completed(
-            kind, {key: self.rope[key] for key in kind.method.key_names() if key in self.rope}
-        )
+        return self._completed(RopeType.read(self.rope["rope_type"]), {})
 
     @property
     def ships_own_type(self) -> bool:
@@ -182,14 +178,10 @@ class ModelPositions(BaseModel):
         return is_own_type(self.rope["rope_type"])
 
     def _completed(self, kind: RopeType, written: Mapping[str, Any]) -> RopeSpec:
-        own = self.rope
-        same = BASE_TYPES.get(str(own["rope_type"]).removeprefix("resonance_"))
-        keys = (
-            kind.method.key_names()
-            if same and same[0] is kind.method
-            else list(Method.model_fields)
-        )
-        given = {**{key: own[key] for key in keys if key in own}, **written}
+        shipped = self.rope
+        same = BASE_TYPES.get(str(shipped["rope_type"]).removeprefix(PREFIX))
+        keys = kind.method.key_names() if same and same[0] is kind.method else Method.model_fields
+        given = {**{key: shipped[key] for key in keys if key in shipped}, **written}
         if "rope_theta" not in given:
             raise RopeConfigError(
                 f"rope_theta: neither given nor in the config of this {self.model_type!r} "

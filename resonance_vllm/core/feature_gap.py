@@ -33,7 +33,7 @@ def feature_gap(
         dim: rotated dimensions of a head.
         original: training length `L` in tokens.
         factor: `s`; with `s = 1` there is no test position and every gap is 0.
-        seq_len: length at which a `dynamic` or `longrope` spec is looked at.
+        seq_len: length in tokens, for `dynamic` and `longrope`.
 
     Returns:
         Distances of unit vectors, float64 `[dim/2]`, from 0 to 2.
@@ -53,12 +53,8 @@ def feature_gap(
 def gap_of_angles(trained: Tensor, tested: Tensor) -> Tensor:
     """Largest distance of a tested angle to its nearest trained one, on the unit circle.
 
-    Args:
-        trained: angles in [0, 2*pi), float64 `[m]`, at least one.
-        tested: angles in the same range, float64 `[n]`; none gives a gap of 0.
-
-    Returns:
-        A scalar from 0 to 2.
+    Both are angles in [0, 2*pi), float64 `[m]` and `[n]`, at least one trained; no tested one gives
+    a gap of 0.
     """
     if len(tested) == 0:
         return trained.new_zeros(())

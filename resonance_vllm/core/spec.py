@@ -44,11 +44,7 @@ class RopeType:
 
     @classmethod
     def read(cls, name: object, *, aliases: bool = False) -> Self:
-        """Take a type name apart.
-
-        Args:
-            name: what stands in `rope_type`.
-            aliases: whether the short names of our command line (`ntk`) are allowed.
+        """Take a type name apart; `aliases` allows the short names of our command line (`ntk`).
 
         Raises:
             RopeConfigError: the name is none of `ROPE_TYPES`.
@@ -65,22 +61,10 @@ class RopeType:
             return cls(name, method, resonance, implied)
         end = hint(name, ROPE_TYPES)
         if base in ALIASES:
-            other = (
-                f" (vLLM's {base} is another formula)"
-                if METHODS[ALIASES[base]].vllm_lookalikes
-                else ""
-            )
-            end = f"; did you mean {ALIASES[base]!r}?{other}"
+            end = f"; did you mean {ALIASES[base]!r}?"
+            if base in METHODS[ALIASES[base]].vllm_lookalikes:
+                end += f" (vLLM's {base} is another formula)"
         raise RopeConfigError(f"rope_type: unknown type {shown(name)}{end}")
-
-    def check_keys(self, keys: Mapping[str, Any]) -> None:
-        """Raise RopeConfigError for a key that is no setting of this type."""
-        for key, value in keys.items():
-            if key not in self.method.key_names():
-                raise RopeConfigError(
-                    f"{key}: {shown(value)} is not a setting of rope_type {self.name!r}"
-                    f"{hint(key, self.method.key_names())}"
-                )
 
 
 @dataclass(frozen=True)
@@ -99,10 +83,6 @@ class RopeRequest:
     def from_dict(cls, rope: Mapping[str, Any], *, aliases: bool = True) -> Self:
         """Read a `rope_parameters` dictionary that may lack what a model's config knows.
 
-        Args:
-            rope: at least `rope_type`.
-            aliases: whether the short names of our command line (`ntk`) are allowed.
-
         Raises:
             RopeConfigError: the type or a key is unknown.
         """
@@ -115,19 +95,21 @@ class RopeRequest:
             raise RopeConfigError(f"rope_type: missing{old}{hint('', ROPE_TYPES)}")
         kind = RopeType.read(rope["rope_type"], aliases=aliases)
         given = {k: v for k, v in rope.items() if v is not None and k != "rope_type"}
-        kind.check_keys(given)
+        known = kind.method.key_names()
+        for key, value in given.items():
+            if key not in known:
+                raise RopeConfigError(
+                    f"{key}: {shown(value)} is not a setting of rope_type {kind.name!r}"
+                    f"{hint(key, known)}"
+                )
         return cls(kind, given)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a `--rope` argument.
-
-        Args:
-            text: a type name, the short form
-                `yarn:factor=2,original_max_position_embeddings=8192`, or a JSON dictionary.
+        """Read a `--rope` argument: `yarn:factor=2,truncate=false`, or a JSON dictionary.
 
         Raises:
-            RopeConfigError: the text is none of these, or the type or a key is unknown.
+            RopeConfigError: the text is neither, or the type or a key is unknown.
         """
         text = text.strip()
         if text.startswith("{"):
@@ -174,11 +156,7 @@ class RopeSpec:
 
     @classmethod
     def from_dict(cls, rope_parameters: Mapping[str, Any]) -> Self:
-        """Read a complete `rope_parameters` dictionary.
-
-        Args:
-            rope_parameters: `rope_type` and `rope_theta` included. Integers are accepted where a
-                float is meant; a value of None counts as not given.
+        """Read a complete `rope_parameters` dictionary; None counts as not given.
 
         Raises:
             RopeConfigError: a key is unknown or missing, or a value is not allowed.
@@ -215,11 +193,6 @@ class RopeSpec:
         """Whether both libraries run these settings without us."""
         return self.rope_type in STOCK_TYPES
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the frequencies are the same for sequences of every length."""
-        return not self.method.follows_length and self.method.switch_length is None
-
     def to_dict(self) -> dict[str, Any]:
         """The complete dictionary, for a library: `RopeSpec.from_dict(spec.to_dict()) == spec`.
 
@@ -238,12 +211,12 @@ def refuse_ignored_keys(rope: Mapping[str, Any], library: str) -> None:
     if is_own_type(rope.get("rope_type")):
         return
     stock = {key for method in METHODS.values() if method.stock for key in method.key_names()}
-    for method in METHODS.values():
-        implied = {key for settings in method.variants.values() for key in settings}
-        names = method.variants if method.stock else [method.name]
+    for name, (method, implied) in BASE_TYPES.items():
+        if name in STOCK_TYPES:
+            continue
         for key in implied if method.stock else set(method.key_names()) - stock:
             if rope.get(key) not in (None, method.model_fields[key].default):
                 raise RopeConfigError(
                     f"{key}: {shown(rope[key])} would be ignored: {library} runs rope_type "
-                    f"{rope.get('rope_type')!r} itself; allowed: rope_type {' or '.join(names)}"
+                    f"{rope.get('rope_type')!r} itself; allowed: rope_type {name}"
                 )

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from leval_tasks.context import resolve_context
-from resonance_vllm import backend_args, settings
+from resonance_vllm import settings
 from resonance_vllm.check import report
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 from resonance_vllm.limits import length_limit
@@ -69,7 +69,7 @@ def answers(rope, config, folder):
     on_hf, on_vllm = settings.hf_overrides(spec, model), settings.vllm_hf_overrides(spec, model)
     given = {"pretrained": str(folder)}
     by_library = {
-        library: backend_args.model_args(spec, model, library=library, model_path=str(folder))
+        library: settings.model_args(spec, model, library=library, model_path=str(folder))
         for library in ("transformers", "vllm")
     }
     result = {
@@ -118,7 +118,7 @@ def test_lengths_and_settings_are_asked_without_torch():
     script = """
 import sys
 import resonance_vllm.core.methods, resonance_vllm.core.table
-from resonance_vllm import backend_args
+from resonance_vllm import settings
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.limits import length_limit, vllm_limit
 from resonance_vllm.positions import ModelPositions
@@ -128,7 +128,7 @@ rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024
 assert rope.method.scale() > 1.1
 hf_overrides(rope, model), vllm_hf_overrides(rope, model), vllm_limit(model)
-backend_args.model_args(rope, model, library="vllm", model_path="x")
+settings.model_args(rope, model, library="vllm", model_path="x")
 assert "torch" not in sys.modules and "transformers" not in sys.modules, "heavy"
 """
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from resonance_vllm import backend_args, settings
+from resonance_vllm import settings
 from resonance_vllm.check import report
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.limits import length_limit
@@ -140,7 +140,7 @@ def test_gemma_3_keeps_the_base_of_its_sliding_layers():
 
 
 def model_args(rope, **options):
-    return backend_args.model_args(*on(rope, CONFIG), model_path="folder", **options)
+    return settings.model_args(*on(rope, CONFIG), model_path="folder", **options)
 
 
 def test_model_args_of_each_library():
