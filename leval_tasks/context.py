@@ -2,7 +2,7 @@
 
 lm-eval cuts what is too long with no more than a warning, so a length above what the model reads
 is refused here. The running model is asked; where there is none (prompts are only shown), or it
-does not tell, the run's settings and the checkpoint's own files are.
+does not tell, the run's settings (a task's metadata) and the checkpoint's own files are.
 """
 
 import functools
@@ -63,12 +63,7 @@ class Reach:
         )
 
     def check(self, length: int, name: str, beside: int = 0) -> None:
-        """Refuse a length that the backend would cut.
-
-        Args:
-            length: tokens.
-            name: what asked for them, for the message.
-            beside: positions that are needed beside them.
+        """Refuse a length that the backend would cut; `beside` positions are needed beside it.
 
         Raises:
             ContextLengthError: with the settings that would allow it.
@@ -97,9 +92,6 @@ class Context:
 def resolve_context(settings: Mapping[str, Any]) -> Context:
     """The length of context to use: `context_length`, else what the run's model reads.
 
-    Args:
-        settings: the task's metadata, which holds the run's model arguments.
-
     Raises:
         SettingError: a length is not a positive whole number.
         ContextLengthError: no length is known, or the model would cut prompts of it.
@@ -118,9 +110,6 @@ def resolve_context(settings: Mapping[str, Any]) -> Context:
 
 def find_reach(settings: Mapping[str, Any]) -> Reach:
     """What the run's model reads without cutting.
-
-    Args:
-        settings: the task's metadata, which holds the run's model arguments.
 
     Raises:
         SettingError: a length in the settings is not a positive whole number.

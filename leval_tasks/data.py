@@ -41,7 +41,7 @@ class Source:
 
     Attributes:
         kind: `data_dir`, `hub` or `sample`.
-        path: the folder, the hub repository, or the package of the sample.
+        path: the folder, the hub repository, or the name of the sample.
         own: the user says that files of L-Eval's names hold documents of their own.
     """
 
@@ -93,18 +93,13 @@ class DataFile:
 
 
 def resolve_source(settings: Mapping[str, Any]) -> Source:
-    """Choose the one source of a run.
-
-    Args:
-        settings: `data_dir` (a folder, or the word `sample`) and `own_data` (true where files of
-            L-Eval's names hold other documents) count, all else is ignored.
+    """Choose the one source of a run, from `data_dir` and `own_data` of its settings.
 
     Raises:
         DataError: the folder does not exist or cannot be read.
     """
     own = str(settings.get("own_data", "")).lower() in ("true", "1", "yes")
-    given = settings.get("data_dir")
-    origin = "data_dir"
+    given, origin = settings.get("data_dir"), "data_dir"
     if not given:
         given, origin = os.environ.get(ENVIRONMENT_VARIABLE), ENVIRONMENT_VARIABLE
     if not given:
@@ -166,11 +161,7 @@ def load(source: Source, task: ClosedTask) -> DataFile:
 
 
 def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
-    """Content of a file.
-
-    Raises:
-        DataError: as `error`; it cannot be read.
-    """
+    """Content of a file; `error` where it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as wrong:
@@ -227,14 +218,8 @@ def numbered_rows(
 ) -> Iterator[tuple[int, Row]]:
     """Line number and typed row of every line of a JSON-lines file.
 
-    Args:
-        content: the file.
-        label: its name for messages.
-        row: the row's fields.
-        error: what to raise.
-
     Raises:
-        DataError: as `error`; names file and line number of what is wrong.
+        DataError: as `error`; names the file (`label`) and line number of what is wrong.
     """
     try:
         text = content.decode("utf-8")
@@ -250,11 +235,7 @@ def numbered_rows(
 
 
 def parse(content: bytes, label: str) -> tuple[Record, ...]:
-    """Records of a JSON-lines file in L-Eval's layout; `label` is its name for messages.
-
-    Raises:
-        DataError: names file and line number of what is wrong.
-    """
+    """Records of a JSON-lines file in L-Eval's layout; see `numbered_rows`."""
     records: list[Record] = []
     for number, row in numbered_rows(content, label, _Line):
         where = f"{label}, line {number}"
@@ -273,11 +254,7 @@ def parse(content: bytes, label: str) -> tuple[Record, ...]:
 
 
 def read_row(model: type[Row], row: object, where: str, error: type[DataError]) -> Row:
-    """What stands in a line (`where`) as a typed row.
-
-    Raises:
-        DataError: as `error`; it is no object, or a field is missing or of another kind.
-    """
+    """What stands in a line (`where`) as a typed row; `error` where it is none."""
     if not isinstance(row, dict):
         raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")
     try:

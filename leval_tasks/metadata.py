@@ -222,11 +222,7 @@ FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, PosGenSettings)
 
 
 def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
-    """The settings of one family of tasks.
-
-    Args:
-        family: the model of the family.
-        metadata: what lm-eval hands to a task: YAML, `--model_args` and `--metadata`, merged.
+    """The settings of one family of tasks from lm-eval's metadata.
 
     Raises:
         SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.

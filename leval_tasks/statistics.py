@@ -51,12 +51,8 @@ def linearised_ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats, Flo
 def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
     """Standard error of a mean score over questions that share documents.
 
-    Args:
-        items: (cluster, score) pairs; with one question a cluster it is the usual `s / sqrt(n)`.
-
-    Returns:
-        NaN where there are fewer than two clusters: one document says nothing about the spread
-        between documents.
+    `items` are (cluster, score) pairs; with one question a cluster it is the usual `s / sqrt(n)`.
+    NaN for fewer than two clusters: one document says nothing about the spread between documents.
     """
     scores: dict[Hashable, list[float]] = {}
     for cluster, score in items:

@@ -11,11 +11,9 @@ from leval_tasks.running import running_model
 def find_tokenizer(settings: Mapping[str, Any]) -> Any:
     """The tokenizer that is named, else the running model's, else that of the checkpoint.
 
-    Args:
-        settings: the task's metadata, which holds the run's model arguments.
-
     Raises:
-        TokenizerError: none is known, it cannot be loaded, or it gives no offsets.
+        TokenizerError: none is known, it cannot be loaded, or it is not a fast one, which tells
+            where its tokens lie in the text.
     """
     if not settings.get("tokenizer"):
         model = running_model()
@@ -43,12 +41,7 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
 
 
 def load_tokenizer(settings: Mapping[str, Any]) -> Any:
-    """Load the tokenizer that the settings name.
-
-    Raises:
-        TokenizerError: none is named, it cannot be loaded, or it is not a fast one, which tells
-            where its tokens lie in the text.
-    """
+    """Load the tokenizer that the settings name; see `find_tokenizer`."""
     revision = settings.get("tokenizer_revision") or settings.get("revision") or "main"
     trusted = str(settings.get("trust_remote_code", "")).lower() in ("true", "1")
     return _load(tokenizer_name(settings), str(revision), trusted)

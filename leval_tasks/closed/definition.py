@@ -93,16 +93,9 @@ class ClosedTask:
     def judged(
         self, responses: Sequence[str], gold: str, number: int, end_of_thinking: str
     ) -> dict[str, float | None]:
-        """What a question's responses, one a prompt, are worth.
+        """What a question's responses, one a prompt, are worth: a value for each of `metrics`.
 
-        Args:
-            responses: one a prompt.
-            gold: the raw reference.
-            number: of the question within its document, from 0.
-            end_of_thinking: see `remove_thinking`.
-
-        Returns:
-            A value for each of `metrics`; None where the question has no such part.
+        None where the question, the `number`th of its document from 0, has no such part.
         """
         answers = [remove_thinking(response, end_of_thinking) for response in responses]
         judged = self.rule.judge(self.rule.join([text for text, _ in answers]), gold)

@@ -92,17 +92,13 @@ def count_tokens(tokenizer: Any, shared: str, endings: Sequence[str]) -> list[in
     """
     whole = [start for start, _ in token_offsets(tokenizer, shared + endings[0])]
     counts = [len(whole)]
-    shift = len(shared) - WINDOW
+    shift = max(0, len(shared) - WINDOW)
     for ending in endings[1:]:
-        text = shared[max(0, shift) :] + ending
-        starts = [start + max(0, shift) for start, _ in token_offsets(tokenizer, text)]
-        step = _in_step(whole, starts, len(shared)) if shift > 0 else None
-        if step is not None:
-            counts.append(step + len(starts))
-        elif shift > 0:
-            counts.append(len(token_offsets(tokenizer, shared + ending)))
-        else:
-            counts.append(len(starts))
+        offsets = token_offsets(tokenizer, shared[shift:] + ending)
+        before = _in_step(whole, [start + shift for start, _ in offsets], len(shared))
+        if before is None:
+            before, offsets = 0, token_offsets(tokenizer, shared + ending)
+        counts.append(before + len(offsets))
     return counts
 
 
@@ -203,10 +199,7 @@ def _fit_words(
 def official_cut(document: TokenizedDocument, budget: int, side: str) -> Cut:
     """L-Eval's own cut: drop words until the document's tokens fit, 250 more at each step.
 
-    Args:
-        document: the tokenised document.
-        budget: tokens that the document may have, special tokens included.
-        side: `right` keeps the beginning, `left` the end.
+    `budget` counts special tokens too; the side `right` keeps the beginning, `left` the end.
     """
     tokenizer = document.tokenizer
     specials = int(tokenizer.num_special_tokens_to_add())

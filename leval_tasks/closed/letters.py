@@ -36,10 +36,7 @@ def letters_of(gold: str) -> str:
 def read_letters(response: str, *, several: bool) -> Extraction:
     """Letters that a multiple-choice response chooses.
 
-    Args:
-        response: what the model wrote.
-        several: more than one letter may be right (Coursera); otherwise the first capital A to D
-            anywhere counts, even inside a word.
+    Where not `several` may be right, the first capital A to D anywhere counts, even inside a word.
     """
     if not response.strip():
         return Extraction("None", parsed=False)

@@ -18,12 +18,9 @@ from leval_tasks.errors import PredictionError
 
 @dataclass(frozen=True)
 class Predictions:
-    """A prediction file.
+    """A prediction file: (response, reference) of each record, in file order.
 
-    Attributes:
-        pairs: (response, reference) of each record, in file order.
-        key: the key that held the responses.
-        dropped: lines that are not JSON; they are left out, as the official scorer does.
+    `key` held the responses; `dropped` lines are not JSON, and left out as by the official scorer.
     """
 
     pairs: tuple[tuple[str, str], ...]

@@ -78,12 +78,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question as the model is asked.
-
-    Attributes:
-        prompts: its prompts, the first about the document.
-        pieces: what is kept of the document: one piece, two where its middle is cut.
-    """
+    """A question's prompts, the first about the document, and the pieces kept of the document."""
 
     prompts: tuple[Prompt, ...]
     pieces: tuple[str, ...]
@@ -155,13 +150,10 @@ class ChatFrame:
 
 
 def chat_frame(template: ChatTemplate, tokenizer: Any, lead_in: str = "assistant") -> ChatFrame:
-    """Find out what a chat template does.
+    """Find out what the backend's chat template does; the tokenizer's stands in for a server's.
 
-    Args:
-        template: what lm-eval gives the task (the backend's `apply_chat_template`).
-        tokenizer: the run's tokenizer, whose template stands in for a chat server's.
-        lead_in: where `Answer:` is wanted. On a chat server, and where the template has already
-            opened the model's thinking, it goes to the end of the user message in any case.
+    `lead_in` says where `Answer:` is wanted. On a chat server, and where the template has already
+    opened the model's thinking, it goes to the end of the user message in any case.
     """
     probe_user = [{"role": "user", "content": "USER-PROBE"}]
     server = not isinstance(template(probe_user), str)

@@ -19,12 +19,10 @@ _DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class Extraction:
-    """What is made of a response.
+    """What is made of a response: the text that the official comparison sees.
 
-    Attributes:
-        answer: the text that the official comparison sees.
-        parsed: False where the response held no answer, so that `answer` is empty, an error mark
-            or the scorer's fallback "A".
+    `parsed` is False where the response held no answer, so that `answer` is empty, an error mark or
+    the scorer's fallback "A".
     """
 
     answer: str
@@ -36,11 +34,11 @@ class Judgement:
     """What one response is worth.
 
     Attributes:
-        score: official score, a fraction 0..1 (SFiction: mean of its two answers).
+        score: official score, a fraction 0..1.
         strict: the same, but 0 where an answer was not read from the response.
         parsed: whether every answer was read from the response.
         answer: the extracted answer, for people to read.
-        parts: scores of the parts by name (SFiction: loyalty, factuality); empty for other tasks.
+        parts: scores of the parts by name (SFiction).
     """
 
     score: float
@@ -57,15 +55,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Summary:
-    """Scores of a whole task; fractions 0..1.
-
-    Attributes:
-        n: number of responses.
-        exact_match: official task score.
-        exact_match_strict: the same without guesses.
-        unparsed: how many responses held no answer.
-        parts: the rule's further figures by name.
-    """
+    """Scores of a whole task of `n` responses, fractions 0..1; `unparsed` counts responses."""
 
     n: int
     exact_match: float
@@ -174,11 +164,7 @@ def _squeeze(text: str) -> str:
 
 
 def remove_thinking(response: str, end_mark: str) -> tuple[str, bool]:
-    """Drop what a reasoning model thinks before it answers.
-
-    Args:
-        response: what the model wrote.
-        end_mark: what ends its thinking, such as `</think>`; empty keeps everything.
+    """Drop what a reasoning model thinks before it answers; an empty mark keeps everything.
 
     Returns:
         The text after the last mark without leading blanks, and whether anything was removed. A

@@ -43,11 +43,7 @@ class Answer(str):
 
 
 class LEvalClosedTask(PlainTask):
-    """One of L-Eval's closed-ended tasks.
-
-    Args:
-        config: lm-eval's task configuration; `task` names the task, `metadata` holds the run's
-            settings.
+    """One of L-Eval's closed-ended tasks, which `task` of lm-eval's configuration names.
 
     Raises:
         TaskError: a setting, the data or the tokenizer is not usable.
@@ -57,7 +53,6 @@ class LEvalClosedTask(PlainTask):
     OUTPUT_TYPE = "generate_until"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
         self.closed = task_named(str(config.get("task")))
         metadata = dict(config.get("metadata") or {})
         settings = read_metadata(ClosedSettings, metadata)
@@ -68,7 +63,7 @@ class LEvalClosedTask(PlainTask):
         self._documents: dict[str, str] = {}
         self._docs = self._read_docs()
         kwargs = {**GENERATION, **(config.get("generation_kwargs") or {})}
-        self._config = TaskConfig(
+        lm_config = TaskConfig(
             task=self.closed.name,
             task_alias=self.closed.title,
             output_type="generate_until",
@@ -76,6 +71,7 @@ class LEvalClosedTask(PlainTask):
             num_fewshot=0,
             metadata={**metadata, "version": VERSION, **self._described()},
         )
+        self._configure(lm_config)
         self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.answer_in)])]
         self._asked: dict[tuple[str, int], Asked] = {}
 
@@ -135,9 +131,7 @@ class LEvalClosedTask(PlainTask):
     def prepare(self, template: ChatTemplate | None, system_instruction: str) -> None:
         """Make the prompts and fit the documents; with `skip`, over-long documents leave.
 
-        Args:
-            template: the backend's chat template; None for the Llama-2 frame.
-            system_instruction: text to go before the task's own system prompt.
+        Without a template it is the Llama-2 frame; the instruction goes before the system prompt.
 
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.

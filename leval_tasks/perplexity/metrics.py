@@ -32,10 +32,7 @@ def ratio(pairs: Sequence[Pair]) -> float:
 
 
 def ratio_stderr(pairs: Sequence[Pair]) -> float:
-    """Standard error of `ratio`, documents being drawn as wholes; NaN below three documents.
-
-    See `leval_tasks.statistics`.
-    """
+    """Standard error of `ratio` over documents; NaN below three."""
     clusters = [pair for pair in pairs if pair[1]]
     if len(clusters) < MIN_CLUSTERS:
         return math.nan
@@ -88,7 +85,7 @@ def document_pairs(
     Args:
         nll: Sum of the negative log-likelihoods (nats) of each window.
         scored: Tokens scored in each window.
-        words: Words, separated by white space, of the text that was scored.
+        words: Words of the text that was scored.
         text_bytes: UTF-8 bytes of that text.
 
     Returns:

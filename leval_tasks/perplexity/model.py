@@ -15,13 +15,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How the model reads text.
-
-    Attributes:
-        tokenizer: A fast tokenizer.
-        vocabulary: Rows of the model's embedding, or None.
-        softmax: "float32", or a remark where the softmax is less precise.
-    """
+    """How the model reads text: fast tokenizer, rows of the embedding, precision of the softmax."""
 
     tokenizer: Any
     vocabulary: int | None

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import platform
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from leval_border.errors import SettingError
@@ -39,11 +39,7 @@ def distinct_topics(topics: Mapping[str, str]) -> list[str]:
 
 
 def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, dict[str, str]]:
-    """The joined text and what identifies it: Python version and SHA-256.
-
-    Args:
-        topics: Topic texts by name; by default those of the running Python.
-    """
+    """The joined topics, by default this Python's, and what identifies them: version, SHA-256."""
     if topics is None:
         from pydoc_data.topics import topics as shipped
 
@@ -55,7 +51,7 @@ def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, di
     }
 
 
-def equal_cuts(n: int, size: int) -> Sequence[tuple[int, int]]:
+def equal_cuts(n: int, size: int) -> list[tuple[int, int]]:
     """Bounds of as many pieces of `size` tokens as `n` tokens hold; what remains is left out."""
     return [(start, start + size) for start in range(0, n - size + 1, size)]
 
@@ -73,7 +69,7 @@ def draw_pydocs(reader: Reader, plan: ReadingPlan) -> tuple[Drawn, dict[str, Any
     text, identity = language_reference()
     tokens, ends = reader.encode(text)
     moving = plan.mode in ("sliding", "disjoint")
-    size = plan.max_tokens or plan.full_window * (2 if moving else 1)
+    size = plan.max_tokens or (plan.longest - plan.bos) * (2 if moving else 1)
     if plan.min_tokens > size:
         raise SettingError(
             f"min_tokens={plan.min_tokens} is more than the {size} tokens of each document of "

@@ -30,23 +30,13 @@ class ReadingPlan:
         """The longest context length."""
         return self.context_lengths[-1]
 
-    @property
-    def full_window(self) -> int:
-        """Document tokens in a window of the longest context."""
-        return self.longest - int(self.bos)
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the results file."""
         return asdict(self) | {"context_lengths": list(self.context_lengths)}
 
 
 def plan_reading(asked: PerplexitySettings, reach: Reach, *, has_bos: bool) -> ReadingPlan:
-    """What is read, from what was asked for.
-
-    Args:
-        asked: The settings of the run.
-        reach: The limit of the model, which is the context length where none is asked for.
-        has_bos: Whether the tokenizer has a BOS token.
+    """What is read, from what was asked for; the model's limit where no length is.
 
     Raises:
         SettingError: Settings that do not fit each other, or `bos: true` without a BOS token.

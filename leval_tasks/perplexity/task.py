@@ -46,11 +46,11 @@ class PerplexityTask(PlainTask):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; documents and tokenizer are read when requests are built."""
-        super().__init__()
         self._metadata = dict(config.get("metadata") or {})
-        self._config = TaskConfig(
+        lm_config = TaskConfig(
             task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
         )
+        self._configure(lm_config)
         self._asked = read_metadata(PerplexitySettings, self._metadata)
 
     def test_docs(self) -> list[dict[str, Any]]:

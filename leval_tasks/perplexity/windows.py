@@ -108,7 +108,7 @@ def _disjoint(n: int, context_length: int, bos: bool) -> list[Window]:
 
 
 def check_settings(context_length: int, stride: int, mode: str, bos: bool) -> None:
-    """Refuse a window, stride and mode that do not fit each other.
+    """Refuse settings that do not fit each other.
 
     Raises:
         SettingError: Unknown mode, a window without room for a scored token, a stride below one, or

@@ -21,12 +21,7 @@ def vocabulary_size(modulus: int) -> int:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Token ids of the numbers 0..m-1 and of the token in front of each sequence.
-
-    Attributes:
-        numbers: id of each number.
-        prefix: id of the token that starts a sequence; None where the tokenizer has none.
-    """
+    """Token ids of the numbers 0..m-1 and of the token in front of each sequence, if any."""
 
     numbers: tuple[int, ...]
     prefix: int | None

@@ -22,11 +22,7 @@ GROUP = "leval_closed"
 
 
 def task_named(name: str, field: str = "task") -> ClosedTask:
-    """A task by its name in lm-eval or its key.
-
-    Args:
-        name: as the user wrote it.
-        field: where, for the message.
+    """A task by its name in lm-eval or its key, as the user wrote it in a field.
 
     Raises:
         SettingError: an unknown name, with the nearest one.
