@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import click
@@ -133,7 +135,8 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
 
 
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
-    from leval_leaderboard.figures.rope_pair import DrawnMethod, draw_pair
+    from leval_leaderboard.figures.rope import DrawnMethod, pair_figure
+    from leval_leaderboard.figures.style import write_figure
     from resonance_vllm.core.describe import angles_around, describe
     from resonance_vllm.positions import ModelPositions
 
@@ -150,11 +153,6 @@ def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
         facts = describe(each, head_dim, original, options["factor"], seq_len)
         name = each.rope_type.replace("_", " ")
         methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown))
-    draw_pair(
-        methods,
-        feature=feature,
-        positions=positions,
-        original=original,
-        longest=int(original * options["factor"]),
-        path=options["plot"],
-    )
+    longest = int(original * options["factor"])
+    draw = partial(pair_figure, methods, feature, positions, original, longest)
+    write_figure(draw, Path(options["plot"]), dpi=150)

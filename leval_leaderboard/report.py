@@ -12,9 +12,6 @@ from leval_leaderboard.tables.escape import plain
 def write_report(results_dir: Path) -> None:
     """Write `table.md` and its like, and `page/`, into a results folder; show the tables.
 
-    Args:
-        results_dir: a results folder that `load_results` reads.
-
     Raises:
         ResultsError: nothing readable in the folder.
         OSError: the folder cannot be written.

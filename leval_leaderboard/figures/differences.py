@@ -11,15 +11,10 @@ from leval_leaderboard.tables.names import length_label, task_label
 
 
 def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> Any:
-    """Differences with their intervals, in points of percent.
+    """Differences to a method in points of percent, with their intervals, as a `Figure`.
 
-    Args:
-        entries: scores of one block and context length that have a difference.
-        baseline: name of the method that 0 stands for.
-        looks: from `method_looks`.
-
-    Returns:
-        A matplotlib `Figure`; a significant difference is a filled marker, an open one otherwise.
+    The entries are of one block and context length and have a difference. A significant one is a
+    filled marker, an open one otherwise.
     """
     tasks = list(dict.fromkeys(entry.task for entry in entries))
     methods = sorted({entry.label for entry in entries})
@@ -34,9 +29,9 @@ def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> 
     axes.set_yticks(range(len(tasks)), [literal(task_label(task)) for task in tasks])
     axes.set_ylim(len(tasks) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"Difference to {literal(baseline)}, points")
-    length = length_label(entries[0].run.context_length)
-    axes.set_title(f"Difference to {literal(baseline)} at {length}", loc="left")
+    title = f"Difference to {literal(baseline)}"
+    axes.set_xlabel(f"{title}, points")
+    axes.set_title(f"{title} at {length_label(entries[0].run.context_length)}", loc="left")
     legend(figure, [axes], "upper right", min(4, len(methods)))
     note = "filled: significant after Holm; lines: intervals at the corrected level"
     sign_entries(figure, f"{entries[0].block} · {note}", entries)
@@ -45,11 +40,11 @@ def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> 
 
 def _draw(axes: Any, entry: Entry, height: float, look: Mapping[str, Any]) -> None:
     """One difference and its interval."""
-    found = entry.difference
-    assert found is not None
-    if found.low is not None and found.high is not None:
-        ends = [100 * found.low, 100 * found.high]
+    difference = entry.difference
+    assert difference is not None
+    if difference.low is not None and difference.high is not None:
+        ends = [100 * difference.low, 100 * difference.high]
         axes.plot(ends, [height] * 2, color=look["color"], linewidth=1.5)
-    fill = look["color"] if found.mark == SIGNIFICANT else "white"
+    fill = look["color"] if difference.mark == SIGNIFICANT else "white"
     style = {**look, "linestyle": "none", "markerfacecolor": fill, "label": literal(entry.label)}
-    axes.plot([100 * found.difference], [height], **style)
+    axes.plot([100 * difference.difference], [height], **style)

@@ -13,20 +13,13 @@ from leval_leaderboard.figures.style import (
     sign_entries,
 )
 from leval_leaderboard.tables.analysis import grouped
+from leval_leaderboard.tables.cells import chance_of
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.names import length_label, task_label
 
 
 def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
-    """Curves of one task in one block.
-
-    Args:
-        entries: finished ones of one block, task and family of metrics, each with a length.
-        looks: from `method_looks`.
-
-    Returns:
-        A matplotlib `Figure`.
-    """
+    """Curves of finished entries of one block, task and family of metrics, as a `Figure`."""
     score, block = entries[0].score, entries[0].block
     figure, (axes,) = new_figure(7.2, 4.2)
 
@@ -49,8 +42,7 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     axes.set_xlabel("Context length (tokens)")
     unit = ", %" if score.percent == 100 else ", lower is better"
     axes.set_ylabel(score.family.replace("_", " ") + unit)
-    chance = next((e.score.chance for e in entries if e.score.chance is not None), None)
-    if chance is not None:
+    if (chance := chance_of(entries)) is not None:
         mark_level(axes, 100 * chance, "chance", x=1, color="#888888")
     axes.set_title(literal(f"{task_label(score.task)} by context length"), loc="left")
     legend(figure, [axes], "right upper")

@@ -21,14 +21,7 @@ from leval_leaderboard.results.posgen import (
 
 
 def loss_figure(experiment: Experiment) -> Any:
-    """Validation loss of one experiment against epoch.
-
-    Returns:
-        A matplotlib `Figure`.
-
-    Raises:
-        ResultsError: a run's `metrics.csv` is missing or holds no curve.
-    """
+    """Validation loss of one experiment against epoch, as a `Figure`; errors of `loss_curve`."""
     figure, grid = _panels(experiment, loss_curve)
     for axes in grid:
         axes.set_xlabel("Epoch")
@@ -40,13 +33,7 @@ def position_figure(experiment: Experiment) -> Any:
     """Accuracy of one experiment's test against the number's place in the sequence.
 
     Sub-tasks that no encoding learned are left out, unless there is no other: what was learned of
-    every second number only is no curve.
-
-    Returns:
-        A matplotlib `Figure`.
-
-    Raises:
-        ResultsError: a result holds no accuracies by position.
+    every second number only is no curve. Errors of `position_curve`.
     """
     if learned := experiment.learned:
         runs = tuple(run for run in experiment.runs if run.result.subtask in learned)

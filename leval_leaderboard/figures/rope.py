@@ -1,16 +1,31 @@
-"""Wavelengths and feature gaps of the methods of one model."""
+"""Wavelengths and feature gaps of the methods of a model, and of two RoPE methods their angles."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from leval_leaderboard.figures.style import Looks, legend, literal, mark_level, new_figure, sign
 from leval_leaderboard.results.rope_features import RopeFeatures
 
+TRAINED, TESTED = "#4477aa", "#ee6677"
+PAIR_MARKS = (("#666666", "o"), ("#228833", "x"))
+
 # Label, a value a feature, and keywords of matplotlib's `plot`.
 Curve = tuple[str, Sequence[float], Mapping[str, Any]]
 
 
-def shown_multiple(features: Mapping[str, RopeFeatures]) -> int | None:
+@dataclass(frozen=True)
+class DrawnMethod:
+    """A method's wavelengths (tokens) and gaps by feature, and one feature's angles by position."""
+
+    name: str
+    wavelengths: Sequence[float]
+    gaps: Sequence[float]
+    angles: Sequence[float]
+
+
+def _shown_multiple(features: Mapping[str, RopeFeatures]) -> int | None:
     """Test range of the picture, `s` times the trained length: what was run, if all have it."""
     common = set.intersection(*(set(each.gaps) for each in features.values()))
     wanted = max((each.context_length or 0) / each.original for each in features.values())
@@ -22,29 +37,22 @@ def rope_figure(
 ) -> Any:
     """Two panels over the features: wavelengths, and gaps to what was seen in training.
 
-    Args:
-        features: of each method, all with the same trained length and number of features.
-        looks: from `method_looks`.
-        model: whose methods these are.
-        command: what made one of the runs.
-
-    Returns:
-        A matplotlib `Figure`.
+    All methods have the same trained length and number of features; `command` made one of the runs.
     """
-    figure, (left, right) = new_figure(10.5, 4.2, panels=2)
+    figure, (left, right) = new_figure(10.5, 4.2, columns=2)
     original = next(iter(features.values())).original
-    multiple = shown_multiple(features)
+    multiple = _shown_multiple(features)
     # methods often agree: each marks every so many features, so that all of them are seen
     styles = {
         method: {**looks[method], "markersize": 4, "linewidth": 0.8, "markevery": (at % 4, 4)}
         for at, method in enumerate(sorted(features))
     }
-    wavelength_panel(left, [(m, features[m].wavelengths, styles[m]) for m in styles], original)
+    _wavelength_panel(left, [(m, features[m].wavelengths, styles[m]) for m in styles], original)
     if multiple is None:
         right.set_axis_off()
     else:
         gaps = [(method, features[method].gaps[multiple], styles[method]) for method in styles]
-        gap_panel(right, gaps, original, original * multiple)
+        _gap_panel(right, gaps, original, original * multiple)
     legend(figure, [left], "lower center", columns=4)
     lengths = sorted({each.context_length for each in features.values() if each.context_length})
     at_length = f" · at {lengths[-1]:,} tokens" if lengths else ""
@@ -52,7 +60,7 @@ def rope_figure(
     return figure
 
 
-def wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None:
+def _wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None:
     """Wavelength in tokens over the feature, one line a method, and the trained length."""
     for label, values, style in lengths:
         axes.plot(values, label=literal(label), **style)
@@ -62,7 +70,7 @@ def wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None
     axes.set_title("Wavelengths", loc="left")
 
 
-def gap_panel(axes: Any, gaps: Sequence[Curve], original: int, longest: int) -> None:
+def _gap_panel(axes: Any, gaps: Sequence[Curve], original: int, longest: int) -> None:
     """Feature gap between the positions below `original` and those up to `longest`."""
     for label, values, style in gaps:
         axes.plot(values, label=literal(label), **style)
@@ -70,3 +78,49 @@ def gap_panel(axes: Any, gaps: Sequence[Curve], original: int, longest: int) -> 
     axes.set_ylim(-2e-6, 3)
     axes.set(xlabel="Feature (pair of dimensions)", ylabel="Feature gap (0 to 2)")
     axes.set_title(f"Gap to positions below {original:,}, up to {longest:,}", loc="left")
+
+
+def pair_figure(
+    methods: Sequence[DrawnMethod],
+    feature: int,
+    positions: Sequence[int],
+    original: int,
+    longest: int,
+) -> Any:
+    """Two methods side by side: rotation angles (the paper's Figure 1), wavelengths and gaps.
+
+    Args:
+        methods: both of them.
+        feature: index of the feature whose angles are shown.
+        positions: where they are shown, half of them below `original`.
+        original: training length `L` in tokens.
+        longest: test length in tokens.
+    """
+    figure, grid = new_figure(10, 7.5, columns=2, rows=2)
+    lengths, gaps = [], []
+    for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
+        _angle_panel(axes, method, feature, positions, original)
+        style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
+        lengths.append((method.name, method.wavelengths, style))
+        gaps.append((method.name, method.gaps, style))
+    _wavelength_panel(grid[2], lengths, original)
+    _gap_panel(grid[3], gaps, original, longest)
+    grid[2].legend()
+    return figure
+
+
+def _angle_panel(
+    axes: Any, method: DrawnMethod, feature: int, positions: Sequence[int], original: int
+) -> None:
+    """Dots of the angle over the position; lines where training has seen one."""
+    half = len(positions) // 2
+    seen = method.angles[:half]
+    axes.hlines(seen, positions[0], positions[-1], color=TRAINED, lw=0.3, alpha=0.35)
+    axes.plot(positions[:half], seen, ".", color=TRAINED, label="training")
+    axes.plot(positions[half:], method.angles[half:], ".", color=TESTED, label="test")
+    axes.axvline(original - 0.5, color="black", lw=0.8, ls=":")
+    axes.set_title(f"{method.name}, feature {feature}: wavelength {method.wavelengths[feature]:g}")
+    axes.set(xlabel="position", ylabel="rotation angle", ylim=(-0.2, 2 * math.pi + 1.1))
+    axes.set_yticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
+    axes.grid(visible=False)
+    axes.legend(loc="upper right", ncols=2)

@@ -32,20 +32,16 @@ def method_looks(methods: Iterable[str]) -> Looks:
     }
 
 
-def new_figure(width: float, height: float, panels: int = 1) -> tuple[Any, list[Any]]:
-    """A figure without a display and without touching pyplot's state, and its axes.
-
-    Args:
-        width: in inches.
-        height: in inches.
-        panels: axes side by side.
-    """
+def new_figure(
+    width: float, height: float, columns: int = 1, rows: int = 1
+) -> tuple[Any, list[Any]]:
+    """A figure (inches) without a display or pyplot's state, and its axes, row after row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = list(figure.subplots(1, panels, squeeze=False)[0])
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=True, color="#dddddd", linewidth=0.6)
@@ -91,12 +87,8 @@ def sign_entries(figure: Any, note: str, entries: Sequence[Entry]) -> None:
     sign(figure, note, [entries[0].run.command], sources)
 
 
-def write_figure(draw: Callable[[], Any], *targets: Path) -> None:
-    """Draw a figure and write it into each file.
-
-    Args:
-        draw: returns a matplotlib `Figure`.
-        targets: files whose ending says the format; an SVG bears no date.
+def write_figure(draw: Callable[[], Any], *targets: Path, dpi: int = 200) -> None:
+    """Write what `draw` returns into each file; its ending says the format, an SVG bears no date.
 
     Raises:
         SettingError: a file ends in something else than `.svg`, `.pdf` or `.png`.
@@ -111,4 +103,4 @@ def write_figure(draw: Callable[[], Any], *targets: Path) -> None:
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
             undated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
-            figure.savefig(target, dpi=200, **undated)
+            figure.savefig(target, dpi=dpi, **undated)

@@ -33,13 +33,9 @@ class Planned:
 
 
 def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
-    """Write the figures into `folder`.
+    """Write the figures into `folder`, under names made here, and return `name -> title`.
 
-    Returns:
-        `file name without extension -> title`; the names are made here, not taken from results.
-
-    Raises:
-        OSError: the folder cannot be written.
+    The names bear no extension: each figure is an SVG and a PNG. An OSError if that fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     titles: dict[str, str] = {}

@@ -2,21 +2,12 @@
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
-from leval_leaderboard.tables import (
-    Analysis,
-    Block,
-    Cell,
-    Difference,
-    Entry,
-    Row,
-    Table,
-    leaderboard_table,
-)
+from leval_leaderboard.tables import Analysis, Block, Cell, Row, Table, leaderboard_table
+from leval_leaderboard.tables.entries import Difference
 from leval_leaderboard.tables.escape import plain
 from leval_tasks.closed.catalog import chance_note
 
@@ -41,12 +32,7 @@ def number(value: float | None, digits: int = 6, times: float = 1) -> float | No
 
 
 def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
-    """Everything the first view needs: columns, rows, runs, notes.
-
-    Args:
-        table: from `leaderboard_table`; only its columns of tasks and the average are taken.
-        analysis: what it was made of.
-    """
+    """Everything the first view needs of a `leaderboard_table`: columns, rows, runs, notes."""
     tasks = [column for column in table.columns if column.kind == "task"]
     return {
         "columns": [
@@ -76,7 +62,7 @@ def _row(table: Table, block: Block, row: Row) -> dict[str, Any]:
         "method": plain(row.method),
         "ctx": row.length,
         "cells": {at: shown for at, cell in enumerate(tasks) if (shown := _cell(cell))},
-        "avg": None if isinstance(average.value, str) else number(average.value),
+        "avg": number(average.value),
     }
     if row.kind == "published":
         return {**shown, "published": True}
@@ -116,32 +102,32 @@ def comparisons(analysis: Analysis) -> dict[str, dict[str, list[Any]]]:
 
 def _compared_with(baseline: str, analysis: Analysis) -> dict[str, list[Any]]:
     """Comparisons with this very method; a block without it has another baseline."""
+    table = leaderboard_table(analysis)
     return {
-        f"{entry.score.run} {plain(label)}": _comparison(entry.difference, entry.score.percent)
-        for label, entry in _entries(leaderboard_table(analysis))
-        if entry.difference and analysis.baselines[entry.block] == baseline
+        f"{entry.score.run} {plain(column.label)}": _comparison(difference, entry.score.percent)
+        for block in table.blocks
+        for row in block.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+        if (entry := cell.entry) and (difference := entry.difference)
+        if analysis.baselines[entry.block] == baseline
     }
-
-
-def _entries(table: Table) -> Iterator[tuple[str, Entry]]:
-    """The scores of a table, with the heads of their columns."""
-    for block in table.blocks:
-        for row in block.rows:
-            for column, cell in zip(table.columns, row.cells, strict=True):
-                if cell.entry:
-                    yield column.label, cell.entry
 
 
 def _comparison(difference: Difference, times: float) -> list[Any]:
     """`[difference, low, high, p, mark, wins, ties, losses, detectable, smallest p, threshold]`."""
-    value, low, high, detectable = (
-        number(each, 4, times)
-        for each in (difference.difference, difference.low, difference.high, difference.detectable)
-    )
-    counts = [difference.wins, difference.ties, difference.losses]
-    limits = [number(difference.smallest_p, 3), number(difference.threshold, 3)]
-    p = number(difference.p_holm, 4)
-    return [value, low, high, p, difference.mark, *counts, detectable, *limits]
+    return [
+        number(difference.difference, 4, times),
+        number(difference.low, 4, times),
+        number(difference.high, 4, times),
+        number(difference.p_holm, 4),
+        difference.mark,
+        difference.wins,
+        difference.ties,
+        difference.losses,
+        number(difference.detectable, 4, times),
+        number(difference.smallest_p, 3),
+        number(difference.threshold, 3),
+    ]
 
 
 def _provenance(run: Run) -> dict[str, str]:

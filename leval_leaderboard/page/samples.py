@@ -21,14 +21,10 @@ SCORES = ("exact_match", "acc", "score")
 
 
 def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
-    """Write the texts of every closed-ended task of every run.
+    """Write the texts of every closed-ended task of every run into the page's `data` folder.
 
     Questions are written once for all runs that asked the same ones. Documents and prompts are not
     copied. File names are counters, never taken from results.
-
-    Args:
-        results: what was read.
-        folder: the page's `data` folder.
 
     Returns:
         `"run task" -> {"q": name of the questions, "a": name of the answers}`.
@@ -60,9 +56,8 @@ def _texts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     for row in rows_of_first_filter(parsed_lines(path)):
         key, document, _ = question_key(row)
         doc = _object(row.get("doc"))
-        question = _cut(doc.get("question"), LONGEST_QUESTION)
-        gold = _cut(doc.get("gold", row.get("target")), LONGEST_QUESTION)
-        questions[key] = [question, gold, document[:100]]
+        texts = (doc.get("question"), doc.get("gold", row.get("target")))
+        questions[key] = [*(_cut(text, LONGEST_QUESTION) for text in texts), document[:100]]
         answers[key] = _answer(row, _object(doc.get("prompt")))
     return questions, answers
 

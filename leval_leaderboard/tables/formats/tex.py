@@ -20,15 +20,8 @@ ESCAPES = {
     **{c: f"\\{name}{{}}" for c, name in zip(_CHARACTERS, _COMMANDS.split(), strict=True)},
     **{c: f"${maths}$" for c, maths in _MATHS.items()},
 }
-_ACCENTS = {
-    "\N{COMBINING GRAVE ACCENT}": "`",
-    "\N{COMBINING ACUTE ACCENT}": "'",
-    "\N{COMBINING CIRCUMFLEX ACCENT}": "^",
-    "\N{COMBINING TILDE}": "~",
-    "\N{COMBINING DIAERESIS}": '"',
-    "\N{COMBINING CARON}": "v",
-    "\N{COMBINING CEDILLA}": "c",
-}
+# of the combining grave, acute, circumflex, tilde, diaeresis, caron and cedilla
+_ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0308\u030c\u0327", "`'^~\"vc", strict=True))
 PREAMBLE = "% needs \\usepackage[T1]{fontenc}, \\usepackage{textcomp} and \\usepackage{booktabs}\n"
 
 
