@@ -6,8 +6,8 @@ from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
+from leval_leaderboard.statistics.paired import Difference
 from leval_leaderboard.tables import Analysis, Block, Cell, Row, Table, leaderboard_table
-from leval_leaderboard.tables.entries import Difference
 from leval_leaderboard.tables.escape import plain
 from leval_tasks.closed.catalog import chance_note
 
