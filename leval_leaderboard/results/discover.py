@@ -52,13 +52,8 @@ def _results_files(folder: Path, names: list[str], root: Path) -> list[Path]:
 
 def _unreadable(run_id: str, folder: Path) -> Run:
     """What stands for a run of which nothing could be read."""
-    return Run(
-        run_id=run_id[:LONGEST_NAME],
-        folder=folder,
-        status="malformed",
-        model="unreadable",
-        method=folder.name[:LONGEST_NAME] or "?",
-    )
+    run_id, method = run_id[:LONGEST_NAME], folder.name[:LONGEST_NAME] or "?"
+    return Run(run_id=run_id, folder=folder, status="malformed", model="unreadable", method=method)
 
 
 def _plain(path: Path) -> Run:

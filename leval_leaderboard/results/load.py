@@ -7,11 +7,10 @@ from typing import Any
 
 from leval_leaderboard.results.discover import find_runs
 from leval_leaderboard.results.fields import ResultsError, file_in, read_model
-from leval_leaderboard.results.frames import frame_of, score_record
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.samples import Ratios, Samples, read_samples
-from leval_leaderboard.results.scores import Score
+from leval_leaderboard.results.scores import Score, frame_of, score_record
 from leval_leaderboard.results.task_scores import task_scores
 
 
@@ -41,10 +40,9 @@ class Results:
 def load_results(*folders: Path) -> Results:
     """Read one or more results folders into one.
 
-    Runs of a sweep come in the order of its config, others in the order of their names.
-
-    A run found twice (same id) is taken once, the later written one. A cell that cannot be read
-    becomes a marked row; a folder that cannot be read, or a newer schema, is an error.
+    Runs of a sweep come in the order of its config, others in the order of their names. A run found
+    twice (same id) is taken once, the later written one. A cell that cannot be read becomes a
+    marked row.
 
     Raises:
         ResultsError: no such folder, nothing in it, or a newer schema.
@@ -90,11 +88,7 @@ def _in_order(runs: list[Run]) -> list[Run]:
 def _without_numbers(run: Run, index: int) -> list[Score]:
     return [
         Score(
-            run=index,
-            task=task,
-            status=run.status,
-            note=run.reason,
-            partial=run.is_partial(task),
+            run=index, task=task, status=run.status, note=run.reason, partial=run.is_partial(task)
         )
         for task in run.tasks or ("",)
     ]

@@ -1,9 +1,12 @@
 """One number of one run."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import leval_tasks
+from leval_leaderboard.results.runs import TELEMETRY, Run
 from leval_tasks import metric_names
 
 FAMILY_OF = {
@@ -78,3 +81,24 @@ class Score:
     def percent(self) -> float:
         """What a score is shown times: 100, and 1 for a perplexity."""
         return 1.0 if lower_is_better(self.metric) else 100.0
+
+
+def score_record(score: Score, run: Run) -> dict[str, Any]:
+    """A score and its run as one flat record, as users of Python are handed it."""
+    of_run = ("model", "method", "context_length", "limit", "seconds", "tokens_per_second")
+    return {
+        **asdict(score),
+        **{name: getattr(run, name) for name in of_run},
+        **{name: run.telemetry.get(name) for name in TELEMETRY},
+        "baseline": run.baseline or "",
+        "created": run.created,
+        "command": run.command,
+    }
+
+
+def frame_of(records: Iterable[Mapping[str, Any]]) -> Any:
+    """A pandas frame, a row a record; a missing number is NaN, a missing text empty."""
+    import numpy as np
+    import pandas as pd
+
+    return pd.DataFrame(list(records)).fillna(np.nan)

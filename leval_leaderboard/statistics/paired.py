@@ -26,10 +26,11 @@ class Difference:
     """One method minus the baseline, on the questions that both answered.
 
     `difference`, `low`, `high` and `detectable` are fractions for scores and nats a token for
-    perplexities (negative is better); None where the documents cannot give them. `smallest_p` is
-    the smallest p that so many documents could give at all. What depends on the other methods that
-    are compared as well is filled in afterwards: `p_holm` is `p` corrected within the task,
-    `threshold` what `smallest_p` has to reach, `mark` a sign for what follows.
+    perplexities (negative is better); None where the documents cannot give them. `detectable` is
+    the smallest true difference found with 80% power, by the spread seen between these documents;
+    `smallest_p` the smallest p that so many documents could give at all. Filled in afterwards, with
+    the other methods in view: `p_holm` is `p` corrected within the task, `threshold` what
+    `smallest_p` has to reach, `mark` a sign for what follows.
     """
 
     difference: float
@@ -129,17 +130,6 @@ def smallest_p(clusters: int) -> float:
     return 1.0 / (1 + FLIPS)
 
 
-def detectable_difference(stderr: float, df: float, level: float = 0.05) -> float:
-    """Smallest true difference that is found with 80% power, given the standard error.
-
-    `(t(1 - level/2) + t(0.8)) * stderr` with `df` degrees of freedom: an approximation that uses
-    the spread seen between the documents at hand. NaN where no difference varied at all.
-    """
-    if not (stderr > 0 and df > 0):
-        return math.nan
-    return float((stats.t.ppf(1 - level / 2, df) + stats.t.ppf(POWER, df)) * stderr)
-
-
 def compare_scores(
     method: Floats, baseline: Floats, clusters: Labels, level: float = 0.05
 ) -> Difference:
@@ -187,6 +177,7 @@ def _compared(
     mean, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     groups = totals.size
     half = float(stats.t.ppf(1 - level / 2, df)) * stderr if groups >= fewest else math.nan
+    quantiles = stats.t.ppf(1 - level / 2, df) + stats.t.ppf(POWER, df)
     wins, losses = int((better > 0).sum()), int((better < 0).sum())
     return Difference(
         difference=mean,
@@ -197,5 +188,5 @@ def _compared(
         wins=wins,
         ties=better.size - wins - losses,
         losses=losses,
-        detectable=known(detectable_difference(stderr, df, level)),
+        detectable=known(quantiles * stderr) if stderr > 0 and df > 0 else None,
     )

@@ -11,9 +11,8 @@ import numpy as np
 
 from leval_border.errors import one_of
 from leval_leaderboard.results import Results
-from leval_leaderboard.results.frames import frame_of
 from leval_leaderboard.results.samples import Ratios
-from leval_leaderboard.results.scores import lower_is_better
+from leval_leaderboard.results.scores import frame_of, lower_is_better
 from leval_leaderboard.statistics.clustered import Estimate, estimate_mean, estimate_ratio
 from leval_leaderboard.statistics.paired import (
     Difference,
@@ -124,21 +123,13 @@ def _estimate(metric: str, ratios: Ratios) -> Estimate | None:
 
 def _ranked(entries: Sequence[Entry]) -> list[Entry]:
     """Dense rank within block, task and metric, each length apart: 1 is best."""
-    values: dict[tuple[str, str, str, int | None], set[float]] = defaultdict(set)
-    for entry in entries:
-        if entry.score.finished:
-            values[_family(entry)].add(_rounded(entry))
-    orders = {
-        family: sorted(distinct, reverse=not lower_is_better(family[2]))
-        for family, distinct in values.items()
-        if len(distinct) > 1
-    }
-    return [
-        dataclasses.replace(entry, rank=orders[key].index(_rounded(entry)) + 1)
-        if entry.score.finished and (key := _family(entry)) in orders
-        else entry
-        for entry in entries
-    ]
+    ranks: dict[int, int] = {}
+    finished = [entry for entry in entries if entry.score.finished]
+    for (_, _, metric, _), rivals in grouped(finished, _family).items():
+        order = sorted({_rounded(each) for each in rivals}, reverse=not lower_is_better(metric))
+        if len(order) > 1:
+            ranks |= {id(entry): order.index(_rounded(entry)) + 1 for entry in rivals}
+    return [dataclasses.replace(entry, rank=ranks.get(id(entry))) for entry in entries]
 
 
 def _rounded(entry: Entry) -> float:
@@ -184,15 +175,15 @@ def _differences(family: list[Entry], base: Entry, results: Results) -> dict[int
         if entry is not base and (ratios := results.ratios(entry.score)) is not None
     ]
     threshold = LEVEL / max(1, len(rivals))
-    compared = [
-        (entry, difference)
+    differences = {
+        id(entry): difference
         for entry, ratios in rivals
         if (difference := _difference(base.score.metric, ratios, baseline, threshold)) is not None
-    ]
-    adjusted = holm([difference.p for _, difference in compared]).tolist()
+    }
+    adjusted = holm([difference.p for difference in differences.values()]).tolist()
     return {
-        id(entry): _marked(difference, p_holm, threshold)
-        for (entry, difference), p_holm in zip(compared, adjusted, strict=True)
+        key: _marked(difference, p_holm, threshold)
+        for (key, difference), p_holm in zip(differences.items(), adjusted, strict=True)
     }
 
 
@@ -202,16 +193,11 @@ def _marked(difference: Difference, p_holm: float, threshold: float) -> Differen
     return dataclasses.replace(difference, p_holm=p_holm, threshold=threshold, mark=mark)
 
 
-def _common(method: Ratios, baseline: Ratios) -> tuple[Ratios, Ratios]:
-    """The questions that both runs have, in one order."""
-    if np.array_equal(method.questions, baseline.questions):
-        return method, baseline
-    _, left, right = np.intersect1d(method.questions, baseline.questions, return_indices=True)
-    return method.take(left), baseline.take(right)
-
-
 def _difference(metric: str, method: Ratios, baseline: Ratios, level: float) -> Difference | None:
-    method, baseline = _common(method, baseline)
+    """On the questions that both runs have, in one order; None where they cannot be paired."""
+    if not np.array_equal(method.questions, baseline.questions):
+        _, left, right = np.intersect1d(method.questions, baseline.questions, return_indices=True)
+        method, baseline = method.take(left), baseline.take(right)
     if not method.questions.size:
         return None
     if not lower_is_better(metric):

@@ -6,7 +6,7 @@ from typing import Any
 from leval_leaderboard.results.runs import TELEMETRY
 from leval_leaderboard.tables.analysis import Analysis
 from leval_leaderboard.tables.entries import Entry
-from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
+from leval_leaderboard.tables.model import Block, Cell, Column, Row, RowKind, Table
 from leval_leaderboard.tables.published import TABLE_2, TASKS
 
 TEXT = (
@@ -28,9 +28,6 @@ NOTES = (
 )
 
 
-Record = Mapping[str, Any]
-
-
 def details_table(analysis: Analysis, published: bool = False) -> Table:
     """Every metric of every run, as numbers of full precision.
 
@@ -38,18 +35,16 @@ def details_table(analysis: Analysis, published: bool = False) -> Table:
         analysis: from `analyse`.
         published: add the paper's Table 2 as rows with origin `published`.
     """
-    rows = [Row(_cells(_record(entry, analysis))) for entry in analysis.entries]
-    blocks = [Block("", tuple(rows))]
+    blocks = [Block("", tuple(_row(_record(entry, analysis)) for entry in analysis.entries))]
     if published:
         blocks.append(Block("", tuple(_published()), published=True))
     columns = tuple(Column(name, numeric=name in NUMBERS) for name in COLUMNS)
     return Table("All numbers", columns, tuple(blocks), NOTES)
 
 
-def _record(entry: Entry, analysis: Analysis) -> Record:
+def _record(entry: Entry, analysis: Analysis) -> Mapping[str, Any]:
     """What stands in each column."""
-    score = entry.score
-    record = entry.record()
+    score, record = entry.score, entry.record()
     shown = {n: None if record[n] is None else score.percent * record[n] for n in IN_PERCENT}
     return {
         **record,
@@ -61,11 +56,11 @@ def _record(entry: Entry, analysis: Analysis) -> Record:
     }
 
 
-def _cells(record: Record) -> tuple[Cell, ...]:
-    return tuple(_cell(name, record.get(name)) for name in COLUMNS)
+def _row(record: Mapping[str, Any], kind: RowKind = "ours") -> Row:
+    return Row(tuple(_cell(record.get(name)) for name in COLUMNS), kind)
 
 
-def _cell(name: str, value: str | float | None) -> Cell:
+def _cell(value: str | float | None) -> Cell:
     if value is None or isinstance(value, str):
         return Cell(value or "")
     return Cell(f"{value:.6g}", float(value))
@@ -73,14 +68,11 @@ def _cell(name: str, value: str | float | None) -> Cell:
 
 def _published() -> list[Row]:
     return [
-        Row(
-            _cells({
-                "origin": "published", "block": f"{model} (published)", "model": model,
-                "method": method, "task": task, "context_length": length * 1024, "value": value,
-                "status": "published", "source": "arXiv 2403.00071v2, Table 2",
-            }),
-            "published",
-        )
+        _row({
+            "origin": "published", "block": f"{model} (published)", "model": model,
+            "method": method, "task": task, "context_length": length * 1024, "value": value,
+            "status": "published", "source": "arXiv 2403.00071v2, Table 2",
+        }, "published")
         for model, methods in TABLE_2.items()
         for method, (length, *values) in methods.items()
         for task, value in zip(TASKS, values, strict=True)

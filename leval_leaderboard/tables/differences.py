@@ -51,9 +51,7 @@ def parse_pairs(pairs: Sequence[str]) -> list[tuple[str, str]]:
 def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Table:
     """Paired differences of every perplexity task, and of all of them pooled.
 
-    Args:
-        analysis: from `analyse`.
-        pairs: (method, baseline) by the names of the runs.
+    `pairs` are (method, baseline) by the names of the runs.
 
     Raises:
         SettingError: an unknown method.
@@ -97,15 +95,9 @@ def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Ta
 
 def _pair_entries(block: list[Entry], method: str, baseline: str) -> list[tuple[Entry, Entry]]:
     """The method's entry and the baseline's of each length and text, shortest length first."""
-    sides = [
-        {
-            (entry.run.context_length, entry.score.metric, entry.task): entry
-            for entry in block
-            if entry.label == name
-        }
-        for name in (method, baseline)
-    ]
-    both = [(entry, sides[1][key]) for key, entry in sides[0].items() if key in sides[1]]
+    places = grouped(block, lambda e: (e.run.context_length, e.score.metric, e.task))
+    labelled = [{entry.label: entry for entry in entries} for entries in places.values()]
+    both = [(each[method], each[baseline]) for each in labelled if {method, baseline} <= set(each)]
     return sorted(both, key=lambda pair: _positions(pair[0].score.metric))
 
 
@@ -150,13 +142,13 @@ def _row(name: str, task: str, metric: str, part: Floats) -> Row:
     paired = compare_perplexities(nats, base_nats, tokens)
     end, start = _positions(metric)
     length = f"{length_label(start)} to {length_label(end)}" if start else length_label(end)
-    cells = [Cell(name), Cell(task_label(task)), Cell(length)]
     documents = tokens.size
-    cells.append(Cell(str(documents), float(documents)))
-    cells += [Cell(f"{mean:.4f}", mean) for mean in means]
-    cells += [_signed(value) for value in (paired.difference, paired.low, paired.high)]
-    cells.append(Cell(f"{paired.p:.2g}", paired.p) if documents >= 3 else Cell("–"))
-    return Row(tuple(cells))
+    return Row((
+        *(Cell(name), Cell(task_label(task)), Cell(length), Cell(str(documents), float(documents))),
+        *(Cell(f"{mean:.4f}", mean) for mean in means),
+        *(_signed(value) for value in (paired.difference, paired.low, paired.high)),
+        Cell(f"{paired.p:.2g}", paired.p) if documents >= 3 else Cell("–"),
+    ))  # fmt: skip
 
 
 def _signed(nats: float | None) -> Cell:

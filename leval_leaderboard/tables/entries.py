@@ -3,9 +3,8 @@
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from leval_leaderboard.results.frames import score_record
 from leval_leaderboard.results.runs import Run
-from leval_leaderboard.results.scores import FAMILY_OF, Score, lower_is_better
+from leval_leaderboard.results.scores import FAMILY_OF, Score, lower_is_better, score_record
 from leval_leaderboard.statistics.paired import Difference
 
 SIGNIFICANT, CANNOT_TELL = "*", "?"
