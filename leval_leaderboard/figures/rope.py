@@ -89,12 +89,8 @@ def pair_figure(
 ) -> Any:
     """Two methods side by side: rotation angles (the paper's Figure 1), wavelengths and gaps.
 
-    Args:
-        methods: both of them.
-        feature: index of the feature whose angles are shown.
-        positions: where they are shown, half of them below `original`.
-        original: training length `L` in tokens.
-        longest: test length in tokens.
+    The angles are those of one `feature` (an index) at `positions`, half of them below the trained
+    length `original`; `longest` is the test length. All in tokens.
     """
     figure, grid = new_figure(10, 7.5, columns=2, rows=2)
     lengths, gaps = [], []

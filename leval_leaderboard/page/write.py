@@ -19,10 +19,7 @@ TITLE = "Long-context leaderboard"
 def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
     """Write a static folder that opens from disk and from any web server.
 
-    Args:
-        analysis: from `analyse`.
-        out: folder; an earlier page in it is replaced, anything else is an error.
-        title: heading of the page.
+    An earlier page in `out` is replaced.
 
     Returns:
         Path of `index.html`, which is written last.

@@ -37,7 +37,7 @@ def details_table(analysis: Analysis, published: bool = False) -> Table:
     """
     blocks = [Block("", tuple(_row(_record(entry, analysis)) for entry in analysis.entries))]
     if published:
-        blocks.append(Block("", tuple(_published()), published=True))
+        blocks.append(Block("", tuple(_published())))
     columns = tuple(Column(name, numeric=name in NUMBERS) for name in COLUMNS)
     return Table("All numbers", columns, tuple(blocks), NOTES)
 

@@ -74,7 +74,6 @@ class Block:
 
     title: str
     rows: tuple[Row, ...]
-    published: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def _published() -> Block:
         for mean, variance in numbers:
             cells += [Cell(f"{mean:.2f}", mean, f"{variance:.2f}"), Cell()]
         rows.append(Row(tuple(cells), "published"))
-    return Block("2 layers, width 512, modulus 17 (published)", tuple(rows), published=True)
+    return Block("2 layers, width 512, modulus 17 (published)", tuple(rows))
 
 
 def _distance(experiment: Experiment) -> str:

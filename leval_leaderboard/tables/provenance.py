@@ -32,10 +32,10 @@ def provenance_notes(
 
 def run_provenance(runs: Sequence[Run], documents: str) -> tuple[str, ...]:
     """The same for lm-eval runs: models, precision, documents, machine, the time of all of them."""
-    machines = sorted({machine(run.host) for run in runs} - {""})
-    dtypes = sorted({run.settings.get("dtype", "") for run in runs} - {""})
     seconds = [run.seconds for run in runs if run.seconds is not None]
-    parts = [", ".join(sorted({run.model for run in runs})), *dtypes, documents, *machines]
+    parts = sorted({run.model for run in runs})
+    parts += sorted({run.settings.get("dtype", "") for run in runs} - {""})
+    parts += [documents, *sorted({machine(run.host) for run in runs} - {""})]
     parts += [f"{sum(seconds) / 60:.0f} minutes for all {len(runs)} runs"] if seconds else []
     return provenance_notes(
         (run.command for run in runs),

@@ -30,14 +30,9 @@ def score_table(
     costs: Sequence[str],
     analysis: Analysis,
 ) -> Table:
-    """Scores of some tasks, with the share cut and unparsed, counts and chance.
+    """Scores of some tasks, with the share cut and unparsed, counts, chance and `COSTS` by name.
 
-    Args:
-        title: of the table.
-        entries: primary entries, of these tasks and others.
-        tasks: in the order of the columns; the paper's six are averaged if all are there.
-        costs: optional columns, names of `COSTS`.
-        analysis: where the entries come from.
+    The tasks are columns in this order; the paper's six are averaged if all are there.
     """
     entries = [entry for entry in entries if entry.task in tasks]
     columns = _columns(entries, tasks)

@@ -96,7 +96,6 @@ def test_what_was_not_learned_is_marked_and_not_compared(folder):
 def test_published_rows_stand_beside_and_are_marked(folder):
     table = posgen_table([read_experiment(folder)])
     published = table.blocks[-1]
-    assert published.published
     assert [row.kind for row in published.rows] == ["published"] * 4
     row = rows_of(table)["Resonance YaRN (s=4)"]
     assert (row["Recursive"].text, row["CoT"].text) == ("98.30", "99.58")

@@ -243,7 +243,6 @@ SMALL = Table(
         Block(
             "Paper (published)",
             (Row((Cell("YaRN", mark=" †"), Cell("37.62", 37.62), Cell("–")), "published"),),
-            published=True,
         ),
     ),
     ("a note with 5% & <tags>",),

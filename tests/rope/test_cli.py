@@ -74,6 +74,7 @@ def test_the_table_shows_each_feature():
         (("--method", "longrope", "--short-factor", "[1"), "short_factor: '[1'"),
         (("--method", "yarn", "--beta-fast", "0.5"), "beta_fast: 0.5"),
         (("--method", "yarn", "--plot", "x.png", "--against", "yran"), "did you mean 'yarn'"),
+        (("--method", "yarn", "--plot", "x.jpg"), "'.jpg' is not allowed; allowed: .svg, .pdf"),
     ],
 )
 def test_wrong_usage_exits_with_2(args, words):
