@@ -3,24 +3,52 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 
 import click
+from pydantic import BaseModel
 
 from leval_leaderboard.format_names import format_names
 
 if TYPE_CHECKING:
     from leval_leaderboard.results import Results
 
+Command = Callable[..., Any]
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
 results_argument = click.argument(
     "results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
 )
 
 
-def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def setting_options(model: type[BaseModel]) -> Callable[[Command], Command]:
+    """An option for each plain field of a settings class, which alone knows ranges and defaults.
+
+    What the command gets is None where an option was not given, see `given`.
+    """
+
+    def add_options(command: Command) -> Command:
+        for name, field in reversed(model.model_fields.items()):
+            kind = str if get_origin(field.annotation) is Literal else field.annotation
+            if kind not in (bool, int, float, str):
+                continue
+            flag = name.replace("_", "-")
+            flags = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
+            command = click.option(flags, type=kind, default=None, help=field.description)(command)
+        return command
+
+    return add_options
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that were given: another is None, or () where it is repeatable."""
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def table_options(command: Command) -> Command:
     """`--format`, `--json` and `--out` of the commands that print tables."""
     formats = click.Choice(format_names())
     form_help = "csv writes every number, the others the table people read."

@@ -8,13 +8,18 @@ from typing import Any
 import click
 
 from leval_harness.output import (
+    EXISTING_FOLDER,
     FILE,
     FOLDER,
+    given,
     json_option,
     records_text,
+    setting_options,
     table_options,
     write_or_print,
 )
+from leval_tasks.metadata import SUBTASKS
+from resonance_training import posgen_settings
 
 _COUNT = click.IntRange(1)
 
@@ -34,11 +39,8 @@ def command() -> None:
 @click.option("--encoding", "encodings", multiple=True, help="Repeatable; default: all four.")
 @click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
 @click.option("--modulus", type=int, help="Size of the number vocabulary.")
-@click.option("--epochs", type=int, help="Passes over the training sequences.")
-@click.option("--learning-rate", type=float, help="Peak learning rate.")
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
-@click.option("--bf16/--no-bf16", default=None, help="bfloat16 autocast.")
-@click.option("--keep", help="Model that is tested: last, or best at a validation.")
+@setting_options(posgen_settings.Recipe)
 @click.option("--stack", type=_COUNT, default=1, help="Models trained in the same steps, on a GPU.")
 @click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
 @click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
@@ -56,24 +58,19 @@ def train(
     save_steps: int,
     device: str,
     as_json: bool,
-    **changes: Any,
+    **options: Any,
 ) -> None:
     """Train what has no result yet; a stopped command continues.
 
     Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
     """
-    from leval_tasks.metadata import SUBTASKS
-    from resonance_training import posgen_settings as settings
-
-    recipe = settings.preset(preset)
-    data = {**recipe.data, "modulus": modulus, "train": train_sequences}
-    changes["data"] = {key: value for key, value in data.items() if value is not None}
-    # An option that was not given is None, or () where it is repeatable.
-    recipe = recipe.changed(**{k: v for k, v in changes.items() if v is not None and v != ()})
+    recipe = posgen_settings.preset(preset)
+    data = {**recipe.data, **given({"modulus": modulus, "train": train_sequences})}
+    recipe = recipe.changed(data=data, **given(options))
     runs = [
-        settings.PosGenRun(subtask, encoding, seed)
+        posgen_settings.PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or SUBTASKS
-        for encoding in encodings or settings.ENCODINGS
+        for encoding in encodings or posgen_settings.ENCODINGS
         for seed in recipe.seeds
     ]
     from resonance_training.posgen_train import train_all  # torch, once all is known to be meant
@@ -95,21 +92,19 @@ def train(
 
 
 @command.command()
-@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False))
+@click.argument("checkpoint", type=EXISTING_FOLDER)
 @click.option("--subtask", help="Sub-task to test on; default: the one it was trained on.")
 @click.option("--limit", type=int, help="Only the first so many sequences.")
 @click.option("--device", default="cpu", help="Torch device.")
 @json_option
-def evaluate(
-    checkpoint: str, subtask: str | None, limit: int | None, device: str, as_json: bool
-) -> None:
+def evaluate(checkpoint: Path, as_json: bool, **options: Any) -> None:
     """Test a checkpoint through lm-eval and the backend hf-long.
 
     Example: leval-harness posgen evaluate runs/posgen/cot/yarn/seed-0
     """
     from resonance_training.posgen_evaluate import evaluate_checkpoint
 
-    metrics = evaluate_checkpoint(checkpoint, subtask=subtask, limit=limit, device=device)
+    metrics = evaluate_checkpoint(str(checkpoint), **options)
     if as_json:
         click.echo(json.dumps(metrics))
         return
@@ -118,10 +113,7 @@ def evaluate(
 
 
 @command.command()
-@click.argument(
-    "folders", nargs=-1, required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-)  # fmt: skip
+@click.argument("folders", nargs=-1, required=True, type=EXISTING_FOLDER)
 @table_options
 @click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
 @click.option("--position-figure", type=FILE, help="Also draw accuracy against position.")

@@ -4,7 +4,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from leval_border.errors import one_of
 from leval_border.settings import Settings, read
@@ -15,44 +15,29 @@ from resonance_training.posgen_settings import Share
 class FineTuneSettings(Settings):
     """A fine-tuning run, apart from model, data and output folder.
 
-    Attributes:
-        rope: the RoPE request, as `rope_parameters` or with what the model knows left out; None
-            keeps the model's own.
-        sequence_length: tokens of a training sequence.
-        steps: optimiser steps.
-        batch_size: sequences a device reads at once.
-        accumulation: micro-batches an optimiser step.
-        learning_rate: peak, after the warm-up.
-        weight_decay: of AdamW.
-        adam_beta2: of AdamW; beta1 is 0.9.
-        warmup: share of the steps in which the rate rises.
-        schedule: transformers' name of what follows the warm-up.
-        max_grad_norm: clipping; 0 is none.
-        bf16: bfloat16 autocast, weights and optimiser in float32.
-        gradient_checkpointing: recompute activations in the backward pass.
-        lora_rank: rank of LoRA on all linear layers; 0 trains all weights.
-        held_out: documents that are kept out of training.
-        save_steps: steps between two resumable states.
-        seed: of the split, the order and LoRA's initial weights.
+    `rope` is the RoPE request, as `rope_parameters` or with what the model knows left out; None
+    keeps the model's own.
     """
 
     rope: dict[str, Any] | None = None
-    sequence_length: PositiveInt = 2048
-    steps: PositiveInt = 100
-    batch_size: PositiveInt = 1
-    accumulation: PositiveInt = 1
-    learning_rate: PositiveFloat = 2e-5
-    weight_decay: NonNegativeFloat = 0.01
-    adam_beta2: Share = 0.95
-    warmup: Share = 0.05
-    schedule: str = "constant_with_warmup"
-    max_grad_norm: NonNegativeFloat = 0.0
-    bf16: bool = True
-    gradient_checkpointing: bool = False
-    lora_rank: NonNegativeInt = 0
-    held_out: NonNegativeInt = 3
-    save_steps: PositiveInt = 50
-    seed: int = 42
+    sequence_length: PositiveInt = Field(default=2048, description="Tokens of a training sequence.")
+    steps: PositiveInt = Field(default=100, description="Optimiser steps.")
+    batch_size: PositiveInt = Field(default=1, description="Sequences a device reads at once.")
+    accumulation: PositiveInt = Field(default=1, description="Micro-batches an optimiser step.")
+    learning_rate: PositiveFloat = Field(default=2e-5, description="Peak, after the warm-up.")
+    weight_decay: NonNegativeFloat = Field(default=0.01, description="Of AdamW.")
+    adam_beta2: Share = Field(default=0.95, description="Of AdamW; beta1 is 0.9.")
+    warmup: Share = Field(default=0.05, description="Share of the steps in which the rate rises.")
+    schedule: str = Field(default="constant_with_warmup", description="transformers' name of one.")
+    max_grad_norm: NonNegativeFloat = Field(default=0.0, description="Of the gradients; 0: none.")
+    bf16: bool = Field(
+        default=True, description="bfloat16 autocast, float32 weights and optimiser."
+    )
+    gradient_checkpointing: bool = Field(default=False, description="Slower, in less memory.")
+    lora_rank: NonNegativeInt = Field(default=0, description="Rank of LoRA; 0 trains all weights.")
+    held_out: NonNegativeInt = Field(default=3, description="Documents kept out of training.")
+    save_steps: PositiveInt = Field(default=50, description="Steps between two resumable states.")
+    seed: int = Field(default=42, description="Of the split, the order and LoRA's initial weights.")
 
 
 def presets() -> dict[str, Path]:

@@ -68,27 +68,25 @@ class Recipe(Settings):
     Attributes:
         data: fields of `PosGenSettings` that differ from its defaults.
         seeds: seeds of the runs; they decide initial weights, dropout and batch order.
-        epochs: passes over the training sequences.
-        batch_size: sequences a step.
-        learning_rate: peak of the one-cycle schedule.
-        evaluate_every: epochs between two validations.
         validation_rows: sequences of a validation; None takes the whole split.
-        keep: which model is tested and saved: the `last` one, or the `best` one at a validation,
-            the first with the highest in-distribution accuracy, as in the authors' code.
+        keep: the `best` model is the first with the highest in-distribution accuracy, as in the
+            authors' code.
     """
 
     architecture: Architecture = Architecture()
     scaling: Scaling = Scaling()
     data: dict[str, int | str] = Field(default_factory=dict)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), strict=False, min_length=1)
-    epochs: PositiveInt = 150
-    batch_size: PositiveInt = 128
-    learning_rate: PositiveFloat = 2e-4
-    weight_decay: NonNegativeFloat = 0.01
-    evaluate_every: PositiveInt = 2
+    epochs: PositiveInt = Field(default=150, description="Passes over the training sequences.")
+    batch_size: PositiveInt = Field(default=128, description="Sequences a step.")
+    learning_rate: PositiveFloat = Field(default=2e-4, description="Peak of the one cycle.")
+    weight_decay: NonNegativeFloat = Field(default=0.01, description="Of AdamW.")
+    evaluate_every: PositiveInt = Field(default=2, description="Epochs between two validations.")
     validation_rows: PositiveInt | None = None
-    bf16: bool = False
-    keep: Literal["last", "best"] = "last"
+    bf16: bool = Field(default=False, description="bfloat16 autocast.")
+    keep: Literal["last", "best"] = Field(
+        default="last", description="Model that is tested and saved: last, or best at a validation."
+    )
 
     def settings(self, subtask: str) -> PosGenSettings:
         """The data set of a sub-task."""

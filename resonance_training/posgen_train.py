@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from leval_border.errors import UserError
+from leval_border.errors import SettingError, UserError
 from leval_border.files import write_text
 from leval_tasks.posgen.sequences import position_ranges, splits
 from resonance_training import trainer as shared
@@ -30,6 +30,8 @@ RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
 EVALUATION_BATCH = 125
+WARM_UP = 0.1
+"""Share of the steps in which the learning rate rises."""
 
 
 @torch.no_grad()
@@ -179,7 +181,7 @@ def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArgument
     )
     # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=0.1
+        optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=WARM_UP
     )
     trainer = shared.InOrderTrainer(
         model=stack,
@@ -222,11 +224,17 @@ def train_all(
         device: `auto` or `cpu`.
 
     Raises:
-        SettingError: the sequences cannot be made as asked; the folder is left alone.
+        SettingError: the sequences cannot be made as asked, or the steps leave no warm-up; the
+            folder is left alone.
         UserError: the folder holds something else, or a loss is no number.
     """
     for subtask in {run.subtask for run in runs}:
         splits(recipe.settings(subtask))
+    if WARM_UP * (recipe.steps + 1) == 1:  # OneCycleLR then divides by the warm-up's length
+        raise SettingError(
+            f"epochs: {recipe.epochs} make {recipe.steps} steps, whose warm-up is zero long; train "
+            "one epoch more or less"
+        )
     request = recipe.model_dump()
     if not shared.is_claimed(folder / SETTINGS_FILE, request):
         shared.claim(folder / SETTINGS_FILE, request)
