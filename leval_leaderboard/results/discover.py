@@ -27,9 +27,6 @@ def find_runs(root: Path) -> Iterator[Run]:
     A folder with `cell.json` is one of our cells and is not searched further; elsewhere each
     `results_*.json` is a run of lm-eval's own. Links that leave `root` are not followed.
 
-    Args:
-        root: a results folder, a sweep's folder, a cell's folder or an lm-eval output folder.
-
     Raises:
         ResultsError: `root` is no folder, or a cell has a newer schema.
     """

@@ -112,10 +112,6 @@ class ResultsFile(Outside):
     transformers_version: Text = None
     git_hash: Text = None
 
-    def named_groups(self) -> set[str]:
-        """Names that stand for several tasks."""
-        return set(self.groups) | {name for name, tasks in self.group_subtasks.items() if tasks}
-
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""
         return self.configs.get(task, TaskConfig())
@@ -123,9 +119,6 @@ class ResultsFile(Outside):
     @property
     def versions(self) -> dict[str, str]:
         """Versions of the packages that it names."""
-        named = {
-            "lm_eval": self.lm_eval_version,
-            "transformers": self.transformers_version,
-            "git": self.git_hash,
-        }
-        return {name: version for name, version in named.items() if version is not None}
+        names = ("lm_eval", "transformers", "git")
+        versions = (self.lm_eval_version, self.transformers_version, self.git_hash)
+        return {name: v for name, v in zip(names, versions, strict=True) if v is not None}

@@ -113,7 +113,8 @@ def _read_run(
                 run.check_unaltered(where)
                 samples = logged[task[:200]] = read_samples(where, codes)
             scores[task[:200]] = task_scores(run, index, task, file, samples)
-        known |= file.named_groups() | set(scores)  # a group stands for its members
+        groups = {name for name, members in file.group_subtasks.items() if members}
+        known |= groups | set(file.groups) | set(scores)  # a group stands for its members
     if not scores:
         raise ResultsError(f"{run.results[-1].name}: no task in 'results'")
     every = [score for of_task in scores.values() for score in of_task]

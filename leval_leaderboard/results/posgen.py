@@ -129,12 +129,9 @@ class Experiment:
 
 def _place(tests: Sequence[PosGenTest]) -> Place:
     ood = [test.ood_accuracy for test in tests]
-    return Place(
-        len(tests),
-        statistics.mean(test.id_accuracy for test in tests),
-        statistics.mean(ood),
-        statistics.stdev(ood) if len(ood) > 1 else math.nan,
-    )
+    id_accuracy = statistics.mean(test.id_accuracy for test in tests)
+    deviation = statistics.stdev(ood) if len(ood) > 1 else math.nan
+    return Place(len(tests), id_accuracy, statistics.mean(ood), deviation)
 
 
 def read_experiment(folder: Path) -> Experiment:

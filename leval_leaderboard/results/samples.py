@@ -145,13 +145,9 @@ def responses_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def read_samples(path: Path, codes: dict[str, int]) -> Samples:
-    """Read the numbers of a samples file.
+    """Read the numbers of a samples file; of several filters, the first one's.
 
-    Where several filters were logged, the first one's rows count.
-
-    Args:
-        path: the file.
-        codes: numbers of the names of questions and documents; new names are added to it.
+    `codes` numbers the names of questions and documents; new names are added to it.
 
     Raises:
         ResultsError: the file cannot be read, or a question occurs twice.

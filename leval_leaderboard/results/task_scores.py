@@ -31,12 +31,7 @@ def task_scores(
 ) -> list[Score]:
     """The scores of one task, one a metric; what must not be shown is `malformed`.
 
-    Args:
-        run: the run.
-        index: its place in `Results.runs`.
-        task: a key of the file's `results`.
-        file: the results file.
-        samples: what the task logged.
+    `index` is the run's place in `Results.runs`, `task` a key of the file's `results`.
     """
     counts = file.counts.get(task) or SampleCounts()
     base = _common(run, index, task, file, samples)
@@ -113,10 +108,7 @@ def _golds(samples: Samples | None) -> Iterable[str]:
 def chance_level(task: str, stated: float | None, golds: Iterable[str]) -> float | None:
     """Expected score of guessing, as a fraction; None where the task does not define one.
 
-    Args:
-        task: task name.
-        stated: what the results file says; files of old versions say nothing.
-        golds: gold answers, read for such files alone.
+    `stated` is what the results file says; the gold answers are read for older files, which do not.
     """
     if task not in TASKS or not TASKS[task].rule.guess:
         return None

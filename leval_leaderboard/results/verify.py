@@ -86,8 +86,7 @@ def _agree(value: float | str, stated: Any) -> bool:
 def verify(results: Results) -> Verification:
     """Recompute every aggregate from its samples, and every closed-ended answer's score.
 
-    Args:
-        results: what `load_results` read; rows it already refused are reported as differences.
+    Rows that `load_results` already refused are reported as differences.
     """
 
     def name(index: int, task: str, what: str) -> str:

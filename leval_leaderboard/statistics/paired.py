@@ -52,9 +52,7 @@ def mcnemar_exact(
 ) -> npt.NDArray[np.float64]:
     """Two-sided exact p of McNemar's test: `min(1, 2 P(Binomial(w + l, 1/2) <= min(w, l)))`.
 
-    Args:
-        wins: questions only the first method solves; any shape.
-        losses: questions only the second solves; same shape.
+    `wins` are questions that only the first method solves, `losses` the others; any shape.
     """
     wins, losses = np.asarray(wins), np.asarray(losses)
     tail: npt.NDArray[np.float64] = stats.binom.cdf(np.minimum(wins, losses), wins + losses, 0.5)
@@ -62,11 +60,7 @@ def mcnemar_exact(
 
 
 def holm(p: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Adjusted p values (Holm 1979): compare them with the level itself.
-
-    Args:
-        p: one-dimensional; NaN entries stay NaN and do not count as tests.
-    """
+    """Adjusted p values `[n]` (Holm 1979): compare them with the level itself; NaN is no test."""
     raw = np.asarray(p, dtype=np.float64)
     adjusted = np.full(raw.shape, np.nan)
     tested = np.flatnonzero(~np.isnan(raw))
