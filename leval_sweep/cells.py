@@ -14,9 +14,9 @@ from leval_sweep import own_tasks
 from leval_sweep.config import (
     ROPE_BACKENDS,
     CellRequest,
+    EntrySettings,
     ModelConfig,
     SweepConfig,
-    TaskSettings,
     expand,
     task_names,
 )
@@ -142,7 +142,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     method, model_args = _method(request, files, config.rope_precision)
     asked: dict[str, Any] = {
         "tasks": task.tasks,
-        **{name: getattr(task, name) for name in TaskSettings.model_fields},
+        **{name: getattr(task, name) for name in EntrySettings.model_fields},
         "seed": config.seed,
         "apply_chat_template": model.apply_chat_template,
         "batch_size": model.batch_size,

@@ -128,7 +128,7 @@ def _metadata(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-class TaskSettings(Settings):
+class EntrySettings(Settings):
     """What may stand in a task entry, and in the sweep for all of them.
 
     Attributes:
@@ -145,9 +145,9 @@ class TaskSettings(Settings):
     limit: Count | None = None
     num_fewshot: Natural | None = None
 
-    def over(self, shared: "TaskSettings") -> dict[str, Any]:
+    def over(self, shared: "EntrySettings") -> dict[str, Any]:
         """These settings laid over those of the sweep: mappings key by key, the rest replaced."""
-        fields = TaskSettings.model_fields
+        fields = EntrySettings.model_fields
         merged = {name: getattr(shared, name) for name in fields}
         for name in self.model_fields_set & set(fields):
             value = getattr(self, name)
@@ -155,7 +155,7 @@ class TaskSettings(Settings):
         return merged
 
 
-class TaskConfig(TaskSettings):
+class TaskEntry(EntrySettings):
     """Tasks that are asked together, in one cell; `context_lengths` goes before all others."""
 
     tasks: Several[Text]
@@ -178,7 +178,7 @@ def _named(models: object) -> object:
     }
 
 
-class SweepConfig(TaskSettings):
+class SweepConfig(EntrySettings):
     """A whole sweep.
 
     Attributes:
@@ -197,7 +197,7 @@ class SweepConfig(TaskSettings):
     models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), AfterValidator(filled)]
     methods: Annotated[dict[Label, RopeMapping | None], AfterValidator(filled)]
     tasks: Annotated[
-        tuple[TaskConfig, ...],
+        tuple[TaskEntry, ...],
         Field(strict=False),
         BeforeValidator(_entries),
         AfterValidator(filled),
@@ -234,7 +234,7 @@ class CellRequest(NamedTuple):
     method: str
     rope: RopeRequest | None
     context_length: int | None
-    task: TaskConfig
+    task: TaskEntry
 
 
 def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:

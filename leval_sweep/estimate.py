@@ -36,7 +36,7 @@ METHOD = (
 )
 
 
-class Estimate(NamedTuple):
+class TokenCounts(NamedTuple):
     """Tokens of one cell; None where nothing is known of the documents."""
 
     prompt_tokens: float | None
@@ -69,7 +69,7 @@ def documents(file: str, source: str) -> Sizes | None:
     return tuple(sizes) or None
 
 
-def estimate(record: CellRecord) -> Estimate:
+def estimate(record: CellRecord) -> TokenCounts:
     """Tokens of a cell."""
     metadata = record.metadata
     source = str(metadata.get("data_dir") or os.environ.get("LEVAL_DATA_DIR") or "")
@@ -84,7 +84,7 @@ def estimate(record: CellRecord) -> Estimate:
             prompt += perplexity_tokens(sizes, asked_for, context)
             continue
         if sizes is None:
-            return Estimate(None, None)
+            return TokenCounts(None, None)
         sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
         questions = sum(each for _, each in sizes)
         asked = min(questions, record.limit or questions)
@@ -94,7 +94,7 @@ def estimate(record: CellRecord) -> Estimate:
         prompt += tokens * asked / questions + QUESTION_TOKENS * asked
         settings = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
         new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
-    return Estimate(round(prompt), round(new))
+    return TokenCounts(round(prompt), round(new))
 
 
 def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context: int) -> float:

@@ -56,7 +56,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Record:
+class DocumentRecord:
     """One document with its questions; `document_id` is unique within its file."""
 
     document_id: str
@@ -73,7 +73,7 @@ class DataFile:
     source: Source
     sha256: str
     verified: bool
-    records: tuple[Record, ...]
+    records: tuple[DocumentRecord, ...]
 
     @property
     def questions(self) -> int:
@@ -234,9 +234,9 @@ def numbered_rows(
             raise error(f"{where}: not JSON ({wrong}).") from wrong
 
 
-def parse(content: bytes, label: str) -> tuple[Record, ...]:
+def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
     """Records of a JSON-lines file in L-Eval's layout; see `numbered_rows`."""
-    records: list[Record] = []
+    records: list[DocumentRecord] = []
     for number, row in numbered_rows(content, label, _Line):
         where = f"{label}, line {number}"
         asked, answered = len(row.instructions), len(row.outputs)
@@ -247,7 +247,7 @@ def parse(content: bytes, label: str) -> tuple[Record, ...]:
             )
         if not row.input.strip():
             raise DataError(f"{where}: the document ('input') is empty.")
-        records.append(Record(str(len(records)), row.input, row.instructions, row.outputs))
+        records.append(DocumentRecord(str(len(records)), row.input, row.instructions, row.outputs))
     if not records:
         raise DataError(f"{label} is empty: it holds no record.")
     return tuple(records)

@@ -16,7 +16,7 @@ from leval_tasks.closed.catalog import TASKS
 from leval_tasks.errors import ContextLengthError
 
 
-def records(name: str) -> tuple[data.Record, ...]:
+def records(name: str) -> tuple[data.DocumentRecord, ...]:
     return data.parse((data.SAMPLE / name).read_bytes(), name)
 
 
