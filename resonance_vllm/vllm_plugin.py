@@ -8,7 +8,6 @@ refuses them.
 
 import copy
 import functools
-import importlib
 import inspect
 import logging
 import sys
@@ -23,19 +22,10 @@ from resonance_vllm.positions import ModelPositions, rope_dictionaries
 
 TESTED_VERSIONS = ("0.32.0",)
 
-ROPE_MODULE = "vllm.model_executor.layers.rotary_embedding"
-CONFIG_MODULE = "vllm.config.model"
-_MARK = "__resonance_vllm__"
-
-# What we call or replace, with the parameters that we rely on.
-_FUNCTIONS = {
-    (ROPE_MODULE, "get_rope"): ("head_size", "max_position", "is_neox_style", "rope_parameters"),
-    (CONFIG_MODULE, "_get_and_verify_max_len"): ("hf_config", "model_arch_config", "max_model_len"),
-}
+# Parameters that we rely on of what we call or replace.
+_GET_ROPE = ("head_size", "max_position", "is_neox_style", "rope_parameters")
+_MAX_LEN = ("hf_config", "model_arch_config", "max_model_len")
 _COMMON = ("head_size", "rotary_dim", "max_position_embeddings", "base", "is_neox_style", "dtype")
-_CLASSES = {"RotaryEmbedding": _COMMON} | {
-    method.vllm_class: (*_COMMON, *method.vllm_arguments) for method in METHODS.values()
-}
 # Named like methods of ours or of transformers, but computed otherwise by vLLM.
 _VLLM_MEANING = {k: v for method in METHODS.values() for k, v in method.vllm_lookalikes.items()}
 
@@ -49,87 +39,82 @@ class VLLMInterfaceError(RuntimeError, ValueError):
 
 def is_ours(rope_type: object) -> bool:
     """Whether a `rope_type` is one that we answer for, misspelt ones of our family included."""
-    return isinstance(rope_type, str) and (
-        is_own_type(rope_type) or rope_type.startswith(RESONANCE)
-    )
+    return is_own_type(rope_type) or str(rope_type).startswith(RESONANCE)
 
 
+@functools.cache
 def register() -> None:
     """Make our rope types known to vLLM in this process; calling it again changes nothing.
 
     Raises:
         VLLMInterfaceError: a function or class that we build on is missing or differs.
     """
-    rope = importlib.import_module(ROPE_MODULE)
-    if getattr(rope.get_rope, _MARK, False):
-        return
+    from vllm.config import model
+    from vllm.model_executor.layers import rotary_embedding
+
+    from resonance_vllm import hf
+
     check_interface()
     _check_version()
     # For configs that transformers reads, and for models that vLLM runs through its modules.
-    from resonance_vllm import hf
-
     hf.register()
-    _replace(ROPE_MODULE, "get_rope", _wrap_get_rope(rope.get_rope))
-    config = importlib.import_module(CONFIG_MODULE)
-    _replace(
-        CONFIG_MODULE, "_get_and_verify_max_len", _wrap_max_len(config._get_and_verify_max_len)
-    )
+    _replace(rotary_embedding.get_rope, _wrap_get_rope)
+    _replace(model._get_and_verify_max_len, _wrap_max_len)
 
 
 def check_interface() -> None:
     """Raise VLLMInterfaceError, with every difference named, unless vLLM is as we need it."""
-    problems: list[str] = []
-    for (module, name), parameters in _FUNCTIONS.items():
-        problems += _missing(module, name, parameters)
-    for name, parameters in _CLASSES.items():
-        problems += _missing(ROPE_MODULE, name, parameters)
-    rope = importlib.import_module(ROPE_MODULE)
-    if not isinstance(getattr(rope, "_ROPE_DICT", None), dict):
-        problems.append(f"{ROPE_MODULE}._ROPE_DICT is no dictionary")
-    base = getattr(rope, "RotaryEmbedding", None)
+    import vllm
+    from vllm.config import model
+    from vllm.model_executor.layers import rotary_embedding
+
+    problems = _missing(rotary_embedding, "get_rope", _GET_ROPE)
+    problems += _missing(model, "_get_and_verify_max_len", _MAX_LEN)
+    classes = {method.vllm_class: tuple(method.vllm_arguments) for method in METHODS.values()}
+    for name, arguments in classes.items():
+        problems += _missing(rotary_embedding, name, _COMMON + arguments)
+    where = rotary_embedding.__name__
+    if not isinstance(getattr(rotary_embedding, "_ROPE_DICT", None), dict):
+        problems.append(f"{where}._ROPE_DICT is no dictionary")
+    base = getattr(rotary_embedding, "RotaryEmbedding", None)
     if base is not None and not hasattr(base, "_compute_cos_sin_cache"):
-        problems.append(f"{ROPE_MODULE}.RotaryEmbedding has no method _compute_cos_sin_cache")
+        problems.append(f"{where}.RotaryEmbedding has no method _compute_cos_sin_cache")
     if problems:
         raise VLLMInterfaceError(
-            f"vLLM {_version()} differs from what the resonance_rope plugin needs: "
+            f"vLLM {vllm.__version__} differs from what the resonance_rope plugin needs: "
             f"{'; '.join(problems)}. Tested with vLLM {', '.join(TESTED_VERSIONS)}; to run this "
             "vLLM without the plugin set VLLM_PLUGINS to the plugins you want, without "
             "resonance_rope"
         )
 
 
-def _missing(module: str, name: str, parameters: tuple[str, ...]) -> list[str]:
+def _missing(module: Any, name: str, parameters: tuple[str, ...]) -> list[str]:
     """What `module.name` lacks, as sentences."""
-    found = getattr(importlib.import_module(module), name, None)
-    if found is None:
-        return [f"{module}.{name} does not exist"]
-    known = inspect.signature(found).parameters
-    return [f"{module}.{name} has no parameter {p}" for p in parameters if p not in known]
-
-
-def _version() -> str:
-    return str(getattr(importlib.import_module("vllm"), "__version__", "of unknown version"))
+    where = f"{module.__name__}.{name}"
+    if getattr(module, name, None) is None:
+        return [f"{where} does not exist"]
+    known = inspect.signature(getattr(module, name)).parameters
+    return [f"{where} has no parameter {p}" for p in parameters if p not in known]
 
 
 def _check_version() -> None:
-    version = _version()
-    if version.split("+")[0] not in TESTED_VERSIONS:
+    import vllm
+
+    if vllm.__version__.split("+")[0] not in TESTED_VERSIONS:
         logger.warning(
             "resonance_rope: vLLM %s is not in the list of tested versions (%s); its interface "
             "looks right",
-            version,
+            vllm.__version__,
             ", ".join(TESTED_VERSIONS),
         )
 
 
-def _replace(module: str, name: str, wrapper: Callable[..., Any]) -> None:
-    """Put `wrapper` wherever vLLM's function is referenced already, its own module included."""
-    original = wrapper.__wrapped__  # type: ignore[attr-defined]
-    setattr(wrapper, _MARK, True)
+def _replace(original: Callable[..., Any], wrap: Callable[..., Callable[..., Any]]) -> None:
+    """Put a wrapper wherever vLLM's function is referenced already, its own module included."""
+    name, wrapper = original.__name__, wrap(original)
     for loaded_name, loaded in list(sys.modules.items()):
         if loaded_name.startswith("vllm") and vars(loaded).get(name) is original:
             setattr(loaded, name, wrapper)
-    setattr(sys.modules[module], name, wrapper)
 
 
 def _wrap_get_rope(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,6 +135,10 @@ def _wrap_get_rope(original: Callable[..., Any]) -> Callable[..., Any]:
 def _own_rope(arguments: Mapping[str, Any]) -> Any:
     """Build (or find) the embedding for a call of `get_rope` with one of our types."""
     import torch
+    from vllm.config import get_current_vllm_config_or_none
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+
+    from resonance_vllm.vllm_rotary import build
 
     rope_parameters = dict(arguments["rope_parameters"])
     if arguments.get("dual_chunk_attention_config") is not None:
@@ -161,34 +150,21 @@ def _own_rope(arguments: Mapping[str, Any]) -> Any:
     rope_dim = rope_parameters.pop("rope_dim", None)
     spec = RopeSpec.from_dict(rope_parameters)
     head_size = arguments["head_size"]
+    engine = get_current_vllm_config_or_none()
+    served = None if engine is None else engine.model_config
     request = {
         "head_size": head_size,
         "rotary_dim": rope_dim or int(head_size * spec.method.partial_rotary_factor),
         "max_position": arguments["max_position"],
         "is_neox_style": arguments["is_neox_style"],
         "dtype": arguments.get("dtype") or torch.get_default_dtype(),
-        "served_length": _served_length(),
+        "served_length": None if served is None else int(served.max_model_len),
     }
-    cache = importlib.import_module(ROPE_MODULE)._ROPE_DICT
     key = ("resonance_vllm", spec, *request.values())
-    if key not in cache:
-        from resonance_vllm.vllm_rotary import build
-
-        cache[key] = build(spec, **request)
-        logger.info(
-            "rope_type %s: %d positions in the cos/sin cache", spec.rope_type, cache[key].rows
-        )
-    return cache[key]
-
-
-def _served_length() -> int | None:
-    """`max_model_len` of the engine that is being built, None outside one."""
-    from vllm.config import get_current_vllm_config_or_none
-
-    config = get_current_vllm_config_or_none()
-    if config is None or config.model_config is None:
-        return None
-    return int(config.model_config.max_model_len)
+    if key not in _ROPE_DICT:
+        _ROPE_DICT[key] = table = build(spec, **request)
+        logger.info("rope_type %s: %d positions in the cos/sin cache", spec.rope_type, table.rows)
+    return _ROPE_DICT[key]
 
 
 def _wrap_max_len(original: Callable[..., int]) -> Callable[..., int]:
@@ -231,14 +207,7 @@ def own_settings(config: Any) -> list[RopeSpec]:
 
 
 def check_model(config: Any) -> None:
-    """Refuse a model on which one of our types would do nothing, before a worker is started.
-
-    Args:
-        config: the model's transformers config, overrides applied.
-
-    Raises:
-        RopeConfigError: the model has no RoPE.
-    """
+    """Refuse a model without RoPE, on which our types would do nothing, before a worker starts."""
     try:
         fresh: Any = type(config)()
     except Exception:  # noqa: BLE001 - a config class that cannot be made bare tells nothing
@@ -255,10 +224,7 @@ def check_model(config: Any) -> None:
 def served_limit(own: list[RopeSpec], config: Any, requested: int | None) -> int:
     """Longest sequence that may be served, in tokens: the smallest of several layer types.
 
-    Args:
-        own: the settings of our types.
-        config: the model's transformers config.
-        requested: `max_model_len` as the user gave it; types that follow the length follow it.
+    Types that follow the length follow `requested`, the user's `max_model_len`.
     """
     model = ModelPositions(max_position_embeddings=config.max_position_embeddings)
     limits = []

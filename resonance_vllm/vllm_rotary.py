@@ -26,17 +26,9 @@ class SpecTable:
     use_flashinfer: bool
 
     def __init__(self, spec: RopeSpec, rows: int, served_length: int, **arguments: Any) -> None:
-        """Build the embedding.
-
-        Args:
-            spec: the settings.
-            rows: positions `0..rows-1` get a row.
-            served_length: longest sequence served, which fixes `dynamic` and `longrope`.
-            arguments: constructor arguments of the vLLM class.
-        """
         self.spec = spec
         self.rows = rows
-        self.served_length = served_length
+        self.served_length = served_length  # fixes `dynamic` and `longrope`
         super().__init__(**arguments)
 
     def _compute_cos_sin_cache(self) -> torch.Tensor:
@@ -58,8 +50,7 @@ class ResonanceYaRNRotaryEmbedding(SpecTable, rotary_embedding.YaRNScalingRotary
     """YaRN with wavelengths rounded to integers, and exact phase (arXiv 2403.00071)."""
 
 
-def rotary_class(spec: RopeSpec) -> type[SpecTable]:
-    """The class of vLLM for the method of `spec`, with the table of `spec`."""
+def _rotary_class(spec: RopeSpec) -> type[SpecTable]:
     base = getattr(rotary_embedding, spec.method.vllm_class)
     if spec.resonance and base is rotary_embedding.YaRNScalingRotaryEmbedding:
         return ResonanceYaRNRotaryEmbedding
@@ -87,14 +78,11 @@ def build(
         is_neox_style: halves rotated against each other (True) or neighbours (False).
         dtype: of the table: the model's.
         served_length: vLLM's `max_model_len`, None where no engine is configured.
-
-    Returns:
-        A subclass of vLLM's `RotaryEmbedding`.
     """
     method = spec.method
     limit = method.length_limit(max_position)
     length = served_length or limit
-    return rotary_class(spec)(
+    return _rotary_class(spec)(
         spec,
         # vLLM's kernels do not check: a position without a row reads foreign memory.
         rows=max(limit, max_position, length),
