@@ -76,7 +76,7 @@ def command(**options: Any) -> None:
 
     Example: leval-harness rope --method yarn --resonance --factor 8 --original 4096
     """
-    from resonance_vllm.core.describe import describe
+    from resonance_vllm.core.features import describe
 
     head_dim, original, factor = options["head_dim"], options["original"], options["factor"]
     spec = _spec(options, options["resonance"])
@@ -137,7 +137,7 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
     from leval_leaderboard.figures.rope import DrawnMethod, pair_figure
     from leval_leaderboard.figures.style import write_figure
-    from resonance_vllm.core.describe import angles_around, describe
+    from resonance_vllm.core.features import angles_around, describe
     from resonance_vllm.positions import ModelPositions
 
     head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]

@@ -31,7 +31,7 @@ def features(rope: RopeSpec, model: ModelPositions, context_length: int | None) 
         trained length `L`, the gaps between positions below `L` and those up to `s*L`.
     """
     from resonance_vllm.core import frequencies
-    from resonance_vllm.core.feature_gap import feature_gap
+    from resonance_vllm.core.features import feature_gap
 
     dim = model.rotary_dim(rope.method.partial_rotary_factor)
     original = rope.method.trained_length or model.original_length

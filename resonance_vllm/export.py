@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from leval_border.files import write_json
+from leval_border.files import write_text
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
@@ -68,11 +68,8 @@ def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
 def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     """Write a checkpoint with a portable rope config.
 
-    Args:
-        checkpoint: folder with config.json and weights.
-        request: the method.
-        out: new folder. Weights are hard-linked, or copied across file systems; other files are
-            copied; only config.json is rewritten.
+    Weights are hard-linked into the new folder `out`, or copied across file systems; of the other
+    files only config.json is rewritten.
 
     Returns:
         Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
@@ -90,15 +87,17 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     limit = length_limit(model, rope)
     for key in ("rope_scaling", "rope_theta", "rope_precision"):
         config.pop(key, None)
-    config["rope_parameters"] = parameters
-    config["max_position_embeddings"] = limit
-    # Both libraries look for this key at the top first; vLLM's default length is this one.
-    config["original_max_position_embeddings"] = parameters["original_max_position_embeddings"]
+    config |= {
+        "rope_parameters": parameters,
+        "max_position_embeddings": limit,
+        # Both libraries look for this key at the top first; vLLM's default length is this one.
+        "original_max_position_embeddings": parameters["original_max_position_embeddings"],
+    }
     out.mkdir(parents=True, exist_ok=True)
     for source in sorted(checkpoint.iterdir()):
         if source.is_file() and source.name != "config.json":
             _place(source.resolve(), out / source.name)
-    write_json(out / "config.json", config)
+    write_text(out / "config.json", json.dumps(config, indent=2) + "\n")
     return limit
 
 

@@ -11,15 +11,7 @@ from resonance_vllm.core.errors import RopeConfigError
 
 # Families whose attention rotates through a module-level apply_rotary_pos_emb(q, k, cos, sin) and
 # whose results were compared with a float32 rotation worked out by hand.
-FLOAT32_FAMILIES = (
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-)
+FLOAT32_FAMILIES = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 OURS = "_resonance_rope"
 """Attribute of our rotary classes: the family's class."""
 _MARK = "_resonance_float32"

@@ -44,14 +44,8 @@ def rope_function(
 ) -> tuple[Tensor, float]:
     """The entry of every type of ours in transformers' `ROPE_INIT_FUNCTIONS`.
 
-    Args:
-        config: a transformers config.
-        device: of the result; None is the current default device.
-        seq_len: current length; transformers passes a tensor when a dynamic type grows.
-        layer_type: key of a `rope_parameters` that is nested by layer type.
-
-    Returns:
-        `inv_freq`, float32 `[dim/2]`, and the attention factor.
+    `inv_freq`, float32 `[dim/2]`, and the attention factor, at a `seq_len` that is a tensor when a
+    dynamic type grows; `layer_type` is the key of a `rope_parameters` that is nested.
     """
     spec = spec_of(config, layer_type)
     length = None if seq_len is None else int(seq_len)
@@ -71,7 +65,7 @@ def adapt(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     precision = getattr(config, "rope_precision", None) or "model"
     types = {name for module in _rotary_modules(model) for name in _types(module).values()}
-    for asked in _asked_types(config):
+    for asked in (rope.get("rope_type") for rope in rope_dictionaries(config)):
         if is_own_type(asked) and asked not in types:
             raise RopeConfigError(
                 f"rope_type: {asked!r} would be ignored: {type(model).__name__} (model_type "
@@ -103,17 +97,6 @@ def _types(module: nn.Module) -> dict[str | None, str]:
     """Rope types of a module by layer type; None is the key where it has one for all layers."""
     kinds: Any = module.rope_type
     return dict(kinds) if isinstance(kinds, Mapping) else {None: str(kinds)}
-
-
-def _asked_types(config: Any) -> list[Any]:
-    params = getattr(config, "rope_parameters", None)
-    if not isinstance(params, Mapping):
-        return []
-    if "rope_type" in params:
-        return [params["rope_type"]]
-    present = getattr(config, "layer_types", None) or params
-    nested = [value for key, value in params.items() if key in present]
-    return [value.get("rope_type") for value in nested if isinstance(value, Mapping)]
 
 
 def _adapt_module(module: nn.Module, precision: str) -> None:
@@ -216,11 +199,8 @@ def _dynamic_update() -> Callable[..., Any]:
     """Transformers' own update of dynamic types, around nothing."""
     from transformers.modeling_rope_utils import dynamic_rope_update
 
-    def nothing(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> None:
-        return None
-
-    updated: Callable[..., Any] = dynamic_rope_update(nothing)
-    return updated
+    update: Callable[..., Any] = dynamic_rope_update(lambda *args, **keywords: None)
+    return update
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

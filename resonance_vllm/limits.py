@@ -3,7 +3,7 @@
 No torch: lengths are asked before any model is there.
 """
 
-from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeSpec
+from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeSpec, is_own_type
 from resonance_vllm.positions import ModelPositions
 
 # Types of vLLM alone that it leaves unmultiplied as well (vllm/config/model.py).
@@ -28,7 +28,7 @@ def length_limit(
         RopeConfigError: the config has no length, or a type of ours that cannot be read.
     """
     if rope is None:
-        if not model.ships_own_type:
+        if not is_own_type(model.rope["rope_type"]):
             return model.max_positions
         rope = model.shipped()
     limit = rope.method.length_limit(model.max_positions)
@@ -46,7 +46,7 @@ def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
 
 def vllm_limit(model: ModelPositions) -> int:
     """`max_model_len` that vLLM derives from a config with overrides, our plugin at work."""
-    if model.ships_own_type:
+    if is_own_type(model.rope["rope_type"]):
         return length_limit(model)
     factor = model.rope.get("factor")
     if factor and vllm_multiplies(model, str(model.rope["rope_type"])):

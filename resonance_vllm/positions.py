@@ -10,14 +10,7 @@ from pydantic import ValidatorFunctionWrapHandler as Handler
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import (
-    BASE_TYPES,
-    PREFIX,
-    RopeRequest,
-    RopeSpec,
-    RopeType,
-    is_own_type,
-)
+from resonance_vllm.core.spec import BASE_TYPES, PREFIX, RopeRequest, RopeSpec, RopeType
 
 GLOBAL_LAYERS = "full_attention"
 
@@ -163,19 +156,9 @@ class ModelPositions(BaseModel):
         return self._completed(request.type, request.given)
 
     def shipped(self) -> RopeSpec:
-        """The checkpoint's own settings.
-
-        Raises:
-            RopeConfigError: they are of a type that we do not know, or incomplete, or the model's
-                positions cannot be described.
-        """
+        """The checkpoint's own settings; see `complete` for what is refused."""
         self.check_family()
         return self._completed(RopeType.read(self.rope["rope_type"]), {})
-
-    @property
-    def ships_own_type(self) -> bool:
-        """Whether the checkpoint was written with a type that we add to the libraries."""
-        return is_own_type(self.rope["rope_type"])
 
     def _completed(self, kind: RopeType, written: Mapping[str, Any]) -> RopeSpec:
         shipped = self.rope
@@ -193,9 +176,12 @@ class ModelPositions(BaseModel):
 
 
 def rope_dictionaries(config: Any) -> list[dict[str, Any]]:
-    """The rope settings of a transformers config: one dictionary, or one for each layer type."""
+    """The rope settings of a transformers config: one, or one for each layer type that it has."""
     rope = getattr(config, "rope_parameters", None)
     if not isinstance(rope, dict):
         return []
-    nested = [value for value in rope.values() if isinstance(value, dict) and "rope_type" in value]
-    return nested or [rope]
+    present = getattr(config, "layer_types", None) or rope
+    nested = {key: value for key, value in rope.items() if isinstance(value, dict)}
+    if "rope_type" in rope or not nested:
+        return [rope]
+    return [value for key, value in nested.items() if key in present]

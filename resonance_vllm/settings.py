@@ -23,15 +23,8 @@ def hf_overrides(
 ) -> dict[str, Any]:
     """What to pass to transformers' `from_pretrained`, or to write into config.json.
 
-    Args:
-        rope: complete settings.
-        model: the model's config.
-        context_length: tokens that will be asked for; None is the limit of the settings.
-
-    Returns:
-        `rope_parameters` (by layer type where the model has several) and
-        `max_position_embeddings`; the latter stays the trained length for dynamic types, because
-        transformers takes it for that.
+    `max_position_embeddings` stays the trained length for dynamic types, because transformers takes
+    it for that. Without a `context_length` in tokens the limit of the settings counts.
     """
     parameters = rope.method.for_transformers(rope.to_dict())
     original = rope.method.trained_length or model.max_positions
@@ -52,12 +45,8 @@ def vllm_hf_overrides(
 
     vLLM fixes the frequencies when it starts, so `dynamic` is written as `ntk_aware` with the base
     of the served length (and logged). `max_position_embeddings` is written so that vLLM derives
-    the limit of `limits.length_limit`.
-
-    Args:
-        rope: complete settings.
-        model: the model's config.
-        max_model_len: tokens to be served; None is the limit of the settings.
+    the limit of `limits.length_limit`. Without a `max_model_len` in tokens the limit of the
+    settings counts.
     """
     fixed = fixed_for_vllm(rope, model, max_model_len)
     limit = length_limit(model, fixed, max_model_len)
@@ -124,8 +113,8 @@ def model_args(
         model: the model's config.
         library: the one that runs the model, `transformers` or `vllm`.
         model_path: checkpoint folder or hub name.
-        context_length: longest sequence in tokens; None leaves the limit of the settings.
-        rope_precision: precision of the rotation on HF, `float32` or `model`.
+        context_length: longest sequence in tokens; None is the limit of the settings.
+        rope_precision: of the rotation on transformers, see `ROPE_PRECISIONS`.
 
     Raises:
         RopeConfigError: `context_length` is above the limit.

@@ -70,14 +70,8 @@ def build(
 ) -> SpecTable:
     """The rotary embedding of a model's layers.
 
-    Args:
-        spec: the settings.
-        head_size: size of a head.
-        rotary_dim: rotated dimensions of it, even.
-        max_position: what the model says of its longest position.
-        is_neox_style: halves rotated against each other (True) or neighbours (False).
-        dtype: of the table: the model's.
-        served_length: vLLM's `max_model_len`, None where no engine is configured.
+    The arguments are those of vLLM's `get_rope`, and `served_length`, vLLM's `max_model_len`, None
+    where no engine is configured.
     """
     method = spec.method
     limit = method.length_limit(max_position)

@@ -8,7 +8,8 @@ token; its wavelength is `2*pi/frequency` tokens. Torch is imported where someth
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 from leval_border.settings import Settings
 
@@ -25,7 +26,20 @@ def _whole(value: object) -> object:
 
 Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
+TrainedLength = Annotated[Tokens, Field(examples=[4096], description="Trained length L in tokens.")]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
+
+
+def above(lower: str) -> AfterValidator:
+    """Lets a number pass that is above another key, which the class names before it."""
+
+    def check(value: float, info: ValidationInfo) -> float:
+        low = info.data.get(lower, 0.0)
+        if value <= low:
+            raise PydanticCustomError("order", "above {key}={low}", {"key": lower, "low": low})
+        return value
+
+    return AfterValidator(check)
 
 
 class Method(Settings):

@@ -53,17 +53,10 @@ def cos_sin(
     dtype: torch.dtype = torch.float64,
     seq_len: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Values of cos and sin for any positions, attention factor included.
+    """Values of cos and sin for any positions `[...]`, attention factor included.
 
-    Args:
-        spec: the settings.
-        dim: rotated dimensions of a head.
-        positions: non-negative integers `[...]`.
-        dtype: of the result. The angle is computed in float64, whatever it is.
-        seq_len: current length, for `dynamic` and `longrope`.
-
-    Returns:
-        Two tensors `[..., dim/2]` on the device of `positions`.
+    Two tensors `[..., dim/2]` on the device of `positions`. The angle is computed in float64,
+    whatever the `dtype` of the result.
     """
     angles = rotation_angles(spec, dim, positions, seq_len)
     scale = spec.method.scale()
@@ -84,21 +77,18 @@ def cos_sin_cache(
     methods take the float32 angle `position * inv_freq`, as transformers and vLLM do, so that the
     two agree to the bit.
 
-    Args:
-        spec: the settings.
-        dim: rotated dimensions of a head.
-        rows: positions `0..rows-1`.
-        dtype: of the table.
-        device: where it is built.
-        seq_len: current length, for `dynamic` and `longrope`.
-
     Returns:
-        `[rows, dim]`: cos of every feature, then sin. Memory beyond the table: a few MiB, and the
-        first periods (about an eighth of a table of 131,072 rows).
+        `[rows, dim]`: cos of every feature, then sin, for positions `0..rows-1`. Memory beyond the
+        table: a few MiB, and the first periods (about an eighth of a table of 131,072 rows).
     """
-    scale = spec.method.scale()
-    half = dim // 2
-    periods = _first_periods(spec, dim, rows, dtype, device, seq_len) if spec.resonance else {}
+    scale, half = spec.method.scale(), dim // 2
+    # Wavelengths grow geometrically, so the first periods are a small part of the table.
+    lengths = frequencies.wavelengths(spec, dim, seq_len).tolist() if spec.resonance else []
+    periods = {
+        feature: (int(length), *_first_period(int(length), scale, dtype, device))
+        for feature, length in enumerate(lengths)
+        if length < rows
+    }
     slow = [j for j in range(half) if j not in periods]
     rest = torch.tensor(slow, dtype=torch.int64, device=device)
     angle_dtype = torch.float64 if spec.resonance else torch.float32
@@ -106,16 +96,13 @@ def cos_sin_cache(
     rest_inv_freq = inv_freq[rest].to(angle_dtype).unsqueeze(1)
     cache = torch.empty(rows, dim, dtype=dtype, device=device)
     # Features are contiguous here and positions in the table: blocks keep the transposition local.
-    block = torch.empty(dim, min(_BLOCK, rows), dtype=dtype, device=device)
     for start in range(0, rows, _BLOCK):
         count = min(_BLOCK, rows - start)
-        if count < block.shape[1]:
-            block = torch.empty(dim, count, dtype=dtype, device=device)
-        if len(rest):
-            steps = torch.arange(start, start + count, dtype=angle_dtype, device=device)
-            angles = rest_inv_freq * steps
-            block[rest] = (angles.cos() * scale).to(dtype)
-            block[half + rest] = (angles.sin() * scale).to(dtype)
+        block = torch.empty(dim, count, dtype=dtype, device=device)
+        steps = torch.arange(start, start + count, dtype=angle_dtype, device=device)
+        angles = rest_inv_freq * steps
+        block[rest] = (angles.cos() * scale).to(dtype)
+        block[half + rest] = (angles.sin() * scale).to(dtype)
         for feature, (length, cos, sin) in periods.items():
             offset = start % length
             block[feature] = cos[offset : offset + count]
@@ -124,27 +111,11 @@ def cos_sin_cache(
     return cache
 
 
-def _first_periods(
-    spec: RopeSpec,
-    dim: int,
-    rows: int,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    seq_len: int | None,
-) -> dict[int, tuple[int, Tensor, Tensor]]:
-    """Cos and sin of each feature that comes round within `rows`, one block longer than a period.
-
-    Feature -> (wavelength, cos, sin). Wavelengths grow geometrically, so this is a small part of
-    the table.
-    """
-    scale = spec.method.scale()
-    result = {}
-    for feature, length in enumerate(frequencies.integer_wavelengths(spec, dim, seq_len).tolist()):
-        if length >= rows:
-            continue
-        steps = torch.arange(length, dtype=torch.float64, device=device)
-        angles = steps * (2 * math.pi / length)
-        cos, sin = (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
-        repeated = torch.arange(length + _BLOCK, device=device) % length
-        result[feature] = (length, cos[repeated], sin[repeated])
-    return result
+def _first_period(
+    length: int, scale: float, dtype: torch.dtype, device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """Cos and sin of an integer wavelength, literally repeated until one block beyond it."""
+    angles = torch.arange(length, dtype=torch.float64, device=device) * (2 * math.pi / length)
+    repeated = torch.arange(length + _BLOCK, device=device) % length
+    cos, sin = (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+    return cos[repeated], sin[repeated]

@@ -69,12 +69,7 @@ class RopeType:
 
 @dataclass(frozen=True)
 class RopeRequest:
-    """What a user asks for, checked as far as that goes without a model.
-
-    Attributes:
-        type: the `rope_type`, taken apart.
-        given: the other keys; those that are None count as not given and are left out.
-    """
+    """What a user asks for, without keys of None, checked as far as that goes without a model."""
 
     type: RopeType
     given: Mapping[str, Any]
@@ -144,12 +139,7 @@ def parsed_value(text: str) -> Any:
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Validated RoPE settings: a method, with Resonance on top or without.
-
-    Attributes:
-        method: what gives the frequencies.
-        resonance: whether its wavelengths are rounded to integers.
-    """
+    """Validated RoPE settings: a method, its wavelengths rounded to integers or not."""
 
     method: Method
     resonance: bool = False
@@ -194,10 +184,7 @@ class RopeSpec:
         return self.rope_type in STOCK_TYPES
 
     def to_dict(self) -> dict[str, Any]:
-        """The complete dictionary, for a library: `RopeSpec.from_dict(spec.to_dict()) == spec`.
-
-        Only keys whose value differs from the default are written.
-        """
+        """What `from_dict` reads, for a library, without keys whose value is the default."""
         return {"rope_type": self.rope_type, **self.method.written()}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.feature_gap import feature_gap, gap_of_angles
+from resonance_vllm.core.features import feature_gap, gap_of_angles
 from resonance_vllm.core.methods.yarn import Yarn
 from resonance_vllm.core.phase import cos_sin, cos_sin_cache, naive_angles
 from resonance_vllm.core.spec import RopeSpec

@@ -1,11 +1,18 @@
 """The scaling of Llama 3.1."""
 
 import math
+from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from resonance_vllm.core.method import Positive, ScaledMethod, Tensor, Tokens, plain_frequencies
+from resonance_vllm.core.method import (
+    Positive,
+    ScaledMethod,
+    Tensor,
+    TrainedLength,
+    above,
+    plain_frequencies,
+)
 
 
 class Llama3(ScaledMethod):
@@ -26,23 +33,13 @@ class Llama3(ScaledMethod):
     }
     vllm_multiplies = False
 
-    original_max_position_embeddings: Tokens = Field(
-        examples=[4096], description="Trained length L in tokens."
-    )
+    original_max_position_embeddings: TrainedLength
     low_freq_factor: Positive = Field(
         examples=[1.0], description="L over this is where full interpolation starts."
     )
-    high_freq_factor: float = Field(
+    high_freq_factor: Annotated[float, above("low_freq_factor")] = Field(
         examples=[4.0], description="L over this is where interpolation ends; above the low one."
     )
-
-    @field_validator("high_freq_factor")
-    @classmethod
-    def _above_low(cls, value: float, info: ValidationInfo) -> float:
-        low = info.data.get("low_freq_factor", 0.0)
-        if value <= low:
-            raise PydanticCustomError("order", "above low_freq_factor={low}", {"low": low})
-        return value
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         low, high = self.low_freq_factor, self.high_freq_factor

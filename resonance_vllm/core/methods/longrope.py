@@ -6,7 +6,14 @@ from typing import Any
 from pydantic import Field
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.method import Divisors, Method, Positive, Tensor, Tokens, plain_frequencies
+from resonance_vllm.core.method import (
+    Divisors,
+    Method,
+    Positive,
+    Tensor,
+    TrainedLength,
+    plain_frequencies,
+)
 
 
 class LongRope(Method):
@@ -23,20 +30,14 @@ class LongRope(Method):
     factor: float | None = Field(
         default=None, ge=1, description="Context extension s. [that of the model's config]"
     )
-    original_max_position_embeddings: Tokens = Field(
-        examples=[4096], description="Trained length L in tokens."
-    )
+    original_max_position_embeddings: TrainedLength
     attention_factor: Positive | None = Field(
         default=None, description="What cos and sin are multiplied by. [sqrt(1 + ln(s)/ln(L))]"
     )
     short_factor: Divisors = Field(description="Divisor of each frequency up to L, one a feature.")
     long_factor: Divisors = Field(description="Divisor of each frequency beyond L.")
-    short_mscale: Positive | None = Field(
-        default=None, description="vLLM's name of the attention factor up to L."
-    )
-    long_mscale: Positive | None = Field(
-        default=None, description="vLLM's name of the attention factor beyond L."
-    )
+    short_mscale: Positive | None = Field(None, description="The attention factor in vLLM up to L.")
+    long_mscale: Positive | None = Field(None, description="The attention factor in vLLM beyond L.")
 
     @classmethod
     def example(cls, dim: int) -> dict[str, Any]:

@@ -1,12 +1,18 @@
 """YaRN (Peng et al. 2023), as its code has it and as its paper has it."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from resonance_vllm.core.method import Positive, ScaledMethod, Tensor, Tokens, plain_frequencies
+from resonance_vllm.core.method import (
+    Positive,
+    ScaledMethod,
+    Tensor,
+    TrainedLength,
+    above,
+    plain_frequencies,
+)
 
 
 class Yarn(ScaledMethod):
@@ -33,40 +39,23 @@ class Yarn(ScaledMethod):
     }
     vllm_multiplies = False
 
-    original_max_position_embeddings: Tokens = Field(
-        examples=[4096], description="Trained length L in tokens."
-    )
+    original_max_position_embeddings: TrainedLength
     ramp: Literal["dimension", "wavelength"] = Field(
         default="dimension",
-        description="Over the dimension index, as code and checkpoints have it, or the paper's "
-        "gamma.",
+        description="By dimension index, as in code, or the paper's gamma.",
     )
-    beta_slow: Positive = Field(
-        default=1.0, description="Turns within L below which a feature is fully interpolated."
-    )
-    beta_fast: float = Field(
+    beta_slow: Positive = Field(1.0, description="Turns within L below which s applies in full.")
+    beta_fast: Annotated[float, above("beta_slow")] = Field(
         default=32.0,
         validate_default=True,
         description="Turns within L above which a feature is left alone; above beta_slow.",
     )
-    truncate: bool = Field(
-        default=True, description="Round the ramp's two dimensions outward (ramp: dimension)."
-    )
+    truncate: bool = Field(True, description="Round the ramp's two dimensions outward.")
     attention_factor: Positive | None = Field(
         default=None, description="What cos and sin are multiplied by. [0.1*ln(s)+1]"
     )
-    mscale: Positive | None = Field(
-        default=None, description="With mscale_all_dim: numerator of the attention factor."
-    )
-    mscale_all_dim: Positive | None = Field(default=None, description="Its denominator.")
-
-    @field_validator("beta_fast")
-    @classmethod
-    def _above_beta_slow(cls, value: float, info: ValidationInfo) -> float:
-        slow = info.data.get("beta_slow", value)
-        if "beta_slow" in info.data and value <= slow:
-            raise PydanticCustomError("order", "above beta_slow={slow}", {"slow": slow})
-        return value
+    mscale: Positive | None = Field(None, description="Numerator of the attention factor.")
+    mscale_all_dim: Positive | None = Field(None, description="Its denominator.")
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         import torch
