@@ -2,9 +2,9 @@
 
     python benchmarks/bench_requests.py --data-dir DATA --tokenizer MODEL
 
-For each task: examples, seconds and milliseconds an example with each document tokenised once, the
-seconds of a plain loop that tokenises every prompt (best of three each), and their
-ratio; peak memory is of the Python objects that building leaves and needs on its way.
+For each task: examples, seconds and milliseconds an example as the tasks build them, the seconds of
+a plain loop that tokenises every prompt (best of three each), and their ratio; peak
+memory is of the Python objects that building leaves and needs on its way.
 """
 
 import argparse
