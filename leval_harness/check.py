@@ -31,8 +31,8 @@ def command(model: str, rope_text: str | None, context_length: int | None, as_js
     if as_json:
         click.echo(json.dumps(facts))
         return
-    for name, title in (("hf", "transformers"), ("vllm", "vLLM")):
-        _print_side(title, facts[name])
+    _print_side("transformers", facts["hf"])
+    _print_side("vLLM", facts["vllm"])
     click.echo(f"vLLM plugin\n  {facts['plugin']}")
     click.echo("Disagreements")
     for line in facts["disagreements"] or ["none"]:

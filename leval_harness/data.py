@@ -7,6 +7,10 @@ from typing import Any
 import click
 
 from leval_harness.output import FOLDER, json_option
+from leval_tasks import data
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.errors import DataError, HubUnreachableError
 
 
 @click.group(
@@ -27,9 +31,6 @@ data_dir_option = click.option(
 @json_option
 def list_files(data_dir: str | None, as_json: bool) -> None:
     """List the files, their tasks, and whether the source has them."""
-    from leval_tasks import data
-    from leval_tasks.closed.catalog import TASKS
-
     source = data.resolve_source({"data_dir": data_dir})
     present = data.available(source)
     rows = [
@@ -46,13 +47,12 @@ def list_files(data_dir: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"source": source.kind, "path": source.path, "files": rows}))
         return
     click.echo(f"Source: {source.kind} ({source.path})")
+    there = "to be fetched" if source.kind == "hub" else "there"
     for row in rows:
-        state = "there" if row["present"] else "missing"
-        if source.kind == "hub":
-            state = "to be fetched"
         click.echo(
-            f"  {row['file']:32s} {row['task']:24s} {state:14s} published: "
-            f"{row['published_documents']} documents, {row['published_questions']} questions"
+            f"  {row['file']:32s} {row['task']:24s} {there if row['present'] else 'missing':14s} "
+            f"published: {row['published_documents']} documents, "
+            f"{row['published_questions']} questions"
         )
 
 
@@ -64,15 +64,11 @@ def verify(data_dir: str | None, as_json: bool) -> None:
 
     Exit code 1 where a file is truncated, altered or unreadable.
     """
-    from leval_tasks import data
-    from leval_tasks.closed.catalog import TASKS
-
     source = data.resolve_source({"data_dir": data_dir})
     tasks = data.available(source)
     if not tasks:
         raise data.missing_file(source, next(iter(TASKS.values())))
-    rows = [_check(source, task) for task in tasks]
-    _report(rows, as_json)
+    _report([_check(source, task) for task in tasks], as_json)
 
 
 @command.command(epilog="Example: leval-harness data fetch --out DATA")
@@ -84,29 +80,21 @@ def fetch(out: Path, as_json: bool) -> None:
     Files that were fetched stay when another one fails. Exit code 1 where one failed or the hub
     cannot be reached.
     """
-    from leval_tasks import data
-    from leval_tasks.closed.catalog import TASKS
-
-    source = data.Source("hub", data.HUB_REPOSITORY)
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     for task in TASKS.values():
-        row = _check(source, task)
+        row = _check(data.Source("hub", data.HUB_REPOSITORY), task)
         if row["ok"]:
             target = out / task.file.name
             partial = target.with_suffix(".part")
             partial.write_bytes(data.hub_file(task).read_bytes())
-            partial.replace(target)
-            row["path"] = str(target)
+            row["path"] = str(partial.replace(target))
         rows.append(row)
     _report(rows, as_json)
 
 
-def _check(source: Any, task: Any) -> dict[str, Any]:
+def _check(source: data.Source, task: ClosedTask) -> dict[str, Any]:
     """Read a task's file; what was found, or why it could not be used."""
-    from leval_tasks import data
-    from leval_tasks.errors import DataError, HubUnreachableError
-
     try:
         file = data.load(source, task)
     except HubUnreachableError:
@@ -123,19 +111,17 @@ def _check(source: Any, task: Any) -> dict[str, Any]:
     }
 
 
-def _state(row: dict[str, Any]) -> str:
-    if not row["ok"]:
-        return f"FAILED: {row['problem']}"
-    state = "as published" if row["verified"] else "not the published bytes"
-    return (
-        f"{state}: {row['documents']} documents, {row['questions']} questions, "
-        f"SHA-256 {row['sha256'][:16]}"
-    )
-
-
 def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows; exit code 1 where one is not fine."""
     lines = [f"  {row['file']:32s} {_state(row)}" for row in rows]
     click.echo(json.dumps(rows) if as_json else "\n".join(lines))
     if not all(row["ok"] for row in rows):
         raise click.exceptions.Exit(1)
+
+
+def _state(row: dict[str, Any]) -> str:
+    if not row["ok"]:
+        return f"FAILED: {row['problem']}"
+    state = "as published" if row["verified"] else "not the published bytes"
+    counts = f"{row['documents']} documents, {row['questions']} questions"
+    return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from leval_harness.output import json_option
+from leval_harness.output import EXISTING_FOLDER, json_option
 
 
 @click.command()
-@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("checkpoint", type=EXISTING_FOLDER)
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder.")
 @json_option

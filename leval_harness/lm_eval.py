@@ -38,17 +38,16 @@ def command(arguments: tuple[str, ...]) -> None:
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
     _register()
-    _run(rest)
+    from lm_eval.__main__ import cli_evaluate
+
+    before, sys.argv = sys.argv, ["lm-eval", *rest]
+    try:
+        cli_evaluate()
+    finally:
+        sys.argv = before
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes a few options out of arguments whose others it does not know."""
-
-    def __init__(self, *options: tuple[str, ...]) -> None:
-        super().__init__(add_help=False, allow_abbrev=False)
-        for names in options:
-            self.add_argument(*names)
-
     def error(self, message: str) -> NoReturn:
         raise SettingError(message.removeprefix("argument "))
 
@@ -60,7 +59,9 @@ def with_rope(arguments: list[str]) -> list[str]:
         SettingError: an option of ours without a value or with one that is not allowed, without
             `--rope`, or against what `--model_args` says.
     """
-    parser = _Parser(("--rope",), ("--rope-precision",), ("--context-length",))
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for option in ("--rope", "--rope-precision", "--context-length"):
+        parser.add_argument(option)
     ours, rest = parser.parse_known_args(arguments)
     if ours.rope is None:
         if ours.rope_precision is not None or ours.context_length is not None:
@@ -69,14 +70,14 @@ def with_rope(arguments: list[str]) -> list[str]:
     length = ours.context_length
     if length is not None and not (length.isdecimal() and int(length)):
         raise SettingError(not_allowed("--context-length", length, "a whole number above 0"))
-    parser = _Parser(("--model", "-M"))
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", "-M", default="hf")
     # As JSON, because it holds dictionaries; lm-eval merges what is given several times.
     parser.add_argument("--model_args", "-a", nargs="+", action="extend", default=[])
     lm_eval, rest = parser.parse_known_args(rest)
     given = _model_args(lm_eval.model_args)
-    backend = lm_eval.model or "hf"
-    args = _rope_args(ours.rope, ours.rope_precision or "float32", length, backend, given)
-    return [*rest, "--model", backend, "--model_args", json.dumps({**given, **args})]
+    args = _rope_args(ours.rope, ours.rope_precision or "float32", length, lm_eval.model, given)
+    return [*rest, "--model", lm_eval.model, "--model_args", json.dumps({**given, **args})]
 
 
 def _rope_args(
@@ -122,20 +123,8 @@ def _register() -> None:
         import leval_backends
         from resonance_vllm import hf
     except ImportError as error:
-        logging.getLogger(__name__).warning(
-            "%s: running without our RoPE types and backends (pip install 'leval-harness[hf]')",
-            error,
-        )
+        without = "running without our RoPE types and backends (pip install 'leval-harness[hf]')"
+        logging.getLogger(__name__).warning("%s: %s", error, without)
         return
     hf.register()
     leval_backends.register()
-
-
-def _run(arguments: list[str]) -> None:
-    from lm_eval.__main__ import cli_evaluate
-
-    before, sys.argv = sys.argv, ["lm-eval", *arguments]
-    try:
-        cli_evaluate()
-    finally:
-        sys.argv = before

@@ -6,7 +6,7 @@ Commands are imported only when they are used, so that `--help` costs no torch.
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import click
 
@@ -53,8 +53,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"leval_harness.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
-        return command
+        return cast(click.Command, module.command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -26,8 +26,5 @@ def command(name: str, as_json: bool) -> None:
     if not smollm2.checkpoint_path().exists():
         click.echo(f"Preparing {name} (98 MB download, about half a minute)", err=True)
     path = smollm2.prepare()
-    if as_json:
-        record = {"name": name, "path": str(path), "context_length": smollm2.CONTEXT_LENGTH}
-        click.echo(json.dumps(record))
-    else:
-        click.echo(str(path))
+    record = {"name": name, "path": str(path), "context_length": smollm2.CONTEXT_LENGTH}
+    click.echo(json.dumps(record) if as_json else path)

@@ -118,12 +118,7 @@ def evaluate(checkpoint: Path, as_json: bool, **options: Any) -> None:
 @click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
 @click.option("--position-figure", type=FILE, help="Also draw accuracy against position.")
 def table(
-    folders: tuple[Path, ...],
-    output: str,
-    as_json: bool,
-    out: Path | None,
-    figure: Path | None,
-    position_figure: Path | None,
+    folders: tuple[Path, ...], output: str, as_json: bool, out: Path | None, **pictures: Path | None
 ) -> None:
     """The paper's Table 1, from finished runs and as published.
 
@@ -135,7 +130,7 @@ def table(
     from leval_leaderboard.tables import posgen as tables
     from leval_leaderboard.tables.formats import load_format
 
-    if (figure or position_figure) and len(folders) > 1:
+    if any(pictures.values()) and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
     experiments = [read_experiment(folder) for folder in folders]
     form = load_format(output)
@@ -148,8 +143,8 @@ def table(
     from leval_leaderboard.figures import posgen as figures
     from leval_leaderboard.figures.style import write_figure
 
-    drawn = ((figure, figures.loss_figure), (position_figure, figures.position_figure))
-    for target, draw in drawn:
-        if target is not None:
+    drawings = {"figure": figures.loss_figure, "position_figure": figures.position_figure}
+    for name, draw in drawings.items():
+        if target := pictures[name]:
             write_figure(partial(draw, experiments[0]), target)
             click.echo(f"Written: {target}", err=True)

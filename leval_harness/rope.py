@@ -3,12 +3,11 @@
 import json
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from leval_harness.output import json_option
+from leval_harness.output import FILE, json_option
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
@@ -27,13 +26,9 @@ def _method_options(command: Callable[..., None]) -> Callable[..., None]:
         field = keys[key][0].model_fields[key]
         values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         names = ", ".join(method.name for method in keys[key])
-        option = click.option(
-            f"--{key.replace('_', '-')}",
-            key,
-            metavar=f"[{'|'.join(values)}]" if values else "VALUE",
-            help=f"{names}: {field.description}",
-        )
-        command = option(command)
+        metavar = f"[{'|'.join(values)}]" if values else "VALUE"
+        text = f"{names}: {field.description}"
+        command = click.option(f"--{key.replace('_', '-')}", metavar=metavar, help=text)(command)
     return command
 
 
@@ -55,15 +50,8 @@ def _print_methods(context: click.Context, option: click.Parameter, asked: bool)
 @click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
 @_method_options
 @json_option
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, writable=True),
-    help="Write Figure 1 and the wavelength/gap picture to this file (png, pdf or svg).",
-)  # fmt: skip
-@click.option(
-    "--against",
-    help="Second method in the picture, as a --rope text. [default: the same method with Resonance "
-    "added or taken away]",
-)
+@click.option("--plot", type=FILE, help="Draw Figure 1, wavelengths and gaps: png, pdf or svg.")
+@click.option("--against", help="Second --rope to draw. [default: Resonance added or taken away]")
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_methods,
     help="Print the methods and their keys as Markdown tables and leave.",
@@ -79,7 +67,7 @@ def command(**options: Any) -> None:
     from resonance_vllm.core.features import describe
 
     head_dim, original, factor = options["head_dim"], options["original"], options["factor"]
-    spec = _spec(options, options["resonance"])
+    spec = _spec(options)
     facts = describe(spec, head_dim, original, factor, options["seq_len"])
     if options["plot"]:
         _plot(spec, options)
@@ -93,7 +81,7 @@ def command(**options: Any) -> None:
         click.echo(f"wrote {options['plot']}")
 
 
-def _spec(options: dict[str, Any], resonance: bool) -> RopeSpec:
+def _spec(options: dict[str, Any]) -> RopeSpec:
     """The settings that the options mean; those without a meaning for the method are left out.
 
     A method's own examples stand in for required keys: Llama 3.1's published values for llama3's
@@ -107,10 +95,9 @@ def _spec(options: dict[str, Any], resonance: bool) -> RopeSpec:
         **{key: parsed_value(text) for key, text in options.items() if isinstance(text, str)},
     }
     kept = {key: value for key, value in given.items() if key in method.key_names()}
-    plain = RopeSpec.from_dict(
-        {"rope_type": method.name, **method.example(options["head_dim"]), **kept}
-    )
-    return RopeSpec(plain.method, resonance)
+    examples = method.example(options["head_dim"])
+    plain = RopeSpec.from_dict({"rope_type": method.name, **examples, **kept})
+    return RopeSpec(plain.method, options["resonance"])
 
 
 def _print_table(facts: dict[str, Any], plain: list[float], title: str, original: int) -> None:
@@ -155,4 +142,4 @@ def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
         methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown))
     longest = int(original * options["factor"])
     draw = partial(pair_figure, methods, feature, positions, original, longest)
-    write_figure(draw, Path(options["plot"]), dpi=150)
+    write_figure(draw, options["plot"], dpi=150)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from leval_harness.output import json_option
+from leval_harness.output import EXISTING_FILE, json_option
 from leval_tasks.closed.catalog import TASKS, task_named
 from leval_tasks.closed.definition import PREFIX
 
@@ -13,13 +13,9 @@ from leval_tasks.closed.definition import PREFIX
 
 
 @click.command(epilog="Example: leval-harness score --task coursera coursera.pred.jsonl")
-@click.option(
-    "--task",
-    required=True,
-    help=f"{', '.join(keys)} or {last_key}; the prefix {PREFIX} is accepted.",
-)
+@click.option("--task", required=True, help=f"{', '.join(keys)} or {last_key}; also as {PREFIX}….")
 @json_option
-@click.argument("predictions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("predictions", type=EXISTING_FILE)
 def command(task: str, as_json: bool, predictions: Path) -> None:
     """Score PREDICTIONS with L-Eval's official rules, in percent.
 
@@ -29,8 +25,8 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
     from leval_tasks.closed.predictions import read
 
     chosen = task_named(task, "--task")
-    found = read(predictions)
     rule = chosen.rule
+    found = read(predictions)
     summary = rule.summarise([rule.judge(response, gold) for response, gold in found.pairs])
     row = {
         "task": chosen.key,

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from leval_sweep.executors import Executor
     from leval_sweep.launch import CellOutcome
 
+Shard = tuple[int, int]
 TAIL_LINES = 5
 
 
-def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> Shard | None:
     if value is None:
         return None
     try:
@@ -41,10 +42,7 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     "--set", "overrides", multiple=True, metavar="KEY=VALUE",
     help="Override a setting, e.g. methods.yarn.factor=4; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "--out", type=FOLDER, default="results",
-    help="Results folder; the sweep gets a folder of its name in it.",
-)  # fmt: skip
+@click.option("--out", type=FOLDER, default="results", help="The sweep gets a folder in it.")
 @click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
 @click.option("--ray-address", help="A running Ray cluster; default: as Ray says, else a new one.")
 @click.option("--dry-run", is_flag=True, help="Show the cells with estimated tokens and time.")
@@ -64,9 +62,8 @@ def command(
     executor: str,
     ray_address: str | None,
     dry_run: bool,
-    retry_failed: bool,
-    shard: tuple[int, int] | None,
     as_json: bool,
+    **chosen: Any,
 ) -> int:
     """Run the sweep CONFIG: a YAML file, or the name of one that is shipped (quickstart).
 
@@ -87,8 +84,8 @@ def command(
         return 0
     from leval_sweep.executors import LocalExecutor, RayExecutor
 
-    chosen = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
-    return _run(cells, folder, chosen, retry_failed, shard)
+    executing = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
+    return _run(cells, folder, executing, **chosen)
 
 
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
@@ -101,10 +98,13 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
         click.echo(json.dumps({"cells": rows, "total": total, "method": METHOD}, indent=2))
         return
 
-    def cost(of: dict[str, Any], between: str) -> str:
-        seconds = of["seconds"]
+    def cost(row: dict[str, Any], between: str) -> str:
+        prompt, new = (
+            "unknown" if row[key] is None else f"{row[key]:,.0f}"
+            for key in ("prompt_tokens", "new_tokens")
+        )
+        seconds = row["seconds"]
         time = "time unknown" if seconds is None else f"about {duration(seconds)}"
-        prompt, new = _tokens(of["prompt_tokens"]), _tokens(of["new_tokens"])
         return f"{prompt} prompt + {new} new tokens{between}{time}"
 
     for row in rows:
@@ -114,37 +114,30 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
     click.echo(METHOD)
 
 
-def _tokens(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.0f}"
-
-
 def _run(
     cells: "list[PlannedCell]",
     folder: Path,
     executor: "Executor",
     retry_failed: bool,
-    shard: tuple[int, int] | None,
+    shard: Shard | None,
 ) -> int:
     """Run what is not done, list what failed, write and print the table."""
     from leval_sweep import runner
     from leval_sweep.progress import display
 
     resume = "leval-harness " + shlex.join(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    # A scheduler that ends a job sends SIGTERM: it is treated as Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    outcomes: list[CellOutcome] = []
     try:
         with runner.sweep_lock(folder, shard):
             stock = runner.take_stock(folder, cells, retry_failed, shard)
             for note in stock.notes:
                 click.echo(note)
-            click.echo(
-                f"{folder}: {len(stock.cells)} cells, {len(stock.finished)} done, "
-                f"{len(stock.pending)} to do"
-            )
-            outcomes: list[CellOutcome] = []
+            done, to_do = len(stock.finished), len(stock.pending)
+            click.echo(f"{folder}: {len(stock.cells)} cells, {done} done, {to_do} to do")
             if stock.pending:
-                with display(
-                    stock.pending, len(stock.finished), stock.pace(folder), folder
-                ) as progress:
+                with display(stock.pending, done, stock.pace(folder), folder) as progress:
                     outcomes = runner.run_pending(stock, folder, resume, executor, progress)
             finished = stock.finished or any(each.ok for each in outcomes)
             reported = _report(folder) if finished else True
@@ -153,9 +146,14 @@ def _run(
         return 130
     failed = [each for each in outcomes if not each.ok]
     failed += [runner.old_failure(folder, cell) for cell in stock.skipped]
-    not_started = len(stock.pending) - len(outcomes)
-    _list_failures(failed, {cell.id: cell for cell in stock.cells}, folder)
-    if not_started:
+    titles = {cell.id: cell.record.title for cell in stock.cells}
+    for outcome in failed:
+        click.echo(f"\nFailed: {titles[outcome.cell_id]}", err=True)
+        click.echo(f"  {outcome.kind}: {outcome.reason}", err=True)
+        for line in outcome.log_tail[-TAIL_LINES:]:
+            click.echo(f"  | {line}", err=True)
+        click.echo(f"  log: {folder / outcome.cell_id / LOG}", err=True)
+    if not_started := to_do - len(outcomes):
         click.echo(
             f"\n{not_started} cells were not started: the disk is full. Make room first.", err=True
         )
@@ -164,29 +162,13 @@ def _run(
     return 1 if failed or not_started or not reported else 0
 
 
-def _as_interrupt(number: int, frame: object) -> None:
-    """A scheduler that ends a job sends SIGTERM: it is treated as Ctrl-C."""
-    raise KeyboardInterrupt
-
-
 def _report(folder: Path) -> bool:
     """Table and page; what goes wrong here costs no cell, and is said."""
-    try:
-        from leval_leaderboard import report
+    from leval_leaderboard import report
 
+    try:
         report.write_report(folder)
     except (ValueError, OSError, ImportError) as error:
         click.echo(f"Error: the results are there, the table is not: {error}", err=True)
         return False
     return True
-
-
-def _list_failures(
-    failed: "list[CellOutcome]", cells: "dict[str, PlannedCell]", folder: Path
-) -> None:
-    for outcome in failed:
-        click.echo(f"\nFailed: {cells[outcome.cell_id].record.title}", err=True)
-        click.echo(f"  {outcome.kind}: {outcome.reason}", err=True)
-        for line in outcome.log_tail[-TAIL_LINES:]:
-            click.echo(f"  | {line}", err=True)
-        click.echo(f"  log: {folder / outcome.cell_id / LOG}", err=True)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,13 +44,10 @@ if TYPE_CHECKING:
 def command(
     results: tuple[Path, ...],
     output: str,
-    baseline: str | None,
-    columns: str,
-    published: bool | None,
-    pairs: tuple[str, ...],
     out: Path | None,
     as_json: bool,
     verify: bool,
+    **chosen: Any,
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
     from leval_leaderboard.tables import analyse, build_tables, details_table
@@ -61,15 +58,15 @@ def command(
     if verify:
         _verify(read, as_json)
         return
-    analysis = analyse(read, baseline)
-    names = [name.strip() for name in columns.split(",") if name.strip()]
+    analysis = analyse(read, chosen["baseline"])
     form = load_format(output)
-    if pairs:
-        tables = [difference_table(analysis, parse_pairs(pairs))]
+    if chosen["pairs"]:
+        tables = [difference_table(analysis, parse_pairs(chosen["pairs"]))]
     elif as_json or form.every_number:
-        tables = [details_table(analysis, bool(published))]
+        tables = [details_table(analysis, bool(chosen["published"]))]
     else:
-        tables = build_tables(analysis, names, published)
+        names = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
+        tables = build_tables(analysis, names, chosen["published"])
     text = records_text(tables[0].records()) if as_json else form.text(tables)
     write_or_print(text, out)
 

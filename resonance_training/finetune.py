@@ -123,15 +123,14 @@ def finetune(
 
     A run that was stopped is continued; a finished one is not repeated.
 
+    Beside it stand `metrics.csv`, `held_out/<source>.jsonl` and, in `finetune_result.json`, what is
+    returned: steps, tokens, epochs, losses, documents, seconds, and what made it (`made_by`).
+
     Args:
         model_path: folder or hub name of a causal language model with RoPE.
         sources: training text, see `text.read_documents`.
-        out: output folder: the checkpoint, `metrics.csv`, `held_out/<source>.jsonl`.
-        settings: how.
-
-    Returns:
-        What stands in `finetune_result.json`: steps, tokens, epochs, losses, documents,
-        seconds, and what made it (`made_by`).
+        out: output folder.
+        settings: of the run.
 
     Raises:
         UserError: something asked for cannot be done, or the loss is no number.

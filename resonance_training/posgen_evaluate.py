@@ -12,14 +12,8 @@ def evaluate_checkpoint(
 ) -> dict[str, float]:
     """Accuracies on the test split that belongs to the checkpoint's training data.
 
-    Args:
-        checkpoint: folder of a model with a number vocabulary.
-        subtask: one of `SUBTASKS`; None takes the one in the checkpoint's config.json.
-        limit: only the first so many sequences.
-        device: torch device.
-
-    Returns:
-        `ood_accuracy`, `id_accuracy` and `accuracy@a-b`, fractions.
+    The fractions `ood_accuracy`, `id_accuracy` and `accuracy@a-b`, of the first `limit` sequences.
+    Without `subtask` it is the one in the checkpoint's config.json.
 
     Raises:
         SettingError: the sub-task is unknown, or neither given nor in the checkpoint.

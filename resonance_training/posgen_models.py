@@ -66,14 +66,14 @@ def build_model(recipe: Recipe, run: PosGenRun) -> Any:
 
 def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> StackedDecoder:
     """The models of several runs as one module."""
-    ropes = [
+    train_ropes, eval_ropes = (
         [rope_parameters(run.encoding, recipe.scaling, training=training) for run in runs]
         for training in (True, False)
-    ]
+    )
     states = [build_model(recipe, run).state_dict() for run in runs]
     length = recipe.settings(runs[0].subtask).length + 1
-    keep_best = recipe.keep == "best"
-    return StackedDecoder(recipe.architecture, states, ropes[0], ropes[1], length, keep_best)
+    best = recipe.keep == "best"
+    return StackedDecoder(recipe.architecture, states, train_ropes, eval_ropes, length, best)
 
 
 def save_models(

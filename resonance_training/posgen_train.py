@@ -38,17 +38,10 @@ WARM_UP = 0.1
 def evaluate(
     stack: StackedDecoder, data: StackData, split: str, rows: int | None = None
 ) -> list[dict[str, Any]]:
-    """Teacher-forced metrics of each model, over all tokens after the seed.
+    """Teacher-forced metrics of each model, over all tokens after the seed of its first `rows`.
 
-    Args:
-        stack: the models.
-        data: the same runs' sequences.
-        split: `validation` or `test`.
-        rows: only the first so many sequences.
-
-    Returns:
-        One dictionary a model: `loss` in nats, the fractions `id_accuracy`, `ood_accuracy` and
-        `accuracy@a-b` for each band, and `by_position`, those of each number after the seed.
+    One dictionary a model: `loss` in nats, the fractions `id_accuracy`, `ood_accuracy` and
+    `accuracy@a-b` for each band, and `by_position`, those of each number after the seed.
     """
     was_training = stack.training
     stack.eval()
@@ -118,18 +111,9 @@ def train_stack(
     device: str = "auto",
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Train runs side by side; write a checkpoint, metrics and a result for each.
+    """Train runs in the same steps; write a checkpoint, metrics and `result.json` for each.
 
-    Args:
-        recipe: how.
-        runs: which; those of a stack are trained in the same steps.
-        folder: output folder; an unfinished stack of the same runs in it is continued.
-        save_steps: steps between two resumable states.
-        device: `auto` or `cpu`.
-        progress: show a bar of the steps.
-
-    Returns:
-        The runs' results as written to `result.json`.
+    An unfinished stack of the same runs in the folder is continued.
 
     Raises:
         UserError: a loss became NaN or infinite.
@@ -212,16 +196,10 @@ def train_all(
     save_steps: int = 200,
     device: str = "auto",
 ) -> Iterator[dict[str, Any]]:
-    """Train every run that has no result yet; yield all results.
+    """Train every run that has no result in the folder yet; yield all results.
 
-    Args:
-        recipe: how.
-        runs: which.
-        folder: output folder.
-        stack_size: runs trained in the same steps.
-        jobs: stacks trained at a time, each in a process of its own.
-        save_steps: steps between two resumable states.
-        device: `auto` or `cpu`.
+    `stack_size` runs are trained in the same steps, and `jobs` such stacks at a time, each in a
+    process of its own. The device is `auto` or `cpu`.
 
     Raises:
         SettingError: the sequences cannot be made as asked, or the steps leave no warm-up; the

@@ -43,13 +43,7 @@ def prepare_text(
     """Packed training rows `[rows, sequence_length]` and the held-out documents.
 
     Text is split by document first; what training documents share with held-out ones in runs of
-    50 tokens is cut out of them.
-
-    Args:
-        sources: see `read_documents`.
-        tokenizer: the model's.
-        settings: of the run.
-        sequences: how many the run reads in all.
+    50 tokens is cut out of them. The run reads `sequences` of the rows in all.
 
     Raises:
         UserError: there is too little text, or it cannot be read; the tokenizer has no end-of-text
@@ -74,10 +68,8 @@ def prepare_text(
 def read_documents(sources: Sequence[str], characters: int | None = None) -> list[TrainingText]:
     """Read text, each document once.
 
-    Args:
-        sources: `.jsonl` files (one object with `text` a line), `.txt` files (one document each),
-            folders of these, or `pg19` for the hub data set.
-        characters: stop reading a hub data set after so many; None reads all of it.
+    Sources are `.jsonl` files (one object with `text` a line), `.txt` files (one document each),
+    folders of these, or `pg19` for the hub data set, which is read up to so many characters.
 
     Raises:
         SettingError: a source is not there, or there is no text at all.

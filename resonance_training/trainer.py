@@ -35,11 +35,7 @@ def last_state(states: Path) -> tuple[str | None, int]:
 
 
 def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
-    """Whether a folder is that of a training; False where it is free for it.
-
-    Args:
-        file: where the request of a training stands in its folder.
-        request: what is asked for, JSON-able.
+    """Whether `file` claims its folder for the same request; False where the folder is free.
 
     Raises:
         UserError: the folder holds something else.

@@ -19,12 +19,7 @@ def in_processes(
 
     Small models keep one core busy better than two: as many processes as cores train more of them
     in an hour than one process with as many threads. What the first failing call raised is raised,
-    and those still running are stopped.
-
-    Args:
-        function: importable by name.
-        calls: its arguments, call by call.
-        jobs: processes at a time.
+    and those still running are stopped. The function has to be importable by name.
     """
     with ProcessPoolExecutor(
         min(jobs, len(calls)),
