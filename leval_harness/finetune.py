@@ -47,11 +47,8 @@ def command(
 
         model = str(prepare())
     result = finetune(model, sources, out, settings)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        click.echo(
-            f"{result['steps']} steps, {result['tokens']:,} tokens, "
-            f"{result['epochs']:.2f} epochs, mean loss {result['mean_loss']:.4f}, "
-            f"{result['seconds'] / 60:.0f} min: {out}"
-        )
+    summary = (
+        f"{result['steps']} steps, {result['tokens']:,} tokens, {result['epochs']:.2f} epochs, "
+        f"mean loss {result['mean_loss']:.4f}, {result['seconds'] / 60:.0f} min: {out}"
+    )
+    click.echo(json.dumps(result) if as_json else summary)

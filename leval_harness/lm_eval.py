@@ -113,7 +113,7 @@ def _model_args(values: list[str]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for value in values:
         parsed = try_parse_json(value)
-        merged.update(parsed if isinstance(parsed, dict) else key_val_to_dict(str(parsed)))
+        merged |= parsed if isinstance(parsed, dict) else key_val_to_dict(str(parsed))
     return merged
 
 

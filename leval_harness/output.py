@@ -52,9 +52,7 @@ def table_options(command: Command) -> Command:
     """`--format`, `--json` and `--out` of the commands that print tables."""
     formats = click.Choice(format_names())
     form_help = "csv writes every number, the others the table people read."
-    json_help = "Every number as JSON instead of a table."
-    command = click.option("--out", type=FILE, help="Write to this file.")(command)
-    command = click.option("--json", "as_json", is_flag=True, help=json_help)(command)
+    command = json_option(click.option("--out", type=FILE, help="Write to this file.")(command))
     return click.option("--format", "output", type=formats, default="md", help=form_help)(command)
 
 

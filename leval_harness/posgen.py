@@ -19,7 +19,8 @@ from leval_harness.output import (
     write_or_print,
 )
 from leval_tasks.metadata import SUBTASKS
-from resonance_training import posgen_settings
+from resonance_training.posgen_settings import ENCODINGS, PosGenRun, Recipe
+from resonance_training.posgen_settings import preset as load_recipe
 
 _COUNT = click.IntRange(1)
 
@@ -40,8 +41,8 @@ def command() -> None:
 @click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
 @click.option("--modulus", type=int, help="Size of the number vocabulary.")
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
-@setting_options(posgen_settings.Recipe)
-@click.option("--stack", type=_COUNT, default=1, help="Models trained in the same steps, on a GPU.")
+@setting_options(Recipe)
+@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models trained at once (GPU).")
 @click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
 @click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
 @click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
@@ -53,10 +54,6 @@ def train(
     encodings: tuple[str, ...],
     modulus: int | None,
     train_sequences: int | None,
-    stack: int,
-    jobs: int,
-    save_steps: int,
-    device: str,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -64,21 +61,20 @@ def train(
 
     Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
     """
-    recipe = posgen_settings.preset(preset)
+    recipe = load_recipe(preset)
     data = {**recipe.data, **given({"modulus": modulus, "train": train_sequences})}
-    recipe = recipe.changed(data=data, **given(options))
+    changes = {name: options.pop(name) for name in Recipe.model_fields if name in options}
+    recipe = recipe.changed(data=data, **given(changes))
     runs = [
-        posgen_settings.PosGenRun(subtask, encoding, seed)
+        PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or SUBTASKS
-        for encoding in encodings or posgen_settings.ENCODINGS
+        for encoding in encodings or ENCODINGS
         for seed in recipe.seeds
     ]
     from resonance_training.posgen_train import train_all  # torch, once all is known to be meant
 
     results: list[dict[str, Any]] = []
-    for result in train_all(
-        recipe, runs, out, stack_size=stack, jobs=jobs, save_steps=save_steps, device=device
-    ):
+    for result in train_all(recipe, runs, out, **options):
         results.append(result)
         test = result["test"]
         click.echo(

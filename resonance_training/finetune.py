@@ -87,11 +87,9 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
     """
     register()
     positions = ModelPositions.of_checkpoint(model_path)
-    rope, overrides = None, {}
-    if settings.rope is not None:
-        rope = positions.complete(settings.rope)
-        overrides = hf_overrides(rope, positions, settings.sequence_length)
-    if rope is not None or positions.max_position_embeddings is not None:
+    rope = None if settings.rope is None else positions.complete(settings.rope)
+    overrides = hf_overrides(rope, positions, settings.sequence_length) if rope else {}
+    if rope or positions.max_position_embeddings is not None:
         limit = length_limit(positions, rope, settings.sequence_length)
         if settings.sequence_length > limit:
             raise SettingError(
@@ -107,10 +105,8 @@ def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(settings.seed)
-    rank = settings.lora_rank
-    config = LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
+    ranks = {"r": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
+    config = LoraConfig(**ranks, target_modules="all-linear", task_type="CAUSAL_LM")
     if settings.gradient_checkpointing:
         model.enable_input_require_grads()
     return get_peft_model(model, config)

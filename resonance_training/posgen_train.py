@@ -149,10 +149,11 @@ def train_stack(
     save_models(stack, recipe, runs, folder)
     seconds = clock.seconds / len(runs)
     rest = {"steps": steps, "seconds": seconds, "stack": len(runs), **shared.made_by()}
-    written = [
-        _write_result(folder, run, {"kept_step": step, "test": result, **rest})
-        for run, step, result in zip(runs, kept, results, strict=True)
-    ]
+    written = []
+    for run, step, result in zip(runs, kept, results, strict=True):
+        record = {"schema_version": 1, **vars(run), "kept_step": step, "test": result, **rest}
+        write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
+        written.append(record)
     shutil.rmtree(states, ignore_errors=True)
     return written
 
@@ -178,12 +179,6 @@ def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArgument
     # It stands in for a bar and prints losses that name no run; metrics.csv has them by run.
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def _write_result(folder: Path, run: PosGenRun, values: dict[str, Any]) -> dict[str, Any]:
-    record = {"schema_version": 1, **vars(run), **values}
-    write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
-    return record
 
 
 def train_all(

@@ -7,7 +7,7 @@ product a layer then trains seeds, encodings and sub-tasks together, which is wh
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -77,8 +77,8 @@ class StackedDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.architecture = architecture
-        tied = architecture.kind == "t5"
-        self.names = [name for name in states[0] if not (tied and name == "lm_head.weight")]
+        tied = {"lm_head.weight"} if architecture.kind == "t5" else set()
+        self.names = [name for name in states[0] if name not in tied]
         for name in self.names:
             feed_forward = ".mlp." in name or ".post_attention_layernorm." in name
             parameter = nn.Parameter(
@@ -114,8 +114,7 @@ class StackedDecoder(nn.Module):
         """Put the kept weights back; the step of each model's."""
         for name, parameter in self.trained.items():
             parameter.copy_(self.get_buffer(f"kept__{name}"))
-        steps: list[int] = self.get_buffer("kept_step").tolist()
-        return steps
+        return cast(list[int], self.get_buffer("kept_step").tolist())
 
     def weight(self, name: str) -> Tensor:
         """A stacked weight by its name in the single model."""
