@@ -164,7 +164,7 @@ _STEPS = (posgen_train._Recorder, "on_step_end")  # the step is in memory only, 
         ((*_STEPS, 3, True), 0.2, "best"),
         ((*_SAVES, 10), 0.2, "best"),
         ((posgen_train, "save_models"), 0.2, "best"),
-        ((posgen_train, "_write_result"), 0.0, "last"),
+        ((posgen_train, "write_text"), 0.0, "last"),
     ],
     ids=[
         "a-step",
