@@ -53,15 +53,9 @@ def shared_prefix_attention(
 ) -> tuple[Tensor, None]:
     """Attention function in transformers' interface; the cache, not the mask, knows the padding.
 
-    Args:
-        module: The attention layer; its `layer_idx` finds the cache layer.
-        query: `[batch, heads, n, head_dim]`, rotated.
-        key: `[batch, kv_heads, m, head_dim]`, the rows' own keys, the last `n` of them new.
-        value: Like `key`.
-        attention_mask: Not used.
-        scaling: Factor of the scores; `head_dim ** -0.5` if None.
-        dropout: Must be 0.
-        kwargs: Options of other attention functions.
+    `query` is `[batch, heads, n, head_dim]`, rotated; `key` and `value` are the rows' own,
+    `[batch, kv_heads, m, head_dim]`, the last `n` of them new; `scaling` is the factor of the
+    scores, `head_dim ** -0.5` if None; the layer's `layer_idx` finds the cache layer.
 
     Returns:
         `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.

@@ -200,14 +200,8 @@ class HFLong(HFLM):
     ) -> list[tuple[float, bool]]:
         """Sum of log-probabilities of given tokens, and whether greedy decoding would give them.
 
-        Args:
-            requests: Each unpacks to (cache key or None, context ids, scored ids).
-            disable_tqdm: No progress bar.
-            override_bs: Ignored.
-
-        Returns:
-            (sum in nats, all correct) a request; (nan, False) where memory did not suffice. The
-            softmax and the sum are float32 or wider whatever the model's dtype.
+        A request unpacks to (cache key or None, context ids, scored ids); (nan, False) where memory
+        did not suffice. Softmax and sum are float32 or wider whatever the model's dtype.
         """
         asked = [
             (*tuple(request)[:3], parallel.name_of(request, index))

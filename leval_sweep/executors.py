@@ -24,13 +24,10 @@ RAY_POLL_SECONDS = 1.0
 
 
 class LocalExecutor:
-    """Cells on this machine, in order; with one job a cell has all of its memory and cores.
+    """Cells on this machine, in order: `jobs` at a time at most, which share its cores.
 
-    Two cells with a thread each keep two cores busier than one cell with two threads: the
-    quickstart took 8 min 56 s in place of 9 min 37 s, at twice the memory.
-
-    Args:
-        jobs: cells at a time at most; never more than there are cores, which they share.
+    Two cells with a thread each keep two cores busier than one with two threads, at twice the
+    memory.
     """
 
     def __init__(self, jobs: int = 1) -> None:
@@ -83,8 +80,7 @@ def available_cores() -> int:
 class RayExecutor:
     """Cells as Ray tasks; Ray gives each what its model's `resources` ask and repeats lost ones.
 
-    Args:
-        address: of a running cluster; None uses the one of the environment, else starts one here.
+    Without `address` the cluster of the environment is used, else one is started here.
     """
 
     address: str | None = None

@@ -7,8 +7,9 @@ from typing import Any
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
 from leval_leaderboard.statistics.paired import Difference
-from leval_leaderboard.tables import Analysis, Block, Cell, Row, Table, leaderboard_table
+from leval_leaderboard.tables import Analysis, leaderboard_table
 from leval_leaderboard.tables.escape import plain
+from leval_leaderboard.tables.model import Block, Cell, Row, Table
 from leval_tasks.closed.catalog import chance_note
 
 MOST_BASELINES = 16

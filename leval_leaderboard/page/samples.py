@@ -24,10 +24,8 @@ def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
     """Write the texts of every closed-ended task of every run into the page's `data` folder.
 
     Questions are written once for all runs that asked the same ones. Documents and prompts are not
-    copied. File names are counters, never taken from results.
-
-    Returns:
-        `"run task" -> {"q": name of the questions, "a": name of the answers}`.
+    copied. File names are counters, never taken from results. Gives back `"run task" -> {"q": name
+    of the questions, "a": name of the answers}`.
     """
     index: dict[str, dict[str, str]] = {}
     question_sets: dict[str, str] = {}
