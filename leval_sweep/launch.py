@@ -88,15 +88,9 @@ def run_cell(
 ) -> CellOutcome:
     """Compute one cell in a process of its own and judge the result by the files it left.
 
-    A failure is written to `failed.json` as well, if the disk takes it.
-
-    Args:
-        record: content of `cell.json`; host and time of this attempt are added.
-        folder: the cell's; made if it is not there.
-        timeout: seconds after which the cell is ended as hanging.
-        command: what the user typed, for the record.
-        tick: called several times a second while the cell runs; what it raises ends the cell.
-        environment: additions to this process's environment.
+    A failure is written to `failed.json` as well, if the disk takes it. After `timeout` seconds the
+    cell is ended as hanging; `tick` is called several times a second, and what it raises ends it,
+    too. `command` is what the user typed, for the record; `environment` adds to this process's.
     """
     started = time.monotonic()
     cell_id = record.cell_id

@@ -11,14 +11,7 @@ from leval_tasks.tokenizer import load_tokenizer
 def preview(
     task_name: str, metadata: Mapping[str, Any], count: int, *, chat: bool, max_gen_toks: int
 ) -> tuple[list[tuple[dict[str, Any], Asked, list[str]]], dict[str, Any]]:
-    """Build the first prompts of a task.
-
-    Args:
-        task_name: a closed-ended task.
-        metadata: the run's settings, as lm-eval would pass them.
-        count: number of questions.
-        chat: use the tokenizer's chat template.
-        max_gen_toks: tokens to leave for the answer.
+    """Build the first `count` prompts of a closed-ended task, `metadata` as lm-eval would pass it.
 
     Returns:
         For each question the sample's `doc`, how it is asked, and exactly what the backend is
