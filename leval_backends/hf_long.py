@@ -232,9 +232,7 @@ class HFLong(HFLM):
     ) -> list[tuple[list[bool], list[float]]]:
         """Correctness and log-probability of every token but the first, given those before it.
 
-        Args:
-            requests: lm-eval instances with arguments `(token_ids,)`, or such tuples.
-            disable_tqdm: No progress bar.
+        Requests are lm-eval instances with arguments `(token_ids,)`, or such tuples.
 
         Returns:
             `(correct, logprob)` a request, each of `len(token_ids) - 1` items for positions

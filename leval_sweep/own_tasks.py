@@ -171,13 +171,10 @@ def _in_folder(folder: Path, name: str, task: str) -> Path | None:
 
 
 def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Source of our tasks' documents and the hashes of its files.
+    """`{"source": ..., "files": {name: sha256}}`, empty where no task of ours reads files.
 
     Files of the hub are hashed when they are read, and that hash stands in lm-eval's results;
     tasks of lm-eval keep their own data.
-
-    Returns:
-        `{"source": ..., "files": {name: sha256}}`, empty where no task of ours reads files.
 
     Raises:
         ConfigError: the folder, or a file of it, does not exist.
