@@ -18,6 +18,8 @@ from transformers.cache_utils import DynamicLayer
 
 from leval_backends import attention
 from leval_backends.cache import PrefixCache
+from resonance_vllm.core.methods.longrope import LongRope
+from resonance_vllm.core.spec import BASE_TYPES, PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +70,11 @@ def rope_limit(config: Any) -> tuple[int | None, str]:
     for rope in nested or [parameters]:
         kind = str(rope.get("rope_type", "default"))
         original = rope.get("original_max_position_embeddings")
-        if "dynamic" in kind:
+        method, _ = BASE_TYPES.get(kind.removeprefix(PREFIX), (None, None))
+        if method.follows_length if method else "dynamic" in kind:
             known = [text.max_position_embeddings, original]
             limits.append((min(int(value) for value in known if value), kind))
-        elif "longrope" in kind and rope.get("short_factor") != rope.get("long_factor"):
+        elif method is LongRope and rope.get("short_factor") != rope.get("long_factor"):
             limits.append((int(original or text.max_position_embeddings), kind))
     if not limits:
         return None, ""
