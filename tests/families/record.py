@@ -1,0 +1,69 @@
+"""What each library made of each family: `right`, or `refused: why`; and the page that says so.
+
+The tests of a library call `settle` once a family. Run with FAMILIES_WRITE=1 they write
+`record_<library>.json`, otherwise they compare with it. `python tests/families/record.py` writes
+the table of docs/families.md from the records.
+"""
+
+import json
+import os
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "families.md"
+LIBRARIES = ("transformers", "vllm")
+RIGHT = "right"
+_BEGIN, _END = "<!-- table: begin -->", "<!-- table: end -->"
+
+
+def folders() -> list[Path]:
+    """Every folder with a config.json, those of LEVAL_FAMILIES included."""
+    extra = os.environ.get("LEVAL_FAMILIES")
+    roots = [HERE / "configs", *([Path(extra)] if extra else [])]
+    return [file.parent for root in roots for file in sorted(root.glob("*/config.json"))]
+
+
+def settle(library: str, family: Path, refused: str | None) -> None:
+    """Note that a library is right on a family, or why it refuses; or compare with the note."""
+    if family.parent != HERE / "configs":
+        return
+    found = RIGHT if refused is None else f"refused: {refused}"
+    known = read(library)
+    if os.environ.get("FAMILIES_WRITE"):
+        known[family.name] = found
+        text = json.dumps(dict(sorted(known.items())), indent=1, ensure_ascii=False)
+        _file(library).write_text(text + "\n", encoding="utf-8")
+        return
+    assert known.get(family.name) == found, f"{family.name} on {library}: run with FAMILIES_WRITE=1"
+
+
+def read(library: str) -> dict[str, str]:
+    """Family -> what was found, of one library."""
+    file = _file(library)
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def table() -> str:
+    """The page's table: a family a row, a library a column."""
+    records = {library: read(library) for library in LIBRARIES}
+    lines = [f"| family | model type | {' | '.join(LIBRARIES)} |", "|---|---|---|---|"]
+    for file in sorted((HERE / "configs").glob("*/config.json")):
+        name, config = file.parent.name, json.loads(file.read_text(encoding="utf-8"))
+        cells = [records[library].get(name, "not tried") for library in LIBRARIES]
+        lines.append(f"| {name} | `{config['model_type']}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """docs/families.md with the table of the records."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n{table()}\n{_END}{after}"
+
+
+def _file(library: str) -> Path:
+    return HERE / f"record_{library}.json"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
