@@ -37,7 +37,11 @@ WHERE: Any = {"decides_numbers": False}
 
 
 class TaskSettings(Settings):
-    """Settings of a family of tasks; those under the key `group` win, where there is one."""
+    """Settings of a family of tasks; those under the key `group` win, where there is one.
+
+    A setting decides numbers unless its field says that it does not: a new one sets runs apart
+    with nobody having to think of it.
+    """
 
     group: ClassVar[str | None] = None
 

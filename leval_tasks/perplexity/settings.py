@@ -30,9 +30,10 @@ class ReadingPlan:
         """The longest context length."""
         return self.context_lengths[-1]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for the results file."""
-        return asdict(self) | {"context_lengths": list(self.context_lengths)}
+    def recorded(self) -> dict[str, Any]:
+        """Plain values for the results file, under the names of `PerplexitySettings`."""
+        plain = asdict(self)
+        return {"context_length": list(plain.pop("context_lengths")), **plain}
 
 
 def plan_reading(asked: PerplexitySettings, reach: Reach, *, has_bos: bool) -> ReadingPlan:
@@ -56,7 +57,6 @@ def plan_reading(asked: PerplexitySettings, reach: Reach, *, has_bos: bool) -> R
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", asked.max_tokens, window))
     reach.check(lengths[-1], "context_length", beside=reach.after_window)
-    kept = asked.model_dump(include={"mode", "stride", "num_docs", "seed", "max_tokens"})
-    return ReadingPlan(
-        context_lengths=lengths, min_tokens=max(asked.min_tokens or full, full), bos=bos, **kept
-    )
+    completed = {"context_length": lengths, "min_tokens": max(asked.min_tokens or full, full)}
+    given = {**asked.model_dump(include=set(asked.decides_numbers())), **completed, "bos": bos}
+    return ReadingPlan(context_lengths=given.pop("context_length"), **given)

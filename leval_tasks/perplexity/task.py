@@ -91,7 +91,7 @@ class PerplexityTask(PlainTask):
             drawn = draw(texts, reader.encode, plan)
         self._config.metadata.update(
             data=data,
-            settings=plan.as_dict(),
+            settings=plan.recorded(),
             left_out=drawn.left_out,
             documents=len(drawn.documents),
             tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),

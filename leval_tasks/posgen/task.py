@@ -74,7 +74,8 @@ class PosGenTask(PlainTask):
         super().__init__(config={k: v for k, v in config.items() if k != "class"})
         self.config.metadata = {
             "version": self.VERSION,
-            "data": {"source": "generated", "sample": False, "settings": self.settings.recorded()},
+            "data": {"source": "generated", "sample": False},
+            "settings": self.settings.recorded(),
         }
 
     def download(self, *args: object, **kwargs: object) -> None:

@@ -180,6 +180,12 @@ def test_every_document_fills_the_longest_window():
     assert without.context_lengths == (32,)
 
 
+def test_what_decides_numbers_is_recorded_under_the_names_of_the_settings():
+    recorded = planned({"context_length": [64, 128], "stride": 8}).recorded()
+    assert sorted(recorded) == sorted(PerplexitySettings.decides_numbers())
+    assert (recorded["context_length"], recorded["stride"], recorded["bos"]) == ([64, 128], 8, True)
+
+
 @pytest.mark.parametrize("limit", [None, 2048])
 def test_length_of_a_server_is_never_guessed(limit):
     with pytest.raises(ContextLengthError, match="max_length: not given, and a server does"):

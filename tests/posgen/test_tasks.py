@@ -57,6 +57,7 @@ def test_a_model_that_does_not_read_whole_sequences_is_refused(tmp_path, while_r
 
     build_tokenizer(17).save_pretrained(tmp_path)
     task = PosGenTask({"task": "posgen_cot", "metadata": {"pretrained": str(tmp_path)}})
+    assert list(task.config.metadata["settings"]) == PosGenSettings.decides_numbers()
 
     def build() -> None:
         task.build_all_requests(limit=1, rank=0, world_size=1)

@@ -162,14 +162,16 @@ def test_what_may_be_written(family, metadata: dict[str, Any], expected):
     assert settings == family(**expected)
 
 
-def test_where_data_lies_decides_no_number():
-    assert "data_dir" not in ClosedSettings.decides_numbers() + PerplexitySettings.decides_numbers()
-    assert {"mode", "stride", "num_docs"} <= set(PerplexitySettings.decides_numbers())
-    assert list(ClosedSettings(data_dir="x").recorded()) == [
-        "truncation",
-        "truncation_unit",
-        "num_docs",
-        "min_questions",
-        "end_of_thinking",
-        "answer_prefix",
-    ]
+OF_NO_NUMBER = {
+    "data_dir": "where the data lie: what was read is recorded by its digest",
+    "own_data": "whether the digest may be another one than the published file's",
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "name"), [(each, name) for each in FAMILIES for name in field_names(each)]
+)
+def test_every_setting_is_recorded_or_has_a_reason_why_not(family, name):
+    settings = family(**({"subtask": "cot"} if family is PosGenSettings else {}))
+    assert (name in settings.recorded()) == (name not in OF_NO_NUMBER)
+    assert (name in family.decides_numbers()) == (name not in OF_NO_NUMBER)
