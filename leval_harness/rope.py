@@ -11,6 +11,7 @@ from leval_harness.output import FILE, json_option
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
+from resonance_vllm.core.wavelengths import Resonance
 
 # Keys with an option of their own below.
 _COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}
@@ -97,7 +98,7 @@ def _spec(options: dict[str, Any]) -> RopeSpec:
     kept = {key: value for key, value in given.items() if key in method.key_names()}
     examples = method.example(options["head_dim"])
     plain = RopeSpec.from_dict({"rope_type": method.name, **examples, **kept})
-    return RopeSpec(plain.method, options["resonance"])
+    return RopeSpec(plain.method, Resonance() if options["resonance"] else None)
 
 
 def _print_table(facts: dict[str, Any], plain: list[float], title: str, original: int) -> None:
@@ -132,8 +133,8 @@ def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
         model = ModelPositions(rope_theta=options["theta"], max_position_embeddings=original)
         second = model.complete(RopeRequest.parse(options["against"]))
     else:
-        second = RopeSpec(spec.method, not spec.resonance)
-    specs = sorted((spec, second), key=lambda each: each.resonance)
+        second = RopeSpec(spec.method, None if spec.resonance else Resonance())
+    specs = sorted((spec, second), key=lambda each: each.resonance is not None)
     feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
     methods = []
     for each, shown in zip(specs, angles, strict=True):

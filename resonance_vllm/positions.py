@@ -170,7 +170,7 @@ class ModelPositions(BaseModel):
                 f"rope_theta: neither given nor in the config of this {self.model_type!r} "
                 "model; give rope_theta if it is a RoPE model"
             )
-        if "original_max_position_embeddings" in kind.method.key_names():
+        if kind.asks_length(given):
             kind.method.fill(given, self.original_length, self.max_positions)
         return RopeSpec.of(kind, given)
 

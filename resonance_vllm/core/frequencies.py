@@ -1,40 +1,128 @@
-"""Frequencies and wavelengths of settings in float64, Resonance included.
+"""Frequencies in float64: what a library computes for a model, and Resonance on top of it.
 
-Resonance rounds wavelengths to integers (Algorithm 1 of arXiv 2403.00071). Everywhere `dim` is the
-number of rotated dimensions of a head, and `seq_len` the current length in tokens, for `dynamic`
-and `longrope`; None is up to `L`.
+Everywhere `dim` is the number of rotated dimensions of a head, and `seq_len` the current length in
+tokens, for `dynamic` and `longrope`; None is up to `L`.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.wavelengths import LONGEST, choose_wavelengths
 
-# Integers up to here are exact in float64, and no position comes near.
-LONGEST = 2.0**53
+# Relative: transformers takes powers in float32, where one of 5e5 is that far from its value.
+FLOAT32_ROUNDING = 1e-5
 
 
-def inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
-    """Inverse frequencies: radians a token, float64 `[dim/2]` on the CPU.
+@dataclass(frozen=True)
+class Rotation:
+    """What every feature of a module turns by.
+
+    A feature with a period turns by the exact phase `2 pi (turns * position mod period) / period`,
+    one without (0) by `position * inv_freq`.
+
+    Attributes:
+        inv_freq: radians a token, float64 `[features]`.
+        periods: tokens, int64 `[features]`; 0 without an exact phase.
+        turns: int64 `[features]`, full turns within a period.
+    """
+
+    inv_freq: Tensor
+    periods: Tensor
+    turns: Tensor
+
+    @property
+    def wavelengths(self) -> Tensor:
+        """Tokens a full turn takes, float64 `[features]`; infinite where a feature stands still."""
+        exact = self.periods.double() / self.turns.clamp(min=1)
+        return torch.where(self.periods > 0, exact, 2 * math.pi / self.inv_freq)
+
+    def to(self, device: torch.device | str) -> "Rotation":
+        """The same on a device; frequencies become float32 where that has no float64."""
+        dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
+        return Rotation(
+            self.inv_freq.to(dtype).to(device), self.periods.to(device), self.turns.to(device)
+        )
+
+
+def carried(spec: RopeSpec, stock: Tensor, seq_len: int | None = None) -> Tensor:
+    """Frequencies of the base method on a module, from those that its library computes for it.
+
+    A method that no library has changes the module's `default` frequencies by the ratio that it
+    changes plain ones. A frequency of 0, a feature that stands still, stays 0. The library works in
+    float32; where the method's formula gives the same within that rounding its float64 is taken,
+    so that Resonance rounds as the closed form does.
+
+    Args:
+        spec: the settings; Resonance does not count here.
+        stock: what the library computes for the module at the current length, of the method where
+            that is stock, else of `default`; `[features]`.
+        seq_len: current length in tokens, for methods that follow it.
+
+    Returns:
+        Radians a token, float64 `[features]` on the CPU.
+    """
+    method = spec.method
+    found = stock.detach().to("cpu", torch.float64)
+    wanted = method.frequencies(2 * len(found), seq_len)
+    if spec.base_is_stock:
+        return torch.where(_same(found, wanted), wanted, found)
+    plain = plain_frequencies(method.rope_theta, 2 * len(found))
+    return torch.where(_same(found, plain), wanted, found * (wanted / plain))
+
+
+def _same(found: Tensor, formula: Tensor) -> Tensor:
+    """Where a library's float32 is the rounding of a formula."""
+    return (found - formula).abs() <= FLOAT32_ROUNDING * formula
+
+
+def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
+    """What a module turns by whose base method has the frequencies `base`.
+
+    Without Resonance that is `base` itself. With it the wavelengths are those of
+    `wavelengths.choose_wavelengths`.
+
+    Raises:
+        TypeError: `base` is not float64; at long wavelengths float32 rounds to a neighbouring
+            integer.
+    """
+    if base.dtype != torch.float64:
+        raise TypeError(f"inv_freq: {base.dtype} given; rounding needs float64")
+    if spec.resonance is None:
+        none = torch.zeros(len(base), dtype=torch.int64, device="cpu")
+        return Rotation(base, none, none)
+    rule = spec.resonance.wavelengths
+    lengths = (2 * math.pi / base).tolist()
+    chosen = choose_wavelengths(rule, lengths, spec.trained_length)
+    periods, turns = torch.tensor(chosen, dtype=torch.int64, device="cpu").reshape(-1, 2).unbind(1)
+    exact = 2 * math.pi / (periods.double() / turns)
+    return Rotation(torch.where(periods > 0, exact, base), periods, turns)
+
+
+def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
+    """The rotation in closed form, for no particular model.
 
     Raises:
         RopeConfigError: `dim` is odd or does not fit, or the method lacks a setting.
     """
-    if spec.resonance:
-        return 2 * math.pi / wavelengths(spec, dim, seq_len)
     if dim < 2 or dim % 2:
         raise RopeConfigError(f"dim: {dim} is not allowed; allowed: an even number of at least 2")
-    return spec.method.frequencies(dim, seq_len)
+    return rotation(spec, spec.method.frequencies(dim, seq_len))
+
+
+def inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
+    """Radians a token in closed form, Resonance included, float64 `[dim/2]` on the CPU."""
+    return formula(spec, dim, seq_len).inv_freq
 
 
 def wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
-    """Tokens a full turn takes, float64 `[dim/2]`; integers with Resonance."""
-    if spec.resonance:
-        return integer_wavelengths(spec, dim, seq_len).double()
-    return 2 * math.pi / inv_freq(spec, dim, seq_len)
+    """Tokens a full turn takes in closed form, float64 `[dim/2]`."""
+    return formula(spec, dim, seq_len).wavelengths
 
 
 def integer_wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:

@@ -1,8 +1,8 @@
-"""cos and sin of the rotation angles, with the exact phase where wavelengths are integers.
+"""cos and sin of the rotation angles, with the exact phase where a feature has a period.
 
-A float32 `position * inv_freq` is wrong by 1e-2 at 131 thousand positions. With an integer
-wavelength the angle depends only on `position mod wavelength`, so two positions one wavelength
-apart get the very same numbers: Theorem 1 of arXiv 2403.00071 holds bit for bit.
+A float32 `position * inv_freq` is wrong by 1e-2 at 131 thousand positions. With a wavelength P/q
+the angle depends only on `position mod P`, so two positions one period apart get the very same
+numbers: Theorem 1 of arXiv 2403.00071 holds bit for bit.
 """
 
 import math
@@ -11,10 +11,26 @@ import torch
 from torch import Tensor
 
 from resonance_vllm.core import frequencies
+from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.spec import RopeSpec
 
 # Positions built together.
 _BLOCK = 4096
+
+
+def angles(position_ids: Tensor, rotation: Rotation, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Angles of any positions, `[..., features]` radians; exact ones in [0, 2*pi).
+
+    Args:
+        position_ids: non-negative integers `[...]`.
+        rotation: on the same device.
+        dtype: of the computation and the result; float32 for devices without float64.
+    """
+    at = position_ids.to(torch.int64).unsqueeze(-1)
+    periods = rotation.periods.clamp(min=1)
+    residues = at * rotation.turns % periods
+    exact = residues.to(dtype) * (2 * math.pi / periods.to(dtype))
+    return torch.where(rotation.periods > 0, exact, at.to(dtype) * rotation.inv_freq.to(dtype))
 
 
 def exact_angles(
@@ -39,11 +55,8 @@ def naive_angles(positions: Tensor, inv_freq: Tensor) -> Tensor:
 def rotation_angles(
     spec: RopeSpec, dim: int, positions: Tensor, seq_len: int | None = None
 ) -> Tensor:
-    """Angles in float64, exact with Resonance, `[..., features]` radians."""
-    if spec.resonance:
-        lengths = frequencies.integer_wavelengths(spec, dim, seq_len)
-        return exact_angles(positions, lengths.to(positions.device))
-    return naive_angles(positions, frequencies.inv_freq(spec, dim, seq_len).to(positions.device))
+    """Angles in closed form, float64, exact with Resonance, `[..., features]` radians."""
+    return angles(positions, frequencies.formula(spec, dim, seq_len).to(positions.device))
 
 
 def cos_sin(
@@ -53,14 +66,14 @@ def cos_sin(
     dtype: torch.dtype = torch.float64,
     seq_len: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Values of cos and sin for any positions `[...]`, attention factor included.
+    """Values of cos and sin for any positions `[...]` in closed form, attention factor included.
 
     Two tensors `[..., dim/2]` on the device of `positions`. The angle is computed in float64,
     whatever the `dtype` of the result.
     """
-    angles = rotation_angles(spec, dim, positions, seq_len)
+    turned = rotation_angles(spec, dim, positions, seq_len)
     scale = spec.method.scale()
-    return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+    return (turned.cos() * scale).to(dtype), (turned.sin() * scale).to(dtype)
 
 
 def cos_sin_cache(
@@ -71,38 +84,56 @@ def cos_sin_cache(
     device: torch.device | str = "cpu",
     seq_len: int | None = None,
 ) -> Tensor:
-    """The table that serving engines index by position, attention factor included.
+    """`cos_sin_table` in closed form."""
+    rotation = frequencies.formula(spec, dim, seq_len)
+    return cos_sin_table(rotation, spec.method.scale(), rows, dtype=dtype, device=device)
 
-    With Resonance the first period of each feature is computed once and repeated literally. Other
-    methods take the float32 angle `position * inv_freq`, as transformers and vLLM do, so that the
-    two agree to the bit.
+
+def cos_sin_table(
+    rotation: Rotation,
+    scale: float,
+    rows: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """The table that serving engines index by position.
+
+    The first period of each feature with an exact phase is computed once and repeated literally;
+    the others turn in float64 beside such features. A rotation without any takes the float32 angle
+    `position * inv_freq`, as transformers and vLLM do, so that the two agree to the bit.
+
+    Args:
+        rotation: of the module.
+        scale: attention factor, what cos and sin are multiplied by.
+        rows: positions from 0.
+        dtype: of the table.
+        device: of the table.
 
     Returns:
-        `[rows, dim]`: cos of every feature, then sin, for positions `0..rows-1`. Memory beyond the
-        table: a few MiB, and the first periods (about an eighth of a table of 131,072 rows).
+        `[rows, 2 * features]`: cos of every feature, then sin. Memory beyond the table: a few MiB,
+        and the first periods (about an eighth of a table of 131,072 rows).
     """
-    scale, half = spec.method.scale(), dim // 2
+    rotation = rotation.to(device)
+    half = len(rotation.periods)
     # Wavelengths grow geometrically, so the first periods are a small part of the table.
-    lengths = frequencies.wavelengths(spec, dim, seq_len).tolist() if spec.resonance else []
+    lengths = rotation.periods.tolist()
     periods = {
-        feature: (int(length), *_first_period(int(length), scale, dtype, device))
+        feature: (length, *_first_period(_features(rotation, [feature]), scale, dtype))
         for feature, length in enumerate(lengths)
-        if length < rows
+        if 0 < length < rows
     }
     slow = [j for j in range(half) if j not in periods]
-    rest = torch.tensor(slow, dtype=torch.int64, device=device)
-    angle_dtype = torch.float64 if spec.resonance else torch.float32
-    inv_freq = frequencies.inv_freq(spec, dim, seq_len).to(device)
-    rest_inv_freq = inv_freq[rest].to(angle_dtype).unsqueeze(1)
-    cache = torch.empty(rows, dim, dtype=dtype, device=device)
+    rest = _features(rotation, slow)
+    angle_dtype = rotation.inv_freq.dtype if any(lengths) else torch.float32
+    cache = torch.empty(rows, 2 * half, dtype=dtype, device=device)
     # Features are contiguous here and positions in the table: blocks keep the transposition local.
     for start in range(0, rows, _BLOCK):
         count = min(_BLOCK, rows - start)
-        block = torch.empty(dim, count, dtype=dtype, device=device)
-        steps = torch.arange(start, start + count, dtype=angle_dtype, device=device)
-        angles = rest_inv_freq * steps
-        block[rest] = (angles.cos() * scale).to(dtype)
-        block[half + rest] = (angles.sin() * scale).to(dtype)
+        block = torch.empty(2 * half, count, dtype=dtype, device=device)
+        turned = angles(torch.arange(start, start + count, device=device), rest, angle_dtype).t()
+        block[slow] = (turned.cos() * scale).to(dtype)
+        block[[half + j for j in slow]] = (turned.sin() * scale).to(dtype)
         for feature, (length, cos, sin) in periods.items():
             offset = start % length
             block[feature] = cos[offset : offset + count]
@@ -111,11 +142,17 @@ def cos_sin_cache(
     return cache
 
 
-def _first_period(
-    length: int, scale: float, dtype: torch.dtype, device: torch.device | str
-) -> tuple[Tensor, Tensor]:
-    """Cos and sin of an integer wavelength, literally repeated until one block beyond it."""
-    angles = torch.arange(length, dtype=torch.float64, device=device) * (2 * math.pi / length)
-    repeated = torch.arange(length + _BLOCK, device=device) % length
-    cos, sin = (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
+def _features(rotation: Rotation, features: list[int]) -> Rotation:
+    """Some features of a rotation."""
+    return Rotation(
+        rotation.inv_freq[features], rotation.periods[features], rotation.turns[features]
+    )
+
+
+def _first_period(one: Rotation, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cos and sin of one feature's period, literally repeated until one block beyond it."""
+    period = int(one.periods)
+    turned = angles(torch.arange(period, device=one.periods.device), one, one.inv_freq.dtype)[:, 0]
+    repeated = torch.arange(period + _BLOCK, device=one.periods.device) % period
+    cos, sin = (turned.cos() * scale).to(dtype), (turned.sin() * scale).to(dtype)
     return cos[repeated], sin[repeated]

@@ -1,18 +1,22 @@
 """What a user may write as `rope_parameters`, and its validated form. No torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+
+from pydantic.fields import FieldInfo
 
 from leval_border.errors import hint, not_allowed, shown
 from leval_border.settings import read
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.wavelengths import Resonance
 
 RESONANCE = "resonance"
 PREFIX = f"{RESONANCE}_"
+LENGTH = "original_max_position_embeddings"
 
 # Every name of a method without Resonance -> the method and the settings that the name implies.
 BASE_TYPES: dict[str, tuple[type[Method], Mapping[str, Any]]] = {
@@ -66,6 +70,23 @@ class RopeType:
                 end += f" (vLLM's {base} is another formula)"
         raise RopeConfigError(f"rope_type: unknown type {shown(name)}{end}")
 
+    def key_names(self) -> list[str]:
+        """Keys that may stand beside the type."""
+        keys = self.method.key_names()
+        own = Resonance.model_fields if self.resonance else ()
+        return [*(key for key in own if key not in keys), *keys]
+
+    def asks_length(self, given: Mapping[str, Any]) -> bool:
+        """Whether the trained length counts in settings of this type, as far as they are given."""
+        if LENGTH in self.method.key_names():
+            return True
+        return self.resonance and self.modifier(given).needs_length()
+
+    def modifier(self, given: Mapping[str, Any]) -> Resonance:
+        """The settings of Resonance among those of a type that it modifies."""
+        own = Resonance.model_fields.keys() - self.method.model_fields.keys()
+        return read(Resonance, {k: v for k, v in given.items() if k in own}, error=RopeConfigError)
+
 
 @dataclass(frozen=True)
 class RopeRequest:
@@ -90,7 +111,7 @@ class RopeRequest:
             raise RopeConfigError(f"rope_type: missing{old}{hint('', ROPE_TYPES)}")
         kind = RopeType.read(rope["rope_type"], aliases=aliases)
         given = {k: v for k, v in rope.items() if v is not None and k != "rope_type"}
-        known = kind.method.key_names()
+        known = kind.key_names()
         for key, value in given.items():
             if key not in known:
                 raise RopeConfigError(
@@ -139,10 +160,10 @@ def parsed_value(text: str) -> Any:
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Validated RoPE settings: a method, its wavelengths rounded to integers or not."""
+    """Validated RoPE settings: a method, and how Resonance changes its wavelengths if it does."""
 
     method: Method
-    resonance: bool = False
+    resonance: Resonance | None = None
 
     @classmethod
     def from_dict(cls, rope_parameters: Mapping[str, Any]) -> Self:
@@ -167,14 +188,22 @@ class RopeSpec:
                     f"{key}: {shown(given[key])} contradicts rope_type {kind.name!r}; "
                     f"allowed: {value}"
                 )
-        method = read(kind.method, {**kind.implied, **given}, error=RopeConfigError)
-        return cls(method, kind.resonance)
+        resonance = kind.modifier(given) if kind.resonance else None
+        own = resonance.model_fields_set if resonance else set()
+        rest = {key: value for key, value in given.items() if key not in own}
+        method = read(kind.method, {**kind.implied, **rest}, error=RopeConfigError)
+        spec = cls(method, resonance)
+        if resonance and resonance.needs_length() and spec.trained_length is None:
+            raise RopeConfigError(
+                f"{LENGTH}: missing; wavelengths {resonance.wavelengths!r} needs the trained length"
+            )
+        return spec
 
     @property
     def rope_type(self) -> str:
         """The name under which both libraries are given these settings."""
         name = self.method.variant()
-        if not self.resonance:
+        if self.resonance is None:
             return name
         return RESONANCE if name == "default" else PREFIX + name
 
@@ -183,9 +212,21 @@ class RopeSpec:
         """Whether both libraries run these settings without us."""
         return self.rope_type in STOCK_TYPES
 
+    @property
+    def base_is_stock(self) -> bool:
+        """Whether both libraries run what Resonance modifies."""
+        return self.method.variant() in STOCK_TYPES
+
+    @property
+    def trained_length(self) -> int | None:
+        """`L` in tokens, where the settings hold it."""
+        own = self.resonance.original_max_position_embeddings if self.resonance else None
+        return self.method.trained_length or own
+
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` reads, for a library, without keys whose value is the default."""
-        return {"rope_type": self.rope_type, **self.method.written()}
+        own = self.resonance.model_dump(exclude_defaults=True) if self.resonance else {}
+        return {"rope_type": self.rope_type, **self.method.written(), **own}
 
 
 def is_own_type(rope_type: object) -> bool:
@@ -197,13 +238,20 @@ def refuse_ignored_keys(rope: Mapping[str, Any], library: str) -> None:
     """Raise RopeConfigError if a library's own type carries a key that only types of ours have."""
     if is_own_type(rope.get("rope_type")):
         return
+    for key, field, name in _own_keys():
+        if rope.get(key) not in (None, field.default):
+            raise RopeConfigError(
+                f"{key}: {shown(rope[key])} would be ignored: {library} runs rope_type "
+                f"{rope.get('rope_type')!r} itself; allowed: rope_type {name}"
+            )
+
+
+def _own_keys() -> Iterator[tuple[str, FieldInfo, str]]:
+    """Each key that no stock type has, its field and the type that has it."""
     stock = {key for method in METHODS.values() if method.stock for key in method.key_names()}
     for name, (method, implied) in BASE_TYPES.items():
-        if name in STOCK_TYPES:
-            continue
-        for key in implied if method.stock else set(method.key_names()) - stock:
-            if rope.get(key) not in (None, method.model_fields[key].default):
-                raise RopeConfigError(
-                    f"{key}: {shown(rope[key])} would be ignored: {library} runs rope_type "
-                    f"{rope.get('rope_type')!r} itself; allowed: rope_type {name}"
-                )
+        if name not in STOCK_TYPES:
+            for key in implied if method.stock else set(method.key_names()) - stock:
+                yield key, method.model_fields[key], name
+    for key in Resonance.model_fields.keys() - stock:
+        yield key, Resonance.model_fields[key], PREFIX + "*"

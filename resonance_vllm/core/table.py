@@ -3,8 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from leval_border.settings import Settings
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import RESONANCE
+from resonance_vllm.core.wavelengths import Resonance
 
 _RANGES = {
     "exclusiveMinimum": "above {:g}",
@@ -30,20 +33,23 @@ def _method_lines() -> Iterator[str]:
         keys = ", ".join(f"`{key}`" for key in own)
         yield f"| {names} | {method.formula} | {keys} | {stock} |"
     names = "`resonance`, `resonance_<any of these>`"
-    yield f"| {names} | wavelength rounded to the nearest integer | those of the base | no |"
+    further = ", ".join(f"`{key}`" for key in Resonance.model_fields)
+    yield f"| {names} | wavelengths as `wavelengths` says | those of the base, {further} | no |"
 
 
 def _key_lines() -> Iterator[str]:
     yield "| key | of | allowed | default | |"
     yield "|---|---|---|---|---|"
     common = list(Method.model_fields)
-    keys = {key for method in METHODS.values() for key in method.model_fields} - set(common)
+    known: dict[str, type[Settings]] = {**METHODS, f"{RESONANCE}*": Resonance}
+    keys = {key for each in known.values() for key in each.model_fields} - set(common)
     for key in [*common, *sorted(keys)]:
-        holders = [method for method in METHODS.values() if key in method.model_fields]
-        names = "all" if len(holders) == len(METHODS) else ", ".join(m.name for m in holders)
+        having = {name: each for name, each in known.items() if key in each.model_fields}
+        holders = list(having.values())
+        names = "all" if key in common else ", ".join(having)
         field = holders[0].model_fields[key]
         default = "" if field.is_required() or field.default is None else f"`{field.default}`"
-        needed = [method.name for method in holders if method.model_fields[key].is_required()]
+        needed = [name for name, each in having.items() if each.model_fields[key].is_required()]
         if needed:
             some = f": {', '.join(needed)}" if len(needed) < len(holders) else ""
             default = f"required{some}"

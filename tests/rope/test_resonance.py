@@ -12,6 +12,7 @@ from resonance_vllm.core.features import feature_gap, gap_of_angles
 from resonance_vllm.core.methods.yarn import Yarn
 from resonance_vllm.core.phase import cos_sin, cos_sin_cache, naive_angles
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.wavelengths import Resonance
 
 BASES = st.floats(50.0, 1e7)
 DIMS = st.integers(2, 64).map(lambda half: 2 * half)
@@ -20,7 +21,7 @@ FACTORS = st.floats(1.0, 64.0)
 
 def resonance_yarn(base=10000.0, factor=8.0, original=4096, *, resonance=True):
     yarn = Yarn(rope_theta=base, factor=factor, original_max_position_embeddings=original)
-    return RopeSpec(yarn, resonance)
+    return RopeSpec(yarn, Resonance() if resonance else None)
 
 
 def cache_gap(cache, original):
