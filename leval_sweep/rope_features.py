@@ -33,7 +33,7 @@ def features(rope: RopeSpec, model: ModelPositions, context_length: int | None) 
     from resonance_vllm.core import frequencies
     from resonance_vllm.core.features import feature_gap
 
-    dim = model.rotary_dim(rope.method.partial_rotary_factor)
+    dim = rope.method.rotary_dim(model.rotary_dim(1.0))
     original = rope.method.trained_length or model.original_length
     lengths = frequencies.wavelengths(rope, dim, context_length)
     return {

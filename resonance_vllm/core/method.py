@@ -130,6 +130,10 @@ class Method(Settings):
         """Length in tokens beyond which other frequencies apply; None where there is none."""
         return None
 
+    def rotary_dim(self, head_dim: int) -> int:
+        """Dimensions of a head that the method gives frequencies to."""
+        return int(head_dim * self.partial_rotary_factor)
+
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         """Inverse frequencies without Resonance, float64 `[dim/2]` on the CPU, radians a token.
 

@@ -122,8 +122,9 @@ def test_yarn_over_wavelengths_is_the_papers_formula():
 
 @pytest.mark.parametrize("name", sorted(STOCK_TYPES - {"default"}))
 def test_every_method_that_transformers_has_is_that_of_transformers(name):
+    known = {"factor": 8.0, "original_max_position_embeddings": 4096}.items()
     settings = {"rope_type": name, "rope_theta": 10000.0, **METHODS[name].example(128)}
-    settings |= {"factor": 8.0, "original_max_position_embeddings": 4096}
+    settings |= {key: value for key, value in known if key in METHODS[name].model_fields}
     ours = RopeSpec.from_dict(settings)
     if name in ("linear", "dynamic"):  # warned of, and taken from the config
         settings.pop("original_max_position_embeddings")
@@ -131,6 +132,15 @@ def test_every_method_that_transformers_has_is_that_of_transformers(name):
     found = frequencies.inv_freq(ours, 128).to(torch.float32)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
     assert ours.method.scale() == pytest.approx(factor, rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.3, 1.0])
+def test_proportional_lets_the_slow_features_stand_still(share):
+    settings = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": share}
+    expected, _ = stock(dict(settings))
+    found = frequencies.inv_freq(RopeSpec.from_dict(settings), 128)
+    torch.testing.assert_close(found.to(torch.float32), expected, rtol=1e-5, atol=0)
+    assert int((found == 0).sum()) == 64 - int(64 * share)
 
 
 SCALED = [method for method in METHODS.values() if issubclass(method, ScaledMethod)]
