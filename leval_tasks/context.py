@@ -7,7 +7,7 @@ does not tell, the run's settings (a task's metadata) and the checkpoint's own f
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from leval_tasks.running import running_model
 from resonance_vllm.limits import length_limit, vllm_limit
 from resonance_vllm.positions import ModelPositions
 
-LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 
 
@@ -170,23 +169,29 @@ def adds_bos(settings: Mapping[str, Any]) -> bool | None:
 
 def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
     """The checkpoint's limit with the run's RoPE settings, None where neither tells one."""
-    config = checkpoint_config(settings)
+    found = (_positions(*each) for each in _names(settings))
+    model = next((each for each in found if each is not None), ModelPositions())
     given = {**_mapping(settings.get("hf_overrides")), **dict(settings)}
-    length = given.get("max_position_embeddings") or next(
-        (config[key] for key in LENGTH_KEYS if config.get(key)), None
-    )
-    if length is None:
+    seen = model.overridden({key: _mapping(value) or value for key, value in given.items()})
+    if seen.max_position_embeddings is None:
         return None
-    ropes = (
-        _mapping(source.get(key))
-        for source in (given, config)
-        for key in ("rope_parameters", "rope_scaling")
-    )
-    rope = next(filter(None, ropes), {})
-    model = ModelPositions.of(
-        {**config, "rope_parameters": rope, "max_position_embeddings": length}
-    )
-    return vllm_limit(model) if "hf_overrides" in settings else length_limit(model)
+    return vllm_limit(seen) if "hf_overrides" in settings else length_limit(seen)
+
+
+def _names(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What may name the files of a run's model, and their revision."""
+    for key in ("pretrained", "tokenizer", "model"):
+        name = settings.get(key)
+        if isinstance(name, str) and name:
+            yield name, str(settings.get("revision") or "main")
+
+
+@functools.lru_cache(maxsize=8)
+def _positions(name: str, revision: str) -> ModelPositions | None:
+    try:
+        return ModelPositions.of_checkpoint(name, revision)
+    except (OSError, ValueError):
+        return None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -197,13 +202,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def checkpoint_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The text part of the checkpoint's config.json; empty where there is none to read."""
-    for key in ("pretrained", "tokenizer", "model"):
-        name = settings.get(key)
-        if isinstance(name, str) and name:
-            config = _read_config(name, str(settings.get("revision") or "main"))
-            if config:
-                return {**config, **_mapping(config.get("text_config"))}
-    return {}
+    configs = (_read_config(*each) for each in _names(settings))
+    config = next(filter(None, configs), {})
+    return {**config, **_mapping(config.get("text_config"))}
 
 
 @functools.lru_cache(maxsize=8)

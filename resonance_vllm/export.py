@@ -39,7 +39,7 @@ def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
             "length of the sequence, and a portable config holds one fixed list; allowed: fixed "
             "methods, for example ntk_aware with the factor of one length"
         )
-    if model.by_layer_type or model.rope_local_base_freq:
+    if model.by_layer_type:
         raise RopeConfigError(
             f"model_type: {model.model_type!r} has several RoPEs by layer type; allowed: "
             "models with one, because vLLM's longrope takes its length from the whole model"
@@ -81,7 +81,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"out: {out} is not empty; give a new folder")
-    model = ModelPositions.of(config)
+    model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
     parameters = portable_rope(rope, model)
     limit = length_limit(model, rope)

@@ -28,10 +28,14 @@ def length_limit(
         RopeConfigError: the config has no length, or a type of ours that cannot be read.
     """
     if rope is None:
+        if model.plain:
+            return max(model.max_positions, asked or 0)
         if not is_own_type(model.rope["rope_type"]):
             return model.max_positions
         rope = model.shipped()
-    limit = rope.method.length_limit(model.max_positions)
+    # What extends nothing has the trained length, also where it replaces a shipped scaling.
+    positions = model.original_length if rope.method.extrapolates else model.max_positions
+    limit = rope.method.length_limit(positions)
     if rope.method.follows_length or rope.method.extrapolates:
         return max(limit, asked or 0)
     return limit

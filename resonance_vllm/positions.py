@@ -1,18 +1,33 @@
-"""What a model's config.json says of its positions, read once. No torch."""
+"""What a model's config says of its positions, and a request completed by it. No torch."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator
 from pydantic import ValidatorFunctionWrapHandler as Handler
 
+from leval_border.errors import shown
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.spec import BASE_TYPES, PREFIX, RopeRequest, RopeSpec, RopeType
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import (
+    LENGTH,
+    PREFIX,
+    REPLACE,
+    RESONANCE,
+    RopeRequest,
+    RopeSpec,
+    RopeType,
+)
+from resonance_vllm.core.wavelengths import Resonance
 
 GLOBAL_LAYERS = "full_attention"
+# What the length of a sequence is called in config.json files, by families without RoPE too.
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+# Keys of a RoPE dictionary that are ours to write; all others belong to the model.
+OUR_KEYS = {"rope_type", "type", *Resonance.model_fields}.union(
+    *(method.key_names() for method in METHODS.values())
+)
 
 
 def _or_none(value: Any, handler: Handler) -> Any:
@@ -29,10 +44,12 @@ Table = Annotated[dict[str, Any] | None, Tolerant]
 
 
 class ModelPositions(BaseModel):
-    """The keys of a config.json that positions depend on.
+    """What limits and bases need of a model's config, that of its language model where it has one.
 
-    Other keys may stand there, and a value that is not of the usual kind (some families write
-    lists) counts as absent: what needs it says that it is missing.
+    A value that is not of the usual kind counts as absent: what needs it says that it is missing.
+
+    Attributes:
+        nested: keys under which the language model's config stands in the model's.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
@@ -43,34 +60,51 @@ class ModelPositions(BaseModel):
     rope_parameters: Table = None
     rope_scaling: Table = None
     rope_theta: Number = None
-    rope_local_base_freq: Number = None
     partial_rotary_factor: Number = None
     head_dim: Integer = None
     hidden_size: Integer = None
     num_attention_heads: Integer = None
-    kv_lora_rank: Integer = None
-    qk_rope_head_dim: Integer = None
-    text_config: Table = None
+    nested: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
-        """Read the content of a config.json."""
-        return cls.model_validate(dict(config))
+    def of(cls, config: Mapping[str, Any], nested: tuple[str, ...] = ()) -> Self:
+        """Read the content of a config.json as it stands."""
+        inner = config.get("text_config")
+        if isinstance(inner, Mapping) and not nested:
+            return cls.of(inner, nested=("text_config",))
+        length = next((config[key] for key in LENGTH_KEYS if config.get(key)), None)
+        written = {key: config[key] for key in cls.model_fields if key in config}
+        return cls.model_validate({**written, LENGTH_KEYS[0]: length, "nested": nested})
 
     @classmethod
-    def of_checkpoint(cls, path: str) -> Self:
-        """Read that of a local checkpoint, or of a hub model that transformers can find.
+    def of_config(cls, config: Any) -> Self:
+        """Read a config that transformers has read, which knows how its family writes things."""
+        from resonance_vllm.checkpoint import text_config
+
+        text, nested = text_config(config)
+        keys = {*cls.model_fields, *LENGTH_KEYS}
+        return cls.of({key: _value(text, key) for key in keys}, nested)
+
+    @classmethod
+    def of_checkpoint(cls, path: str, revision: str | None = None) -> Self:
+        """Read that of a checkpoint folder, or of a hub model; see `checkpoint.read_config`.
 
         Raises:
-            OSError: there is none.
-            ValueError: it is not JSON.
+            RopeConfigError: there is no such folder, or its config.json cannot be read.
+            OSError: the hub did not give it.
         """
-        file = Path(path) / "config.json"
-        if file.is_file():
-            return cls.of(json.loads(file.read_text(encoding="utf-8")))
-        from transformers import AutoConfig
+        from resonance_vllm.checkpoint import read_config
 
-        return cls.of(AutoConfig.from_pretrained(path).to_dict())
+        config = read_config(path, revision)
+        return cls.of(config) if isinstance(config, Mapping) else cls.of_config(config)
+
+    @property
+    def by_layer_type(self) -> bool:
+        """Whether it has several RoPEs, one a layer type."""
+        written = self.rope_parameters or self.rope_scaling or {}
+        return "rope_type" not in written and any(
+            isinstance(value, Mapping) for value in written.values()
+        )
 
     @property
     def rope(self) -> dict[str, Any]:
@@ -78,9 +112,10 @@ class ModelPositions(BaseModel):
 
         Older config.json files keep `rope_theta` at the top and the rest in `rope_scaling`.
         """
-        rope = self.rope_parameters or self.rope_scaling or {}
-        if GLOBAL_LAYERS in rope:
-            rope = rope[GLOBAL_LAYERS] or {}
+        rope: Mapping[str, Any] = self.rope_parameters or self.rope_scaling or {}
+        if self.by_layer_type:
+            one = rope.get(GLOBAL_LAYERS)
+            rope = one if isinstance(one, Mapping) else {}
         result = {key: value for key, value in rope.items() if value is not None}
         result.setdefault("rope_type", result.pop("type", None) or "default")
         for key in ("rope_theta", "partial_rotary_factor"):
@@ -89,9 +124,19 @@ class ModelPositions(BaseModel):
         return result
 
     @property
-    def by_layer_type(self) -> bool:
-        """Whether it has several RoPEs, one a layer type."""
-        return GLOBAL_LAYERS in (self.rope_parameters or {})
+    def model_keys(self) -> dict[str, Any]:
+        """What stands in the dictionary that is the model's alone: it stays under any method."""
+        return {key: value for key, value in self.rope.items() if key not in OUR_KEYS}
+
+    @property
+    def plain(self) -> bool:
+        """Whether the checkpoint ships RoPE without any method."""
+        return bool(self.rope["rope_type"] == "default")
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it ships a scaling, beside Resonance or without it."""
+        return self.rope["rope_type"] not in ("default", RESONANCE)
 
     @property
     def max_positions(self) -> int:
@@ -103,10 +148,15 @@ class ModelPositions(BaseModel):
         return self.max_position_embeddings
 
     @property
+    def stated_length(self) -> int | None:
+        """Trained length `L` in tokens, where the config has a key for it."""
+        stated = self.rope.get(LENGTH) or self.original_max_position_embeddings
+        return int(stated) if isinstance(stated, int | float) else None
+
+    @property
     def original_length(self) -> int:
         """Trained length `L` in tokens."""
-        stated = self.rope.get("original_max_position_embeddings")
-        return int(stated or self.original_max_position_embeddings or self.max_positions)
+        return self.stated_length or self.max_positions
 
     def rotary_dim(self, share: float | None = None) -> int:
         """Rotated dimensions of a head, of which `share` rotates, by default the config's."""
@@ -119,60 +169,157 @@ class ModelPositions(BaseModel):
             head_dim = self.hidden_size // self.num_attention_heads
         return int(head_dim * (share or self.rope.get("partial_rotary_factor") or 1.0))
 
+    def check_family(self) -> None:
+        """Nothing: what a library builds says what a model can do."""
+
     def overridden(self, overrides: Mapping[str, Any]) -> Self:
         """The config that a library sees after `overrides` of its keys."""
+        for name in self.nested:
+            below = overrides.get(name)
+            overrides = below if isinstance(below, Mapping) else {}
         known = {key: value for key, value in overrides.items() if key in type(self).model_fields}
-        return self.model_copy(update=known)
+        if known.get("rope_scaling") and not known.get("rope_parameters"):  # its older name
+            known["rope_parameters"] = known["rope_scaling"]
+        return self.model_validate({**self.model_dump(), **known, "nested": self.nested})
 
-    def check_family(self) -> None:
-        """Raise RopeConfigError for a model whose positions our settings cannot describe."""
-        if self.kv_lora_rank is not None or self.qk_rope_head_dim is not None:
-            problem = (
-                "uses multi-head latent attention (MLA), whose rotary part both libraries build in "
-                "their own way; allowed: models with one RoPE over the whole head"
-            )
-        elif "mrope_section" in self.rope:
-            problem = (
-                "uses multi-axis RoPE (mrope_section); allowed: models with one position a token"
-            )
-        elif self.text_config is not None and self.rope_parameters is None:
-            problem = "nests its language model in text_config; allowed: text-only checkpoints"
-        else:
-            return
-        raise RopeConfigError(f"model_type: {self.model_type!r} {problem}")
+    def shipped(self) -> RopeSpec:
+        """The checkpoint's own settings.
+
+        Raises:
+            RopeConfigError: it has no RoPE, or one that cannot be read.
+        """
+        kind = RopeType.read(self.rope["rope_type"])
+        return self._spec(kind, {})
 
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
         """A request with what the model's config knows filled in: the one reading of it.
 
         Filled in: `rope_theta`, the trained length, `partial_rotary_factor`, and, where the model
-        already uses the same method, any of that method's keys.
+        already uses the same method, that method's keys. `resonance` alone is Resonance on what
+        the checkpoint ships.
 
         Raises:
-            RopeConfigError: a key is unknown or missing, a value is not allowed, or the model's
-                positions cannot be described.
+            RopeConfigError: a key is unknown or missing, a value is not allowed, the model has no
+                RoPE, or the request would replace what it ships without saying so.
         """
-        self.check_family()
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
-        return self._completed(request.type, request.given)
+        kind = request.type
+        if self.plain:
+            return self._spec(kind, request.given)
+        shipped = self._readable(request)
+        if shipped is not None:
+            if kind.name == RESONANCE and not request.replace:
+                kind = _with_resonance(shipped.method)
+            if not self.scaled or type(shipped.method) is kind.method:
+                spec = self._spec(kind, request.given)
+                if not _replaces(spec, shipped):
+                    return spec
+        if not request.replace:
+            raise self._refusal(request)
+        return self._spec(kind, request.given, replaced=True)
 
-    def shipped(self) -> RopeSpec:
-        """The checkpoint's own settings; see `complete` for what is refused."""
-        self.check_family()
-        return self._completed(RopeType.read(self.rope["rope_type"]), {})
+    def _readable(self, request: RopeRequest) -> RopeSpec | None:
+        """What is shipped; None where that is nothing known, and is to be replaced anyway."""
+        try:
+            return self.shipped()
+        except RopeConfigError as error:
+            if request.replace:
+                return None
+            raise RopeConfigError(
+                f"rope_type: {request.type.name!r} is asked of a {self.model_type!r} model that "
+                f"ships {_short(self.rope)}, which cannot be read ({error}); allowed: no method, "
+                f"which runs it as shipped, or {REPLACE}: true to give that up"
+            ) from error
 
-    def _completed(self, kind: RopeType, written: Mapping[str, Any]) -> RopeSpec:
-        shipped = self.rope
-        same = BASE_TYPES.get(str(shipped["rope_type"]).removeprefix(PREFIX))
-        keys = kind.method.key_names() if same and same[0] is kind.method else Method.model_fields
-        given = {**{key: shipped[key] for key in keys if key in shipped}, **written}
+    def _refusal(self, request: RopeRequest) -> RopeConfigError:
+        return RopeConfigError(
+            f"rope_type: {request.type.name!r} would replace what this {self.model_type!r} model "
+            f"ships, {_short(self.rope)}; write {REPLACE}: true ({_example(request)}) to give "
+            "that up, or resonance for Resonance on top of it"
+        )
+
+    def _spec(
+        self, kind: RopeType, written: Mapping[str, Any], *, replaced: bool = False
+    ) -> RopeSpec:
+        given = self._kept(kind, written)
         if "rope_theta" not in given:
             raise RopeConfigError(
                 f"rope_theta: neither given nor in the config of this {self.model_type!r} "
                 "model; give rope_theta if it is a RoPE model"
             )
         if kind.asks_length(given):
-            kind.method.fill(given, self.original_length, self.max_positions)
+            if LENGTH not in given:
+                given[LENGTH] = self._trained_length(kind.method, given, replaced)
+            kind.method.fill(given, self.max_positions)
         return RopeSpec.of(kind, given)
+
+    def _kept(self, kind: RopeType, written: Mapping[str, Any]) -> dict[str, Any]:
+        """What was written, and the shipped keys that hold on beside it."""
+        rope, keys = self.rope, [*Method.model_fields]
+        try:
+            shipped_kind = RopeType.read(rope["rope_type"])
+        except RopeConfigError:
+            pass
+        else:
+            keys += kind.method.key_names() if shipped_kind.method is kind.method else []
+            keys += Resonance.model_fields if shipped_kind.resonance and kind.resonance else []
+        shipped = {key: rope[key] for key in keys if key in rope}
+        for key, sources in kind.method.derived.items():
+            # An attention factor that is spelt out belongs to the factor beside it.
+            if any(source in written and written[source] != rope.get(source) for source in sources):
+                shipped.pop(key, None)
+        return {**shipped, **written}
+
+    def _trained_length(
+        self, method: type[Method], given: Mapping[str, Any], replaced: bool
+    ) -> int:
+        """`L` of a request that does not say it."""
+        extended = self.rope.get("factor")
+        if self.stated_length or not self.scaled or extended is None:
+            return self.original_length
+        if replaced:
+            raise RopeConfigError(
+                f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
+                f"{_short(self.rope)} and has {self.max_positions} positions; give the length "
+                "that it was trained on before that scaling"
+            )
+        factor = given.get("factor")
+        if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:
+            return max(int(self.max_positions / factor), 1)
+        return self.max_positions
+
+
+def _value(config: Any, key: str) -> Any:
+    try:
+        return getattr(config, key, None)
+    except Exception:  # noqa: BLE001 - a config whose layers differ refuses to say one value
+        return None
+
+
+def _with_resonance(method: Method) -> RopeType:
+    name = method.variant()
+    return RopeType.read(RESONANCE if name == "default" else PREFIX + name)
+
+
+def _replaces(asked: RopeSpec, shipped: RopeSpec) -> bool:
+    """Whether something that is shipped would be lost."""
+    if shipped.resonance is not None:
+        rule = shipped.resonance.wavelengths
+        if asked.resonance is None or asked.resonance.wavelengths != rule:
+            return True
+    return shipped.method.name != "default" and not asked.method.same_as(shipped.method)
+
+
+def _short(rope: Mapping[str, Any]) -> str:
+    """A dictionary for a message, long lists left out."""
+    return shown({k: "[...]" if isinstance(v, list) else v for k, v in rope.items()})
+
+
+def _example(request: RopeRequest) -> str:
+    """The request with `replace`, as the command line takes it."""
+    scalars = {k: v for k, v in request.given.items() if isinstance(v, int | float | str)}
+    keys = [f"{key}={str(value).lower()}" for key, value in scalars.items()]
+    return f"--rope {request.type.name}:{','.join([*keys, f'{REPLACE}=true'])}"
 
 
 def rope_dictionaries(config: Any) -> list[dict[str, Any]]:

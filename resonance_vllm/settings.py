@@ -35,7 +35,7 @@ def hf_overrides(
     if model.original_max_position_embeddings is None:
         # from_pretrained takes a key only where the model's config has it already.
         written.pop("original_max_position_embeddings", None)
-    return written
+    return _in_place(written, model)
 
 
 def vllm_hf_overrides(
@@ -53,7 +53,11 @@ def vllm_hf_overrides(
     parameters = fixed.method.for_vllm(fixed.to_dict())
     original = fixed.method.trained_length or limit
     multiplied = fixed.method.extension is not None and vllm_multiplies(model, fixed.rope_type)
-    return _overrides(parameters, model, original if multiplied else limit, original)
+    written = _overrides(parameters, model, original if multiplied else limit, original)
+    if model.nested:
+        # There vLLM updates a dictionary key by key: what is shipped and not written stays.
+        written["rope_parameters"] = _cancelling(written["rope_parameters"], model)
+    return _in_place(written, model)
 
 
 def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | None) -> RopeSpec:
@@ -76,19 +80,29 @@ def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | N
 def _overrides(
     parameters: dict[str, Any], model: ModelPositions, positions: int, original: int
 ) -> dict[str, Any]:
-    """Put settings where this model's config keeps them."""
+    """Settings as the language model's config has them, beside the keys that are the model's."""
+    parameters = {**model.model_keys, **parameters}
     result: dict[str, Any] = {"rope_parameters": parameters, "max_position_embeddings": positions}
     if model.by_layer_type:
         result["rope_parameters"] = {**(model.rope_parameters or {}), GLOBAL_LAYERS: parameters}
-    elif model.rope_local_base_freq is not None:
-        # Gemma 3 as it was first published: its sliding layers keep their own base.
-        local = {"rope_type": "default", "rope_theta": float(model.rope_local_base_freq)}
-        result["rope_parameters"] = {GLOBAL_LAYERS: parameters, "sliding_attention": local}
     # Where a config has this key at the top, both libraries let it win over the dictionary.
     longrope = parameters["rope_type"].endswith("longrope")
     if model.original_max_position_embeddings is not None or longrope:
         result["original_max_position_embeddings"] = original
     return result
+
+
+def _cancelling(rope: dict[str, Any], model: ModelPositions) -> dict[str, Any]:
+    if model.by_layer_type:
+        return {**rope, GLOBAL_LAYERS: {**dict.fromkeys(model.rope), **rope[GLOBAL_LAYERS]}}
+    return {**dict.fromkeys(model.rope), **rope}
+
+
+def _in_place(written: dict[str, Any], model: ModelPositions) -> dict[str, Any]:
+    """Overrides of the language model's config, where the model keeps that."""
+    for name in reversed(model.nested):
+        written = {name: written}
+    return written
 
 
 def effective_rope_precision(library: str, rope_precision: str) -> str:
@@ -128,17 +142,20 @@ def model_args(
             "larger factor"
         )
     length = context_length or limit
-    if rope is not None and rope.method.extrapolates and length > model.max_positions:
+    extrapolates = model.plain if rope is None else rope.method.extrapolates
+    if extrapolates and length > (promised := length_limit(model, rope)):
         logger.warning(
             "%s runs on %d tokens, beyond the %d of its config: bare extrapolation",
-            rope.rope_type,
+            "default" if rope is None else rope.rope_type,
             length,
-            model.max_positions,
+            promised,
         )
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "vllm":
         if rope is not None:
             args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
+        elif length > model.max_positions:
+            args["hf_overrides"] = _in_place({"max_position_embeddings": length}, model)
         return {**args, "max_model_len": length}
     if rope is not None:
         args.update(hf_overrides(rope, model, context_length))

@@ -5,6 +5,7 @@ dimensions), `s` the factor, `L` the original length. A feature turns by its fre
 token; its wavelength is `2*pi/frequency` tokens. Torch is imported where something is computed.
 """
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -42,6 +43,18 @@ def above(lower: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def at_least(lower: str) -> AfterValidator:
+    """Lets a number pass that is not below another key, which the class names before it."""
+
+    def check(value: float, info: ValidationInfo) -> float:
+        low = info.data.get(lower, 0.0)
+        if value < low:
+            raise PydanticCustomError("order", "at least {key}={low}", {"key": lower, "low": low})
+        return value
+
+    return AfterValidator(check)
+
+
 class Method(Settings):
     """Settings of one method; a subclass is all that the project knows of it.
 
@@ -69,8 +82,12 @@ class Method(Settings):
     """Constructor arguments of it beyond the common ones -> our fields."""
     vllm_multiplies: ClassVar[bool] = True
     """Whether vLLM multiplies `max_position_embeddings` by `factor` to get the longest sequence."""
+    positions_multiplied: ClassVar[bool] = False
+    """Whether checkpoints with the method have `max_position_embeddings` times its factor."""
     vllm_lookalikes: ClassVar[Mapping[str, str]] = {}
     """Types of vLLM that sound like this method -> what vLLM computes for them."""
+    derived: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Keys of the attention factor that checkpoints spell out -> keys that they follow from."""
 
     rope_theta: float = Field(gt=1, description="Base b of the frequencies b^(-2j/d).")
     partial_rotary_factor: float = Field(
@@ -89,9 +106,8 @@ class Method(Settings):
         return {key: field.examples[0] for key, field in cls.model_fields.items() if field.examples}
 
     @classmethod
-    def fill(cls, given: dict[str, Any], original: int, positions: int) -> None:
-        """Add the lengths of a model's config, in tokens, where the user has not written them."""
-        given.setdefault("original_max_position_embeddings", original)
+    def fill(cls, given: dict[str, Any], positions: int) -> None:
+        """Add what follows from a model's `max_position_embeddings`, in tokens, if not written."""
 
     def variant(self) -> str:
         """The name of these settings, without Resonance."""
@@ -109,6 +125,15 @@ class Method(Settings):
             if key not in implied and value != type(self).model_fields[key].default:
                 result[key] = list(value) if isinstance(value, tuple) else value
         return result
+
+    def same_as(self, other: "Method") -> bool:
+        """Whether another method has these frequencies and this attention factor, however spelt."""
+        if type(self) is not type(other):
+            return False
+        keys = [key for key in self.key_names() if key not in self.derived]
+        if any(getattr(self, key) != getattr(other, key) for key in keys):
+            return False
+        return math.isclose(self.scale(), other.scale(), rel_tol=1e-6)
 
     @property
     def extension(self) -> float | None:

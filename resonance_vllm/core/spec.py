@@ -17,6 +17,7 @@ from resonance_vllm.core.wavelengths import Resonance
 RESONANCE = "resonance"
 PREFIX = f"{RESONANCE}_"
 LENGTH = "original_max_position_embeddings"
+REPLACE = "replace"
 
 # Every name of a method without Resonance -> the method and the settings that the name implies.
 BASE_TYPES: dict[str, tuple[type[Method], Mapping[str, Any]]] = {
@@ -90,14 +91,20 @@ class RopeType:
 
 @dataclass(frozen=True)
 class RopeRequest:
-    """What a user asks for, without keys of None, checked as far as that goes without a model."""
+    """What a user asks for, without keys of None, checked as far as that goes without a model.
+
+    `replace` allows to give up a scaling that the checkpoint ships; no library is given it.
+    """
 
     type: RopeType
     given: Mapping[str, Any]
+    replace: bool = False
 
     @classmethod
     def from_dict(cls, rope: Mapping[str, Any], *, aliases: bool = True) -> Self:
-        """Read a `rope_parameters` dictionary that may lack what a model's config knows.
+        """Read a dictionary that may lack what a model's config knows.
+
+        `aliases` says that a user wrote it: short names and `replace` are allowed.
 
         Raises:
             RopeConfigError: the type or a key is unknown.
@@ -111,6 +118,9 @@ class RopeRequest:
             raise RopeConfigError(f"rope_type: missing{old}{hint('', ROPE_TYPES)}")
         kind = RopeType.read(rope["rope_type"], aliases=aliases)
         given = {k: v for k, v in rope.items() if v is not None and k != "rope_type"}
+        replace = given.pop(REPLACE, False) if aliases else False
+        if not isinstance(replace, bool):
+            raise RopeConfigError(not_allowed(REPLACE, replace, "true or false"))
         known = kind.key_names()
         for key, value in given.items():
             if key not in known:
@@ -118,7 +128,7 @@ class RopeRequest:
                     f"{key}: {shown(value)} is not a setting of rope_type {kind.name!r}"
                     f"{hint(key, known)}"
                 )
-        return cls(kind, given)
+        return cls(kind, given, replace)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -147,7 +157,8 @@ class RopeRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """As it was written, short names resolved."""
-        return {"rope_type": self.type.name, **self.given}
+        asked = {REPLACE: True} if self.replace else {}
+        return {"rope_type": self.type.name, **self.given, **asked}
 
 
 def parsed_value(text: str) -> Any:

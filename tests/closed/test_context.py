@@ -63,8 +63,8 @@ def test_rope_settings_of_the_run_count(checkpoint):
 def test_rope_settings_of_the_checkpoint_count(checkpoint):
     scaled = checkpoint(max_position_embeddings=32768, rope_parameters=RESONANCE)
     assert length(pretrained=scaled) == 32768
-    nested = checkpoint(max_position_embeddings=None, text_config={"max_position_embeddings": 4096})
-    assert length(pretrained=nested) == 4096
+    text = {"model_type": "gemma3_text", "max_position_embeddings": 4096}
+    assert length(pretrained=checkpoint(model_type="gemma3", text_config=text)) == 4096
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
     assert (
         length(pretrained=checkpoint(max_position_embeddings=131072, rope_scaling=llama3)) == 131072

@@ -39,21 +39,22 @@ CONFIGS = {
         "rope_parameters": {"rope_type": "resonance_yarn", "rope_theta": 1e5, **SCALED},
     },
 }
-# Worked out by hand for factor 4: trained length times factor; what the config says without one.
+# Worked out by hand for factor 4: trained length times factor; the trained length without one.
 LIMITS = {
     "llama 2": (4096, 16384),
-    "llama 3.1": (131072, 32768),
+    "llama 3.1": (8192, 32768),
     "llama 3.1 unscaled": (8192, 32768),
-    "yarn": (16384, 32768),
+    "yarn": (8192, 32768),
     "resonance": (8192, 32768),
 }
 
 
 def asked(rope_type):
-    """A request for a type with factor 4, the trained length left to the model."""
+    """A request for a type with factor 4 in place of what is shipped, which has the length."""
     method = RopeType.read(rope_type).method
     keys = {key: value for key, value in method.example(16).items() if "position" not in key}
-    return {"rope_type": rope_type} | keys | ({"factor": 4.0} if "factor" in keys else {})
+    factor = {"factor": 4.0} if "factor" in keys else {}
+    return {"rope_type": rope_type, "replace": True} | keys | factor
 
 
 def answers(rope, config, folder):

@@ -10,6 +10,7 @@ class Linear(ScaledMethod):
     stock = True
     hf_warns_of = ("original_max_position_embeddings",)
     formula = "divided by `factor`"
+    positions_multiplied = True
     vllm_class = "LinearScalingRotaryEmbedding"
     vllm_arguments = {"scaling_factors": "factor"}
 

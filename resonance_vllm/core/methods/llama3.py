@@ -10,7 +10,7 @@ from resonance_vllm.core.method import (
     ScaledMethod,
     Tensor,
     TrainedLength,
-    above,
+    at_least,
     plain_frequencies,
 )
 
@@ -37,15 +37,15 @@ class Llama3(ScaledMethod):
     low_freq_factor: Positive = Field(
         examples=[1.0], description="L over this is where full interpolation starts."
     )
-    high_freq_factor: Annotated[float, above("low_freq_factor")] = Field(
-        examples=[4.0], description="L over this is where interpolation ends; above the low one."
+    high_freq_factor: Annotated[float, at_least("low_freq_factor")] = Field(
+        examples=[4.0], description="L over this is where interpolation ends; at least the low one."
     )
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         low, high = self.low_freq_factor, self.high_freq_factor
         plain = plain_frequencies(self.rope_theta, dim)
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)  # a step where the two are one
         return plain / self.factor * (1 - kept) + plain * kept
 
     @property

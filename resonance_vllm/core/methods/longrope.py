@@ -26,6 +26,10 @@ class LongRope(Method):
     stock = True
     formula = "divided by `short_factor[j]`, beyond `L` tokens by `long_factor[j]`"
     vllm_multiplies = False
+    derived = dict.fromkeys(
+        ("attention_factor", "short_mscale", "long_mscale"),
+        ("factor", "original_max_position_embeddings"),
+    )
 
     factor: float | None = Field(
         default=None, ge=1, description="Context extension s. [that of the model's config]"
@@ -45,10 +49,10 @@ class LongRope(Method):
         return {**super().example(dim), "short_factor": ones, "long_factor": ones}
 
     @classmethod
-    def fill(cls, given: dict[str, Any], original: int, positions: int) -> None:
-        super().fill(given, original, positions)
-        ratio = positions / given["original_max_position_embeddings"]
-        given.setdefault("factor", max(ratio, 1.0))
+    def fill(cls, given: dict[str, Any], positions: int) -> None:
+        original = given["original_max_position_embeddings"]
+        if isinstance(original, int | float) and original > 0:
+            given.setdefault("factor", max(positions / original, 1.0))
 
     @property
     def switch_length(self) -> int | None:

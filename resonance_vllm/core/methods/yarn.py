@@ -38,6 +38,7 @@ class Yarn(ScaledMethod):
         "truncate": "truncate",
     }
     vllm_multiplies = False
+    derived = {"attention_factor": ("factor", "mscale", "mscale_all_dim")}
 
     original_max_position_embeddings: TrainedLength
     ramp: Literal["dimension", "wavelength"] = Field(

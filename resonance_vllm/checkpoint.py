@@ -1,0 +1,107 @@
+"""How the config of a checkpoint is read: by transformers' own class, a folder like a hub name."""
+
+import functools
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from leval_border.errors import shown
+from leval_border.files import user_path
+from resonance_vllm.core.errors import RopeConfigError
+
+logger = logging.getLogger(__name__)
+
+
+def read_config(path: str, revision: str | None = None) -> Any:
+    """The config of a checkpoint folder or hub model, as transformers' class for it reads it.
+
+    A dictionary, config.json as it stands (and that is logged), where transformers does not know
+    the model type.
+
+    Raises:
+        RopeConfigError: there is no such folder, or transformers cannot read its config.json.
+        OSError: the hub did not give it.
+    """
+    folder = user_path(path, "model")
+    if not folder.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
+        raise RopeConfigError(f"model: there is no folder {shown(path)}")
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+
+    name = str(folder) if folder.is_dir() else path
+    if folder.is_dir():
+        content = _json_object(folder / "config.json")
+    else:
+        content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+    kind = content.get("model_type")
+    if kind is not None and (not isinstance(kind, str) or kind not in CONFIG_MAPPING):
+        _say_unknown(path, shown(kind))
+        return content
+    try:
+        with _without_remarks_on_rope():
+            return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+    except Exception as error:
+        if kind is None:  # neither the file nor the folder's name says what it is
+            return content
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise RopeConfigError(
+            f"config.json of {path}: transformers cannot read it: {reason[:300]}"
+        ) from error
+
+
+def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:
+    """The language model's part of a transformers config, and the keys under which it stands."""
+    try:
+        text = config.get_text_config(decoder=True)
+    except ValueError:  # several: transformers does not say which one is meant
+        return config, ()
+    return text, _place_of(text, config) or ()
+
+
+def _place_of(part: Any, config: Any) -> tuple[str, ...] | None:
+    if part is config:
+        return ()
+    for name in getattr(config, "sub_configs", {}):
+        below = getattr(config, name, None)
+        place = None if below is None else _place_of(part, below)
+        if place is not None:
+            return (name, *place)
+    return None
+
+
+def _json_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise RopeConfigError(f"model: {file.parent} holds no config.json") from None
+    except (ValueError, RecursionError) as error:
+        raise RopeConfigError(f"{file}: is not JSON: {str(error)[:200]}") from None
+    if not isinstance(content, Mapping):
+        raise RopeConfigError(f"{file}: {shown(content)} is not allowed; allowed: an object")
+    return dict(content)
+
+
+@functools.cache
+def _say_unknown(path: str, kind: str) -> None:
+    import transformers
+
+    logger.warning(
+        "%s: transformers %s does not know model type %s; its config.json is read as it stands",
+        path,
+        transformers.__version__,
+        kind,
+    )
+
+
+@contextmanager
+def _without_remarks_on_rope() -> Iterator[None]:
+    """Transformers remarks on types and keys that it does not know, which may be ours."""
+    remarks = logging.getLogger("transformers.modeling_rope_utils")
+    before = remarks.level
+    remarks.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        remarks.setLevel(before)
