@@ -14,6 +14,7 @@ from typing import Any
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from leval_tasks.running import running_model
+from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.limits import length_limit, vllm_limit
 from resonance_vllm.positions import ModelPositions
 
@@ -190,7 +191,9 @@ def _names(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _positions(name: str, revision: str) -> ModelPositions | None:
     try:
         return ModelPositions.of_checkpoint(name, revision)
-    except (OSError, ValueError):
+    except RopeConfigError:
+        raise
+    except (OSError, ValueError):  # what is named is no model of the hub
         return None
 
 

@@ -66,6 +66,7 @@ def test_rope_settings_of_the_checkpoint_count(checkpoint):
     text = {"model_type": "gemma3_text", "max_position_embeddings": 4096}
     assert length(pretrained=checkpoint(model_type="gemma3", text_config=text)) == 4096
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
+    llama3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     assert (
         length(pretrained=checkpoint(max_position_embeddings=131072, rope_scaling=llama3)) == 131072
     )

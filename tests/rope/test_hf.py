@@ -293,7 +293,6 @@ def test_a_model_without_rope_refuses_float32_when_it_is_built():
         ("llama", {**RESONANCE_YARN, "rope_type": "yarn", "ramp": "wavelength"}, {}, "ramp"),
         ("gptj", RESONANCE_YARN, {}, "would be ignored"),
         ("gpt2", RESONANCE_YARN, {}, "would be ignored"),
-        ("deepseek_v3", RESONANCE_YARN, {"first_k_dense_replace": 2}, "MLA"),
     ],
 )
 def test_what_cannot_run_is_refused(tiny, family, rope, extra, words):

@@ -1,6 +1,7 @@
 """What the adapters write for each library."""
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
 
+FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 32,
@@ -57,18 +59,9 @@ def test_complete_takes_the_keys_of_a_method_that_the_model_already_uses():
     assert found == {**LLAMA3, "rope_type": "resonance_llama3", "rope_theta": 500000.0}
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({**CONFIG, "kv_lora_rank": 16}, "MLA"),
-        ({**CONFIG, "rope_parameters": {"rope_theta": 1e4, "mrope_section": [1]}}, "multi-axis"),
-        ({"model_type": "gpt2", "max_position_embeddings": 1024}, "rope_theta"),
-        ({"model_type": "mistral3", "text_config": {}}, "text_config"),
-    ],
-)
-def test_models_that_cannot_work_are_named(config, words):
-    with pytest.raises(RopeConfigError, match=words):
-        complete({"rope_type": "resonance_yarn", "factor": 2}, config)
+def test_a_model_without_rope_is_named():
+    with pytest.raises(RopeConfigError, match="rope_theta: neither given nor in the config"):
+        complete({"rope_type": "yarn", "factor": 2}, {"model_type": "gpt2", "n_positions": 1024})
 
 
 FACTORED = ["linear", "ntk", "yarn", "resonance_linear", "resonance_ntk", "resonance_yarn"]
@@ -130,9 +123,8 @@ def test_longrope_is_written_with_the_keys_of_each_library():
 
 
 def test_gemma_3_keeps_the_base_of_its_sliding_layers():
-    config = {**CONFIG, "model_type": "gemma3_text", "rope_parameters": None}
-    config |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
-    written = settings.hf_overrides(*on({"rope_type": "linear", "factor": 2}, config))
+    model = ModelPositions.of_checkpoint(str(FAMILIES / "gemma3_1b"))
+    written = settings.hf_overrides(model.complete({"rope_type": "linear", "factor": 2}), model)
     assert written["rope_parameters"] == {
         "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.0},
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
