@@ -28,7 +28,10 @@ from leval_sweep.identity import (
     hub_commit,
     package_versions,
 )
+from leval_sweep.lengths import CellLength, of_cell
 from resonance_vllm import settings
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
 
 # Arguments that may name a further folder of weights or tokenizer files.
@@ -99,16 +102,19 @@ def _argument_identity(model: ModelConfig) -> dict[str, Any]:
 
 
 def _method(
-    request: CellRequest, files: ModelFiles, precision: str
+    request: CellRequest, files: ModelFiles, precision: str, beside: int
 ) -> tuple[MethodRecord, dict[str, Any]]:
-    """The method as it is recorded, and lm-eval's `model_args`: the user's and what it needs."""
+    """The method as it is recorded, and lm-eval's `model_args`: the user's and what it needs.
+
+    The model reads up to `beside` tokens more than the length of the texts.
+    """
     model = request.model
     library = ROPE_BACKENDS.get(model.backend)
     args: dict[str, Any] = dict(model.args)
     if library is None or files.positions is None:
         args["model" if "completions" in model.backend else "pretrained"] = files.path
         if request.context_length:
-            args["max_length"] = request.context_length
+            args["max_length"] = request.context_length + beside
         served = MethodRecord(name=request.method, rope_parameters=None, rope_precision=precision)
         return served, args
     try:
@@ -118,7 +124,7 @@ def _method(
             files.positions,
             library=library,
             model_path=files.path,
-            context_length=request.context_length,
+            context_length=_readable(request.context_length, beside, rope, files.positions),
             rope_precision=precision,
         )
     except ValueError as error:
@@ -136,10 +142,41 @@ def _method(
     return record, args
 
 
+def _readable(
+    length: int | None, beside: int, rope: RopeSpec | None, model: ModelPositions
+) -> int | None:
+    """A length and the tokens beside it; the length alone where settings stop or depend on it."""
+    if length is None or (rope is not None and rope.method.follows_length):
+        return length
+    return (
+        length + beside if length_limit(model, rope, length + beside) >= length + beside else length
+    )
+
+
+def _lengths(request: CellRequest, files: ModelFiles) -> CellLength:
+    """How the tasks of a cell are told its length."""
+    task, model = request.task, request.model
+    tasks = own_tasks.foreign(task.tasks)
+    if not tasks:
+        return CellLength({})
+    told = of_cell(
+        tasks, task.metadata, request.context_length, others=len(tasks) < len(task.tasks)
+    )
+    if told.tokenizer and files.positions is None and "tokenizer" not in model.args:
+        raise ConfigError(
+            f"models.{model.name}.args.tokenizer: missing; {told.tokenizer} makes its texts with "
+            "the model's tokenizer"
+        )
+    return told
+
+
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
     """A cell with its id, from a request and the files of its model."""
     model, task = request.model, request.task
-    method, model_args = _method(request, files, config.rope_precision)
+    told = _lengths(request, files)
+    task = task.model_copy(update={"metadata": {**task.metadata, **told.metadata}})
+    method, model_args = _method(request, files, config.rope_precision, told.beside)
+    longest = model_args.get("max_length") or model_args.get("max_model_len")
     asked: dict[str, Any] = {
         "tasks": task.tasks,
         **{name: getattr(task, name) for name in EntrySettings.model_fields},
@@ -147,7 +184,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "apply_chat_template": model.apply_chat_template,
         "batch_size": model.batch_size,
         "device": model.device,
-        "context_length": model_args.get("max_length") or model_args.get("max_model_len"),
+        "context_length": request.context_length or longest,
         "use_cache": config.use_cache,
     }
     versions = package_versions(model.backend)

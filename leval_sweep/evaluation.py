@@ -1,6 +1,7 @@
 """One evaluation by lm-eval in this process: what a cell asks for, and its files, complete."""
 
 import logging
+import random
 import sys
 import time
 from collections.abc import Mapping
@@ -14,7 +15,9 @@ from leval_border.files import read_object
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
 from leval_sweep.cell_files import DISK_ERRORS
+from leval_sweep.cuts import mark_cut
 from leval_sweep.errors import CellError
+from leval_sweep.remote_code import only_if_asked
 
 log = logging.getLogger("leval_sweep.cell")
 
@@ -26,6 +29,14 @@ def default_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def seed(value: int | None) -> None:
+    """Seed what lm-eval seeds; it does so too late for tasks that are loaded before."""
+    import numpy as np
+
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002 - the tasks draw from the global state
 
 
 def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
@@ -43,6 +54,7 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
     objects: list[Any] = []
     tasks: dict[str, Any] = {}
     for name in names:
+        seed(cell.seed)  # some tasks draw their questions: the same ones in every cell
         loaded = manager.load([name])
         tasks |= loaded["tasks"]
         group = loaded["groups"].get(name)
@@ -64,6 +76,7 @@ def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
 
     backend = cell.model.backend
     device = cell.device
+    only_if_asked(cell.model_args)
     leval_backends.register()
     if leval_backends.libraries().get(backend) == "transformers":
         from resonance_vllm import hf  # vLLM loads our plugin by itself, in each of its processes
@@ -99,6 +112,8 @@ def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
     if results is None:
         raise CellError("lm-eval returned no results")
     samples = results.pop("samples")
+    known = own_tasks.own_tasks()
+    mark_cut(lm, {name: rows for name, rows in samples.items() if name not in known})
     save(tracker, results, samples)
     flatten(partial, {name: len(rows) for name, rows in samples.items()})
     telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}

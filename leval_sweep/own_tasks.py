@@ -19,6 +19,7 @@ from leval_border.errors import SettingError, near, one_of
 from leval_sweep.config_files import SUFFIXES
 from leval_sweep.errors import ConfigError
 from leval_sweep.identity import cached_sha256, file_sha256
+from leval_sweep.lengths import lm_eval_index
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, TaskSettings, read_metadata
 
@@ -86,6 +87,12 @@ def is_file(name: str) -> bool:
     return name.endswith(SUFFIXES)
 
 
+def foreign(names: Iterable[str]) -> list[str]:
+    """The tasks, groups and tags that are lm-eval's own."""
+    known = own_tasks()
+    return [name for name in names if name not in known and not is_file(name)]
+
+
 def members(names: Iterable[str]) -> list[str]:
     """The single tasks behind names of tasks and groups; unknown names stand for themselves."""
     known = own_tasks()
@@ -128,7 +135,7 @@ def check_names(names: Iterable[str]) -> None:
     """
     known = own_tasks()
     prefixes = {name.split("_")[0] for name in known}
-    foreign = []
+    of_lm_eval = []
     for name in names:
         if is_file(name):
             if not Path(name).is_file():
@@ -136,13 +143,11 @@ def check_names(names: Iterable[str]) -> None:
         elif name.split("_")[0] in prefixes:
             one_of("tasks", name, known, ConfigError)
         else:
-            foreign.append(name)
-    if not foreign:
+            of_lm_eval.append(name)
+    if not of_lm_eval:
         return
-    from lm_eval.tasks import TaskManager
-
-    known_to_all = {*known, *TaskManager().all_tasks}
-    for name in foreign:
+    known_to_all = {*known, *lm_eval_index()}
+    for name in of_lm_eval:
         if name not in known_to_all:
             near_ones = near(name, sorted(known_to_all)) or "; `lm_eval ls tasks` lists them all"
             raise ConfigError(f"tasks: {name!r} is no task{near_ones}")
