@@ -1,0 +1,225 @@
+"""lm-eval's long-context tasks in sweeps: one cell a length, told to the task, its cuts counted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leval_sweep import cells, lengths
+from leval_sweep.config import parse_config
+from leval_sweep.cuts import mark_cut
+from leval_sweep.errors import ConfigError
+
+CONFIG = {
+    "model_type": "llama",
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 8192,
+    "hidden_size": 64,
+    "num_attention_heads": 1,
+}
+LENGTHS = [4096, 8192, 16384]
+TOLD = {"ruler": lambda length: [length], "babilong": lambda length: f"{length // 1024}k"}
+"""What the READMEs of these folders of lm-eval say that `max_seq_lengths` is to be."""
+
+
+def planned(folder: Path, task: str, **changes: Any) -> list[cells.PlannedCell]:
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    content = {
+        "name": "lengths",
+        "models": {"small": {"path": str(folder)}},
+        "methods": {"rope": {"rope_type": "default"}, "yarn": {"rope_type": "yarn", "factor": 2}},
+        "tasks": task,
+        "context_lengths": LENGTHS,
+        "limit": 20,
+    }
+    return cells.plan(parse_config({**content, **changes}))
+
+
+@pytest.mark.parametrize("folder", lengths.FACTS)
+def test_a_cell_asks_for_its_length_alone(tmp_path: Path, folder: str) -> None:
+    made = planned(tmp_path, folder)
+    assert len({cell.id for cell in made}) == len(made) == 2 * len(LENGTHS)
+    for cell in made:
+        record, told = cell.record, TOLD.get(folder)
+        length = record.context_length
+        expected = {} if told is None else {lengths.KEY: told(length)}
+        assert record.metadata == expected
+        assert record.identity["metadata"] == expected
+        assert record.limit == 20
+        beside = record.model_args["max_length"] - length
+        # yarn x2 of 8192 reads 16384 tokens and none beside them
+        at_the_end = record.method.name == "yarn" and length == 16384
+        assert beside == (0 if at_the_end else lengths.FACTS[folder].beside)
+
+
+@pytest.mark.parametrize("folder", lengths.FACTS)
+def test_folders_are_those_of_lm_eval_and_their_members_are_told_the_same(folder: str) -> None:
+    index = lengths.lm_eval_index()
+    inside = [
+        n for n, e in index.items() if e.yaml_path and f"/tasks/{folder}/" in str(e.yaml_path)
+    ]
+    assert folder in inside
+    assert len(inside) > 5
+    assert set(lengths.facts_of(inside).values()) == {lengths.FACTS[folder]}
+
+
+def test_the_documentation_has_every_fact() -> None:
+    text = (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+    for folder, fact in lengths.FACTS.items():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{folder}` |")]
+        assert row.endswith(f"| {fact.reason} |")
+
+
+def test_a_tag_is_told_what_its_tasks_are() -> None:
+    assert lengths.facts_of(["longcxt"])["longcxt"] == lengths.FACTS["ruler"]
+    assert lengths.facts_of(["wikitext"])["wikitext"].setting is None
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "message"),
+    [
+        ("niah_single_1", {"metadata": {"max_seq_lengths": [4096, 8192]}}, "lm-eval asks the len"),
+        ("niah_single_1", {"metadata": {"max_seq_lengths": [2048]}}, "is not the cell's length"),
+        (
+            "babilong_qa1",
+            {"context_lengths": [12288]},
+            "context_lengths of babilong_qa1: 12288 is not allowed; allowed: 0, 1024, 2048, 4096",
+        ),
+        ([["ruler_vt", "babilong_qa1"]], {}, "write them as two entries"),
+        (
+            "ruler_vt",
+            {
+                "models": {"s": {"path": "served", "backend": "local-completions"}},
+                "methods": {"a": None},
+            },
+            "models.s.args.tokenizer: missing; ruler_vt makes its texts",
+        ),
+    ],
+)
+def test_what_a_task_cannot_be_told(tmp_path: Path, task: Any, changes: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, task, **changes)
+
+
+def test_the_length_may_stand_there_by_hand_where_it_is_the_cells(tmp_path: Path) -> None:
+    metadata = {"max_seq_lengths": [4096]}
+    made = planned(tmp_path, "ruler_vt", metadata=metadata, context_lengths=[4096])
+    assert [cell.record.metadata for cell in made] == [metadata, metadata]
+    alone = planned(tmp_path, "ruler_vt", metadata=metadata, context_lengths=[None])
+    assert [cell.record.metadata for cell in alone] == [metadata, metadata]
+
+
+def test_our_tasks_beside_others_read_no_more_than_the_length(tmp_path: Path) -> None:
+    made = planned(tmp_path, [["ruler_vt", "leval_gsm"]], metadata={"data_dir": "sample"})
+    assert {c.record.context_length - c.record.model_args["max_length"] for c in made} == {0}
+
+
+class Words:
+    """A model that reads eight words."""
+
+    max_length = 8
+    max_gen_toks = 3
+
+    def tok_encode(self, text: str) -> list[str]:
+        return text.split()
+
+
+def test_cut_prompts_are_counted() -> None:
+    def row(*requests: tuple[Any, ...]) -> dict[str, Any]:
+        return {"arguments": list(requests)}
+
+    given: dict[str, Any] = {}
+    five, eight = "a b c d e", "a b c d e f g h"
+    rows = [
+        row((five, given)),
+        row((five, {"max_gen_toks": 4})),
+        row((eight, "x")),
+        row(("a b", "c"), (five, "d e f")),
+        row(((1, 2), [3])),
+        {},
+    ]
+    mark_cut(Words(), {"task": rows})
+    assert [each.get("truncated") for each in rows] == [0.0, 1.0, 1.0, 0.0, None, None]
+    assert [each.get("prompt_tokens") for each in rows] == [5, 5, 8, 5, None, None]
+    untouched = [row((eight, given))]
+    mark_cut(object(), {"task": untouched})
+    assert untouched == [row((eight, given))]
+
+
+LOADING = """
+import sys
+from leval_sweep.remote_code import only_if_asked
+only_if_asked({{"trust_remote_code": {trusted}}})
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained({folder!r}, trust_remote_code=True)
+print(type(tokenizer).__name__, len(tokenizer("What").input_ids))
+"""
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_tasks_own_trust_runs_no_code_of_a_checkpoint(
+    tmp_path: Path, tiny: Path, trusted: bool
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in (tiny / "model").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    mark = tmp_path / "it-ran"
+    source = "from transformers import PreTrainedTokenizerFast\n"
+    source += f"open({str(mark)!r}, 'w').close()\nclass Own(PreTrainedTokenizerFast):\n    pass\n"
+    (folder / "own.py").write_text(source)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config["auto_map"] = {"AutoTokenizer": [None, "own.Own"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    script = LOADING.format(trusted=trusted, folder=str(folder))
+    modules = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ":".join(sys.path)}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=modules, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert mark.exists() == trusted
+
+
+RULER = """
+models:
+  tiny: {{path: {root}/model, backend: hf, dtype: float32, device: cpu}}
+methods:
+  rope: {{rope_type: default}}
+  yarn: {{rope_type: yarn, factor: 32}}
+context_lengths: [2048]
+tasks: [[niah_single_1, ruler_fwe]]
+gen_kwargs: {{max_gen_toks: 2}}
+limit: 3
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.hf
+def test_ruler_asks_every_method_the_same_questions(tmp_path: Path, tiny: Path) -> None:
+    pytest.importorskip("wonderwords", reason="needs leval-harness[ruler]")
+    (tmp_path / "ruler.yaml").write_text(RULER.format(root=tiny))
+    command = [sys.executable, "-m", "leval_harness", "sweep", str(tmp_path / "ruler.yaml")]
+    ran = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    asked = []
+    for folder in {path.parent for path in tmp_path.rglob("cell.json")}:
+        (path,) = folder.glob("results_*.json")
+        results = json.loads(path.read_text())
+        for task in ("niah_single_1", "ruler_fwe"):
+            assert 0 <= results["results"][task]["2048,none"] <= 1
+            assert results["n-samples"][task]["effective"] == 3
+        rows = [
+            json.loads(line)
+            for path in sorted(folder.glob("samples_*.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+        assert [row["truncated"] for row in rows] == [0.0] * 6
+        assert max(row["prompt_tokens"] for row in rows) <= 2048 + 128 - 2
+        asked.append([row["doc_hash"] for row in rows])
+    assert len(asked) == 2
+    assert asked[0] == asked[1]
+    assert len(set(asked[0])) == 6
