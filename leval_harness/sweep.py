@@ -2,13 +2,13 @@
 
 import json
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from leval_harness.console import outlive_readers, stop_on_signals
 from leval_harness.output import FOLDER
 from leval_leaderboard.layout import LOG
 
@@ -69,8 +69,9 @@ def command(
 
     Every cell is one lm-eval evaluation in its own process. What is done is not done again, so the
     same command resumes a sweep that was ended, in whatever way. Exit code: 0 all cells done, 1
-    some failed, 2 the config cannot be run, 130 after Ctrl-C.
+    some failed, 2 the config cannot be run, 130 after Ctrl-C, SIGTERM or SIGHUP.
     """
+    stop_on_signals()
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
     from leval_sweep.cells import plan
@@ -84,6 +85,7 @@ def command(
         return 0
     from leval_sweep.executors import LocalExecutor, RayExecutor
 
+    outlive_readers()
     executing = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
     return _run(cells, folder, executing, **chosen)
 
@@ -126,8 +128,6 @@ def _run(
     from leval_sweep.progress import display
 
     resume = "leval-harness " + shlex.join(sys.argv[1:])
-    # A scheduler that ends a job sends SIGTERM: it is treated as Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     outcomes: list[CellOutcome] = []
     try:
         with runner.sweep_lock(folder, shard):

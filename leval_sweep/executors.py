@@ -4,6 +4,7 @@ An executor takes cells and a display, and yields outcomes. Both judge a cell by
 """
 
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from leval_sweep.progress import Progress
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0
+_KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class LocalExecutor:
@@ -49,7 +51,6 @@ class LocalExecutor:
             if stopped.is_set():
                 raise KeyboardInterrupt
 
-        # A cell dies with the thread that started it, so the threads live until all have ended.
         pool = ThreadPoolExecutor(self.jobs)
         try:
             while waiting or running:
@@ -100,8 +101,11 @@ class RayExecutor:
         except ImportError as error:
             message = "--executor ray needs Ray: pip install 'leval-harness[ray]'"
             raise ConfigError(message) from error
-        if not ray.is_initialized():
+        if started := not ray.is_initialized():
+            handlers = {each: signal.getsignal(each) for each in _KEPT_SIGNALS}
             ray.init(address=self.address, log_to_driver=False, logging_level="WARNING")
+            for number, handler in handlers.items():
+                signal.signal(number, handler)  # Ray has put its own in their places
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for cell in cells:
             _check_resources(cell, nodes)
@@ -133,6 +137,8 @@ class RayExecutor:
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)
+            if started:
+                ray.shutdown()
 
 
 Executor = LocalExecutor | RayExecutor

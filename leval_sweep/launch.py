@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from leval_sweep.cell_files import clear_attempt, log_tail, why_not_done
 from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, kind_of
 
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
+"""For a keeper to end its cell."""
 OOM_COUNTERS = (
     Path("/sys/fs/cgroup/memory.events"),
     Path("/sys/fs/cgroup/memory/memory.oom_control"),
@@ -55,27 +57,16 @@ def oom_kills() -> int:
     return total
 
 
-def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
-    """End a cell and every process it started: politely, then not."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if not _signal_group(process.pid, number):
-            break
-        until = time.monotonic() + grace
-        while time.monotonic() < until:
-            process.poll()
-            if not _signal_group(process.pid, 0):
-                break
-            time.sleep(0.02)
-    process.poll()
-
-
-def _signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; False if nobody is in it any more."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+def _ended(keeper: "subprocess.Popen[bytes]", said: bytearray, seconds: float) -> bool:
+    """Whether a keeper has ended; what it says meanwhile is added to `said`."""
+    assert keeper.stdout is not None
+    until = time.monotonic() + seconds
+    while select.select([keeper.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+        some = os.read(keeper.stdout.fileno(), 100)
+        if not some:
+            return True
+        said += some
+    return False
 
 
 def run_cell(
@@ -95,20 +86,22 @@ def run_cell(
     started = time.monotonic()
     cell_id = record.cell_id
     try:
-        process = _start(record, folder, command, environment or {})
+        keeper = _start(record, folder, command, environment or {})
     except OSError as error:
         return CellOutcome(cell_id=cell_id, kind=kind_of(error), reason=f"cannot start: {error}")
     kills = oom_kills()
     timed_out = False
-    try:
-        while process.poll() is None and not timed_out:
-            tick()
-            timed_out = timeout is not None and time.monotonic() - started > timeout
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_SECONDS)
-    finally:
-        code = process.poll()
-        end_group(process, GRACE_SECONDS if code is None else 1.0)
+    said = bytearray()
+    with keeper:
+        try:
+            while not _ended(keeper, said, POLL_SECONDS) and not timed_out:
+                tick()
+                timed_out = timeout is not None and time.monotonic() - started > timeout
+        finally:
+            assert keeper.stdin is not None
+            keeper.stdin.close()
+            _ended(keeper, said, PATIENCE_SECONDS)
+    code = int(said) if said.lstrip(b"-").isdigit() else None
     seconds = round(time.monotonic() - started, 3)
     wrong = why_not_done(folder, cell_id)
     if wrong is None:  # an engine that aborts while it shuts down has still delivered
@@ -137,13 +130,12 @@ def _start(
     write_json(folder / CELL, record.model_copy(update=attempt).written())
     log = folder / LOG
     log.unlink(missing_ok=True)  # a new file, which no dying process of before can write to
-    program = [sys.executable, "-u", "-m", "leval_sweep.cell_main"]
     with log.open("wb") as handle:
         return subprocess.Popen(
-            [*program, str(folder), "--parent", str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=handle,
-            stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "leval_sweep.keeper", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=handle,
             start_new_session=True,
             env={**os.environ, **environment},
         )
@@ -164,7 +156,9 @@ def _judge(
         return "timeout", f"not done after {timeout:g} s, so it was ended; last output: {last}"
     if code == -signal.SIGKILL and oom_killed:
         return "oom", "killed by the kernel: the machine ran out of memory"
-    if code is not None and code < 0:
+    if code is None:
+        return "killed", f"the process that watches over it was ended; last output: {last}"
+    if code < 0:
         name = signal.Signals(-code).name
         return "killed", f"its process was ended by {name}; last output: {last}"
     if code == 0:

@@ -7,6 +7,7 @@ Reads one JSON request a line (`arguments`, `fault`, `root`, `log`); answers `pi
 `ended CODE` (negative: the signal).
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -14,10 +15,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import traceback
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 PRELOADED = (
     "lm_eval.evaluator",
@@ -30,6 +31,7 @@ PRELOADED = (
     "leval_sweep.cell_main",
     "leval_sweep.cells",
     "leval_sweep.executors",
+    "leval_sweep.keeper",
     "leval_sweep.runner",
     "resonance_vllm.hf",
 )
@@ -50,50 +52,82 @@ def preload() -> Any:
     return module._install
 
 
-class ForkedCell:
-    """Stands for `subprocess.Popen` of a cell; the child is a fork instead of a new program."""
+class Forked:
+    """Stands for `subprocess.Popen` of a program of ours; the child is a fork that runs `main`."""
 
-    def __init__(self, arguments: list[str], stdout: Any, **_: Any) -> None:
+    ours: ClassVar[list[int]] = []
+    """Ends of pipes that no child may hold: a new program would not have them."""
+
+    def __init__(self, main: Any, stdout: int, stderr: Any, stdin: int, **_: Any) -> None:
         self.returncode: int | None = None
+        self.stdin: Any = None
+        self.stdout: Any = None
+        given = {2: stderr if isinstance(stderr, int) else stderr.fileno()}
+        if stdin == subprocess.PIPE:
+            given[0], writing = os.pipe()
+            reading, given[1] = os.pipe()
+            self.stdin, self.stdout = os.fdopen(writing, "wb"), os.fdopen(reading, "rb")
+            self.pipes = (writing, reading)
+            self.ours.extend(self.pipes)
+        else:
+            given[1] = stdout
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
-            for descriptor in (1, 2):
-                os.dup2(stdout.fileno(), descriptor)
-            _inject("cell")
-            from leval_sweep.cell_main import main
+            for number, descriptor in given.items():
+                os.dup2(descriptor, number)
+            for descriptor in {*self.ours, *given.values()} - {0, 1, 2}:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            try:
+                os._exit(main())
+            except BaseException:  # noqa: BLE001 - a fork must never fall back into its parent
+                traceback.print_exc()
+            os._exit(99)
+        if stdin == subprocess.PIPE:
+            os.close(given[0])
+            os.close(given[1])
 
-            words = arguments[arguments.index("leval_sweep.cell_main") + 1 :]
-            os._exit(main(words))
+    def __enter__(self) -> "Forked":
+        return self
 
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
+    def __exit__(self, *_: object) -> None:
+        for descriptor in self.pipes:
+            self.ours.remove(descriptor)
+        self.stdin.close()
+        self.stdout.close()
+        os.waitpid(self.pid, 0)
 
-    def wait(self, timeout: float) -> int:
-        until = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired("cell", timeout)
-            time.sleep(0.002)
-        assert self.returncode is not None
-        return self.returncode
+
+def run_cell(words: list[str]) -> int:
+    """Be a cell's process."""
+    _inject("cell")
+    from leval_sweep.cell_main import main
+
+    return main(words)
+
+
+def run_keeper(folder: str) -> int:
+    """Be the process that watches over a cell."""
+    from leval_sweep.keeper import main
+
+    main(folder)
+    return 0
 
 
 POPEN = subprocess.Popen
 
 
 def start(arguments: list[str], **options: Any) -> Any:
-    """`subprocess.Popen`, but a cell is forked."""
-    if "leval_sweep.cell_main" in arguments:
-        subprocess.Popen = POPEN  # type: ignore[misc]
-        try:
-            return ForkedCell(arguments, **options)
-        finally:
-            subprocess.Popen = start  # type: ignore[misc,assignment]
+    """`subprocess.Popen`, but a cell and its keeper are forked."""
+    for module, main in (("keeper", run_keeper), ("cell_main", run_cell)):
+        if f"leval_sweep.{module}" in arguments:
+            words = arguments[arguments.index(f"leval_sweep.{module}") + 1 :]
+            given = words[0] if module == "keeper" else words
+            return Forked(partial(main, given), **{"stdin": None, **options})
     return POPEN(arguments, **options)
 
 

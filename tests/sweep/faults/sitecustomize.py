@@ -2,8 +2,10 @@
 
 `SWEEP_FAULT=ROLE:KIND:NUMBER` acts in the sweep's process or in a cell's (`ROLE` sweep or cell):
 `kill` sends the process SIGKILL just before its NUMBER-th change of the results folder
-(`SWEEP_FAULT_ROOT`), `count` appends how many there were to `SWEEP_FAULT_COUNT`. `SWEEP_FILE_LIMIT`
-is the largest file, in bytes, that a cell may write: writing more fails as on a full disk.
+(`SWEEP_FAULT_ROOT`), `count` appends how many there were to `SWEEP_FAULT_COUNT`. `orphans` makes a
+process that ignores signals and hangs, with children that do so in sessions of their own, orphaned
+and without its environment; their ids go to `SWEEP_FAULT_COUNT`. `SWEEP_FILE_LIMIT` is the largest
+file, in bytes, that a cell may write: writing more fails as on a full disk.
 """
 
 import atexit
@@ -59,6 +61,27 @@ def _install(kind: str, number: int, root: str) -> None:
         atexit.register(write)
 
 
+def _hang_with_orphans() -> None:
+    """Three generations that no polite signal ends; the last one is found by nothing but its id."""
+    record = os.environ["SWEEP_FAULT_COUNT"]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.setpgid(0, 0)
+        with Path(record).open("a") as handle:
+            handle.write(f"{os.getpid()}\n")
+        os.execve("/bin/sleep", ["engine", "3600"], {})
+    if os.fork() == 0:
+        os.setsid()
+    with Path(record).open("a") as handle:
+        handle.write(f"{os.getpid()}\n")
+    while True:
+        signal.pause()
+
+
 _fault, _me = os.environ.get("SWEEP_FAULT", "none:none:0").split(":"), _role()
 if _me == "cell" and "SWEEP_FILE_LIMIT" in os.environ:
     import resource
@@ -67,3 +90,5 @@ if _me == "cell" and "SWEEP_FILE_LIMIT" in os.environ:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_limit, _limit))
 if _me == _fault[0] and _fault[1] in ("kill", "count"):
     _install(_fault[1], int(_fault[2]), os.environ["SWEEP_FAULT_ROOT"])
+if _me == _fault[0] and _fault[1] == "orphans":
+    _hang_with_orphans()

@@ -1,0 +1,133 @@
+"""Stands between a sweep and one cell's process: ends whatever that cell has started.
+
+    python -m leval_sweep.keeper CELL_FOLDER
+
+Standard input stays open as long as somebody wants the cell: its end, with the sweep's process
+however that ends, ends the cell. Standard output takes the cell's exit code, standard error is the
+cell's log. Engines start processes of their own, in sessions of their own, that outlive their
+parent; on Linux the kernel hands all of them to the keeper when they are orphaned.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+GRACE_SECONDS = 3.0
+"""From a polite signal to the one that cannot be ignored."""
+TICK_SECONDS = 0.1
+_GIVE_UP_SECONDS = 30.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every orphan among this process's descendants (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(root: int) -> set[int]:
+    """Process ids of everything that a process has started, and what that has."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        new = set(children.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _parents() -> Iterable[tuple[int, int]]:
+    """Process and parent of every process of this machine."""
+    if sys.platform != "linux":
+        told = subprocess.run(["ps", "-axo", "pid=,ppid="], capture_output=True, text=True)
+        return [(int(pid), int(parent)) for pid, parent in map(str.split, told.stdout.splitlines())]
+    pairs = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # the name of the program, in brackets, may hold anything
+            after = path.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:  # it has ended since
+            continue
+        pairs.append((int(path.parent.name), int(after[1])))
+    return pairs
+
+
+class Kept:
+    """A cell's process and all that comes of it."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.code: int | None = None
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, start_new_session=True
+        )
+
+    def reap(self) -> bool:
+        """Take note of children that have ended; whether any is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.process.pid:
+                self.code = self.process.returncode = os.waitstatus_to_exitcode(status)
+
+    def end(self, grace: float) -> None:
+        """End the cell and everything below this process: politely, then not."""
+        began = time.monotonic()
+        sent: set[int] = set()
+        while self.reap() and time.monotonic() - began < _GIVE_UP_SECONDS:
+            late = time.monotonic() - began > grace
+            there = descendants(os.getpid())
+            for pid in there if late else there - sent:
+                _signal(pid, signal.SIGKILL if late else signal.SIGTERM)
+            sent |= there
+            time.sleep(0.02)
+        if sys.platform != "linux":  # nobody hands orphans over there
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                return
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def main(folder: str) -> None:
+    """Run a cell to its end, or until standard input ends."""
+    # Ray kills the children of a worker that it ends; this is none any more.
+    if os.fork():
+        os._exit(0)
+    adopt_orphans()
+    wanted = True
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal wanted
+        wanted = False
+
+    signal.signal(signal.SIGTERM, stop)
+    program = [sys.executable, "-u", "-m", "leval_sweep.cell_main", folder]
+    cell = Kept([*program, "--parent", str(os.getpid())])
+    while cell.reap() and cell.code is None and wanted:
+        if select.select([0], [], [], TICK_SECONDS)[0]:
+            wanted = bool(os.read(0, 1))
+    cell.end(GRACE_SECONDS if cell.code is None else 1.0)
+    os.write(1, str(cell.code).encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,193 @@
+"""However a sweep ends, nothing that it started lives on: not even what ignores every signal."""
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leval_sweep.keeper import descendants
+
+FAULTS = Path(__file__).parent / "faults"
+ORPHANS = 3
+SECONDS = 10
+
+pytestmark = [pytest.mark.hf, pytest.mark.slow]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+class Sweep:
+    """A sweep whose first cell hangs, ignores signals and has three generations of children."""
+
+    def __init__(self, tiny: Path, out: Path, *options: str, **process: object) -> None:
+        self.record = out / "pids"
+        path = os.pathsep.join(filter(None, [str(FAULTS), os.environ.get("PYTHONPATH")]))
+        fault = {"SWEEP_FAULT": "cell:orphans:0", "SWEEP_FAULT_ROOT": str(out)}
+        fault |= {"PYTHONPATH": path, "SWEEP_FAULT_COUNT": str(self.record)}
+        start = "from leval_harness.main import main; main()"
+        command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
+        self.process = subprocess.Popen(
+            [*command, "--out", str(out), *options],
+            **{"env": {**os.environ, **fault}, "stdout": subprocess.DEVNULL, **process},  # type: ignore[call-overload]
+        )
+
+    def orphans(self) -> list[int]:
+        return [int(line) for line in self.record.read_text().split()] * self.record.exists()
+
+    def is_up(self) -> bool:
+        return self.record.exists() and len(self.orphans()) == ORPHANS
+
+    def left(self) -> list[int]:
+        return [pid for pid in self.orphans() if alive(pid)]
+
+    def __enter__(self) -> "Sweep":
+        assert wait_for(self.is_up, 120)
+        assert len(self.left()) == ORPHANS
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in [self.process.pid, *self.left()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def defaults() -> None:
+    """A test may run where signals are ignored; a sweep in a terminal does not."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGKILL, -signal.SIGKILL),
+        (signal.SIGTERM, 130),
+        (signal.SIGINT, 130),
+        (signal.SIGHUP, 130),
+    ],
+)
+def test_no_signal_to_a_sweep_leaves_anything(
+    tiny: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    with Sweep(tiny, tmp_path, preexec_fn=defaults, stderr=subprocess.PIPE) as sweep:
+        sweep.process.send_signal(number)
+        assert wait_for(lambda: not sweep.left(), SECONDS), sweep.left()
+        assert sweep.process.wait(SECONDS) == code
+        assert sweep.process.stderr is not None
+        said = sweep.process.stderr.read().decode()
+    assert "Traceback" not in said
+    assert ("Resume with:" in said) == (number != signal.SIGKILL)
+
+
+def helpers_of(root: int) -> list[int]:
+    """What Ray has started, ids of processes."""
+    return [pid for pid in descendants(root) if alive(pid)]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130), (signal.SIGINT, 130)],
+)
+def test_no_signal_to_a_sweep_on_ray_leaves_anything(
+    tiny: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Neither what a cell has started nor anything of Ray's own."""
+    options = ("--executor", "ray", "--set=models.tiny.resources={num_cpus: 1}")
+    with Sweep(tiny, tmp_path, *options, preexec_fn=defaults, stderr=subprocess.PIPE) as sweep:
+        started = helpers_of(sweep.process.pid)
+        assert started
+        sweep.process.send_signal(number)
+        assert wait_for(lambda: not sweep.left(), SECONDS), sweep.left()
+        assert sweep.process.wait(SECONDS) == code
+        assert wait_for(lambda: not any(map(alive, started)), SECONDS)
+        assert sweep.process.stderr is not None
+        said = sweep.process.stderr.read().decode()
+    assert "Traceback" not in said
+    assert ("Resume with:" in said) == (number != signal.SIGKILL)
+
+
+def test_a_closed_terminal_ends_a_sweep_and_what_it_started(tiny: Path, tmp_path: Path) -> None:
+    """The kernel tells the sweep, and there is nobody left to tell how to resume."""
+    ours, theirs = pty.openpty()
+    files = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+
+    def begin() -> None:
+        import fcntl
+        import termios
+
+        defaults()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    with Sweep(tiny, tmp_path, start_new_session=True, preexec_fn=begin, **files) as sweep:
+        os.close(theirs)
+        os.close(ours)
+        assert wait_for(lambda: not sweep.left(), SECONDS), sweep.left()
+        assert sweep.process.wait(SECONDS) == 130
+
+
+def test_a_sweep_that_ignores_hangups_outlives_its_terminal(tiny: Path, tmp_path: Path) -> None:
+    def begin() -> None:
+        defaults()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    with Sweep(tiny, tmp_path, start_new_session=True, preexec_fn=begin) as sweep:
+        sweep.process.send_signal(signal.SIGHUP)
+        time.sleep(2)
+        assert sweep.process.poll() is None
+        assert len(sweep.left()) == ORPHANS
+        sweep.process.send_signal(signal.SIGINT)
+        assert sweep.process.wait(SECONDS) == 130
+        assert not sweep.left()
+
+
+def test_a_killed_cell_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
+    with Sweep(tiny, tmp_path, "--set=methods={rope: null}", stderr=subprocess.PIPE) as sweep:
+        hanging = next(pid for pid in sweep.orphans() if "cell_main" in command_of(pid))
+        os.kill(hanging, signal.SIGKILL)
+        assert wait_for(lambda: not sweep.left(), SECONDS), sweep.left()
+        assert sweep.process.wait(SECONDS) == 1
+
+
+def test_output_that_nobody_reads_stops_no_sweep(tiny: Path, tmp_path: Path) -> None:
+    """`sweep | head -1`: every cell is computed, and the sweep ends as it would have."""
+    start = "from leval_harness.main import main; main()"
+    command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read().decode()
+    assert process.wait(120) == 0, said
+    assert len(list(tmp_path.glob("sweep/*/done.json"))) == 2
+    assert (tmp_path / "sweep" / "page" / "index.html").is_file()
+    assert "Error" not in said
