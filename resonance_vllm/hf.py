@@ -1,4 +1,4 @@
-"""Adapter for transformers: our rope types in its registry, exact phase, precision of rotation.
+"""Adapter for transformers: our rope types, exact phase, precision of rotation.
 
 Call `register()` once in a process, before a model is built. Then the types work wherever
 transformers reads `rope_parameters`: config.json, `from_pretrained(rope_parameters=...)`,
@@ -6,17 +6,22 @@ transformers reads `rope_parameters`: config.json, `from_pretrained(rope_paramet
 """
 
 import functools
+import logging
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from torch import nn
 
 from leval_border.errors import one_of
-from resonance_vllm import hf_rotary
+from resonance_vllm import hf_float32, hf_request, hf_rotary
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import OWN_TYPES, RopeRequest, is_own_type
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.core.spec import OWN_TYPES, is_own_type
 from resonance_vllm.settings import ROPE_PRECISIONS
+
+logger = logging.getLogger(__name__)
+
+_building: ContextVar[bool] = ContextVar("_building", default=False)
 
 
 @functools.cache
@@ -34,23 +39,36 @@ def register() -> None:
         # Looked up by name; without one transformers warns.
         setattr(RotaryEmbeddingConfigMixin, f"_validate_{rope_type}_rope_parameters", _checked)
     PreTrainedConfig.rope_precision = None
+    _check_when_read(PreTrainedConfig)
     _adapt_when_built(PreTrainedModel)
-    _check_when_read(RotaryEmbeddingConfigMixin)
+    _refill_when_loaded(PreTrainedModel)
 
 
 def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     """Choose the precision in which a built model rotates q and k.
 
     `float32` computes cos, sin and the rotation in float32 and casts q and k back before cache and
-    attention; `model` is what transformers does.
+    attention; `model` is what transformers does. A model whose code cannot be given float32 keeps
+    its own precision, with a warning: `rope_precision_used` of the model says which it is.
 
     Raises:
-        RopeConfigError: another word, or a family in which float32 has not been checked.
+        RopeConfigError: another word.
     """
     one_of("rope_precision", rope_precision, ROPE_PRECISIONS, RopeConfigError)
-    hf_rotary.set_precision(model, rope_precision)
-    config: Any = model.config
-    config.rope_precision = rope_precision
+    state: Any = model
+    used = rope_precision
+    if rope_precision == "float32":
+        reason = hf_float32.patch(model)
+        if reason is not None:
+            used = "model"
+            logger.warning(
+                "rope_precision: %s rotates in its own precision, not in float32: %s",
+                type(model).__name__,
+                reason,
+            )
+    hf_rotary.set_precision(model, used)
+    state.rope_precision_used = used
+    state.config.rope_precision = rope_precision
 
 
 def _checked(self: Any, rope_parameters: object, ignore_keys: object = None) -> None:
@@ -58,42 +76,72 @@ def _checked(self: Any, rope_parameters: object, ignore_keys: object = None) -> 
 
 
 def _adapt_when_built(model_class: Any) -> None:
-    """Adapt rotary modules when a model has been built, by whatever way."""
-    original = model_class.post_init
+    """Show model code stock settings while it builds, then adapt what it built."""
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        _guard(cls)
+        return super(model_class, cls).__new__(cls)
+
+    model_class.__new__ = new
+
+
+@functools.cache
+def _guard(cls: Any) -> None:
+    """Put our part around a model class's constructor, for whoever calls it."""
+    original = cls.__init__
 
     @functools.wraps(original)
-    def post_init(self: Any) -> Any:
-        result = original(self)
-        precision = getattr(self.config, "rope_precision", None)
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        config: Any = args[0] if args else kwargs.get("config")
+        if _building.get() or not hasattr(config, "rope_precision"):
+            return original(self, *args, **kwargs)
+        token = _building.set(True)
+        try:
+            with hf_request.stock_settings(config):
+                original(self, *args, **kwargs)
+                hf_rotary.adapt(self)
+        finally:
+            _building.reset(token)
+            # Model code makes copies of its config.
+            if isinstance(self, nn.Module) and "_modules" in vars(self):
+                for module in self.modules():
+                    for each in hf_request.configs(getattr(module, "config", None)):
+                        hf_request.restore(each)
+        precision = config.rope_precision
         if precision is not None:
-            one_of("rope_precision", precision, ROPE_PRECISIONS, RopeConfigError)
-        hf_rotary.adapt(self)
+            set_rope_precision(self, precision)
+        return None
+
+    cls.__init__ = build
+
+
+def _refill_when_loaded(model_class: Any) -> None:
+    """Loading initialises rotary modules again, from the config; ours are filled after that."""
+    original = model_class.from_pretrained.__func__
+
+    @functools.wraps(original)
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(cls, *args, **kwargs)
+        hf_rotary.settle(result[0] if isinstance(result, tuple) else result)
         return result
 
-    model_class.post_init = post_init
+    model_class.from_pretrained = classmethod(from_pretrained)
 
 
-def _check_when_read(mixin: Any) -> None:
+def _check_when_read(config_class: Any) -> None:
     """Check dictionaries of ours before transformers fills in a base of 10,000."""
-    original = mixin.convert_rope_params_to_dict
+    original = config_class.__post_init__
 
     @functools.wraps(original)
-    def convert_rope_params_to_dict(self: Any, **kwargs: Any) -> Any:
-        params = kwargs.get("rope_scaling") or self.rope_parameters or {}
-        nested = [value for value in params.values() if isinstance(value, Mapping)]
+    def post_init(self: Any, **kwargs: Any) -> Any:
+        params = kwargs.get("rope_scaling") or getattr(self, "rope_parameters", None) or {}
         # A base beside the dictionary is filled in by transformers.
         base = kwargs.get("rope_theta", getattr(self, "rope_theta", None))
-        model = ModelPositions(
-            model_type=self.model_type,
-            rope_theta=base,
-            max_position_embeddings=self.max_position_embeddings,
-        )
+        nested = [value for value in params.values() if isinstance(value, Mapping)]
         for settings in nested or [params]:
-            rope_type = settings.get("rope_type", settings.get("type"))
-            if is_own_type(rope_type):
-                rope = {**settings, "rope_type": rope_type}
-                rope.pop("type", None)
-                model.complete(RopeRequest.from_dict(rope, aliases=False))
+            if is_own_type(settings.get("rope_type", settings.get("type"))):
+                given = {} if base is None else {"rope_theta": base}
+                hf_request.spec_of(self, {**given, **settings})
         return original(self, **kwargs)
 
-    mixin.convert_rope_params_to_dict = convert_rope_params_to_dict
+    config_class.__post_init__ = post_init

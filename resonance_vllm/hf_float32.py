@@ -1,53 +1,101 @@
-"""Rotation in float32: a family's own function, given float32 cos and sin."""
+"""Rotation in float32: a family's own functions, given float32 cos and sin."""
 
+import ast
 import functools
+import inspect
 import sys
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from resonance_vllm.core.errors import RopeConfigError
-
-# Families whose attention rotates through a module-level apply_rotary_pos_emb(q, k, cos, sin) and
-# whose results were compared with a float32 rotation worked out by hand.
-FLOAT32_FAMILIES = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
-OURS = "_resonance_rope"
-"""Attribute of our rotary classes: the family's class."""
 _MARK = "_resonance_float32"
+_TURNS = ("cos", "sin", "freqs_cis")
+# Where cos and sin may go besides a rotation: into a cache's arguments, out of a function.
+_HANDED_ON = (ast.Tuple, ast.Dict, ast.Return, ast.Assign, ast.keyword)
 
 
-def patch_apply(module: nn.Module) -> None:
-    """Let a family's rotation take float32 cos and sin and give back q and k in their own dtype.
+def patch(model: nn.Module) -> str | None:
+    """Let a model's rotations take float32 cos and sin and give back q and k in their own dtype.
 
-    The family's function is replaced in its module by one that does the same where dtypes agree.
+    The families' functions are replaced in their modules by ones that do the same where dtypes
+    agree.
+
+    Returns:
+        Why that is not enough, because model code turns q and k by itself; None where it is.
     """
-    config: Any = module.config
-    family = getattr(config, "model_type", None)
-    if family not in FLOAT32_FAMILIES:
-        raise no_float32(module, f"model_type {family!r} has not been checked")
-    base = getattr(type(module), OURS, type(module))
-    source: ModuleType = sys.modules[base.__module__]
-    original = getattr(source, "apply_rotary_pos_emb", None)
-    if original is None:
-        raise no_float32(module, f"{base.__module__} has no apply_rotary_pos_emb")
-    if hasattr(original, _MARK):
-        return
+    modules = {type(module).__module__ for module in model.modules()}
+    sources = [sys.modules[name] for name in sorted(modules) if ".modeling_" in f".{name}"]
+    found = False
+    for source in sources:
+        functions = dict(_rotations(source))
+        found = found or bool(functions)
+        reason = _turned_elsewhere(source, frozenset(functions))
+        if reason is not None:
+            return reason
+        for name, function in functions.items():
+            if not hasattr(function, _MARK):
+                setattr(source, name, _rotation(function))
+    return None if found else "its model code has no rotation that takes cos and sin"
+
+
+def _rotations(source: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Functions of a module that turn tensors by cos and sin which they are given."""
+    for name, value in vars(source).items():
+        rotary = inspect.isfunction(value) and "rotary" in name and "vision" not in name
+        if rotary and set(_TURNS) & set(inspect.signature(value).parameters):
+            yield name, value
+
+
+def _rotation(original: Callable[..., Any]) -> Callable[..., Any]:
+    names = list(inspect.signature(original).parameters)
+    turn = next(name for name in names if name in _TURNS)
+    place = names.index(turn)
 
     @functools.wraps(original)
-    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if cos.dtype == q.dtype:
-            return original(q, k, cos, sin, *args, **kwargs)
-        turned_q, turned_k = original(q.to(cos.dtype), k.to(cos.dtype), cos, sin, *args, **kwargs)
-        return turned_q.to(q.dtype), turned_k.to(k.dtype)
+    def rotate(*args: Any, **kwargs: Any) -> Any:
+        wide = kwargs[turn] if turn in kwargs else args[place]
+        given = next(each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+        if wide.dtype != torch.float32 or given.dtype not in (torch.bfloat16, torch.float16):
+            return original(*args, **kwargs)
+        wider = [_cast(each, torch.float32) for each in args]
+        turned = original(*wider, **{k: _cast(each, torch.float32) for k, each in kwargs.items()})
+        if isinstance(turned, Tensor):
+            return turned.to(given.dtype)
+        return tuple(_cast(each, given.dtype) for each in turned)
 
     setattr(rotate, _MARK, True)
-    source.apply_rotary_pos_emb = rotate  # type: ignore[attr-defined]
+    return rotate
 
 
-def no_float32(model: nn.Module, reason: str) -> RopeConfigError:
-    """The error for a model or module that cannot rotate in float32."""
-    return RopeConfigError(
-        f"rope_precision: 'float32' is not available with {type(model).__name__}: {reason}; "
-        f"allowed: 'model', or one of the families {', '.join(FLOAT32_FAMILIES)}"
-    )
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+@functools.cache
+def _turned_elsewhere(source: ModuleType, functions: frozenset[str]) -> str | None:
+    """A place of a family's source that uses cos or sin outside its rotation functions."""
+    try:
+        tree = ast.parse(inspect.getsource(source))
+    except (OSError, SyntaxError):
+        return f"the source of {source.__name__} cannot be read"
+    for top in tree.body:
+        makes = isinstance(top, ast.ClassDef) and ("Rotary" in top.name or "ision" in top.name)
+        if makes or (isinstance(top, ast.FunctionDef) and "rotary" in top.name):
+            continue
+        for parent in ast.walk(top):
+            for child in ast.iter_child_nodes(parent):
+                name = isinstance(child, ast.Name) and child.id in ("cos", "sin")
+                if not name or not isinstance(child.ctx, ast.Load):  # type: ignore[attr-defined]
+                    continue
+                called = isinstance(parent, ast.Call) and _called(parent) in functions
+                if not called and not isinstance(parent, _HANDED_ON):
+                    where = getattr(top, "name", source.__name__)
+                    return f"{where} turns q and k by itself"
+    return None
+
+
+def _called(call: ast.Call) -> str | None:
+    return call.func.id if isinstance(call.func, ast.Name) else None

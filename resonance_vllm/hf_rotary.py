@@ -1,39 +1,46 @@
-"""Rotary modules of transformers with the exact phase.
+"""Rotary modules of transformers that turn as requested, with the exact phase.
 
-A rope function of transformers can only return frequencies, and `position * frequency` in float32
-loses the phase at long range. So the rotary module of a built model is given a subclass of its
-own class: same buffers, same update of dynamic types, another `forward`.
+The model was built with its library's own settings (`hf_request`). A rotary module of a request is
+given a subclass of its own class: same buffers, other frequencies and another `forward`. A product
+`position * frequency` in float32 loses the phase at long range, so Resonance takes the angle from
+`position mod period`.
 """
 
+import copy
+import dataclasses
 import functools
-import inspect
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from resonance_vllm import hf_layout
 from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import RopeRequest, RopeSpec, is_own_type, refuse_ignored_keys
-from resonance_vllm.hf_float32 import OURS, no_float32, patch_apply
-from resonance_vllm.positions import ModelPositions, rope_dictionaries
+from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.held import HeldRope, NoRope
+from resonance_vllm.hf_request import by_layer, configs, requests_of, spec_of, stock_of
+
+OURS = "_resonance_rope"
+"""Attribute of our rotary classes: the family's class."""
+
+_TRIED = (0, 1, 2, 3, 100)
 
 
-def model_of(config: Any, layer_type: str | None = None) -> ModelPositions:
-    """What a transformers config says of the positions of one layer type."""
-    names = [name for name in ModelPositions.model_fields if name != "text_config"]
-    known = {name: getattr(config, name, None) for name in names}
-    if layer_type is not None:
-        known["rope_parameters"] = config.rope_parameters[layer_type]
-    return ModelPositions.of({**known, "original_max_position_embeddings": None})
+def layer_types(module: nn.Module) -> list[str | None]:
+    """The rotations that a module holds; None is the name of a single one, [] says no rotary."""
+    buffers = module._buffers
+    if "inv_freq" in buffers:
+        return [None] if hasattr(module, "rope_type") else []
+    ends = "_original_inv_freq"
+    return [name.removesuffix(ends) for name in buffers if name.endswith(ends)]
 
 
-def spec_of(config: Any, layer_type: str | None = None) -> RopeSpec:
-    """The settings of a transformers config; the trained length may stand in the config itself."""
-    model = model_of(config, layer_type)
-    return model.complete(RopeRequest.from_dict(model.rope_parameters or {}, aliases=False))
+def prefix(layer_type: str | None) -> str:
+    """How the attributes of a layer type begin."""
+    return "" if layer_type is None else f"{layer_type}_"
 
 
 def rope_function(
@@ -44,77 +51,180 @@ def rope_function(
 ) -> tuple[Tensor, float]:
     """The entry of every type of ours in transformers' `ROPE_INIT_FUNCTIONS`.
 
-    `inv_freq`, float32 `[dim/2]`, and the attention factor, at a `seq_len` that is a tensor when a
-    dynamic type grows; `layer_type` is the key of a `rope_parameters` that is nested.
+    For a rotary module that is made alone, outside a model: frequencies without the exact phase.
+
+    Returns:
+        `inv_freq`, float32 `[features]`, and the attention factor, at a `seq_len` that is a tensor
+        where it follows a sequence; `layer_type` is the key of `rope_parameters` by layer type.
     """
-    spec = spec_of(config, layer_type)
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    settings = by_layer(config)[layer_type]
+    spec, stock = spec_of(config, settings), stock_of(settings)
+    if stock["rope_type"] == "default":  # which is no function of the registry
+        stock |= {"rope_type": "linear", "factor": 1.0}
+    shown = copy.copy(config)
+    shown.rope_parameters = (
+        stock if layer_type is None else {**config.rope_parameters, layer_type: stock}
+    )
     length = None if seq_len is None else int(seq_len)
-    dim = model_of(config).rotary_dim(spec.method.partial_rotary_factor)
-    inv_freq = frequencies.inv_freq(spec, dim, length)
+    function = ROPE_INIT_FUNCTIONS[stock["rope_type"]]
+    found, scale = function(shown, device, seq_len=length, layer_type=layer_type)
+    rotation = frequencies.rotation(spec, frequencies.carried(spec, found, length))
     target = torch.get_default_device() if device is None else device
-    return inv_freq.to(dtype=torch.float32, device=target), spec.method.scale()
+    factor = scale if spec.base_is_stock else spec.method.scale()
+    return rotation.inv_freq.to(dtype=torch.float32, device=target), factor
+
+
+class Carried:
+    """What one rotation of a module is asked to be, worked out on the CPU.
+
+    Attributes:
+        spec: the request.
+        rotation: up to the trained length.
+        beyond: past the length at which a method switches, where it does.
+        layout: of the family's cos and sin.
+        scale: what cos and sin are multiplied by.
+    """
+
+    def __init__(self, module: Any, layer_type: str | None, name: str) -> None:
+        """Read the request of a module that was built with stock settings, off the meta device.
+
+        Raises:
+            RopeConfigError: the module does not follow its settings; it is named.
+        """
+        settings = requests_of(module.config)[layer_type]
+        self.layer_type, self.name = layer_type, name
+        self.spec = spec_of(module.config, settings)
+        self.stock_type = stock_of(settings)["rope_type"]
+        self.stock = getattr(module, f"{prefix(layer_type)}inv_freq").detach().cpu()
+        self._check_type(module)
+        self.layout = hf_layout.find(module, layer_type, len(self.stock))
+        stock = self.spec.base_is_stock
+        self.scale = self.layout.scale * (1.0 if stock else self.spec.method.scale())
+        self.current = self.rotation = self._rotation(self.stock, None)
+        self._check_frequencies()
+        self.switch = self.spec.method.switch_length
+        self.beyond = None if self.switch is None else self.at_length(module, self.switch + 1)
+        self.follows = self.spec.method.follows_length
+        self.trained = self.length = self.spec.trained_length or 0
+        self.exact = self.spec.resonance is not None or self.beyond is not None
+
+    def at_length(self, module: Any, length: int) -> Rotation:
+        """The rotation of a sequence of `length` tokens, past the trained length."""
+        if not self.spec.base_is_stock:
+            return self._rotation(self.stock, length)
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        config = copy.copy(module.config)
+        # transformers takes this for the trained length of dynamic; ours is written.
+        if self.spec.method.follows_length and self.spec.trained_length is not None:
+            config.max_position_embeddings = self.spec.trained_length
+        keywords = {} if self.layer_type is None else {"layer_type": self.layer_type}
+        found, _ = ROPE_INIT_FUNCTIONS[self.stock_type](config, "cpu", seq_len=length, **keywords)
+        return self._rotation(found, length)
+
+    def _rotation(self, stock: Tensor, length: int | None) -> Rotation:
+        return frequencies.rotation(self.spec, frequencies.carried(self.spec, stock, length))
+
+    def _check_type(self, module: Any) -> None:
+        kinds: Any = getattr(module, "rope_type", None)
+        kind = kinds.get(self.layer_type) if isinstance(kinds, dict) else kinds
+        if kind != self.stock_type:
+            raise self._refusal(f"holds rope_type {kind!r} of its own")
+
+    def _check_frequencies(self) -> None:
+        """Refuse a module that was built with scaled settings and turns by plain ones."""
+        method, count = self.spec.method, len(self.stock)
+        plain = plain_frequencies(method.rope_theta, 2 * count)
+        if not self.spec.base_is_stock or method.name == "default" or method.follows_length:
+            return
+        wanted = method.frequencies(2 * count)
+        holds_plain = torch.allclose(self.stock.double(), plain, rtol=1e-4, atol=0)
+        if holds_plain and not torch.allclose(wanted, plain, rtol=1e-3, atol=0):
+            raise self._refusal("holds plain frequencies")
+
+    def _refusal(self, holds: str) -> RopeConfigError:
+        return RopeConfigError(
+            f"rope_type: {self.spec.rope_type!r} would be ignored: {self.name} {holds}; allowed: "
+            "families whose model code follows rope_parameters"
+        )
 
 
 def adapt(model: nn.Module) -> None:
-    """Give every rotary module of a built model what its settings ask for.
+    """Give every rotary module of a model, built with stock settings, what was asked of it.
 
     Raises:
-        RopeConfigError: the settings name a type of ours and no module of this family would use
-            it, or the family cannot rotate in float32 as asked.
+        RopeConfigError: a request reached no module, or a module does not follow it.
     """
-    config = getattr(model, "config", None)
-    precision = getattr(config, "rope_precision", None) or "model"
-    types = {name for module in _rotary_modules(model) for name in _types(module).values()}
-    for asked in (rope.get("rope_type") for rope in rope_dictionaries(config)):
-        if is_own_type(asked) and asked not in types:
-            raise RopeConfigError(
-                f"rope_type: {asked!r} would be ignored: {type(model).__name__} (model_type "
-                f"{getattr(config, 'model_type', None)!r}) has no rotary module that reads it; "
-                "allowed: families built on transformers' rope registry"
-            )
-    set_precision(model, precision)
+    reached: list[Any] = []
+    for name, module in model.named_modules():
+        requests = requests_of(getattr(module, "config", None))
+        kinds = [kind for kind in layer_types(module) if kind in requests]
+        if kinds:
+            source = _off_meta(module)
+            _give(module, {kind: Carried(source, kind, name) for kind in kinds})
+            reached += [(kind, requests[kind]["rope_type"]) for kind in kinds]
+    for config in configs(getattr(model, "config", None)):
+        for kind, settings in requests_of(config).items():
+            if (kind, settings["rope_type"]) not in reached:
+                raise _no_rope(model, config, settings)
+    verify(model)
 
 
-def set_precision(model: nn.Module, precision: str) -> None:
-    """Change the rotation's precision of a built model, see `hf.set_rope_precision`."""
-    rotary = _rotary_modules(model)
-    if not rotary and precision == "float32":
-        raise no_float32(model, "it has no rotary module that reads transformers' registry")
-    for module in rotary:
-        _adapt_module(module, precision)
+def _off_meta(module: Any) -> Any:
+    """The module, or one made alike on the CPU where it has no values yet."""
+    if not any(buffer.is_meta for buffer in module._buffers.values()):
+        return module
+    with torch.device("cpu"):
+        return type(module)(module.config)
 
 
-def _rotary_modules(model: nn.Module) -> list[nn.Module]:
-    """Those that read transformers' registry of rope types."""
-    return [
-        module
-        for module in model.modules()
-        if hasattr(module, "rope_type") and "RotaryEmbedding" in type(module).__name__
+def _no_rope(model: Any, config: Any, settings: dict[str, Any]) -> NoRope:
+    """The error for a request that reached no module, with what the model holds."""
+    held = [
+        f"{each.module} holds {each.layer_type or 'its own frequencies'}" for each in hold(model)
     ]
+    found = "; ".join(held) or "it has no rotary module that reads them"
+    return NoRope(
+        f"rope_type: {settings['rope_type']!r} would be ignored: {type(model).__name__} "
+        f"(model_type {getattr(config, 'model_type', None)!r}): {found}; allowed: families whose "
+        "model code follows rope_parameters"
+    )
 
 
-def _types(module: nn.Module) -> dict[str | None, str]:
-    """Rope types of a module by layer type; None is the key where it has one for all layers."""
-    kinds: Any = module.rope_type
-    return dict(kinds) if isinstance(kinds, Mapping) else {None: str(kinds)}
-
-
-def _adapt_module(module: nn.Module, precision: str) -> None:
-    config: Any = module.config
-    for settings in rope_dictionaries(config):
-        refuse_ignored_keys(settings, "transformers")
-    own = {key: spec_of(config, key) for key, kind in _types(module).items() if is_own_type(kind)}
-    exact = any(spec.resonance for spec in own.values())
+def _give(module: nn.Module, carried: dict[str | None, Carried]) -> None:
+    """Make a rotary module turn by what was worked out for it."""
     state: Any = module
-    if precision == "float32":
-        patch_apply(module)
-    if None in own and own[None].method.follows_length:
-        # transformers takes max_position_embeddings for the trained length; ours is written.
-        state.original_max_seq_len = state.max_seq_len_cached = own[None].method.trained_length
-    if exact or precision == "float32" or hasattr(type(module), OURS):
-        state._rope_precision, state._rope_specs = precision, own
-        family: Any = type(module)
-        module.__class__ = adapted_class(family)
+    state._carried, state._rope_precision = carried, "model"
+    family: Any = type(module)
+    module.__class__ = adapted_class(family)
+    for kind, each in carried.items():
+        setattr(module, f"{prefix(kind)}attention_scaling", each.scale)
+    refill(module)
+
+
+def refill(module: Any) -> None:
+    """Put the frequencies of an adapted module where its library keeps them, and our tables."""
+    for kind, each in module._carried.items():
+        start = prefix(kind)
+        held = module._buffers[f"{start}inv_freq"]
+        if held.is_meta:
+            continue
+        plain = each.current.inv_freq.to(held.device, torch.float32)
+        for name in (f"{start}inv_freq", f"{start}original_inv_freq"):
+            module._buffers[name] = plain.clone()
+        if each.exact:
+            _fill(module, f"{start}now", each.current)
+        if each.beyond is not None:
+            _fill(module, f"{start}beyond", each.beyond)
+
+
+def _fill(module: Any, name: str, rotation: Rotation) -> None:
+    there = rotation.to(next(iter(module._buffers.values())).device)
+    for field in dataclasses.fields(Rotation):
+        value = getattr(there, field.name)
+        module.register_buffer(f"{name}_{field.name}", value.clone(), persistent=False)
 
 
 @functools.cache
@@ -124,9 +234,10 @@ def adapted_class(base: Any) -> type[nn.Module]:
         return base
     namespace = {
         "forward": _forward,
+        "_apply": _apply,
         OURS: base,
         "__module__": __name__,
-        "__doc__": f"{base.__name__} with the exact phase for integer wavelengths.",
+        "__doc__": f"{base.__name__} that turns as requested.",
         "__reduce_ex__": _reduce,
     }
     return type(f"Resonance{base.__name__}", (base,), namespace)
@@ -143,105 +254,138 @@ def _restore(base: Any) -> nn.Module:
     return restored
 
 
+def _apply(self: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+    """Moves and casts as every module does, but frequencies keep their values and precision."""
+    for kind in self._carried:
+        for table in ("now", "beyond"):
+            for field in dataclasses.fields(Rotation):
+                self._buffers.pop(f"{prefix(kind)}{table}_{field.name}", None)
+    result = getattr(type(self), OURS)._apply(self, fn, recurse)
+    refill(self)
+    return result
+
+
 @torch.no_grad()
-def _forward(
-    self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None
-) -> tuple[Tensor, Tensor]:
-    """Cos and sin `[batch, length, dim]` in the dtype of `x`, or float32 if that was asked."""
+def _forward(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
+    """The family's answer, in the dtype of `x`, or float32 if that was asked."""
     like = x
     if self._rope_precision == "float32" and x.dtype != torch.float32:
         like = x.new_empty((), dtype=torch.float32)
-    base = getattr(type(self), OURS)
-    spec = self._rope_specs.get(layer_type)
-    if spec is None or not spec.resonance:
+    each = self._carried.get(layer_type)
+    if each is not None and each.follows:
+        _follow(self, each, position_ids)
+    if each is None or not each.exact:
         keywords = {} if layer_type is None else {"layer_type": layer_type}
-        result: tuple[Tensor, Tensor] = base.forward(self, like, position_ids, **keywords)
-        return result
-    lengths = _current_wavelengths(self, spec, x, position_ids, layer_type)
+        return getattr(type(self), OURS).forward(self, like, position_ids, **keywords)
     dtype = torch.float32 if x.device.type == "mps" else torch.float64
-    angles = phase.exact_angles(position_ids, lengths, dtype)
-    arrange, scale = LAYOUTS[layout(base)], spec.method.scale()
-    return (
-        arrange(angles.cos() * scale).to(like.dtype),
-        arrange(angles.sin() * scale).to(like.dtype),
-    )
+    angles = phase.angles(position_ids, _present(self, each, position_ids), dtype)
+    if position_ids.ndim == 3:
+        axes = torch.tensor(each.layout.axes, device=x.device)
+        angles = functools.reduce(
+            lambda chosen, axis: torch.where(axes == axis, angles[axis], chosen),
+            range(1, len(angles)),
+            angles[0],
+        )
+    return each.layout.arrange(angles, each.scale, like)
 
 
-def _current_wavelengths(
-    self: Any, spec: RopeSpec, x: Tensor, position_ids: Tensor, layer_type: str | None
-) -> Tensor:
-    """Integer wavelengths for the present length, on the device of `x`."""
-    prefix = "" if layer_type is None else f"{layer_type}_"
-    method, length = spec.method, None
-    if method.follows_length:
-        keywords = {} if layer_type is None else {"layer_type": layer_type}
-        _dynamic_update()(self, x, position_ids, **keywords)
-        length = int(getattr(self, f"{prefix}max_seq_len_cached", self.max_seq_len_cached))
-    elif method.switch_length is not None:
-        beyond = int(position_ids.max()) >= method.switch_length
-        length = method.switch_length + 1 if beyond else None
-    known = self.__dict__.setdefault("_wavelengths", {})
-    key = (layer_type, length)
-    if key not in known or known[key].device != x.device:
-        if method.follows_length:
-            known.clear()  # a growing sequence brings a new length with every token
-        dim = model_of(self.config).rotary_dim(method.partial_rotary_factor)
-        known[key] = frequencies.integer_wavelengths(spec, dim, length).to(x.device)
-        if method.switch_length is not None:
-            inv_freq = frequencies.inv_freq(spec, dim, length).to(x.device, torch.float32)
-            self.register_buffer(f"{prefix}inv_freq", inv_freq, persistent=False)
-    current: Tensor = known[key]
-    return current
+def _present(self: Any, each: Carried, position_ids: Tensor) -> Rotation:
+    """The rotation for these positions, without a look at their values."""
+    start = prefix(each.layer_type)
+    names = [field.name for field in dataclasses.fields(Rotation)]
+    now = [getattr(self, f"{start}now_{name}") for name in names]
+    if each.beyond is None:
+        return Rotation(*now)
+    far = position_ids.max() >= each.switch
+    beyond = [getattr(self, f"{start}beyond_{name}") for name in names]
+    return Rotation(*(torch.where(far, b, a) for a, b in zip(now, beyond, strict=True)))
 
 
-@functools.cache
-def _dynamic_update() -> Callable[..., Any]:
-    """Transformers' own update of dynamic types, around nothing."""
-    from transformers.modeling_rope_utils import dynamic_rope_update
-
-    update: Callable[..., Any] = dynamic_rope_update(lambda *args, **keywords: None)
-    return update
-
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "halves": lambda values: torch.cat((values, values), dim=-1),
-    "pairs": lambda values: values.repeat_interleave(2, dim=-1),
-    "once": lambda values: values,
-}
+def _follow(self: Any, each: Carried, position_ids: Tensor) -> None:
+    """Grow with the sequence and come back, as transformers' own update of dynamic types does."""
+    length = int(position_ids.max()) + 1
+    if length > max(each.length, each.trained):
+        each.length, each.current = length, each.at_length(self, length)
+    elif length < each.trained < each.length:
+        each.length, each.current = each.trained, each.rotation
+    else:
+        return
+    refill(self)
 
 
-@functools.cache
-def layout(base: Any) -> str:
-    """How a family lays out its features in cos and sin, found by asking its own forward.
+def set_precision(model: Any, precision: str) -> None:
+    """Let every rotary module of the text model answer in float32, or in the model's precision."""
+    for _, module in text_rotary(model):
+        state: Any = module
+        if hasattr(type(module), OURS):
+            state._rope_precision = precision
+        elif precision == "float32":
+            _give(module, {})
+            state._rope_precision = precision
+
+
+def text_rotary(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The rotary modules of a model's text part, those of pictures and sounds aside."""
+    config: Any = getattr(model, "config", None)
+    text = type(config.get_text_config()) if hasattr(config, "get_text_config") else object
+    for name, module in model.named_modules():
+        own = getattr(module, "config", None)
+        if layer_types(module) and isinstance(own, text):
+            yield name, module
+
+
+def verify(model: nn.Module) -> None:
+    """Compare what every adapted module answers with what it was asked for.
 
     Raises:
-        RopeConfigError: in none of the ways known here (several axes, complex numbers).
+        RopeConfigError: a module turns by something else; it is named.
     """
-    inv_freq = torch.tensor([1.0, 0.25], device="cpu")
-    layered = "layer_type" in inspect.signature(base.forward).parameters
-    kind: Any = {"probe": "default"} if layered else "default"
-    stand_in: Any = SimpleNamespace(
-        rope_type=kind,
-        inv_freq=inv_freq,
-        attention_scaling=1.0,
-        probe_inv_freq=inv_freq,
-        probe_attention_scaling=1.0,
-    )
-    positions = torch.arange(3, device="cpu")[None]
-    keywords = {"layer_type": "probe"} if layered else {}
-    expected = phase.naive_angles(positions, inv_freq).cos()
-    reason: Exception | None = None
-    try:
-        answer = base.forward(stand_in, torch.zeros(1, device="cpu"), positions, **keywords)
-        cos = answer[0] if isinstance(answer, tuple) else answer
-        for name, arrange in LAYOUTS.items():
-            wanted = arrange(expected)
-            if cos.shape == wanted.shape and not cos.is_complex() and torch.allclose(cos, wanted):
-                return name
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        reason = error
-    raise RopeConfigError(
-        f"rope_type: Resonance is not available with {base.__name__}: its rotation is not one "
-        "angle a token and feature (several axes or complex numbers); allowed: families with one "
-        "position a token"
-    ) from reason
+    for name, module in model.named_modules():
+        if not hasattr(type(module), OURS):
+            continue
+        for kind, each in module._carried.items():
+            held = module._buffers[f"{prefix(kind)}inv_freq"]
+            if held.is_meta or each.follows:
+                continue
+            positions = torch.tensor([_TRIED], device=held.device)
+            keywords = {} if kind is None else {"layer_type": kind}
+            like = torch.zeros(1, device=held.device)
+            found = module(like, positions, **keywords)
+            angles = phase.angles(positions, each.rotation.to(held.device))
+            wanted = each.layout.arrange(angles, each.scale, like)
+            for a, b in zip(_parts(found), _parts(wanted), strict=True):
+                if a.shape != b.shape or not torch.allclose(a, b, atol=1e-3 * each.scale):
+                    raise RopeConfigError(
+                        f"rope_type: {name} does not turn by {each.spec.to_dict()}: it holds "
+                        f"{held.tolist()[:4]} and so on; please report the family"
+                    )
+
+
+def settle(model: nn.Module) -> None:
+    """Fill and verify the adapted modules of a model whose weights have been loaded."""
+    for module in model.modules():
+        if hasattr(type(module), OURS):
+            refill(module)
+    verify(model)
+
+
+def _parts(answer: Any) -> tuple[Tensor, ...]:
+    return (answer.real, answer.imag) if isinstance(answer, Tensor) else tuple(answer)
+
+
+def hold(model: nn.Module) -> list[HeldRope]:
+    """What every rotary module of a built model turns by, at its trained length."""
+    held = []
+    for name, module in text_rotary(model):
+        source = module if hasattr(type(module), OURS) else _off_meta(module)
+        for kind in layer_types(module):
+            each = getattr(source, "_carried", {}).get(kind)
+            if each is None:
+                freqs = getattr(source, f"{prefix(kind)}inv_freq").tolist()
+                factor = float(getattr(source, f"{prefix(kind)}attention_scaling", 1.0))
+                held.append(HeldRope(name, kind, tuple(freqs), factor, False))
+            else:
+                freqs = each.rotation.inv_freq.tolist()
+                exact = bool((each.rotation.periods > 0).any())
+                held.append(HeldRope(name, kind, tuple(freqs), each.scale, exact))
+    return held

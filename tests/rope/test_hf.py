@@ -14,7 +14,6 @@ from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
-from resonance_vllm.hf_float32 import FLOAT32_FAMILIES
 
 pytestmark = pytest.mark.hf
 
@@ -237,7 +236,7 @@ def seen_by_attention(model, ids):
     return seen
 
 
-@pytest.mark.parametrize("family", FLOAT32_FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rope", [DEFAULT, RESONANCE_YARN])
 def test_float32_rotation_is_worked_out_in_float32_and_cast_back(tiny, family, rope):
     model = tiny(family, rope).to(torch.bfloat16)
@@ -269,19 +268,16 @@ def test_rope_precision_is_a_keyword_of_from_pretrained(tiny, tmp_path):
         AutoModelForCausalLM.from_pretrained(tmp_path, rope_precision="float16")
 
 
-def test_a_family_not_listed_refuses_float32(tiny):
-    with pytest.raises(RopeConfigError, match="'phi3' has not been checked"):
-        hf.set_rope_precision(tiny("phi3", DEFAULT), "float32")
-
-
-def test_a_model_without_rope_refuses_float32_when_it_is_built():
+def test_a_model_that_cannot_be_given_float32_keeps_its_own_precision_and_says_so(caplog):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(
         "gpt2", n_layer=1, n_head=2, n_embd=32, vocab_size=64, rope_precision="float32"
     )
-    with pytest.raises(RopeConfigError, match="no rotary module"):
-        AutoModelForCausalLM.from_config(config)
+    with caplog.at_level(logging.WARNING):
+        model = AutoModelForCausalLM.from_config(config)
+    assert model.rope_precision_used == "model"
+    assert "GPT2LMHeadModel rotates in its own precision" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -300,20 +296,6 @@ def test_what_cannot_run_is_refused(tiny, family, rope, extra, words):
     extra = sizes | extra if family in ("gptj", "gpt2") else extra
     with pytest.raises(RopeConfigError, match=words):
         tiny(family, dict(rope), **extra)
-
-
-def test_multi_axis_rope_is_refused():
-    from transformers import Qwen2VLTextConfig
-    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLTextModel
-
-    rope = {**RESONANCE_YARN, "mrope_section": [2, 3, 3]}
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
-
-    def build():
-        return Qwen2VLTextModel(Qwen2VLTextConfig(**sizes, rope_parameters=rope))
-
-    with pytest.raises(RopeConfigError, match="mrope_section"):
-        build()
 
 
 def test_a_base_left_out_of_from_pretrained_is_refused(tiny, tmp_path):

@@ -1,0 +1,161 @@
+"""How a family lays out features in cos and sin, found by asking its own module.
+
+Families put features in halves or in pairs, once, as complex numbers, and take them from several
+axes of positions. None of that is written down: the module's own `forward` is run once, on
+frequencies that tell which feature stands where.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resonance_vllm.core.errors import RopeConfigError
+
+# One angle for each of three axes is the most that transformers has today.
+_MOST_AXES = 4
+
+ARRANGED: dict[str, Callable[[Tensor], Tensor]] = {
+    "halves": lambda values: torch.cat((values, values), dim=-1),
+    "pairs": lambda values: values.repeat_interleave(2, dim=-1),
+    "once": lambda values: values,
+}
+"""Features `[..., n]` as they stand in cos and in sin."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The form of a module's answer.
+
+    Attributes:
+        features: a key of `ARRANGED`.
+        is_complex: one complex tensor in place of cos and sin.
+        casts: whether the answer has the dtype of the activations; else it is float32.
+        axes: the axis of each feature where positions may have several axes `[axes, b, n]`.
+        scale: attention factor, as the module multiplies by it.
+    """
+
+    features: str
+    is_complex: bool
+    casts: bool
+    axes: tuple[int, ...] | None
+    scale: float
+
+    def arrange(self, angles: Tensor, scale: float, like: Tensor) -> Any:
+        """The module's answer for angles `[batch, length, features]`."""
+        if self.is_complex:
+            real = angles.to(torch.float32) if angles.dtype == torch.float32 else angles
+            turned = torch.polar(torch.full_like(real, scale), real)
+            return ARRANGED[self.features](turned).to(torch.complex64)
+        dtype = like.dtype if self.casts else torch.float32
+        put = ARRANGED[self.features]
+        return put(angles.cos() * scale).to(dtype), put(angles.sin() * scale).to(dtype)
+
+
+def find(module: nn.Module, layer_type: str | None, count: int) -> Layout:
+    """Ask a stock module with buffers that are not on the meta device.
+
+    Args:
+        module: a rotary module; it stays as it is.
+        layer_type: of the rotation, None where the module has one.
+        count: its number of features.
+
+    Raises:
+        RopeConfigError: its answer is not one angle a token and feature.
+    """
+    told = torch.arange(1, count + 1, dtype=torch.float32, device="cpu") * (3.0 / (count + 1))
+    try:
+        with torch.device("cpu"), torch.no_grad():
+            probe = _Probe(module, layer_type, told)
+            angles, amplitudes, is_complex = probe.answer(torch.ones(1, 1, dtype=torch.int64))
+            features = _features(angles, told)
+            casts = is_complex or probe.dtype(torch.bfloat16) == torch.bfloat16
+            axes = _axes(probe, told, features)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise _unknown(module) from error
+    if features is None or float(amplitudes.max() - amplitudes.min()) > 1e-5:
+        raise _unknown(module)
+    return Layout(features, is_complex, casts, axes, probe.scale(float(amplitudes[0])))
+
+
+class _Probe:
+    """A module with frequencies of our choice."""
+
+    def __init__(self, module: nn.Module, layer_type: str | None, told: Tensor) -> None:
+        prefix = "" if layer_type is None else f"{layer_type}_"
+        self.module: Any = copy.copy(module)
+        self.module._buffers = dict(module._buffers)
+        for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
+            self.module._buffers[name] = told
+        self.keywords = {} if layer_type is None else {"layer_type": layer_type}
+        self.stated = getattr(module, f"{prefix}attention_scaling", None)
+
+    def ask(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Any:
+        return self.module.forward(torch.zeros(1, dtype=dtype), positions, **self.keywords)
+
+    def dtype(self, dtype: torch.dtype) -> torch.dtype:
+        cos: Tensor = self.ask(torch.ones(1, 1, dtype=torch.int64), dtype)[0]
+        return cos.dtype
+
+    def answer(self, positions: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """Angles and amplitudes `[values]` of one token, and whether they came as complex numbers.
+
+        Raises:
+            ValueError: the answer has axes that a token has not.
+        """
+        answer = self.ask(positions)
+        is_complex = isinstance(answer, Tensor) and answer.is_complex()
+        cos, sin = (answer.real, answer.imag) if is_complex else answer
+        if cos.ndim != 3:
+            raise ValueError("more than batch, length and features")
+        return torch.atan2(sin, cos).flatten(), torch.hypot(sin, cos).flatten(), is_complex
+
+    def scale(self, measured: float) -> float:
+        """The factor that the module states, where it is the one that it multiplies by."""
+        stated = self.stated
+        if stated is not None and math.isclose(float(stated), measured, rel_tol=1e-5):
+            return float(stated)
+        return measured
+
+
+def _features(angles: Tensor, told: Tensor) -> str | None:
+    for name, arranged in ARRANGED.items():
+        wanted = arranged(told)
+        if wanted.shape == angles.shape and torch.allclose(wanted, angles, atol=1e-4):
+            return name
+    return None
+
+
+def _axes(probe: _Probe, told: Tensor, features: str | None) -> tuple[int, ...] | None:
+    """Axis of each feature, for a module that takes positions `[axes, batch, length]`."""
+    for count in range(2, _MOST_AXES + 1):
+        found: list[int | None] = [None] * len(told)
+        for axis in range(count):
+            positions = torch.zeros(count, 1, 1, dtype=torch.int64)
+            positions[axis] = 1
+            try:
+                angles, _, _ = probe.answer(positions)
+            except (IndexError, RuntimeError, ValueError):
+                break
+            for j in _first(angles, features, len(told)).nonzero().flatten().tolist():
+                found[j] = axis
+        else:
+            if None not in found:
+                return tuple(axis for axis in found if axis is not None)
+    return None
+
+
+def _first(angles: Tensor, features: str | None, count: int) -> Tensor:
+    """Angle of each feature at its first place."""
+    return angles[::2] if features == "pairs" else angles[:count]
+
+
+def _unknown(module: nn.Module) -> RopeConfigError:
+    return RopeConfigError(
+        f"rope_type: {type(module).__name__} turns by something else than one angle a token and "
+        "feature; allowed: families whose rotary module answers with cos and sin of such angles"
+    )

@@ -1,0 +1,186 @@
+"""Requests in a transformers config, and the stock settings that model code is shown instead.
+
+Model code looks at `rope_parameters` in dozens of ways: which type it is, a mean softmax scale, a
+base a layer, keys of its own. So a model is built as what its library knows, the request's base
+method (or `default` where no library has that), and its rotary modules are changed afterwards
+(`hf_rotary`). The config gets the request back when the model is built: it is what is saved.
+"""
+
+import contextlib
+import functools
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from resonance_vllm.core.method import Method
+from resonance_vllm.core.spec import (
+    RopeRequest,
+    RopeSpec,
+    RopeType,
+    is_own_type,
+    refuse_ignored_keys,
+)
+from resonance_vllm.core.wavelengths import Resonance
+
+ASKED = "_resonance_asked"
+"""Attribute of a config while model code sees stock settings: the keys that differ, by layer."""
+
+_ASIDE = "truncate"
+
+Settings = dict[str, Any]
+LENGTH = "original_max_position_embeddings"
+
+
+def by_layer(config: Any) -> dict[str | None, Settings]:
+    """The rope settings of a config by layer type; None is the key of settings for all layers."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, dict):
+        return {}
+    nested = {key: value for key, value in rope.items() if isinstance(value, dict)}
+    return dict(nested) if nested else {None: rope}
+
+
+def own_requests(config: Any) -> dict[str | None, Settings]:
+    """Settings of a config with a type of ours, those of layer types that it has none of aside."""
+    present = getattr(config, "layer_types", None)
+    rope = by_layer(config)
+    if not present or not set(rope) & set(present):
+        present = rope
+    return {
+        key: settings
+        for key, settings in rope.items()
+        if is_own_type(_type(settings)) and (key is None or key in present)
+    }
+
+
+def configs(config: Any) -> Iterator[Any]:
+    """A config and those nested in it, each once."""
+    from transformers import PreTrainedConfig
+
+    seen, waiting = set[int](), [config]
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, PreTrainedConfig) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting.extend(vars(each).values())
+
+
+@contextlib.contextmanager
+def stock_settings(config: Any) -> Iterator[None]:
+    """Show model code the stock settings of every request in a config."""
+    every = list(configs(config))
+    for settings in (settings for each in every for settings in by_layer(each).values()):
+        refuse_ignored_keys(settings, "transformers")
+    changed = [each for each in every if ASKED not in vars(each) and own_requests(each)]
+    try:
+        for each in changed:
+            _show_stock(each)
+        yield
+    finally:
+        for each in changed:
+            restore(each)
+
+
+def _show_stock(config: Any) -> None:
+    asked: dict[str | None, Settings] = {}
+    shown = dict(config.rope_parameters)
+    for layer_type, settings in own_requests(config).items():
+        # Checked as a whole before model code sees a part of it.
+        spec_of(config, settings)
+        stock = stock_of(settings)
+        asked[layer_type] = {k: v for k, v in settings.items() if stock.get(k) != v}
+        if layer_type is None:
+            shown = stock
+        else:
+            shown[layer_type] = stock
+            # transformers looks for this key beside the layer types.
+            shown |= {key: stock[key] for key in (_ASIDE,) if key in stock}
+    vars(config)[ASKED] = asked
+    config.rope_parameters = shown
+
+
+def restore(config: Any) -> None:
+    """Give a config, or a copy that model code made of it, its requests back."""
+    asked = vars(config).pop(ASKED, None)
+    if asked is None:
+        return
+    rope = dict(config.rope_parameters)
+    if None not in asked:
+        rope.pop(_ASIDE, None)
+    for layer_type, keys in asked.items():
+        if layer_type is None:
+            rope |= keys
+        else:
+            rope[layer_type] = {**rope[layer_type], **keys}
+    config.rope_parameters = rope
+
+
+def requests_of(config: Any) -> dict[str | None, Settings]:
+    """The requests that a module's config stands for while stock settings are shown."""
+    rope = by_layer(config)
+    asked = getattr(config, ASKED, None) or {}
+    return {key: {**rope[key], **keys} for key, keys in asked.items() if key in rope}
+
+
+def stock_of(settings: Mapping[str, Any]) -> Settings:
+    """Settings of a type of ours as transformers' own type has them, keys of the model kept."""
+    kind = RopeType.read(_type(settings))
+    base = kind.method.name
+    if kind.method.stock and not kind.implied:
+        ours = set(Resonance.model_fields) - set(kind.method.model_fields)
+        ours |= _keys_of_variants(kind.method) | set(kind.method.hf_warns_of)
+    else:
+        base = "default"
+        ours = set(kind.key_names()) - set(Method.model_fields)
+    kept = {key: value for key, value in settings.items() if key not in ours | {"type"}}
+    return {**kept, "rope_type": base}
+
+
+def _keys_of_variants(method: type[Method]) -> set[str]:
+    return {key for implied in method.variants.values() for key in implied}
+
+
+def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
+    """A request of a config, with the lengths that the config knows.
+
+    Raises:
+        RopeConfigError: a key is unknown to the method and to the model's code, or missing.
+    """
+    known = RopeType.read(_type(settings)).key_names()
+    extra = {key for key in settings if key not in known and _of_model(config, key)}
+    rope = {key: value for key, value in settings.items() if key not in extra}
+    request = RopeRequest.from_dict({**rope, "rope_type": _type(settings)}, aliases=False)
+    given = dict(request.given)
+    if request.type.asks_length(given):
+        positions = getattr(config, "max_position_embeddings", None)
+        original = given.get(LENGTH) or getattr(config, LENGTH, None) or positions
+        if original is not None:
+            request.type.method.fill(given, int(original), int(positions or original))
+    return RopeSpec.of(request.type, given)
+
+
+def _of_model(config: Any, key: str) -> bool:
+    """Whether a key beside a method's own is one that the model's code knows."""
+    if key == "type" or key in (getattr(config, "ignore_keys_at_rope_validation", None) or ()):
+        return True
+    return f'"{key}"' in _source(type(config).__module__)
+
+
+@functools.cache
+def _source(config_module: str) -> str:
+    """The text of a family's config and model code, read without importing it."""
+    parent, _, name = config_module.rpartition(".")
+    text = ""
+    for module in (config_module, f"{parent}.{name.replace('configuration_', 'modeling_', 1)}"):
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(module)
+            if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+                text += Path(spec.origin).read_text(encoding="utf-8")
+    return text
+
+
+def _type(settings: Mapping[str, Any]) -> Any:
+    return settings.get("rope_type", settings.get("type"))
