@@ -156,9 +156,11 @@ def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
     given = dict(request.given)
     if request.type.asks_length(given):
         positions = getattr(config, "max_position_embeddings", None)
-        original = given.get(LENGTH) or getattr(config, LENGTH, None) or positions
-        if original is not None:
-            request.type.method.fill(given, int(original), int(positions or original))
+        original = getattr(config, LENGTH, None) or positions
+        if LENGTH not in given and original is not None:
+            given[LENGTH] = int(original)
+        if LENGTH in given:
+            request.type.method.fill(given, int(positions or given[LENGTH]))
     return RopeSpec.of(request.type, given)
 
 
