@@ -1,6 +1,5 @@
 """What cells will cost, reckoned without a model: stated, simple, good to a factor of two."""
 
-import json
 import os
 import statistics
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from leval_backends import reading_once
 from leval_border.files import json_lines, user_path
+from leval_border.json_texts import parse_json
 from leval_leaderboard.cell_record import CellRecord, DoneRecord, read_record
 from leval_leaderboard.layout import DONE
 from leval_sweep import own_tasks
@@ -57,7 +57,7 @@ def documents(file: str, source: str) -> Sizes | None:
     path = next(iter(sorted(folder.rglob(file))), None) if source else None
     try:
         text = path.read_text(encoding="utf-8") if path else ""
-        records = [json.loads(line) for _, line in json_lines(text)]
+        records = [parse_json(line, file) for _, line in json_lines(text)]
     except (OSError, ValueError):
         return None
     sizes = []

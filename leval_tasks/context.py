@@ -6,11 +6,11 @@ does not tell, the run's settings (a task's metadata) and the checkpoint's own f
 """
 
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from leval_border.json_texts import parse_json
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from leval_tasks.running import running_model
@@ -199,7 +199,7 @@ def _positions(name: str, revision: str) -> ModelPositions | None:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str) and value.strip().startswith("{"):
-        value = json.loads(value)
+        value = parse_json(value, "model_args")
     return value if isinstance(value, Mapping) else {}
 
 

@@ -6,7 +6,6 @@ are L-Eval's own: one JSON object a line with `instructions`, `outputs`, `input`
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from leval_border.files import json_lines, user_path
+from leval_border.json_texts import parse_json
 from leval_border.settings import read
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
@@ -228,10 +228,7 @@ def numbered_rows(
         raise error(f"{label}, line {number}: not UTF-8 text.") from wrong
     for number, line in json_lines(text):
         where = f"{label}, line {number}"
-        try:
-            yield number, read_row(row, json.loads(line), where, error)
-        except json.JSONDecodeError as wrong:
-            raise error(f"{where}: not JSON ({wrong}).") from wrong
+        yield number, read_row(row, parse_json(line, where, error), where, error)
 
 
 def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:

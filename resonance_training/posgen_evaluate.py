@@ -1,9 +1,9 @@
 """Test a PosGen checkpoint as any other model is tested: through lm-eval."""
 
-import json
 from pathlib import Path
 
 from leval_border.errors import SettingError, UserError, one_of
+from leval_border.files import read_object
 from leval_tasks.metadata import SUBTASKS
 
 
@@ -29,7 +29,9 @@ def evaluate_checkpoint(
     file = Path(checkpoint) / "config.json"
     if not file.is_file():
         raise UserError(f"checkpoint: {checkpoint} has no config.json; give a checkpoint folder")
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = read_object(file)
+    if config is None:
+        raise UserError(f"checkpoint: {file} is not a JSON object")
     subtask = subtask or config.get("posgen", {}).get("subtask")
     if subtask is None:
         raise SettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")

@@ -1,7 +1,6 @@
 """Training text: read, split by document before anything else, tokenised and packed."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from leval_border.errors import SettingError, UserError, not_allowed
 from leval_border.files import json_lines
+from leval_border.json_texts import parse_json
 from resonance_training.finetune_settings import FineTuneSettings
 
 Ids = npt.NDArray[np.int64]
@@ -104,8 +104,8 @@ def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
 
 def _read_line(path: Path, number: int, line: str) -> TrainingText:
     try:
-        return TrainingText(path.stem, str(json.loads(line)["text"]))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        return TrainingText(path.stem, str(parse_json(line, "line")["text"]))
+    except (SettingError, KeyError, TypeError) as error:
         message = f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
         raise UserError(message) from None
 

@@ -4,7 +4,6 @@ One JSON object a line, in document-then-question order, with the reference unde
 response under a key that contains `_pred`.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from leval_border.files import json_lines
+from leval_border.json_texts import parse_json
 from leval_tasks.data import read_bytes, read_row
 from leval_tasks.errors import PredictionError
 
@@ -43,8 +43,8 @@ def read(path: Path) -> Predictions:
     for number, line in json_lines(text):
         where = f"{path}, line {number}"
         try:
-            content = json.loads(line)
-        except json.JSONDecodeError:
+            content = parse_json(line, where, PredictionError)
+        except PredictionError:
             dropped += 1
             continue
         if not key:

@@ -1,13 +1,13 @@
 """What a user may write as `rope_parameters`, and its validated form. No torch."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic.fields import FieldInfo
 
-from leval_border.errors import hint, not_allowed, shown
+from leval_border.errors import SettingError, hint, not_allowed, shown
+from leval_border.json_texts import parse_json
 from leval_border.settings import read
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
@@ -139,10 +139,7 @@ class RopeRequest:
         """
         text = text.strip()
         if text.startswith("{"):
-            try:
-                return cls.from_dict(json.loads(text))
-            except json.JSONDecodeError as error:
-                raise RopeConfigError(f"rope: {text!r} is not JSON: {error}") from error
+            return cls.from_dict(parse_json(text, f"rope {shown(text)}", RopeConfigError))
         rope_type, _, rest = text.partition(":")
         rope: dict[str, Any] = {"rope_type": rope_type.strip()}
         for item in filter(None, (part.strip() for part in rest.split(","))):
@@ -164,8 +161,8 @@ class RopeRequest:
 def parsed_value(text: str) -> Any:
     """JSON where a text is that, else the text itself: how values stand on a command line."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text, text)
+    except SettingError:
         return text
 
 
