@@ -11,26 +11,40 @@ from leval_harness.output import EXISTING_FOLDER, json_option
 @click.command()
 @click.argument("checkpoint", type=EXISTING_FOLDER)
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="New folder.")
+@click.option(
+    "--format", "target", type=click.Choice(["longrope", "gguf"]), default="longrope",
+    help="A checkpoint for transformers and vLLM, or a file for llama.cpp.", show_default=True,
+)  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="New folder; of gguf new file."
+)
 @json_option
-def command(checkpoint: Path, rope_text: str, out: Path, as_json: bool) -> None:
-    """Write CHECKPOINT to another folder with a per-dimension longrope config.
+def command(checkpoint: Path, rope_text: str, target: str, out: Path, as_json: bool) -> None:
+    """Write CHECKPOINT so that stock libraries run it with a method, without any plugin.
 
-    Stock transformers and stock vLLM run it without any plugin. Weights are linked or copied,
-    never rewritten. Methods that follow the sequence's length (dynamic) are refused. The exact
-    phase of Resonance is lost: see docs/rope.md.
+    longrope: another folder with per-dimension factors in config.json, for transformers and vLLM.
+    Weights are linked or copied, never rewritten. gguf: one file with tokenizer and
+    rope_freqs.weight, for llama.cpp and what is built on it; models of Llama's architecture.
+    Methods that follow the sequence's length (dynamic) are refused. The exact phase of Resonance
+    is lost: see docs/rope.md.
 
     Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
     """
     from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.export import export_checkpoint
+    from resonance_vllm.export_gguf import export_gguf
 
-    limit = export_checkpoint(checkpoint, RopeRequest.parse(rope_text), out)
+    export = export_gguf if target == "gguf" else export_checkpoint
+    limit = export(checkpoint, RopeRequest.parse(rope_text), out)
     serve = f"vllm serve {out} --max-model-len {limit}"
+    libraries = "transformers and vLLM run"
+    if target == "gguf":
+        serve, libraries = f"llama-server -m {out} -c {limit}", "llama.cpp runs"
     if as_json:
         click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))
         return
-    click.echo(f"wrote {out}: transformers and vLLM run it as it is, up to {limit:,} tokens")
+    click.echo(f"wrote {out}: {libraries} it as it is, up to {limit:,} tokens")
     click.echo("exact phase is not portable: angles are the libraries' own float32 products")
-    click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
+    if target == "longrope":
+        click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
     click.echo(serve)

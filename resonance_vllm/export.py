@@ -21,6 +21,23 @@ from resonance_vllm.positions import ModelPositions
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
+def check_fixed(rope: RopeSpec) -> None:
+    """Raise RopeConfigError for a method whose frequencies no fixed list can hold."""
+    if rope.method.follows_length or rope.method.switch_length is not None:
+        raise RopeConfigError(
+            f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "
+            "length of the sequence, and a portable checkpoint holds one fixed list; allowed: "
+            "fixed methods, for example ntk_aware with the factor of one length"
+        )
+
+
+def divisors(rope: RopeSpec, dim: int) -> list[float]:
+    """Plain frequency over frequency, one a feature of `dim` rotated dimensions."""
+    from resonance_vllm.core.frequencies import inv_freq
+
+    return (plain_frequencies(rope.method.rope_theta, dim) / inv_freq(rope, dim)).tolist()
+
+
 def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
     """`rope_parameters` of type `longrope` with the frequencies of a fixed method.
 
@@ -31,14 +48,7 @@ def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
         RopeConfigError: the method follows the length of the sequence (`dynamic`, or a `longrope`
             whose two lists differ), so no fixed list of factors has its frequencies.
     """
-    from resonance_vllm.core.frequencies import inv_freq
-
-    if rope.method.follows_length or rope.method.switch_length is not None:
-        raise RopeConfigError(
-            f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "
-            "length of the sequence, and a portable config holds one fixed list; allowed: fixed "
-            "methods, for example ntk_aware with the factor of one length"
-        )
+    check_fixed(rope)
     if model.by_layer_type:
         raise RopeConfigError(
             f"model_type: {model.model_type!r} has several RoPEs by layer type; allowed: "
@@ -46,7 +56,7 @@ def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
         )
     method = rope.method
     dim = model.rotary_dim(method.partial_rotary_factor)
-    factors = (plain_frequencies(method.rope_theta, dim) / inv_freq(rope, dim)).tolist()
+    factors = divisors(rope, dim)
     limit = length_limit(model, rope)
     original = method.trained_length or limit
     result = {
