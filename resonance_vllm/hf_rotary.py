@@ -96,12 +96,17 @@ class Carried:
         settings = requests_of(module.config)[layer_type]
         self.layer_type, self.name = layer_type, name
         self.spec = spec_of(module.config, settings)
-        self.stock_type = stock_of(settings)["rope_type"]
-        self.stock = getattr(module, f"{prefix(layer_type)}inv_freq").detach().cpu()
+        shown = stock_of(settings)
+        self.stock_type: str = shown["rope_type"]
         self._check_type(module)
+        self.stock = _frequencies(module, layer_type)
+        self.by_library = self.spec.base_is_stock
+        if self.stock_type != "proportional" and self.spec.method.name != "default":
+            whole = _of_whole_head(module, layer_type, shown)
+            if whole is not None:
+                self.stock, self.stock_type, self.by_library = whole, "proportional", False
         self.layout = hf_layout.find(module, layer_type, len(self.stock))
-        stock = self.spec.base_is_stock
-        self.scale = self.layout.scale * (1.0 if stock else self.spec.method.scale())
+        self.scale = self.layout.scale if self.by_library else self.spec.method.scale()
         self.current = self.rotation = self._rotation(self.stock, None)
         self._check_frequencies()
         self.switch = self.spec.method.switch_length
@@ -112,7 +117,7 @@ class Carried:
 
     def at_length(self, module: Any, length: int) -> Rotation:
         """The rotation of a sequence of `length` tokens, past the trained length."""
-        if not self.spec.base_is_stock:
+        if not self.by_library:
             return self._rotation(self.stock, length)
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -125,7 +130,12 @@ class Carried:
         return self._rotation(found, length)
 
     def _rotation(self, stock: Tensor, length: int | None) -> Rotation:
-        return frequencies.rotation(self.spec, frequencies.carried(self.spec, stock, length))
+        base = frequencies.carried(self.spec, stock, length)
+        if self.spec.base_is_stock and not self.by_library:
+            dim, method = 2 * len(stock), self.spec.method
+            plain = plain_frequencies(method.rope_theta, dim)
+            base = stock.double() / plain * method.frequencies(dim, length)
+        return frequencies.rotation(self.spec, base)
 
     def _check_type(self, module: Any) -> None:
         kinds: Any = getattr(module, "rope_type", None)
@@ -137,7 +147,7 @@ class Carried:
         """Refuse a module that was built with scaled settings and turns by plain ones."""
         method, count = self.spec.method, len(self.stock)
         plain = plain_frequencies(method.rope_theta, 2 * count)
-        if not self.spec.base_is_stock or method.name == "default" or method.follows_length:
+        if not self.by_library or method.name == "default" or method.follows_length:
             return
         wanted = method.frequencies(2 * count)
         holds_plain = torch.allclose(self.stock.double(), plain, rtol=1e-4, atol=0)
@@ -149,6 +159,46 @@ class Carried:
             f"rope_type: {self.spec.rope_type!r} would be ignored: {self.name} {holds}; allowed: "
             "families whose model code follows rope_parameters"
         )
+
+
+def _frequencies(module: Any, layer_type: str | None) -> Tensor:
+    found: Tensor = getattr(module, f"{prefix(layer_type)}inv_freq")
+    return found.detach().cpu()
+
+
+def _of_whole_head(module: Any, layer_type: str | None, shown: dict[str, Any]) -> Tensor | None:
+    """Frequencies of a module whose features that do not turn are a part of it, with frequency 0.
+
+    Such a family (Gemma 4) states the share that turns for transformers' `proportional` type. The
+    other types of the registry make fewer features of that share than its heads have.
+    """
+    share = shown.get("partial_rotary_factor")
+    if share is None or share >= 1:
+        return None
+    plain = {"rope_theta": shown["rope_theta"], "partial_rotary_factor": share}
+    kinds = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 1.0})
+    counts = [
+        len(_frequencies(_twin(module, layer_type, plain | kind), layer_type)) for kind in kinds
+    ]
+    if counts[0] == counts[1]:
+        return None
+    return _frequencies(
+        _twin(module, layer_type, plain | {"rope_type": "proportional"}), layer_type
+    )
+
+
+def _twin(module: Any, layer_type: str | None, shown: dict[str, Any]) -> Any:
+    """A rotary module made alike, on the CPU, with other stock settings."""
+    config = copy.copy(module.config)
+    config.rope_parameters = (
+        shown if layer_type is None else {**config.rope_parameters, layer_type: shown}
+    )
+    with torch.device("cpu"):
+        return _family(module)(config)
+
+
+def _family(module: nn.Module) -> Any:
+    return getattr(type(module), OURS, type(module))
 
 
 def adapt(model: nn.Module) -> None:
@@ -177,7 +227,7 @@ def _off_meta(module: Any) -> Any:
     if not any(buffer.is_meta for buffer in module._buffers.values()):
         return module
     with torch.device("cpu"):
-        return type(module)(module.config)
+        return _family(module)(module.config)
 
 
 def _no_rope(model: Any, config: Any, settings: dict[str, Any]) -> NoRope:
@@ -201,6 +251,10 @@ def _give(module: nn.Module, carried: dict[str | None, Carried]) -> None:
     module.__class__ = adapted_class(family)
     for kind, each in carried.items():
         setattr(module, f"{prefix(kind)}attention_scaling", each.scale)
+        if isinstance(state.rope_type, dict):
+            state.rope_type[kind] = each.stock_type
+        else:
+            state.rope_type = each.stock_type
     refill(module)
 
 
@@ -377,9 +431,9 @@ def hold(model: nn.Module) -> list[HeldRope]:
     """What every rotary module of a built model turns by, at its trained length."""
     held = []
     for name, module in text_rotary(model):
-        source = module if hasattr(type(module), OURS) else _off_meta(module)
+        source, carried = _off_meta(module), getattr(module, "_carried", {})
         for kind in layer_types(module):
-            each = getattr(source, "_carried", {}).get(kind)
+            each = carried.get(kind)
             if each is None:
                 freqs = getattr(source, f"{prefix(kind)}inv_freq").tolist()
                 factor = float(getattr(source, f"{prefix(kind)}attention_scaling", 1.0))

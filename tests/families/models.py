@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
 from resonance_vllm.core.methods import METHODS
+from resonance_vllm.hf_build import model_class
 from resonance_vllm.hf_request import by_layer, configs
 
 # Sizes -> the most that is built.
@@ -70,22 +70,7 @@ def model_of(config: Any, **keywords: Any) -> Any:
     """A model with random weights, the same ones for the same sizes."""
     torch.manual_seed(0)
     config = copy.deepcopy(config)
-    return _class_of(config)._from_config(config, **keywords).eval()
-
-
-def _class_of(config: Any) -> Any:
-    for name in getattr(config, "architectures", None) or []:
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
-    for mapping in (
-        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
-        transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-        transformers.MODEL_FOR_MASKED_LM_MAPPING,
-        transformers.MODEL_MAPPING,
-    ):
-        if type(config) in mapping:
-            return mapping[type(config)]
-    raise ValueError(f"no model class for {type(config).__name__}")
+    return model_class(config)._from_config(config, dtype=torch.float32, **keywords).eval()
 
 
 def asked(config: Any, rope: dict[str, Any]) -> Any:
@@ -94,7 +79,7 @@ def asked(config: Any, rope: dict[str, Any]) -> Any:
     text = changed.get_text_config()
     shipped = by_layer(text)
     key = "full_attention" if "full_attention" in shipped else None
-    own = shipped[key]
+    own = shipped.get(key) or {}
     kept = {k: v for k, v in own.items() if k not in SCALING}
     new = {**kept, **rope}
     text.rope_parameters = new if key is None else {**text.rope_parameters, key: new}
