@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import click
 
 from leval_border.errors import SettingError, not_allowed, one_of
+from resonance_vllm.core.spec import parsed_value
 
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):
@@ -62,20 +63,21 @@ def with_rope(arguments: list[str]) -> list[str]:
     parser = _Parser(add_help=False, allow_abbrev=False)
     for option in ("--rope", "--rope-precision", "--context-length"):
         parser.add_argument(option)
-    ours, rest = parser.parse_known_args(arguments)
-    if ours.rope is None:
-        if ours.rope_precision is not None or ours.context_length is not None:
-            raise SettingError("--rope-precision and --context-length go with --rope")
-        return rest
-    length = ours.context_length
-    if length is not None and not (length.isdecimal() and int(length)):
-        raise SettingError(not_allowed("--context-length", length, "a whole number above 0"))
+    ours, theirs = parser.parse_known_args(arguments)
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", "-M", default="hf")
     # As JSON, because it holds dictionaries; lm-eval merges what is given several times.
     parser.add_argument("--model_args", "-a", nargs="+", action="extend", default=[])
-    lm_eval, rest = parser.parse_known_args(rest)
+    lm_eval, rest = parser.parse_known_args(theirs)
     given = _model_args(lm_eval.model_args)
+    if ours.rope is None:
+        if ours.rope_precision is not None or ours.context_length is not None:
+            raise SettingError("--rope-precision and --context-length go with --rope")
+        _check_raw(lm_eval.model, given)
+        return theirs
+    length = ours.context_length
+    if length is not None and not (length.isdecimal() and int(length)):
+        raise SettingError(not_allowed("--context-length", length, "a whole number above 0"))
     args = _rope_args(ours.rope, ours.rope_precision or "float32", length, lm_eval.model, given)
     return [*rest, "--model", lm_eval.model, "--model_args", json.dumps({**given, **args})]
 
@@ -104,6 +106,21 @@ def _rope_args(
     if clash := sorted(set(args) & set(given) - {"pretrained"}):
         raise SettingError(f"--rope sets {', '.join(clash)}: leave that out of --model_args")
     return args
+
+
+def _check_raw(backend: str, given: Mapping[str, Any]) -> None:
+    """Refuse overrides in lm-eval's own form that hide a scaling which the checkpoint ships."""
+    from leval_backends import libraries
+    from resonance_vllm.positions import ModelPositions
+
+    library = libraries().get(backend)
+    overrides = given.get("hf_overrides", {}) if library == "vllm" else given
+    if isinstance(overrides, str):
+        overrides = parsed_value(overrides)
+    if library is None or "pretrained" not in given or not isinstance(overrides, Mapping):
+        return
+    if any(key in overrides for key in ("rope_parameters", "rope_scaling", "text_config")):
+        ModelPositions.of_checkpoint(str(given["pretrained"])).check_override(overrides)
 
 
 def _model_args(values: list[str]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ RESERVED_ARGS = {
     "rope_parameters": "methods",
     "rope_scaling": "methods",
     "rope_theta": "methods",
+    "text_config": "methods",
     "hf_overrides": "methods",
     "rope_precision": "rope_precision",
     "max_length": "context_lengths",

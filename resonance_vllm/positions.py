@@ -1,5 +1,6 @@
 """What a model's config says of its positions, and a request completed by it. No torch."""
 
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -20,6 +21,8 @@ from resonance_vllm.core.spec import (
     RopeType,
 )
 from resonance_vllm.core.wavelengths import Resonance
+
+logger = logging.getLogger(__name__)
 
 GLOBAL_LAYERS = "full_attention"
 # What the length of a sequence is called in config.json files, by families without RoPE too.
@@ -218,6 +221,35 @@ class ModelPositions(BaseModel):
             raise self._refusal(request)
         return self._spec(kind, request.given, replaced=True)
 
+    def check_override(self, overrides: Mapping[str, Any]) -> None:
+        """Read overrides in a library's own form, which put one dictionary in place of another.
+
+        What cannot be read is logged: what runs in place of the shipped settings is unknown.
+
+        Raises:
+            RopeConfigError: they hide something that is shipped.
+        """
+        seen = self.overridden(overrides)
+        if seen.rope == self.rope:
+            return
+        try:
+            asked, shipped = seen.shipped(), None if self.plain else self.shipped()
+        except RopeConfigError as error:
+            logger.warning(
+                "rope_parameters: %s is given in place of the shipped %s, and what runs then is "
+                "unknown: %s",
+                _short(seen.rope),
+                _short(self.rope),
+                error,
+            )
+            return
+        if shipped is not None and _replaces(asked, shipped):
+            raise RopeConfigError(
+                f"rope_parameters: {_short(seen.rope)} would hide what this {self.model_type!r} "
+                f"model ships, {_short(self.rope)}; write --rope {asked.rope_type}:{REPLACE}=true "
+                "with its keys to give that up, or --rope resonance for Resonance on top of it"
+            )
+
     def _readable(self, request: RopeRequest) -> RopeSpec | None:
         """What is shipped; None where that is nothing known, and is to be replaced anyway."""
         try:
@@ -311,8 +343,14 @@ def _replaces(asked: RopeSpec, shipped: RopeSpec) -> bool:
 
 
 def _short(rope: Mapping[str, Any]) -> str:
-    """A dictionary for a message, long lists left out."""
-    return shown({k: "[...]" if isinstance(v, list) else v for k, v in rope.items()})
+    """A dictionary for a message: `'yarn' (factor 4.0, ...)`, lists left out."""
+    keys = [k for k, v in rope.items() if k not in ("rope_type", "type") and not _long(v)][:8]
+    told = ", ".join(f"{key} {shown(rope[key])}" for key in keys)
+    return f"{shown(rope.get('rope_type'))} ({told})" if told else shown(rope.get("rope_type"))
+
+
+def _long(value: object) -> bool:
+    return isinstance(value, list | Mapping)
 
 
 def _example(request: RopeRequest) -> str:

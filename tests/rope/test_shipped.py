@@ -1,0 +1,314 @@
+"""Shipped scaling is part of the model: kept, built upon, or given up by name; on every family."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leval_harness.lm_eval import with_rope
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.limits import length_limit
+from resonance_vllm.positions import GLOBAL_LAYERS, ModelPositions
+from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
+
+FAMILIES = Path(__file__).parents[1] / "families" / "configs"
+NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
+by_family = pytest.mark.parametrize("name", NAMES)
+
+
+@functools.cache
+def model(name):
+    return ModelPositions.of_checkpoint(str(FAMILIES / name))
+
+
+def of(config, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return ModelPositions.of_checkpoint(str(tmp_path))
+
+
+def asked(method, **more):
+    return {"rope_type": method.name, **method.example(64), **more}
+
+
+def spelt_out(spec):
+    """Settings with every default written."""
+    keys = {key: getattr(spec.method, key) for key in spec.method.key_names()}
+    return {"rope_type": spec.rope_type, **keys, "attention_factor": spec.method.scale()} | (
+        {} if "attention_factor" in keys else {"attention_factor": None}
+    )
+
+
+@by_family
+def test_resonance_alone_is_resonance_on_what_is_shipped(name):
+    shipped = model(name).shipped()
+    on_top = model(name).complete({"rope_type": "resonance"})
+    assert on_top.resonance is not None
+    assert on_top.method == shipped.method
+    assert length_limit(model(name), on_top) >= length_limit(model(name))
+
+
+@by_family
+def test_asking_for_what_is_shipped_is_no_replacement_however_it_is_spelt(name):
+    shipped = model(name).shipped()
+    for request in (
+        {"rope_type": shipped.rope_type},
+        shipped.to_dict(),
+        spelt_out(shipped),
+        {**spelt_out(shipped), "rope_type": "resonance_" + shipped.rope_type}
+        if shipped.rope_type != "default"
+        else {"rope_type": "resonance"},
+    ):
+        found = model(name).complete(request)
+        assert found.method.same_as(shipped.method), request
+
+
+@by_family
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_another_method_replaces_a_shipped_scaling_only_by_name(name, method):
+    shipped = model(name).shipped()
+    request = asked(method, **({"factor": 3.0} if "factor" in method.key_names() else {}))
+    request.pop("original_max_position_embeddings", None)
+    if shipped.rope_type == "default" or request == {"rope_type": shipped.rope_type}:
+        assert model(name).complete(request).method.rope_theta == shipped.method.rope_theta
+        return
+    with pytest.raises(RopeConfigError, match=f"ships.*{shipped.rope_type}.*replace: true") as told:
+        model(name).complete(request)
+    assert "or resonance for Resonance on top of it" in str(told.value)
+    try:
+        found = model(name).complete({**request, "replace": True})
+    except RopeConfigError as error:
+        assert "original_max_position_embeddings: not in the config" in str(error)  # noqa: PT017
+        found = model(name).complete(
+            {**request, "replace": True, "original_max_position_embeddings": 4096}
+        )
+    assert type(found.method) is method
+    assert found.method.rope_theta == shipped.method.rope_theta
+    if shipped.trained_length and found.trained_length:
+        assert found.trained_length in (shipped.trained_length, 4096)
+    assert "replace" not in json.dumps(
+        [found.to_dict(), hf_overrides(found, model(name)), vllm_hf_overrides(found, model(name))]
+    )
+
+
+@by_family
+def test_other_layer_types_and_the_models_own_keys_stay(name):
+    """As transformers itself applies what is written for it."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    folder = FAMILIES / name
+    if json.loads((folder / "config.json").read_text())["model_type"] not in CONFIG_MAPPING:
+        pytest.skip("transformers does not know the type")
+    from resonance_vllm.checkpoint import text_config
+
+    before = getattr(text_config(AutoConfig.from_pretrained(folder))[0], "rope_parameters", None)
+    if before is None:
+        pytest.skip("no RoPE")
+    spec = model(name).complete({"rope_type": "resonance"})
+    after = text_config(AutoConfig.from_pretrained(folder, **hf_overrides(spec, model(name))))[0]
+    layers = after.rope_parameters
+    if model(name).by_layer_type:
+        assert {k: v for k, v in layers.items() if k != GLOBAL_LAYERS} == {
+            k: v for k, v in before.items() if k != GLOBAL_LAYERS
+        }
+        before, layers = before[GLOBAL_LAYERS], layers[GLOBAL_LAYERS]
+    assert layers["rope_type"] == spec.rope_type
+    for key, value in model(name).model_keys.items():
+        assert layers[key] == before[key] == value
+
+
+def test_the_models_own_keys_are_kept():
+    assert model("ministral3_text").model_keys == {"llama_4_scaling_beta": 0.1}
+    assert set(model("qwen25_vl").model_keys) == {"mrope_section"}
+    assert set(model("qwen35").model_keys) == {"mrope_section", "mrope_interleaved"}
+
+
+def test_llama_3_1_refuses_the_plain_baseline_and_says_the_two_ways_on():
+    with pytest.raises(RopeConfigError) as told:
+        model("llama31_8b").complete({"rope_type": "default"})
+    for words in ("'llama3'", "--rope default:replace=true", "resonance for Resonance on top"):
+        assert words in str(told.value)
+
+
+def test_limits_of_llama_3_1():
+    """Plain RoPE in place of llama3 has the length before it; Resonance on top that of llama3."""
+    rope = model("llama31_8b")
+    for request, limit in (
+        ({"rope_type": "default", "replace": True}, 8192),
+        ({"rope_type": "yarn", "factor": 4, "replace": True}, 32768),
+        ({"rope_type": "resonance"}, 131072),
+        ({"rope_type": "resonance_llama3"}, 131072),
+    ):
+        assert length_limit(rope, rope.complete(request)) == limit, request
+
+
+def test_a_shipped_attention_factor_belongs_to_the_factor_beside_it():
+    """OLMo 3 spells out 0.1 ln 8 + 1, which another factor does not have."""
+    olmo = model("olmo3_7b")
+    assert olmo.shipped().method.scale() == pytest.approx(1.2079, abs=1e-4)
+    found = olmo.complete({"rope_type": "yarn", "factor": 4, "replace": True})
+    assert found.method.scale() == pytest.approx(1.1386, abs=1e-4)
+    kept = olmo.complete({"rope_type": "yarn", "beta_fast": 16, "replace": True})
+    assert kept.method.scale() == pytest.approx(1.2079, abs=1e-4)
+
+
+def test_what_the_config_does_not_say_is_asked_for():
+    """Gemma 3 4B interpolates by 8 and has 131072 positions: its trained length follows from
+    neither."""
+    with pytest.raises(
+        RopeConfigError, match="original_max_position_embeddings: not in the config"
+    ):
+        model("gemma3_4b").complete({"rope_type": "yarn", "factor": 4, "replace": True})
+    request = "yarn:factor=4,replace=true,original_max_position_embeddings=32768"
+    found = model("gemma3_4b").complete(RopeRequest.parse(request))
+    assert found.trained_length == 32768
+
+
+def test_dynamic_with_a_base_of_the_models_own(tmp_path):
+    """HunYuan: `alpha` is read by the model's code, and stays."""
+    rope = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
+    config = {"model_type": "hunyuan_v1_dense", "rope_theta": 1e4, "rope_scaling": rope}
+    hunyuan = of({**config, "max_position_embeddings": 32768}, tmp_path)
+    found = hunyuan.complete({"rope_type": "resonance"})
+    assert found.rope_type == "resonance_dynamic"
+    written = hf_overrides(found, hunyuan)["rope_parameters"]
+    assert written["alpha"] == 1000.0
+    with pytest.raises(RopeConfigError, match="replace what this 'hunyuan_v1_dense' model ships"):
+        hunyuan.complete({"rope_type": "yarn", "factor": 4})
+
+
+def test_an_interpolated_checkpoint_has_its_positions_multiplied_already(tmp_path):
+    """DeepSeek-Coder: trained on 4096, factor 4, 16384 positions."""
+    rope = {"type": "linear", "factor": 4.0}
+    config = {"model_type": "llama", "rope_theta": 1e5, "rope_scaling": rope}
+    coder = of({**config, "max_position_embeddings": 16384}, tmp_path)
+    assert length_limit(coder, coder.complete({"rope_type": "resonance"})) == 16384
+
+
+@pytest.mark.parametrize("shipped", ["resonance", "resonance_yarn"])
+def test_resonance_that_is_shipped_is_not_lost_in_silence(shipped, tmp_path):
+    rope = {"rope_type": shipped, "rope_theta": 1e4}
+    if shipped != "resonance":
+        rope |= {"factor": 4.0, "original_max_position_embeddings": 64}
+    tuned = of(
+        {"model_type": "llama", "max_position_embeddings": 256, "rope_parameters": rope}, tmp_path
+    )
+    plain = shipped.removeprefix("resonance").removeprefix("_") or "default"
+    with pytest.raises(RopeConfigError, match=f"ships.*{shipped}"):
+        tuned.complete({"rope_type": plain})
+    with pytest.raises(RopeConfigError, match=f"ships.*{shipped}"):
+        tuned.complete({"rope_type": shipped, "wavelengths": "coprime"})
+    assert tuned.complete({"rope_type": "resonance"}) == tuned.shipped()
+    assert tuned.complete({"rope_type": plain, "replace": True}).resonance is None
+
+
+def test_replace_is_a_key_of_requests_alone():
+    request = RopeRequest.parse("yarn:factor=4,replace=true")
+    assert request.replace
+    assert RopeRequest.from_dict(request.to_dict()) == request
+    with pytest.raises(RopeConfigError, match="replace: 'yes' is not allowed; allowed: true or"):
+        RopeRequest.parse("yarn:factor=4,replace=yes")
+    with pytest.raises(RopeConfigError, match="replace"):
+        RopeSpec.from_dict({**asked(METHODS["yarn"]), "rope_theta": 1e4, "replace": True})
+
+
+def test_a_folder_and_a_hub_name_are_read_alike(tmp_path):
+    """The families under names of the hub, as they lie in its cache, read in a process."""
+    script = """
+import json, sys
+from resonance_vllm.positions import ModelPositions
+print(json.dumps({n: ModelPositions.of_checkpoint(f"org/{n}").model_dump() for n in sys.argv[1:]}))
+"""
+    for name in NAMES:
+        snapshot = tmp_path / "hub" / f"models--org--{name}" / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_bytes((FAMILIES / name / "config.json").read_bytes())
+        (snapshot.parents[1] / "refs").mkdir()
+        (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *NAMES], capture_output=True, text=True, check=False,
+        env={**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    for name in NAMES:
+        assert found[name] == json.loads(json.dumps(model(name).model_dump())), name
+
+
+RAW = {"rope_type": "resonance", "rope_theta": 5e5}
+
+
+@pytest.mark.parametrize(
+    ("backend", "given"),
+    [
+        ("hf", {"rope_parameters": RAW}),
+        ("hf-long", {"rope_scaling": RAW}),
+        ("vllm", {"hf_overrides": {"rope_parameters": RAW}}),
+        ("vllm", {"hf_overrides": json.dumps({"rope_parameters": RAW})}),
+    ],
+)
+def test_raw_model_args_that_hide_a_scaling_are_refused(backend, given):
+    def run(name):
+        args = json.dumps({"pretrained": str(FAMILIES / name), **given})
+        return with_rope(["run", "--model", backend, "--model_args", args])
+
+    with pytest.raises(RopeConfigError, match="would hide what this 'llama' model ships"):
+        run("llama31_8b")
+    assert run("qwen3_8b")
+
+
+def test_raw_model_args_that_nobody_can_read_are_said_to_be_unknown(caplog):
+    args = {"pretrained": str(FAMILIES / "llama31_8b"), "rope_parameters": {"rope_type": "mystery"}}
+    with_rope(["run", "--model", "hf", "--model_args", json.dumps(args)])
+    assert "what runs then is unknown" in caplog.text
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.just(10**400),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+ROPE_KEYS = ["rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings"]
+ROPE_KEYS += ["partial_rotary_factor", "layer_types", "text_config", "model_type"]
+ROPE_KEYS += ["original_max_position_embeddings", "head_dim"]
+INNER_KEYS = ["rope_type", "type", "factor", "rope_theta", GLOBAL_LAYERS, "attention_factor"]
+INNER_KEYS += ["original_max_position_embeddings", "mrope_section", "short_factor"]
+TYPES = st.sampled_from([*METHODS, "resonance", "resonance_yarn", "mrope", "su", "nothing"])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(NAMES),
+    changes=st.dictionaries(
+        st.sampled_from(ROPE_KEYS),
+        JSON | st.dictionaries(st.sampled_from(INNER_KEYS), JSON | TYPES, max_size=5),
+        max_size=3,
+    ),
+    request=st.sampled_from(["resonance", "default", "yarn:factor=2", "longrope:replace=true"]),
+)
+def test_whatever_config_json_holds_is_read_or_refused(tmp_path_factory, name, changes, request):
+    folder = tmp_path_factory.mktemp("config")
+    config = json.loads((FAMILIES / name / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    try:
+        read = ModelPositions.of_checkpoint(str(folder))
+        length_limit(read)
+        spec = read.complete(RopeRequest.parse(request))
+        hf_overrides(spec, read)
+        vllm_hf_overrides(spec, read, 4096)
+    except RopeConfigError as error:
+        assert str(error)  # noqa: PT017 - the message is the point
