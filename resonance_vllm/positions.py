@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic import ValidatorFunctionWrapHandler as Handler
 
 from leval_border.errors import shown
@@ -41,7 +41,7 @@ def _or_none(value: Any, handler: Handler) -> Any:
 
 
 Tolerant = WrapValidator(_or_none)
-Integer = Annotated[int | None, Tolerant]
+Integer = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, Tolerant]
 Number = Annotated[int | float | None, Tolerant]
 Table = Annotated[dict[str, Any] | None, Tolerant]
 
@@ -154,7 +154,8 @@ class ModelPositions(BaseModel):
     def stated_length(self) -> int | None:
         """Trained length `L` in tokens, where the config has a key for it."""
         stated = self.rope.get(LENGTH) or self.original_max_position_embeddings
-        return int(stated) if isinstance(stated, int | float) else None
+        number = isinstance(stated, int | float) and 1 <= stated <= 2**53
+        return int(stated) if number and stated is not None else None
 
     @property
     def original_length(self) -> int:

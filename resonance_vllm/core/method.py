@@ -25,7 +25,7 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=2**53)]
 Positive = Annotated[float, Field(gt=0)]
 TrainedLength = Annotated[Tokens, Field(examples=[4096], description="Trained length L in tokens.")]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
