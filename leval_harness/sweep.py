@@ -124,10 +124,12 @@ def _run(
     shard: Shard | None,
 ) -> int:
     """Run what is not done, list what failed, write and print the table."""
+    from leval_border.secrets import hidden, values
     from leval_sweep import runner
     from leval_sweep.progress import display
 
-    resume = "leval-harness " + shlex.join(sys.argv[1:])
+    kept = [secret for cell in cells for secret in cell.secrets]
+    resume = hidden("leval-harness " + shlex.join(sys.argv[1:]), values(kept))
     outcomes: list[CellOutcome] = []
     try:
         with runner.sweep_lock(folder, shard):

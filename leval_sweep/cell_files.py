@@ -1,15 +1,20 @@
 """The files of one cell's folder: written whole or not at all, believed only if their hash fits."""
 
+import contextlib
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
 
-from leval_border.files import read_object, sync_folder, write_json
-from leval_leaderboard.cell_record import DoneRecord, read_record
+from leval_border.files import read_object, sync_folder, write_json, write_text
+from leval_leaderboard.cell_record import CellRecord, DoneRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
-from leval_sweep.identity import cell_id, file_sha256
+from leval_sweep.file_hashes import file_sha256
+from leval_sweep.identity import cell_id
 
+_UNWRITTEN = tuple(f".{name}." for name in (DONE, CELL, FAILED, LOG))
+"""Beginnings of temporary files that a killed process leaves."""
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -17,7 +22,7 @@ def why_not_done(folder: Path, expected_id: str) -> str | None:
     """None if the folder holds the finished cell `expected_id`, else what is wrong with it.
 
     Everything named by the marker must be there with its hash, and the recorded identity must hash
-    to the cell's id.
+    to the cell's id. What else `cell.json` holds are labels, which a sweep writes anew (`relabel`).
     """
     if not (folder / DONE).exists():
         return "failed" if (folder / FAILED).exists() else "not run yet"
@@ -37,7 +42,7 @@ def why_not_done(folder: Path, expected_id: str) -> str | None:
         path = folder / name
         if Path(name).name != name or not path.is_file():
             return f"{name} is missing"
-        if file_sha256(path) != expected:
+        if name != CELL and file_sha256(path) != expected:
             return f"{name} was altered after it was written"
     return None
 
@@ -48,7 +53,7 @@ def clear_attempt(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name.startswith(PARTIAL) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.name.startswith((".done.json.", ".cell.json.", ".failed.json.")) or (
+        elif path.name.startswith(_UNWRITTEN) or (
             path.name.startswith(("results_", "samples_", FEATURES))
             and path.suffix in (".json", ".jsonl")
         ):
@@ -66,7 +71,28 @@ def publish(folder: Path, partial: Path, done: DoneRecord) -> None:
     partial.rmdir()
     sync_folder(folder)
     (folder / FAILED).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        # what engines say while they shut down goes to the old file, and is no part of the cell
+        write_text(folder / LOG, (folder / LOG).read_text(encoding="utf-8", errors="replace"))
+    for name in (CELL, LOG):
+        if (folder / name).is_file():
+            hashes[name] = file_sha256(folder / name)
     write_json(folder / DONE, done.model_copy(update={"files": hashes}).written())
+
+
+def relabel(folder: Path, record: CellRecord) -> None:
+    """Write what decides no number (names, baseline) of a finished cell as the config has it now.
+
+    The marker is written after it: a sweep that is killed in between does both again.
+    """
+    before, done = read_object(folder / CELL) or {}, read_record(DoneRecord, folder / DONE)
+    new = json.loads(json.dumps({**before, **record.written()}))
+    if new != before:
+        write_json(folder / CELL, new)
+    content_hash = file_sha256(folder / CELL)
+    if done is not None and done.files.get(CELL) != content_hash:
+        files = {**done.files, CELL: content_hash}
+        write_json(folder / DONE, done.model_copy(update={"files": files}).written())
 
 
 def log_tail(folder: Path, lines: int = 20) -> list[str]:

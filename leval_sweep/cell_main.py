@@ -18,11 +18,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from leval_border import secrets
 from leval_leaderboard.cell_record import CellRecord, DoneRecord, read_record
 from leval_leaderboard.layout import CELL, PARTIAL, SCHEMA_VERSION
 from leval_sweep.cell_files import DISK_ERRORS, clear_attempt, publish
 from leval_sweep.errors import CellError
 from leval_sweep.evaluation import evaluate
+from leval_sweep.outside import as_planned
 from leval_sweep.rope_features import write_features
 
 log = logging.getLogger("leval_sweep.cell")
@@ -72,19 +74,24 @@ def run(folder: Path) -> None:
     cell = read_record(CellRecord, folder / CELL)
     if cell is None:
         raise CellError(f"{folder / CELL} is missing or not whole")
+    kept = secrets.from_environment()
+    whole = CellRecord.model_validate(secrets.joined(cell.written(), kept))
+    os.environ.pop(secrets.VARIABLE, None)  # what the cell starts has no need of them
     started = time.monotonic()
     with cell_lock(folder):
         clear_attempt(folder)
         partial = folder / f"{PARTIAL}-{os.getpid()}"
         partial.mkdir()
-        telemetry = evaluate(cell, folder, partial)
-        write_features(cell, partial)
+        with as_planned(cell):
+            telemetry = evaluate(whole, partial, secrets.values(kept))
+            write_features(cell, partial)
         done = DoneRecord(
             schema_version=SCHEMA_VERSION,
             cell_id=cell.cell_id,
             seconds=round(time.monotonic() - started, 3),
             telemetry=telemetry,
         )
+        log.info("done")
         publish(folder, partial, done)
 
 
@@ -116,7 +123,6 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"{REASON_MARK}{type(error).__name__}: {error}\n")
             sys.stderr.flush()
         return EXIT_CODES[kind]
-    log.info("done")
     return 0
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from leval_border import secrets
 from leval_border.files import user_path
+from leval_border.secrets import Secrets
 from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_leaderboard.layout import SCHEMA_VERSION
 from leval_sweep import own_tasks
@@ -23,19 +25,15 @@ from leval_sweep.config import (
 from leval_sweep.errors import ConfigError, ModelNotFoundError
 from leval_sweep.identity import (
     cell_id,
-    folder_hashes,
     folder_identity,
     hub_commit,
-    package_versions,
 )
 from leval_sweep.lengths import CellLength, of_cell
+from leval_sweep.outside import outside
 from resonance_vllm import settings
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
-
-# Arguments that may name a further folder of weights or tokenizer files.
-FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +42,14 @@ class PlannedCell:
 
     Attributes:
         record: content of `cell.json`, except for what is known when it runs.
+        secrets: credentials among its settings, which `record` lacks.
         timeout: seconds after which it counts as hanging; None for no limit.
         resources: what it needs of a Ray cluster.
         tokens_per_second: prompt speed to reckon with before anything was measured.
     """
 
     record: CellRecord
+    secrets: Secrets = field(default_factory=list)
     timeout: float | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     tokens_per_second: float | None = None
@@ -91,16 +91,6 @@ def find_model(model: ModelConfig) -> ModelFiles:
     return ModelFiles(path, ModelPositions.of_checkpoint(path), identity)
 
 
-def _argument_identity(model: ModelConfig) -> dict[str, Any]:
-    """The user's arguments with every folder of files replaced by the hashes of its files."""
-    args = dict(model.args)
-    for key in FOLDER_ARGS:
-        if isinstance(args.get(key), str):
-            folder = user_path(args[key], f"models.{model.name}.args.{key}")
-            args[key] = folder_hashes(folder) if folder.is_dir() else args[key]
-    return args
-
-
 def _method(
     request: CellRequest, files: ModelFiles, precision: str, beside: int
 ) -> tuple[MethodRecord, dict[str, Any]]:
@@ -132,8 +122,8 @@ def _method(
         where = f"model '{model.name}', method '{request.method}'{length}"
         raise ConfigError(f"{where}: {error}") from error
     args["dtype"] = model.dtype
-    if model.revision and files.path == model.path:
-        args["revision"] = model.revision
+    if files.path == model.path and (commit := files.identity.get("commit")):
+        args["revision"] = commit  # a branch may have moved when the cell runs
     record = MethodRecord(
         name=request.method,
         rope_parameters=None if rope is None else rope.to_dict(),
@@ -185,29 +175,10 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "batch_size": model.batch_size,
         "device": model.device,
         "context_length": request.context_length or longest,
-        "use_cache": config.use_cache,
     }
-    versions = package_versions(model.backend)
-    data = own_tasks.data_identity(task.tasks, task.metadata)
-    identity = {
-        "schema_version": SCHEMA_VERSION,
-        "model": {
-            **files.identity,
-            "backend": model.backend,
-            "dtype": model.dtype,
-            "args": _argument_identity(model),
-        },
-        "rope_parameters": method.rope_parameters,
-        "rope_precision": method.rope_precision,
-        **asked,
-        "metadata": {key: value for key, value in task.metadata.items() if key != "data_dir"},
-        "task_versions": own_tasks.versions(task.tasks),
-        "data": data,
-        "packages": versions,
-    }
-    record = CellRecord(
+    whole = CellRecord(
         schema_version=SCHEMA_VERSION,
-        cell_id=cell_id(identity),
+        cell_id="not known yet",
         sweep=config.name,
         model=ModelRecord(
             name=model.name,
@@ -222,16 +193,45 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         confirm_run_unsafe_code=config.confirm_run_unsafe_code,
         baseline=config.baseline,
         model_args=model_args,
-        versions={"python": platform.python_version(), **versions},
-        data=data,
-        identity=identity,
     )
+    public, kept = secrets.split(whole.written())
+    record = CellRecord.model_validate(public)
+    identity = _identity(record, secrets.split(dict(files.identity))[0])
+    versions = {"python": platform.python_version(), **identity["packages"]}
+    found = {"cell_id": cell_id(identity), "data": identity["data"], "identity": identity}
     return PlannedCell(
-        record=record,
+        record=record.model_copy(update={**found, "versions": versions}),
+        secrets=kept,
         timeout=config.timeout,
         resources=model.resources,
         tokens_per_second=model.tokens_per_second,
     )
+
+
+def _identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that decides the numbers of a cell; `model` is what tells its files."""
+    found = outside(record, model)
+    entry = {name: getattr(record, name) for name in EntrySettings.model_fields}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": {
+            **model,
+            "backend": record.model.backend,
+            "dtype": record.model.dtype,
+            "args": found.pop("model")["args"],
+        },
+        "rope_parameters": record.method.rope_parameters,
+        "rope_precision": record.method.rope_precision,
+        "tasks": record.tasks,
+        **entry,
+        "seed": record.seed,
+        "apply_chat_template": record.apply_chat_template,
+        "batch_size": record.batch_size,
+        "device": record.device,
+        "context_length": record.context_length,
+        "metadata": {key: value for key, value in record.metadata.items() if key != "data_dir"},
+        **found,
+    }
 
 
 def plan(config: SweepConfig) -> list[PlannedCell]:

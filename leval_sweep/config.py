@@ -190,7 +190,6 @@ class SweepConfig(EntrySettings):
         baseline: method that the others are compared with.
         timeout: seconds after which a cell counts as hanging.
         jobs: cells at a time on this machine.
-        use_cache: keep lm-eval's response cache in each cell's folder.
         confirm_run_unsafe_code: as lm-eval's option.
     """
 
@@ -209,7 +208,6 @@ class SweepConfig(EntrySettings):
     rope_precision: Literal["float32", "model"] = "float32"
     timeout: Positive | None = None
     jobs: Count = 1
-    use_cache: bool = False
     confirm_run_unsafe_code: bool = False
 
     @model_validator(mode="after")

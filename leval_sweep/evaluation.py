@@ -4,12 +4,13 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
 
 import leval_backends
+from leval_border import secrets
 from leval_border.errors import one_of
 from leval_border.files import read_object
 from leval_leaderboard.cell_record import CellRecord
@@ -68,8 +69,11 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
     return manager, objects
 
 
-def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
-    """Run lm-eval, leave its files in `partial`, and return the backend's telemetry, if any."""
+def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dict[str, Any]:
+    """Run lm-eval, leave its files in `partial`, and return the backend's telemetry, if any.
+
+    None of the texts `hidden` stands in these files, nor a setting with the name of a credential.
+    """
     import lm_eval
     from lm_eval.api.registry import get_model
     from lm_eval.loggers import EvaluationTracker
@@ -91,13 +95,12 @@ def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
     manager, tasks = load_tasks(cell)
     results = lm_eval.simple_evaluate(
         model=lm,
-        model_args=dict(cell.model_args),
+        model_args=secrets.redacted(cell.model_args),
         tasks=tasks,
         task_manager=manager,  # without one lm-eval builds its whole index
         num_fewshot=cell.num_fewshot,
         batch_size=cell.batch_size,
         device=device,
-        use_cache=str(folder / "cache") if cell.use_cache else None,
         limit=cell.limit,
         log_samples=True,
         evaluation_tracker=tracker,
@@ -111,6 +114,9 @@ def evaluate(cell: CellRecord, folder: Path, partial: Path) -> dict[str, Any]:
     )
     if results is None:
         raise CellError("lm-eval returned no results")
+    for key in ("config", "configs"):
+        results[key] = secrets.redacted(results.get(key, {}))
+    results = secrets.hidden(results, hidden)
     samples = results.pop("samples")
     known = own_tasks.own_tasks()
     mark_cut(lm, {name: rows for name, rows in samples.items() if name not in known})

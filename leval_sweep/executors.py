@@ -59,7 +59,8 @@ class LocalExecutor:
                     progress.start(cell)
                     place = folder / cell.id
                     request = (cell.record, place, cell.timeout, command, end_if_stopped)
-                    running[pool.submit(run_cell, *request, self.environment)] = cell
+                    more = (self.environment, cell.secrets)
+                    running[pool.submit(run_cell, *request, *more)] = cell
                 ended, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)
                 progress.tick()
                 for future in ended:
@@ -114,7 +115,8 @@ class RayExecutor:
         pending = {}
         for cell in cells:
             request = (cell.record, shared / cell.id, cell.timeout, command)
-            pending[task.options(**ray_options(cell)).remote(*request)] = cell
+            submitted = task.options(**ray_options(cell)).remote(*request, kept=cell.secrets)
+            pending[submitted] = cell
         try:
             while pending:
                 for cell in pending.values():

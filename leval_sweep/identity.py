@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from leval_backends import libraries
-from leval_border.files import read_object, write_json
-from leval_sweep import smollm2
 from leval_sweep.errors import ModelNotFoundError
-
-# Files of a checkpoint that decide what the model answers: weights, settings, tokenizer, code.
-SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".gguf", ".model", ".txt", ".jinja", ".py")
-# Below this size hashing is quicker than looking the hash up.
-CACHED_ABOVE_BYTES = 1 << 20
+from leval_sweep.file_hashes import folder_hashes
 
 # Library that runs the model -> the packages whose versions decide what it computes.
 LIBRARY_PACKAGES = {
@@ -38,47 +32,15 @@ def cell_id(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def cached_sha256(path: Path, cache: Path | None = None) -> str:
-    """SHA-256 of a large file, remembered by device, inode, size and modification time.
-
-    Weights of tens of gigabytes are read once, not at the start of every sweep. Rewriting a file
-    in place changes its modification time, replacing it its inode.
-    """
-    stat = path.stat()
-    if stat.st_size < CACHED_ABOVE_BYTES:
-        return file_sha256(path)
-    cache = cache or smollm2.cache_dir() / "file_hashes.json"
-    known = read_object(cache) or {}
-    key = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}"
-    remembered = known.get(key)
-    if isinstance(remembered, str) and len(remembered) == 64:
-        return remembered
-    known[key] = content_hash = file_sha256(path)
-    with contextlib.suppress(OSError, ValueError):
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache, known)
-    return content_hash
-
-
 def folder_identity(folder: Path) -> dict[str, str]:
-    """Name -> SHA-256 of the files of a checkpoint folder that decide what the model answers.
+    """Path -> SHA-256 of the files of a checkpoint folder that decide what the model answers.
 
     Raises:
         ModelNotFoundError: there is no config.json in it.
     """
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(f"models: {folder} is no checkpoint folder (no config.json in it)")
-    return {
-        path.name: cached_sha256(path)
-        for path in sorted(folder.iterdir())
-        if path.is_file() and path.suffix in SUFFIXES and not path.name.startswith(".")
-    }
+    return folder_hashes(folder)
 
 
 def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
@@ -119,12 +81,3 @@ def package_versions(backend: str) -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions
-
-
-def folder_hashes(folder: Path) -> dict[str, str]:
-    """Path below `folder` -> SHA-256 of every file in it that may decide what a model answers."""
-    return {
-        path.relative_to(folder).as_posix(): cached_sha256(path)
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in SUFFIXES and path.is_file()
-    }

@@ -8,6 +8,7 @@ cell's log. Engines start processes of their own, in sessions of their own, that
 parent; on Linux the kernel hands all of them to the keeper when they are orphaned.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -15,13 +16,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from leval_border import secrets
 
 GRACE_SECONDS = 3.0
 """From a polite signal to the one that cannot be ignored."""
 TICK_SECONDS = 0.1
 _GIVE_UP_SECONDS = 30.0
+_LONGEST = 1 << 16
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -64,10 +68,10 @@ def _parents() -> Iterable[tuple[int, int]]:
 class Kept:
     """A cell's process and all that comes of it."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], log: int) -> None:
         self.code: int | None = None
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
 
     def reap(self) -> bool:
@@ -82,7 +86,7 @@ class Kept:
             if pid == self.process.pid:
                 self.code = self.process.returncode = os.waitstatus_to_exitcode(status)
 
-    def end(self, grace: float) -> None:
+    def end(self, grace: float, meanwhile: Callable[[], None]) -> None:
         """End the cell and everything below this process: politely, then not."""
         began = time.monotonic()
         sent: set[int] = set()
@@ -92,6 +96,7 @@ class Kept:
             for pid in there if late else there - sent:
                 _signal(pid, signal.SIGKILL if late else signal.SIGTERM)
             sent |= there
+            meanwhile()
             time.sleep(0.02)
         if sys.platform != "linux":  # nobody hands orphans over there
             try:
@@ -105,6 +110,45 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         return
+
+
+class Log:
+    """The cell's log, into which nothing passes that must not be seen."""
+
+    def __init__(self, hidden: Iterable[str]) -> None:
+        self.hidden = [text.encode() for text in hidden]
+        self.kept = b""
+        self.reading, self.writing = os.pipe() if self.hidden else (-1, 2)
+        self.inputs = [self.reading] if self.hidden else []
+        for descriptor in self.inputs:
+            os.set_blocking(descriptor, False)
+
+    def pass_on(self, last: bool = False) -> None:
+        """Write what has come in whole lines; at the end, the rest."""
+        while self.hidden:
+            try:
+                some = os.read(self.reading, 1 << 16)
+            except BlockingIOError:
+                break
+            if not some:
+                break
+            self._write(some)
+        if last:
+            self._flush(len(self.kept))
+
+    def _write(self, some: bytes) -> None:
+        self.kept += some
+        # a progress bar is no line; what is longer than any line of words is written as it is
+        end = max(self.kept.rfind(b"\n"), self.kept.rfind(b"\r")) + 1
+        self._flush(end or (len(self.kept) - _LONGEST if len(self.kept) > 2 * _LONGEST else 0))
+
+    def _flush(self, end: int) -> None:
+        ready, self.kept = self.kept[:end], self.kept[end:]
+        for text in self.hidden:
+            ready = ready.replace(text, secrets.HIDDEN.encode())
+        with contextlib.suppress(OSError):  # a full disk ends the cell, not its keeper
+            while ready:
+                ready = ready[os.write(2, ready) :]
 
 
 def main(folder: str) -> None:
@@ -121,11 +165,14 @@ def main(folder: str) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     program = [sys.executable, "-u", "-m", "leval_sweep.cell_main", folder]
-    cell = Kept([*program, "--parent", str(os.getpid())])
+    log = Log(secrets.values(secrets.from_environment()))
+    cell = Kept([*program, "--parent", str(os.getpid())], log.writing)
     while cell.reap() and cell.code is None and wanted:
-        if select.select([0], [], [], TICK_SECONDS)[0]:
-            wanted = bool(os.read(0, 1))
-    cell.end(GRACE_SECONDS if cell.code is None else 1.0)
+        readable = select.select([0, *log.inputs], [], [], TICK_SECONDS)[0]
+        wanted = 0 not in readable or bool(os.read(0, 1))
+        log.pass_on()
+    cell.end(GRACE_SECONDS if cell.code is None else 1.0, log.pass_on)
+    log.pass_on(last=True)
     os.write(1, str(cell.code).encode())
 
 

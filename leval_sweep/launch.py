@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from leval_border import secrets
 from leval_border.files import write_json
+from leval_border.secrets import Secrets
 from leval_leaderboard.cell_record import CellRecord, FailedRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, LOG, SCHEMA_VERSION
 from leval_sweep.cell_files import clear_attempt, log_tail, why_not_done
@@ -76,17 +78,21 @@ def run_cell(
     command: str,
     tick: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] | None = None,
+    kept: Secrets | None = None,
 ) -> CellOutcome:
     """Compute one cell in a process of its own and judge the result by the files it left.
 
     A failure is written to `failed.json` as well, if the disk takes it. After `timeout` seconds the
     cell is ended as hanging; `tick` is called several times a second, and what it raises ends it,
     too. `command` is what the user typed, for the record; `environment` adds to this process's.
+    Credentials that the record lacks are `kept`.
     """
     started = time.monotonic()
     cell_id = record.cell_id
     try:
-        keeper = _start(record, folder, command, environment or {})
+        given = {**(environment or {}), **secrets.to_environment(kept or [])}
+        command = secrets.hidden(command, secrets.values(kept or []))
+        keeper = _start(record, folder, command, given)
     except OSError as error:
         return CellOutcome(cell_id=cell_id, kind=kind_of(error), reason=f"cannot start: {error}")
     kills = oom_kills()

@@ -3,7 +3,6 @@
 Building that index takes seconds in every cell; ours alone takes milliseconds.
 """
 
-import hashlib
 import platform
 import re
 from collections.abc import Iterable, Mapping
@@ -18,8 +17,9 @@ import yaml
 from leval_border.errors import SettingError, near, one_of
 from leval_sweep.config_files import SUFFIXES
 from leval_sweep.errors import ConfigError
-from leval_sweep.identity import cached_sha256, file_sha256
+from leval_sweep.file_hashes import cached_sha256
 from leval_sweep.lengths import lm_eval_index
+from leval_sweep.task_files import task_hash
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, TaskSettings, read_metadata
 
@@ -105,8 +105,8 @@ def members(names: Iterable[str]) -> list[str]:
 def versions(names: Iterable[str]) -> dict[str, str]:
     """What tells a task from its earlier and later forms.
 
-    Ours: the version in the YAML. A task given as a file: the hash of the YAML and Python files
-    beside it. Tasks of lm-eval go by its version, recorded with the packages.
+    Ours: the version in the YAML. A task given as a file: `task_hash`. Tasks of lm-eval go by its
+    version, recorded with the packages.
     """
     known = own_tasks()
     versions: dict[str, str] = {}
@@ -114,17 +114,8 @@ def versions(names: Iterable[str]) -> dict[str, str]:
         if name in known:
             versions[name] = known[name].version
         else:
-            versions[name] = _folder_hash(Path(name).parent) if is_file(name) else "lm_eval"
+            versions[name] = task_hash(Path(name)) if is_file(name) else "lm_eval"
     return versions
-
-
-def _folder_hash(folder: Path) -> str:
-    """SHA-256 (hex) of the YAML and Python files in a folder."""
-    hashed = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and (path.suffix in (".py", ".yml") or "yaml" in path.name):
-            hashed.update(f"{path.name} {file_sha256(path)}\n".encode())
-    return hashed.hexdigest()
 
 
 def check_names(names: Iterable[str]) -> None:

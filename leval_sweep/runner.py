@@ -2,17 +2,16 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leval_border.files import read_object, write_json
+from leval_border.files import read_object
 from leval_leaderboard.cell_record import FailedRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, SUPERSEDED
-from leval_sweep.cell_files import why_not_done
+from leval_sweep.cell_files import relabel, why_not_done
 from leval_sweep.cells import PlannedCell
 from leval_sweep.errors import SweepLockedError
 from leval_sweep.estimate import Pace
@@ -128,7 +127,7 @@ def take_stock(
     for cell in shard_of(plan, shard):
         wrong = why_not_done(folder / cell.id, cell.id)
         if wrong is None:
-            _relabel(folder / cell.id, cell)
+            relabel(folder / cell.id, cell.record)
             stock.finished.append(cell)
         elif (folder / cell.id / DONE).exists():
             stock.notes.append(f"{cell.record.title}: {wrong}; it is computed again")
@@ -138,14 +137,6 @@ def take_stock(
         else:
             stock.pending.append(cell)
     return stock
-
-
-def _relabel(folder: Path, cell: PlannedCell) -> None:
-    """Write what decides no number (names, baseline) as the config has it now."""
-    record = read_object(folder / CELL) or {}
-    new = json.loads(json.dumps({**record, **cell.record.written()}))
-    if new != record:
-        write_json(folder / CELL, new)
 
 
 def run_pending(

@@ -1,5 +1,6 @@
 """A cell's folder is believed only as a whole: marker, identity, and every hash."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -7,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from leval_border.files import read_object, write_json
-from leval_leaderboard.cell_record import DoneRecord
-from leval_sweep.cell_files import clear_attempt, log_tail, publish, why_not_done
+from leval_leaderboard.cell_record import CellRecord, DoneRecord
+from leval_sweep.cell_files import clear_attempt, log_tail, publish, relabel, why_not_done
+from leval_sweep.file_hashes import file_sha256
 from leval_sweep.identity import cell_id
 
 IDENTITY = {"model": {"files": {"config.json": "00"}}, "seed": 0}
 ID = cell_id(IDENTITY)
+LATE: io.TextIOBase = io.StringIO()
 
 
 @pytest.fixture
@@ -22,6 +25,10 @@ def cell(tmp_path: Path) -> Path:
     partial = folder / "partial-1"
     partial.mkdir(parents=True)
     write_json(folder / "cell.json", {"cell_id": ID, "identity": IDENTITY})
+    global LATE
+    LATE = (folder / "log.txt").open("w")
+    LATE.write("begun\n")
+    LATE.flush()
     (partial / "results_2026.json").write_text('{"results": {}}')
     (partial / "samples_t_2026.jsonl").write_text('{"doc_id": 0}\n')
     publish(folder, partial, DoneRecord(schema_version=1, cell_id=ID, seconds=1.0))
@@ -33,6 +40,7 @@ def test_a_published_cell_is_done(cell: Path) -> None:
     assert sorted(path.name for path in cell.iterdir()) == [
         "cell.json",
         "done.json",
+        "log.txt",
         "results_2026.json",
         "samples_t_2026.jsonl",
     ]
@@ -53,6 +61,34 @@ def test_a_marker_cut_anywhere_is_no_marker(cell: Path) -> None:
     for length in range(len(whole)):
         (cell / "done.json").write_bytes(whole[:length])
         assert why_not_done(cell, ID) is not None
+
+
+def test_the_marker_has_the_hash_of_everything_else(cell: Path) -> None:
+    named = json.loads((cell / "done.json").read_text())["files"]
+    assert named == {
+        path.name: file_sha256(path) for path in cell.iterdir() if path.name != "done.json"
+    }
+    assert set(named) == {"cell.json", "log.txt", "results_2026.json", "samples_t_2026.jsonl"}
+
+
+def test_what_engines_say_later_is_no_part_of_a_finished_cell(cell: Path) -> None:
+    """A process that still has the log open writes into a file that is no more."""
+    assert why_not_done(cell, ID) is None
+    LATE.write("shutting down\n")
+    LATE.flush()
+    assert why_not_done(cell, ID) is None
+
+
+def test_new_labels_are_written_with_their_hash(cell: Path) -> None:
+    record = read_object(cell / "cell.json") or {}
+    asked = {"schema_version": 1, "model": {"name": "m"}, "method": {"name": "new"}, "tasks": ["t"]}
+    relabel(cell, CellRecord.model_validate({**record, **asked}))
+    named = json.loads((cell / "done.json").read_text())["files"]
+    assert named["cell.json"] == file_sha256(cell / "cell.json")
+    assert (read_object(cell / "cell.json") or {})["method"] == {"name": "new"}
+    before = (cell / "done.json").read_bytes()
+    relabel(cell, CellRecord.model_validate({**record, **asked}))
+    assert (cell / "done.json").read_bytes() == before
 
 
 def test_a_changed_identity_is_another_cell(cell: Path) -> None:
@@ -114,4 +150,7 @@ def test_a_failure_then_success_leaves_no_failure_note(tmp_path: Path) -> None:
     write_json(folder / "cell.json", {"identity": IDENTITY})
     publish(folder, folder / "partial-1", DoneRecord(schema_version=1, cell_id=ID))
     assert not (folder / "failed.json").exists()
-    assert json.loads((folder / "done.json").read_text())["files"].keys() == {"results_1.json"}
+    assert json.loads((folder / "done.json").read_text())["files"].keys() == {
+        "results_1.json",
+        "cell.json",
+    }

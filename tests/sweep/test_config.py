@@ -107,7 +107,7 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
         ("timeout", float("inf"), r"config\.timeout: inf is not allowed; allowed: a finite number"),
         ("rope_precision", "float16", r"'float16' is not allowed; allowed: float32, model"),
         ("limit", 0.5, r"config\.limit: 0\.5 is not allowed; allowed: a whole number"),
-        ("use_cache", 1, r"config\.use_cache: 1 is not allowed; allowed: true or false"),
+        ("jobs", True, r"config\.jobs: True is not allowed; allowed: a whole number"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(path: str, value: Any, message: str) -> None:

@@ -71,7 +71,6 @@ tasks:
 seed: 3
 timeout: 60
 jobs: 2
-use_cache: true
 """
 
 
@@ -96,7 +95,7 @@ def planned(root: Path, patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Records of every cell, the folder left out of them."""
     import yaml
 
-    from leval_sweep import cells as module
+    from leval_sweep import outside as module
 
     patch.setattr(module, "package_versions", lambda backend: dict(VERSIONS))
     patch.setattr(platform, "python_version", lambda: "3.11.0")

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_leaderboard.cell_record import CellRecord
-from leval_sweep import cells, identity, own_tasks
+from leval_sweep import cells, file_hashes, identity, outside, own_tasks
 from leval_sweep.config import parse_config
-from leval_sweep.errors import ConfigError, ModelNotFoundError
+from leval_sweep.errors import CellError, ConfigError, ModelNotFoundError
 
 LLAMA = {
     "model_type": "llama",
@@ -203,18 +204,179 @@ def test_the_record_has_what_readers_are_promised(checkpoint: Path) -> None:
     assert json.loads(json.dumps(CellRecord.model_validate(written).written())) == written
 
 
-def test_hashes_of_large_files_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
+def test_hashes_of_large_files_are_remembered_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, cache = tmp_path / "big", tmp_path / "cache" / "hashes.json"
     path.write_bytes(b"x" * (1 << 20))
-    first = identity.cached_sha256(path, cache)
+    first = file_hashes.cached_sha256(path, cache)
+    assert first == file_hashes.file_sha256(path)
+    assert not cache.exists(), "it may change again within the same tick of the clock"
+    monkeypatch.setattr(file_hashes, "SETTLED_SECONDS", -1.0)
+    assert file_hashes.cached_sha256(path, cache) == first
     known = json.loads(cache.read_text())
-    assert list(known.values()) == [first] == [identity.file_sha256(path)]
+    assert list(known.values()) == [first]
     cache.write_text(json.dumps(dict.fromkeys(known, "f" * 64)))
-    assert identity.cached_sha256(path, cache) == "f" * 64, "it was read again"
-    path.write_bytes(b"y" * (1 << 20))
-    assert identity.cached_sha256(path, cache) == identity.file_sha256(path)
+    assert file_hashes.cached_sha256(path, cache) == "f" * 64, "it was read again"
+    times = path.stat()
+    with path.open("r+b") as handle:  # in place, and its time set back
+        handle.write(b"y")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert path.stat().st_mtime_ns == times.st_mtime_ns
+    assert file_hashes.cached_sha256(path, cache) == file_hashes.file_sha256(path)
     cache.write_text("not json")
-    assert identity.cached_sha256(path, cache) == identity.file_sha256(path)
+    assert file_hashes.cached_sha256(path, cache) == file_hashes.file_sha256(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "additional_chat_templates/tool.jinja",
+            "qwen.tiktoken",
+            "code/sub/module.py",
+            "spiece.vocab",
+        ),
+        *("model-2.safetensors", "tokenizer/vocab", "merges", "linked/config.json"),
+    ],
+)
+def test_every_file_of_a_model_counts(checkpoint: Path, tmp_path: Path, name: str) -> None:
+    before = only_id(config(checkpoint))
+    path = checkpoint / name
+    if path.parent.name == "linked":
+        (tmp_path / "elsewhere").mkdir()
+        path.parent.symlink_to(tmp_path / "elsewhere")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"one")
+    with_it = only_id(config(checkpoint))
+    path.write_bytes(b"two")
+    assert len({before, with_it, only_id(config(checkpoint))}) == 3
+
+
+@pytest.mark.parametrize("name", ["README.md", ".git/HEAD", "__pycache__/x.pyc", "results/x.json"])
+def test_what_decides_nothing_does_not(checkpoint: Path, name: str) -> None:
+    before = only_id(config(checkpoint))
+    path = checkpoint / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"words")
+    (checkpoint / "results").mkdir(exist_ok=True)
+    (checkpoint / "results" / ".lock").touch()
+    assert only_id(config(checkpoint)) == before
+
+
+TASK = """
+task: own
+include: ../shared/base.yaml
+dataset_path: json
+dataset_kwargs: {data_files: {test: [ROOT/docs.jsonl, "ROOT/more/*.jsonl"]}}
+doc_to_text: !function code.ask
+"""
+TASK_FILES = {
+    "task/own.yaml": TASK,
+    "task/code.py": "from helpers import text",
+    "task/helpers/text.py": "x = 1",
+    "shared/base.yaml": "include: deeper/base.yaml",
+    "shared/prompts.py": "y = 1",
+    "shared/deeper/base.yaml": "output_type: generate_until",
+    "docs.jsonl": "{}",
+    "more/a.jsonl": "{}",
+}
+
+
+@pytest.mark.parametrize("name", TASK_FILES)
+def test_everything_that_a_task_file_reads_counts(
+    checkpoint: Path, tmp_path: Path, name: str
+) -> None:
+    root = tmp_path / "tasks"
+    for path, content in TASK_FILES.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(content.replace("ROOT", str(root)))
+    asked = {"tasks": [str(root / "task" / "own.yaml")], "metadata": {}}
+    before = only_id(config(checkpoint, **asked))
+    (root / "unrelated.txt").write_text("x")
+    assert only_id(config(checkpoint, **asked)) == before
+    with (root / name).open("a") as handle:
+        handle.write("\n")
+    assert only_id(config(checkpoint, **asked)) != before
+
+
+@pytest.mark.parametrize(
+    "argument", [{"gguf_file": "F"}, {"spec": {"draft": ["F"]}}, {"peft": "D"}]
+)
+def test_files_that_arguments_name_count(
+    checkpoint: Path, tmp_path: Path, argument: dict[str, Any]
+) -> None:
+    file = tmp_path / "other" / "weights.bin"
+    file.parent.mkdir()
+    file.write_bytes(b"one")
+    text = json.dumps(argument).replace('"F"', json.dumps(str(file)))
+    asked = config(checkpoint)
+    asked["models"]["small"]["args"] = json.loads(text.replace('"D"', json.dumps(str(file.parent))))
+    before = only_id(asked)
+    file.write_bytes(b"two")
+    assert only_id(asked) != before
+
+
+def as_written(checkpoint: Path, **changes: Any) -> CellRecord:
+    """The record of the only cell as its process reads it."""
+    (cell,) = cells.plan(parse_config(config(checkpoint, **changes)))
+    return CellRecord.model_validate(json.loads(json.dumps(cell.record.written())))
+
+
+def test_a_cell_looks_again_before_it_computes(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = as_written(checkpoint)
+    with outside.as_planned(record):
+        pass
+    whole = (checkpoint / "config.json").read_text()
+    (checkpoint / "config.json").write_text(whole + " ")
+    with (
+        pytest.raises(CellError, match=r"model\.files\.config\.json: \w{12} planned, \w{12} here"),
+        outside.as_planned(record),
+    ):
+        pass
+    (checkpoint / "config.json").write_text(whole)
+    monkeypatch.setattr(outside, "package_versions", lambda backend: {"lm_eval": "0"})
+    with (
+        pytest.raises(CellError, match=r"packages\.lm_eval: .* planned, 0 here"),
+        outside.as_planned(record),
+    ):
+        pass
+
+
+def test_files_that_change_and_change_back_while_a_cell_runs(checkpoint: Path) -> None:
+    record = as_written(checkpoint)
+    path = checkpoint / "model.safetensors"
+    whole, times = path.read_bytes(), path.stat()
+
+    def compute() -> None:
+        with outside.as_planned(record):
+            path.write_bytes(b"x" + whole[1:])
+            path.write_bytes(whole)
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    with pytest.raises(CellError, match=r"written while the cell ran: .*model\.safetensors"):
+        compute()
+
+
+def test_a_worker_with_other_documents_computes_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leval_tasks.data import SAMPLE
+
+    texts = (SAMPLE / "gsm100.jsonl").read_text()
+    for name, content in (("one", texts), ("two", texts + "\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "gsm100.jsonl").write_text(content)
+    monkeypatch.setenv("LEVAL_DATA_DIR", str(tmp_path / "one"))
+    record = as_written(checkpoint, metadata={"own_data": True})
+    monkeypatch.setenv("LEVAL_DATA_DIR", str(tmp_path / "two"))
+    with (
+        pytest.raises(CellError, match=r"data\.files\.gsm100\.jsonl: \w+ planned, \w+ here"),
+        outside.as_planned(record),
+    ):
+        pass
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.none(), min_size=2))

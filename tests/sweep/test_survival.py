@@ -66,7 +66,7 @@ def results(folder: Path) -> dict[str, Any]:
     for cell in sorted(path for path in folder.iterdir() if (path / "cell.json").exists()):
         assert why_not_done(cell, cell.name) is None, cell
         named = set(json.loads((cell / "done.json").read_text())["files"])
-        lying = {path.name for path in cell.glob("*_*.json*")}
+        lying = {path.name for path in cell.iterdir()} - {"done.json", ".lock"}
         assert lying == named, "files that belong to no finished attempt"
         assert not list(cell.glob("partial*"))
         assert not (cell / "failed.json").exists()

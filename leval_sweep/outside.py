@@ -1,0 +1,117 @@
+"""What a cell's numbers rest on outside of its config: weights, documents, task files, versions.
+
+The sweep writes it into the cell's identity; the cell's process looks again, before it computes and
+afterwards, on its own machine.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from leval_border.files import user_path
+from leval_leaderboard.cell_record import CellRecord
+from leval_sweep import own_tasks
+from leval_sweep.errors import CellError
+from leval_sweep.file_hashes import cached_sha256, folder_hashes, state, watching
+from leval_sweep.identity import folder_identity, package_versions
+
+# Arguments whose bare word may name a folder of weights or tokenizer files.
+FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
+MOST_NAMED = 5
+
+
+def argument_identity(value: Any, where: str, key: str = "") -> Any:
+    """Arguments with every folder or file that they name replaced by hashes of its content."""
+    if isinstance(value, Mapping):
+        return {k: argument_identity(v, f"{where}.{k}", k) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [argument_identity(each, where, key) for each in value]
+    if isinstance(value, str) and (key in FOLDER_ARGS or "/" in value) and "://" not in value:
+        path = user_path(value, where)
+        if path.is_dir():
+            return folder_hashes(path)
+        if path.is_file():
+            return {path.name: cached_sha256(path)}
+    return value
+
+
+def outside(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of an identity that other people and machines can change.
+
+    Args:
+        record: of the cell; its path, arguments, backend, tasks and their settings are read.
+        model: how the identity tells the model: by `files`, by `hub` and `commit`, or as `served`.
+    """
+    files: dict[str, Any] = {}
+    if "files" in model:
+        files = {"files": folder_identity(Path(record.model.path))}
+    return {
+        "model": {
+            **files,
+            "args": argument_identity(record.model.args, f"models.{record.model.name}.args"),
+        },
+        "task_versions": own_tasks.versions(record.tasks),
+        "data": own_tasks.data_identity(record.tasks, record.metadata),
+        "packages": package_versions(record.model.backend),
+    }
+
+
+@contextlib.contextmanager
+def as_planned(record: CellRecord) -> Iterator[None]:
+    """Compute inside of this what `record` promises: on the same files, from start to end.
+
+    Raises:
+        CellError: names what is different here, or was written while the cell ran.
+    """
+    planned = record.identity
+    with watching() as files:
+        _compare(planned, outside(record, planned.get("model", {})))
+    yield
+    changed = [str(path) for path, before in files.items() if _state(path) != before]
+    if changed:
+        raise CellError(f"written while the cell ran: {_few(changed)}; compute it again")
+    _compare(planned, outside(record, planned.get("model", {})))
+
+
+def _state(path: Path) -> object:
+    try:
+        return state(path)
+    except OSError:
+        return None
+
+
+def _compare(planned: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    asked = {key: planned.get(key) for key in here}
+    model = planned.get("model", {})
+    asked["model"] = {key: model.get(key) for key in here["model"]}
+    before, now = _leaves(asked), _leaves(json.loads(json.dumps(here)))
+    found = [
+        f"{place}: {_short(before.get(place))} planned, {_short(now.get(place))} here"
+        for place in sorted({*before, *now})
+        if before.get(place) != now.get(place)
+    ]
+    if found:
+        raise CellError(f"what the cell rests on is not what the sweep planned: {_few(found)}")
+
+
+def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Dotted place -> value of everything in nested mappings."""
+    if not isinstance(value, Mapping):
+        return {place: value}
+    found: dict[str, Any] = {}
+    for key, inside in value.items():
+        found |= _leaves(inside, f"{place}.{key}" if place else key)
+    return found
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str) and len(value) == 64:
+        return value[:12]
+    return "nothing" if value is None else str(value)[:80]
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return "; ".join(names[:MOST_NAMED]) + more

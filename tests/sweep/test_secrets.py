@@ -1,0 +1,129 @@
+"""A credential given in any place reaches the process that needs it, and no file."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from leval_sweep import cells
+from leval_sweep.config import load_config
+
+MARK = "s3cr3t-mark"
+
+CONFIG = """
+include: {root}/sweep.yaml
+models:
+  tiny: {{args: {{token: {mark}-1}}, methods: [rope]}}
+  refused: {{path: {root}/model, backend: hf, dtype: float32, device: cpu,
+    args: {{api_key: {mark}-2, no_such_argument: "Bearer {mark}-3"}}, methods: [asis]}}
+  served:
+    path: served
+    backend: local-completions
+    methods: [asis]
+    args:
+      base_url: "http://me:{mark}-4@127.0.0.1:{port}/v1/completions?api_key={mark}-5"
+      tokenizer: {root}/model
+      header: {{Authorization: "Bearer {mark}-6", X-Mine: {mark}-7}}
+      num_concurrent: 1
+methods: {{asis: null}}
+metadata: {{auth_token: {mark}-8, nested: {{password: {mark}-9}}}}
+gen_kwargs: {{max_gen_toks: 4}}
+tasks:
+  - tasks: {root}/tiny_gen.yaml
+    task_gen_kwargs: {{tiny_gen: {{max_gen_toks: 3}}}}
+"""
+
+
+class Server(BaseHTTPRequestHandler):
+    """Answers every completion, and remembers what it was sent."""
+
+    heard: list[str]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.heard.append(f"{self.path}\n{self.headers}\n{body.decode()}")
+        answer = json.dumps({"choices": [{"index": 0, "text": " 4"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    Server.heard = []
+    made = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    Thread(target=made.serve_forever, daemon=True).start()
+    try:
+        yield made
+    finally:
+        made.shutdown()
+
+
+@pytest.fixture
+def config(tiny: Path, tmp_path: Path, server: ThreadingHTTPServer) -> Path:
+    path = tmp_path / "secret.yaml"
+    path.write_text(CONFIG.format(root=tiny, mark=MARK, port=server.server_port))
+    return path
+
+
+def test_secrets_are_no_part_of_a_cell_and_not_lost(config: Path) -> None:
+    planned = cells.plan(load_config(str(config)))
+    assert MARK not in json.dumps([cell.record.written() for cell in planned])
+    text = config.read_text()
+    config.write_text(text.replace(MARK, "another-mark"))
+    again = cells.plan(load_config(str(config)))
+    assert [cell.id for cell in again] == [cell.id for cell in planned]
+    config.write_text(text.replace("max_gen_toks: 4", "max_gen_toks: 5, max_tokens: 5"))
+    other = cells.plan(load_config(str(config)))
+    assert not {cell.id for cell in other} & {cell.id for cell in planned}
+    found = json.dumps([cell.secrets for cell in planned])
+    assert all(f"{MARK}-{number}" in found for number in range(1, 10))
+
+
+@pytest.mark.hf
+@pytest.mark.slow
+def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    start = "from leval_harness.main import main; main()"
+    options = [f"--set=gen_kwargs.api_key={MARK}-10", f"--set=models.tiny.args.token={MARK}-11"]
+    ended = subprocess.run(
+        [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options],
+        env={**os.environ, "HF_TOKEN": f"{MARK}-12", "HTTP_PROXY_PASSWORD": f"{MARK}-13"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert MARK not in ended.stdout + ended.stderr
+    done = {json.loads(path.with_name("cell.json").read_text())["model"]["name"]
+            for path in out.glob("secret/*/done.json")}  # fmt: skip
+    assert "served" in done, ended.stdout + ended.stderr
+    assert "refused" not in done
+    heard = "\n".join(Server.heard)
+    assert all(f"{MARK}-{number}" in heard for number in (5, 6, 7, 10))
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert len(files) > 20
+    assert any(path.name == "index.html" for path in files)
+    assert [path for path in files if MARK.encode() in path.read_bytes()] == []
+    for made in ("table", "page"):
+        where = tmp_path / made
+        more = (
+            ["--format", "csv", "--out", str(where)] if made == "table" else ["--out", str(where)]
+        )
+        command = [sys.executable, "-c", start, made, str(out), *more]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert MARK not in told.stdout + told.stderr
+        written = [where] if where.is_file() else [p for p in where.rglob("*") if p.is_file()]
+        assert written
+        assert [path for path in written if MARK.encode() in path.read_bytes()] == []
