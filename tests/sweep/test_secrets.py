@@ -110,8 +110,8 @@ def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None
             for path in out.glob("secret/*/done.json")}  # fmt: skip
     assert "served" in done, ended.stdout + ended.stderr
     assert "refused" not in done
-    heard = "\n".join(Server.heard)
-    assert all(f"{MARK}-{number}" in heard for number in (5, 6, 7, 10))
+    heard = "\n".join(Server.heard)  # the address has its own authorization
+    assert [number for number in (5, 7, 10) if f"{MARK}-{number}" not in heard] == []
     files = [path for path in out.rglob("*") if path.is_file()]
     assert len(files) > 20
     assert any(path.name == "index.html" for path in files)
