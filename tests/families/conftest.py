@@ -11,12 +11,18 @@ import pytest
 
 HERE = Path(__file__).parent
 
-# Imported by its tests as a module; the name is free in every way of running pytest.
-_spec = importlib.util.spec_from_file_location("families_record", HERE / "record.py")
-assert _spec is not None
-assert _spec.loader is not None
-sys.modules["families_record"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(sys.modules["families_record"])
+
+def _module(name: str) -> None:
+    """Let tests import a file beside this one; the name is free in every way of running pytest."""
+    spec = importlib.util.spec_from_file_location(f"families_{name}", HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[spec.name])
+
+
+_module("record")
+_module("models")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

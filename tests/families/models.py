@@ -8,8 +8,11 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import LENGTH
 from resonance_vllm.hf_build import model_class
 from resonance_vllm.hf_request import by_layer, configs
+from resonance_vllm.hf_rotary import layer_types, text_rotary
+from resonance_vllm.positions import GLOBAL_LAYERS
 
 # Sizes -> the most that is built.
 _MOST = {
@@ -26,6 +29,8 @@ def config_of(folder: Path) -> Any:
     config = AutoConfig.from_pretrained(folder)
     for each in configs(config):
         _shrink(each)
+        if hasattr(each, "initializer_range"):
+            each.initializer_range = 0.2  # positions shall count for the logits
     return config
 
 
@@ -64,36 +69,83 @@ def _cut_layers(config: Any) -> None:
         if isinstance(value, list) and len(value) == config.num_hidden_layers:
             setattr(config, key, value[:count])
     config.num_hidden_layers = count
+    if getattr(config, "num_kv_shared_layers", None):
+        config.num_kv_shared_layers = 0
 
 
-def model_of(config: Any, **keywords: Any) -> Any:
-    """A model with random weights, the same ones for the same sizes."""
+def model_of(config: Any) -> Any:
+    """A float32 model with random weights, the same ones for the same sizes.
+
+    Of a family whose other parts need a package that is not installed, the text model.
+    """
     torch.manual_seed(0)
     config = copy.deepcopy(config)
-    return model_class(config)._from_config(config, dtype=torch.float32, **keywords).eval()
+    try:
+        return model_class(config)._from_config(config, dtype=torch.float32).eval()
+    except ImportError:
+        text = config.get_text_config()
+        return model_class(text)._from_config(text, dtype=torch.float32).eval()
 
 
-def asked(config: Any, rope: dict[str, Any]) -> Any:
-    """The config with `rope` in place of the text model's own scaling, on the global layers."""
-    changed = copy.deepcopy(config)
-    text = changed.get_text_config()
-    shipped = by_layer(text)
-    key = "full_attention" if "full_attention" in shipped else None
-    own = shipped.get(key) or {}
-    kept = {k: v for k, v in own.items() if k not in SCALING}
-    new = {**kept, **rope}
-    text.rope_parameters = new if key is None else {**text.rope_parameters, key: new}
-    return changed
+def output(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Logits, or the hidden states of a model that has none."""
+    with torch.no_grad():
+        found = model(ids)
+    result: torch.Tensor = found.logits if hasattr(found, "logits") else found[0]
+    return result
 
 
 def shipped_of(config: Any) -> dict[str, Any]:
     """The text model's own settings, on the global layers."""
     rope = by_layer(config.get_text_config())
-    return dict(rope.get("full_attention") or rope.get(None) or {})
+    return dict(rope.get(GLOBAL_LAYERS) or rope.get(None) or {})
 
 
-SCALING = {key for method in METHODS.values() if method.stock for key in method.model_fields} - {
+def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
+    """The config with `rope` in place of the text model's own scaling, on the global layers.
+
+    `length` is the trained one, wherever a config has a place for it.
+    """
+    changed = copy.deepcopy(config)
+    text = changed.get_text_config()
+    if length is not None:
+        text.max_position_embeddings = length
+        if getattr(text, LENGTH, None) is not None:
+            setattr(text, LENGTH, length)
+    new = {key: value for key, value in shipped_of(config).items() if key not in SCALING}
+    new |= rope
+    if GLOBAL_LAYERS in by_layer(text):
+        text.rope_parameters = {**text.rope_parameters, GLOBAL_LAYERS: new}
+    else:
+        text.rope_parameters = new
+    return changed
+
+
+def global_rotations(model: Any) -> list[tuple[Any, str, str | None]]:
+    """Rotary modules of the text model, prefix of their attributes and layer type.
+
+    The sliding layers of a model with several rotations aside: they turn as shipped.
+    """
+    return [
+        (module, "" if kind is None else f"{kind}_", kind)
+        for _, module in text_rotary(model)
+        for kind in layer_types(module)
+        if kind in (None, GLOBAL_LAYERS)
+    ]
+
+
+def answers(module: Any, kind: str | None, positions: list[int]) -> list[torch.Tensor]:
+    """cos and sin of a rotary module, real and imaginary part where it is complex."""
+    keywords = {} if kind is None else {"layer_type": kind}
+    answer = module(torch.zeros(1), torch.tensor([positions]), **keywords)
+    if isinstance(answer, torch.Tensor):
+        return [answer.real, answer.imag]
+    return list(answer)
+
+
+SCALING = {key for method in METHODS.values() for key in method.key_names()} - {
     "rope_theta",
     "partial_rotary_factor",
+    LENGTH,  # some model code reads it for itself
 } | {"rope_type", "type"}
 """Keys that say how a model's positions are scaled; others are the model's own."""
