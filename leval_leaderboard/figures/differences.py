@@ -31,7 +31,7 @@ def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> 
     axes.grid(visible=False, axis="y")
     title = f"Difference to {literal(baseline)}"
     axes.set_xlabel(f"{title}, points")
-    axes.set_title(f"{title} at {length_label(entries[0].run.context_length)}", loc="left")
+    axes.set_title(f"{title} at {length_label(entries[0].score.context_length)}", loc="left")
     legend(figure, [axes], "upper right", min(4, len(methods)))
     note = "filled: significant after Holm; lines: intervals at the corrected level"
     sign_entries(figure, f"{entries[0].block} · {note}", entries)

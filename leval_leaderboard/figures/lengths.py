@@ -40,7 +40,7 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     axes.set_xticks(ticks, [length_label(length) for length in ticks])
     axes.minorticks_off()
     axes.set_xlabel("Context length (tokens)")
-    unit = ", %" if score.percent == 100 else ", lower is better"
+    unit = ", %" if score.percent == 100 else ", lower is better" * (not score.higher)
     axes.set_ylabel(score.family.replace("_", " ") + unit)
     if (chance := chance_of(entries)) is not None:
         mark_level(axes, 100 * chance, "chance", x=1, color="#888888")

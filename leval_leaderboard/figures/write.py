@@ -11,8 +11,8 @@ from leval_leaderboard.figures.differences import difference_figure
 from leval_leaderboard.figures.lengths import length_figure
 from leval_leaderboard.figures.rope import rope_figure
 from leval_leaderboard.figures.style import Looks, method_looks, write_figure
+from leval_leaderboard.results.metrics import is_of_nats
 from leval_leaderboard.results.rope_features import RopeFeatures, read_features
-from leval_leaderboard.results.scores import lower_is_better
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.names import length_label, task_label
@@ -60,7 +60,7 @@ def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
     with_length = [entry for entry in entries if entry.length is not None]
     families = grouped(with_length, lambda entry: (entry.block, entry.task, entry.score.family))
     for (block, task, family), curves in families.items():
-        shown = family in SHOWN_PERPLEXITIES or not lower_is_better(family)
+        shown = family in SHOWN_PERPLEXITIES or not is_of_nats(family)
         if shown and len({entry.length for entry in curves}) > 1 and _readable(curves):
             what = family.replace("_", " ")
             title = f"{block}: {task_label(task)}, {what} by context length"
@@ -71,8 +71,8 @@ def _differences(
     entries: Sequence[Entry], baselines: Mapping[str, str], looks: Looks
 ) -> Iterator[Planned]:
     """One for each block and context length whose scores were compared with the baseline."""
-    compared = [e for e in entries if e.difference and not lower_is_better(e.score.metric)]
-    places = grouped(compared, lambda entry: (entry.block, entry.run.context_length))
+    compared = [e for e in entries if e.difference and e.score.percent == 100]
+    places = grouped(compared, lambda entry: (entry.block, entry.score.context_length))
     for (block, length), rivals in places.items():
         if length is not None and _readable(rivals):
             title = f"{block}: difference to {baselines[block]} at {length_label(length)}"

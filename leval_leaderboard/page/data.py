@@ -41,6 +41,8 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
                 "label": plain(column.label),
                 "task": column.task,
                 "lower": column.lower_is_better,
+                "raw": not column.percent,
+                "nats": column.nats,
                 "chance": number(column.chance),
             }
             for column in tasks
@@ -90,6 +92,8 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
     data = plain(" ".join(text for text in (score.source, score.data) if text))
     known = {name: value for name, value in numbers.items() if value is not None}
+    if cell.between and not cell.stderr_text:
+        known["exact"] = 1
     return {**known, "run": score.run, "data": data}
 
 

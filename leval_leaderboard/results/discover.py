@@ -1,6 +1,8 @@
-"""Which evaluations lie below a folder, and in what state each is."""
+"""Which evaluations lie below a folder, and in what state each is; what is left out is named."""
 
+import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,21 +13,29 @@ from leval_leaderboard.results.fields import (
     LONGEST_NAME,
     NewerSchemaError,
     ResultsError,
-    file_in,
     finite,
+    parse_json,
+    read_bytes,
     read_model,
+    refused,
+    typed,
 )
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run, run_of_cell, run_of_results
 
-SKIPPED = {"page", "figures"}
+RESULTS = re.compile(r"(results|out|eval)[_.\w-]*\.json")
+"""Names that lm-eval gives to its results: what bears one of them is a run or a problem."""
+
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
+MOST_NAMED = 5
 
 
-def find_runs(root: Path) -> Iterator[Run]:
-    """Every evaluation below `root`, in a stable order.
+def find_runs(root: Path, warnings: list[str]) -> Iterator[Run]:
+    """Every evaluation below `root`, in a stable order; `warnings` gets what is left out.
 
-    A folder with `cell.json` is one of our cells and is not searched further; elsewhere each
-    `results_*.json` is a run of lm-eval's own. Links that leave `root` are not followed.
+    A folder with `cell.json` is one of our cells and is not searched further; elsewhere each JSON
+    file that holds results of lm-eval is a run. Links to folders are not followed, nor are links
+    out of `root`.
 
     Raises:
         ResultsError: `root` is no folder, or a cell has a newer schema.
@@ -36,15 +46,68 @@ def find_runs(root: Path) -> Iterator[Run]:
         here = Path(folder)
         if CELL in names:
             below.clear()
-            yield _cell(here)
+            yield _cell(here, root)
             continue
-        below[:] = sorted(name for name in below if name not in SKIPPED and name[0] != ".")
-        yield from (_plain(path) for path in _results_files(here, names, root))
+        links = [name for name in sorted(below) if (here / name).is_symlink()]
+        warnings += [f"{here / name}: a link to a folder; not followed" for name in links]
+        below[:] = sorted(name for name in below if name[0] != "." and name not in links)
+        runs = [run for name in sorted(names) for run in _in_file(here, name, root, warnings)]
+        yield from runs
+        _name_unread_samples(here, names, runs, warnings)
 
 
-def _results_files(folder: Path, names: list[str], root: Path) -> list[Path]:
-    of_lm_eval = [n for n in sorted(names) if n.startswith("results_") and n.endswith(".json")]
-    return [path for name in of_lm_eval if (path := file_in(folder, name, root))]
+def samples_file(results: Path, task: str) -> Path | None:
+    """The file with a task's samples that was written together with a results file."""
+    stamp = STAMP.search(results.stem)
+    name = f"samples_{task}_{stamp[0] if stamp else results.stem.removeprefix('results_')}.jsonl"
+    is_plain = Path(name).name == name
+    return results.with_name(name) if is_plain and not refused(results.parent, name) else None
+
+
+def _in_file(folder: Path, name: str, root: Path, warnings: list[str]) -> Iterator[Run]:
+    """The run that a file holds, or why it cannot be read; nothing where it is something else."""
+    path, is_meant = folder / name, RESULTS.fullmatch(name) is not None
+    if not name.endswith(".json") or name.startswith("."):
+        return
+    try:
+        if why := refused(folder, name, root):
+            raise ResultsError(f"{path}: {why}")
+        content = read_bytes(path)
+        if b'"results"' not in content and not is_meant:
+            return
+        parsed = parse_json(content, path)
+        if not is_meant and not _is_of_lm_eval(parsed):
+            return
+        digest = hashlib.sha256(content).hexdigest()
+        yield replace(run_of_results(typed(ResultsFile, parsed, path), path), content=digest)
+    except ResultsError as error:
+        if is_meant:
+            yield _unreadable(path.stem, folder).stopped("malformed", str(error))
+        else:
+            warnings.append(f"{error}; left out")
+
+
+def _is_of_lm_eval(content: dict[str, object]) -> bool:
+    results = content.get("results")
+    return isinstance(results, dict) and any(isinstance(each, dict) for each in results.values())
+
+
+def _name_unread_samples(
+    folder: Path, names: list[str], runs: list[Run], warnings: list[str]
+) -> None:
+    """Say which files of samples belong to none of the results that were found beside them."""
+    logged = sorted(name for name in names if name.endswith(".jsonl"))
+    read = {
+        found.name
+        for run in runs
+        for path in run.results
+        for task in run.tasks
+        if (found := samples_file(path, task))
+    }
+    if unread := [name for name in logged if name not in read]:
+        shown = ", ".join(name[:100] for name in unread[:MOST_NAMED])
+        more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
+        warnings.append(f"{folder}: no results beside {shown}{more}; left out")
 
 
 def _unreadable(run_id: str, folder: Path) -> Run:
@@ -53,17 +116,13 @@ def _unreadable(run_id: str, folder: Path) -> Run:
     return Run(run_id=run_id, folder=folder, status="malformed", model="unreadable", method=method)
 
 
-def _plain(path: Path) -> Run:
-    try:
-        return run_of_results(read_model(ResultsFile, path), path)
-    except ResultsError as error:
-        return _unreadable(path.stem, path.parent).stopped("malformed", str(error))
-
-
-def _cell(folder: Path) -> Run:
+def _cell(folder: Path, root: Path) -> Run:
     """A cell with its status; what is wrong with it becomes its reason."""
     run = _unreadable(folder.name, folder)
     try:
+        for name in (CELL, DONE, FAILED):
+            if os.path.lexists(folder / name) and (why := refused(folder, name, root)):
+                raise ResultsError(f"{folder / name}: {why}")
         run = run_of_cell(read_model(CellRecord, folder / CELL), folder)
         if (folder / DONE).exists():
             return _finished(run)
@@ -83,11 +142,13 @@ def _finished(run: Run) -> Run:
     done = read_model(DoneRecord, where)
     if done.cell_id != run.run_id:
         raise ResultsError(f"{where}: belongs to another cell than cell.json")
-    for name in done.files:
-        if file_in(run.folder, name) is None:
-            raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which is no file in there")
+    run = replace(run, hashes=done.files)
+    run.check_unaltered(run.folder / CELL)
     names = list(done.files) or [path.name for path in run.folder.iterdir()]
-    results = _results_files(run.folder, names, run.folder)
+    for name in names:
+        if (why := refused(run.folder, name)) and (done.files or name.startswith("results_")):
+            raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which {why}")
+    results = [n for n in sorted(names) if n.startswith("results_") and n.endswith(".json")]
     if not results:
         raise ResultsError(f"{where}: the cell is marked done but has no results_*.json")
     counted = {name: finite(value) for name, value in done.telemetry.items()}
@@ -96,6 +157,5 @@ def _finished(run: Run) -> Run:
         status="done",
         seconds=done.seconds,
         telemetry={name: number for name, number in counted.items() if number is not None},
-        results=tuple(results),
-        hashes=done.files,
+        results=tuple(run.folder / name for name in results),
     )

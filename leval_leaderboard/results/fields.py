@@ -1,7 +1,10 @@
 """Reading single fields of untrusted JSON: the right type, a finite number, a file inside."""
 
 import json
-from pathlib import Path
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator
@@ -12,6 +15,8 @@ from leval_leaderboard.layout import SCHEMA_VERSION
 
 LONGEST_NAME = 300
 LARGEST_NUMBER = 1e15
+LARGEST_JSON = 64 * 2**20
+DEEPEST_JSON = 60
 
 
 class ResultsError(UserError):
@@ -51,7 +56,11 @@ def read_model(model: type[Model], path: Path) -> Model:
         NewerSchemaError: a file of ours whose layout is newer than this reader.
         ResultsError: not readable, not JSON, nested too deep, or not what the model says.
     """
-    content = read_json(path)
+    return typed(model, read_json(path), path)
+
+
+def typed(model: type[Model], content: dict[str, Any], path: Path) -> Model:
+    """The same of a file's parsed content."""
     version = content.get("schema_version") if "schema_version" in model.model_fields else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise NewerSchemaError(
@@ -69,15 +78,56 @@ def read_json(path: Path) -> dict[str, Any]:
     """Parse a JSON file whose top level is an object.
 
     Raises:
-        ResultsError: not readable, not JSON, nested too deep, or not an object.
+        ResultsError: not readable, too large, not JSON, nested too deep, or not an object.
     """
+    return parse_json(read_bytes(path), path)
+
+
+def parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    """The same of a file's content; `path` is for the message."""
     try:
-        parsed = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(parsed, dict):
         raise ResultsError(f"{path}: expected an object, found {type(parsed).__name__}")
+    level: list[Any] = [parsed]
+    depth = 0
+    while level:
+        depth += 1
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [x for each in inner for x in each if isinstance(x, dict | list)]
+        if depth > DEEPEST_JSON:
+            raise ResultsError(f"{path}: not readable as JSON (nested more than {depth} deep)")
     return parsed
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading; a pipe or a device would hang, or never end.
+
+    Raises:
+        ResultsError: it is something else, or cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path}: not readable ({error})") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ResultsError(f"{path}: is no regular file; results are not read from it")
+    return open(descriptor, "rb")  # noqa: PTH123
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a regular file of at most `LARGEST_JSON` bytes; errors as in `read_json`."""
+    with open_regular(path) as handle:
+        try:
+            content = handle.read(LARGEST_JSON + 1)
+        except OSError as error:
+            raise ResultsError(f"{path}: not readable ({error})") from error
+    if len(content) > LARGEST_JSON:
+        raise ResultsError(f"{path}: larger than {LARGEST_JSON >> 20} MiB")
+    return content
 
 
 def finite(value: object) -> float | None:
@@ -101,14 +151,22 @@ def pair(value: object) -> tuple[float, float] | None:
 
 
 def file_in(folder: Path, name: str, root: Path | None = None) -> Path | None:
-    """A regular file of a folder by its plain name; None if there is none inside `root`.
+    """A regular file of a folder by its name; None if there is none inside `root`.
 
     `root` is the folder itself where none is given; a link may not leave it.
     """
-    path = folder / name
+    return folder / name if refused(folder, name, root) == "" else None
+
+
+def refused(folder: Path, name: str, root: Path | None = None) -> str:
+    """Why a name is not read as a file of a folder; empty where it is one."""
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
+        return "is no name of a file in there"
     try:
-        real, limit = path.resolve(), (root or folder).resolve()
-        is_inside = Path(name).name == name and real.is_file() and real.is_relative_to(limit)
-    except (OSError, ValueError):  # a text that can be no path
-        is_inside = False
-    return path if is_inside else None
+        real, limit = (folder / name).resolve(), (root or folder).resolve()
+        if not real.is_relative_to(limit):
+            return "is a link that leaves the folder of the results"
+        return "" if real.is_file() else "is no regular file"
+    except (OSError, ValueError, RuntimeError):  # a text that can be no path, links in a ring
+        return "is no regular file"

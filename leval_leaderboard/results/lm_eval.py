@@ -1,15 +1,31 @@
 """lm-eval's results file, read as what others write: typed, and patient with what is in it."""
 
 import hashlib
+import json
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, FiniteFloat
+from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat
 
+from leval_leaderboard.results import settings
 from leval_leaderboard.results.fields import EMPTY_IF_NULL, LENIENT, Object, Outside, finite
+
+LONGEST_ARGUMENTS = 20_000
+_COMMAS = re.compile(r",(?![^{}\[\]]*[}\]])")
+"""Those between arguments: the next bracket behind one inside a value closes."""
 
 Number = Annotated[float | None, BeforeValidator(finite)]
 Text = Annotated[str | None, LENIENT]
 Flag = Annotated[bool | None, LENIENT]
+
+
+def _value(text: str) -> Any:
+    """An argument's value as JSON has it, so that both ways of writing it say the same."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except (ValueError, RecursionError):
+        return text
 
 
 class DocumentsRead(Outside):
@@ -36,14 +52,50 @@ class TaskMetadata(Outside):
     documents: Number = None
     partial: Flag = None
     chance: Number = None
+    skipped_documents: Number = None
     settings: Annotated[dict[str, Any] | None, LENIENT] = None
+    prompt: Annotated[dict[str, Any] | None, LENIENT] = None
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def context_length(self) -> int | None:
+        """The one that the task's questions were fitted to, if it says so."""
+        stated = finite((self.prompt or {}).get("context_length"))
+        return int(stated) if stated and stated > 0 else None
+
+    def deciding(self, arguments: Mapping[str, Any], *, is_ours: bool) -> dict[str, Any]:
+        """What decides numbers; lm-eval puts the model's `arguments` among it."""
+        if self.settings is not None:
+            stated = settings.own_settings(self.settings)
+        elif is_ours:
+            stated = settings.asked_settings(self.model_extra or {})
+        else:
+            stated = settings.without(self.model_extra or {}, settings.METADATA_ASIDE)
+            stated = {name: stated[name] for name in stated if name not in arguments}
+        prompt = self.prompt or {}
+        return stated | {name: prompt[name] for name in settings.PROMPT if name in prompt}
 
 
 class TaskConfig(Outside):
     """A task's configuration."""
 
-    metadata: Annotated[TaskMetadata, EMPTY_IF_NULL] = TaskMetadata()
+    metadata: Annotated[TaskMetadata | None, LENIENT, EMPTY_IF_NULL] = TaskMetadata()
     metric_list: Any = None
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def stated(self) -> TaskMetadata:
+        """The metadata; empty where it is something else."""
+        return self.metadata or TaskMetadata()
+
+    def deciding(self) -> dict[str, Any]:
+        """Every field that decides numbers, under the names that cells have for them."""
+        fields = settings.without(self.model_extra or {}, settings.TASK_ASIDE)
+        if "generation_kwargs" in fields:
+            fields["gen_kwargs"] = fields.pop("generation_kwargs")
+        return fields | ({"metric_list": self.metric_list} if self.metric_list else {})
 
     def aggregation(self, metric: str) -> str:
         """How the task says that a metric is aggregated; empty if it does not."""
@@ -59,16 +111,38 @@ class EvaluationConfig(Outside):
 
     model: Text = None
     model_args: Any = None
+    model_dtype: Text = None
+    model_revision: Text = None
+    model_sha: Text = None
     limit: Number = None
+    max_samples: Number = None
     gen_kwargs: Any = None
-    random_seed: Number = None
+    random_seed: Any = None
+
+    model_config = ConfigDict(extra="allow")
 
     @property
     def arguments(self) -> dict[str, Any]:
         """`model_args`, which lm-eval writes as a mapping or as `key=value,...`."""
-        if isinstance(self.model_args, str):
-            return dict(part.split("=", 1) for part in self.model_args.split(",") if "=" in part)
-        return self.model_args if isinstance(self.model_args, dict) else {}
+        given = self.model_args
+        if isinstance(given, str):
+            parts = (part.partition("=") for part in _COMMAS.split(given[:LONGEST_ARGUMENTS]))
+            given = {name.strip(): _value(text) for name, sign, text in parts if sign}
+        return given if isinstance(given, dict) else {}
+
+    def deciding(self) -> dict[str, Any]:
+        """Everything that decides numbers, under the names that cells have for them."""
+        arguments = self.arguments
+        return {
+            **settings.without(self.model_extra or {}, settings.RUN_ASIDE),
+            "backend": self.model,
+            "dtype": (self.model_dtype or arguments.get("dtype") or "").removeprefix("torch."),
+            "revision": self.model_sha or self.model_revision or arguments.get("revision"),
+            "rope_precision": arguments.get("rope_precision"),
+            "model_args": settings.model_arguments(arguments),
+            "gen_kwargs": self.gen_kwargs,
+            "seed": self.random_seed,
+        }
 
     @property
     def rope(self) -> dict[str, Any]:
@@ -99,7 +173,14 @@ class ResultsFile(Outside):
         dict[str, Annotated[SampleCounts | None, LENIENT]], EMPTY_IF_NULL, Field(alias="n-samples")
     ] = Field({})
     higher_is_better: Object = Field({})
+    shots: Object = Field({}, alias="n-shot")
+    versions: Object = Field({})
     config: Annotated[EvaluationConfig, EMPTY_IF_NULL] = EvaluationConfig()
+    config_general: Annotated[EvaluationConfig | None, LENIENT] = None
+    chat_template_sha: Text = None
+    chat_template: Any = None
+    system_instruction: Any = None
+    fewshot_as_multiturn: Any = None
     model_name: Any = None
     max_length: Any = None
     date: Any = None
@@ -117,7 +198,32 @@ class ResultsFile(Outside):
         return self.configs.get(task, TaskConfig())
 
     @property
-    def versions(self) -> dict[str, str]:
+    def called(self) -> EvaluationConfig:
+        """What the evaluation was called with, under either name for it."""
+        return self.config_general or self.config
+
+    def deciding(self) -> dict[str, Any]:
+        """What decides the numbers of all its tasks."""
+        return {
+            **self.called.deciding(),
+            "chat_template": self.chat_template_sha or self.chat_template,
+            "system_instruction": self.system_instruction,
+            "fewshot_as_multiturn": self.fewshot_as_multiturn or None,
+        }
+
+    def deciding_of(self, task: str, *, is_ours: bool) -> dict[str, Any]:
+        """What decides one task's numbers, beside what holds for all."""
+        config, shots = self.config_of(task), self.shots.get(task)
+        fields = config.deciding()
+        return {
+            **fields,
+            "num_fewshot": fields.get("num_fewshot") if shots is None else shots,
+            "task_version": self.versions.get(task),
+            **config.stated.deciding(self.called.arguments, is_ours=is_ours),
+        }
+
+    @property
+    def packages(self) -> dict[str, str]:
         """Versions of the packages that it names."""
         names = ("lm_eval", "transformers", "git")
         versions = (self.lm_eval_version, self.transformers_version, self.git_hash)

@@ -1,17 +1,17 @@
 """From evaluations on disk to typed scores and samples."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.results.discover import find_runs
-from leval_leaderboard.results.fields import ResultsError, file_in, read_model
+from leval_leaderboard.results.discover import find_runs, samples_file
+from leval_leaderboard.results.fields import ResultsError, read_model
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.samples import Ratios, Samples, read_samples
-from leval_leaderboard.results.scores import Score, frame_of, score_record
-from leval_leaderboard.results.task_scores import task_scores
+from leval_leaderboard.results.scores import FAMILY_OF, Score, frame_of, score_record
+from leval_leaderboard.results.task_scores import figures_of, group_scores, task_scores
 
 
 @dataclass
@@ -28,9 +28,11 @@ class Results:
     warnings: list[str] = field(default_factory=list)
 
     def ratios(self, score: Score) -> Ratios | None:
-        """The questions behind a score; None where they were not logged."""
+        """The questions behind a score; None where they were not logged, or do not give it."""
+        if not score.from_samples:
+            return None
         samples = self.samples.get((score.run, score.task))
-        return samples.ratios(score.metric) if samples else None
+        return samples.ratios(score.metric, score.chosen) if samples else None
 
     def frame(self) -> Any:
         """The scores as a pandas frame, a row each; a missing number is NaN."""
@@ -60,21 +62,38 @@ def load_results(*folders: Path) -> Results:
             run = run.stopped("malformed", str(error))
         results.runs.append(run)
         results.scores += scores or _without_numbers(run, index)
+    results.scores = _in_one_unit(results.scores)
     return results
+
+
+def _in_one_unit(scores: list[Score]) -> list[Score]:
+    """A metric that has a number above 1 anywhere is no share anywhere."""
+    raw = {
+        (score.task, score.metric, score.chosen)
+        for score in scores
+        if score.share is False and score.value is not None
+    }
+    return [
+        replace(score, share=False)
+        if score.share and (score.task, score.metric, score.chosen) in raw
+        else score
+        for score in scores
+    ]
 
 
 def _unique(folders: tuple[Path, ...], warnings: list[str]) -> list[Run]:
     """Every run once."""
     runs: dict[str, Run] = {}
     for folder in folders:
-        for run in find_runs(folder):
+        for run in find_runs(folder, warnings):
             key = f"{run.run_id} {run.folder}" if run.status == "malformed" else run.run_id
+            key = run.content or key
             if key in runs:
                 warnings.append(f"{run.run_id} was found twice; the one created last is used")
             runs[key] = max(runs.get(key, run), run, key=lambda r: (r.status == "done", r.created))
     if not runs:
         raise ResultsError(
-            f"{', '.join(str(f) for f in folders)}: no cell.json and no results_*.json below it"
+            f"{', '.join(str(f) for f in folders)}: no cell.json and no results of lm-eval below it"
         )
     return list(runs.values())
 
@@ -88,7 +107,13 @@ def _in_order(runs: list[Run]) -> list[Run]:
 def _without_numbers(run: Run, index: int) -> list[Score]:
     return [
         Score(
-            run=index, task=task, status=run.status, note=run.reason, partial=run.is_partial(task)
+            run=index,
+            task=task,
+            status=run.status,
+            note=run.reason,
+            partial=run.is_partial(task),
+            context_length=run.context_length,
+            settings=run.settings,
         )
         for task in run.tasks or ("",)
     ]
@@ -108,17 +133,54 @@ def _read_run(
             if task in file.groups or not isinstance(values, dict):
                 continue
             samples = None
-            stamp = path.stem.removeprefix("results_")
-            if where := file_in(path.parent, f"samples_{task}_{stamp}.jsonl"):
+            if where := samples_file(path, task):
                 run.check_unaltered(where)
                 samples = logged[task[:200]] = read_samples(where, codes)
+            if file.group_subtasks.get(task) and not any(figures_of(values)):
+                continue  # a group that has no figure of its own
             scores[task[:200]] = task_scores(run, index, task, file, samples)
+        for group in file.groups:
+            tasks = [name for name in scores if name in _below(group, file) - set(file.groups)]
+            members = [scores[task][0] for task in tasks if scores[task]]
+            scores[group[:200]] = group_scores(group, file, members)
+        _stand_for(scores, file)
         groups = {name for name, members in file.group_subtasks.items() if members}
         known |= groups | set(file.groups) | set(scores)  # a group stands for its members
-    if not scores:
+    if not any(scores.values()):
         raise ResultsError(f"{run.results[-1].name}: no task in 'results'")
     every = [score for of_task in scores.values() for score in of_task]
     # a path stands for the task in its file
     if absent := tuple(task for task in run.tasks if task not in known and "/" not in task):
         every += _without_numbers(run.stopped("malformed", "not in the results", absent), index)
     return every, logged
+
+
+def _stand_for(scores: dict[str, list[Score]], file: ResultsFile) -> None:
+    """A group's figure stands in tables for its tasks, that of the outermost one for groups.
+
+    Our own groups stand for nothing: their tasks are the columns, with an average of them.
+    """
+    for group in file.groups:
+        if not scores.get(group[:200]):
+            continue
+        if group in FAMILY_OF:
+            scores[group[:200]] = [replace(each, primary=False) for each in scores[group[:200]]]
+            continue
+        for name in _below(group, file):
+            scores[name[:200]] = [
+                replace(each, primary=False, group=each.group or group[:200])
+                for each in scores.get(name[:200], ())
+            ]
+
+
+def _below(group: str, file: ResultsFile) -> set[str]:
+    """Names of the tasks and groups in a group, at any depth."""
+    found: set[str] = set()
+    ahead = [group]
+    while ahead:
+        members = file.group_subtasks.get(ahead.pop())
+        listed = members if isinstance(members, list) else []
+        new = {name for name in listed if isinstance(name, str)} - found - {group}
+        found |= new
+        ahead += new
+    return found

@@ -2,24 +2,21 @@
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from leval_leaderboard.cell_record import CellRecord
-from leval_leaderboard.results.fields import LONGEST_NAME, ResultsError, finite
+from leval_leaderboard.results.fields import LONGEST_NAME, ResultsError, finite, open_regular
 from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_leaderboard.results.settings import METHOD, asked_settings, canonical, model_arguments
 from leval_tasks.closed.catalog import TASKS
 
 TELEMETRY = (
     "peak_memory_bytes", "tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique",
 )  # fmt: skip
 """What our backends tell of a whole run."""
-
-TASK_SETTINGS = ("num_docs", "min_questions", "truncation", "stride")
-"""What of a cell's `--metadata` decides the numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +27,8 @@ class Run:
     `reason` says why the others have none. `settings` holds what else decides the numbers (backend,
     dtype, seed, ...), so that runs that differ in it are never shown as one. `place` is its
     place in the config of its sweep, 0 where there is none. `results` are lm-eval's files, newest
-    last; `hashes` the SHA-256 promised for each file's name.
+    last; `content` is the digest of the file of a plain run, which has no id; `hashes` are the
+    SHA-256 promised for each file's name.
     """
 
     run_id: str
@@ -53,6 +51,7 @@ class Run:
     telemetry: Mapping[str, float] = field(default_factory=dict)
     place: int = 0
     results: tuple[Path, ...] = ()
+    content: str = ""
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def stopped(self, status: str, reason: str, tasks: tuple[str, ...] | None = None) -> "Run":
@@ -74,7 +73,7 @@ class Run:
         if path.name not in self.hashes:
             return
         try:
-            with path.open("rb") as content:
+            with open_regular(path) as content:
                 digest = hashlib.file_digest(content, "sha256").hexdigest()
         except OSError as error:
             raise ResultsError(f"{path}: not readable ({error})") from error
@@ -88,15 +87,6 @@ class Run:
         tokens = known.get("tokens_prefilled", 0.0) + known.get("tokens_generated", 0.0)
         seconds = known.get("seconds") or self.seconds
         return tokens / seconds if tokens and seconds else None
-
-
-def _settings(**values: object) -> dict[str, str]:
-    """Settings as short canonical strings; empty ones are left out."""
-    return {
-        name: value[:LONGEST_NAME] if isinstance(value, str) else json.dumps(value, sort_keys=True)
-        for name, value in values.items()
-        if value not in (None, "", {}, [])
-    }
 
 
 def run_of_cell(cell: CellRecord, folder: Path) -> Run:
@@ -115,19 +105,21 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
         limit=cell.limit,
         num_docs=finite(metadata.get("num_docs")),
         baseline=(cell.baseline or "")[:LONGEST_NAME] or None,
-        settings=_settings(
-            backend=model.backend,
-            dtype=model.dtype,
-            revision=model.revision,
-            model_args=model.args,
-            rope=method.rope_parameters,
-            rope_precision=method.rope_precision,
-            **{name: metadata.get(name) for name in TASK_SETTINGS},
-            num_fewshot=cell.num_fewshot,
-            gen_kwargs=cell.gen_kwargs,
-            task_gen_kwargs=cell.task_gen_kwargs,
-            seed=cell.seed,
-            chat_template=chat if isinstance(chat, bool) else None,
+        settings=canonical(
+            {
+                **asked_settings(metadata),
+                "backend": model.backend,
+                "dtype": model.dtype,
+                "revision": model.revision,
+                "model_args": model_arguments(model.args),
+                METHOD: method.rope_parameters,
+                "rope_precision": method.rope_precision,
+                "num_fewshot": cell.num_fewshot,
+                "gen_kwargs": cell.gen_kwargs,
+                "task_gen_kwargs": cell.task_gen_kwargs,
+                "seed": cell.seed,
+                "chat_template": chat,
+            }
         ),
         command=cell.command[:LONGEST_NAME],
         created=cell.created[:LONGEST_NAME],
@@ -148,24 +140,23 @@ def run_of_results(file: ResultsFile, where: Path) -> Run:
     """
     if not file.results:
         raise ResultsError(f"{where}: no 'results'; this is not a results file of lm-eval")
-    config, args, rope = file.config, file.config.arguments, file.config.rope
+    config, args, rope = file.called, file.called.arguments, file.called.rope
     method, factor = str(rope.get("rope_type") or "as shipped"), finite(rope.get("factor"))
-    length = finite(args.get("context_length") or file.max_length)
-    model = file.model_name or args.get("pretrained") or config.model or "model"
+    length = finite(args.get("context_length") or args.get("max_length") or file.max_length)
+    extra = config.model_extra or {}
+    model = file.model_name or extra.get("model_name") or args.get("pretrained") or config.model
     return Run(
         run_id=where.stem,
         folder=where.parent,
         status="done",
-        model=str(model)[:LONGEST_NAME],
+        model=str(model or "model")[:LONGEST_NAME],
         method=(f"{method} x{factor:g}" if factor else method)[:LONGEST_NAME],
         context_length=int(length) if length and length > 0 else None,
         tasks=tuple(name for name in file.results if name not in file.groups),
-        limit=config.limit,
-        settings=_settings(
-            backend=config.model, rope=rope, gen_kwargs=config.gen_kwargs, seed=config.random_seed
-        ),
+        limit=config.limit or config.max_samples,
+        settings=canonical({**file.deciding(), METHOD: rope}),
         created=str(file.date or "")[:40],
-        versions=file.versions,
+        versions=file.packages,
         seconds=file.seconds,
         results=(where,),
     )

@@ -3,22 +3,28 @@
 A samples file repeats whole prompts, so it is read line by line and only numbers are kept.
 """
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from leval_leaderboard.results.fields import ResultsError, finite, pair
+from leval_leaderboard.results.fields import ResultsError, finite, open_regular, pair
 from leval_leaderboard.statistics.clustered import sums_by_cluster
 
 FLAGS = ("unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens")
-NOT_SCORES = {*FLAGS, "right", "wrong"}
+NOT_SCORES = {*FLAGS, "right", "wrong", "failed"}
 MISSING = (math.nan, math.nan)
+LONGEST_LINE = 64 * 2**20
+
+_LOG_LIKELIHOODS = re.compile(r"perplexity|bits_per_|(^|_)ppl$")
+"""Metrics of which lm-eval's own tasks log likelihoods, where ours log nats."""
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int32]
@@ -52,25 +58,40 @@ class Ratios:
 class Samples:
     """The numbers of one task of one run; arrays `[n]`, a place a question.
 
-    `questions` and `clusters` are numbers for names, the same in all runs. `metrics` holds
-    numerators and denominators `[2, n]`, NaN where a question has none, `means` those of `FLAGS`.
-    `bad` counts lines that are not JSON. `path` is the file with the texts.
+    `questions` are numbers for what was asked, by its hash, and `clusters` for documents, the same
+    in all runs. `metrics` holds for each (metric, filter) numerators and denominators `[2, n]`, NaN
+    where a question has none, `means` those of `FLAGS`. `bad` counts lines that are not JSON,
+    `damaged` names metrics with values that are no numbers. `path` is the file with the texts.
     """
 
     path: Path
     questions: Codes
     clusters: Codes
-    metrics: Mapping[str, Floats]
+    metrics: Mapping[tuple[str, str], Floats]
     means: Mapping[str, float]
     bad: int
+    damaged: frozenset[str]
 
-    def ratios(self, metric: str) -> Ratios | None:
-        """A metric of the questions that have it; None if it was not logged."""
-        if metric not in self.metrics:
+    def ratios(self, metric: str, chosen: str | None = None) -> Ratios | None:
+        """A metric of one filter, of the questions that have it; None if it was not logged.
+
+        Without a filter, of the first that has it.
+        """
+        if chosen is None:
+            chosen = next((each for name, each in self.metrics if name == metric), "")
+        if (metric, chosen) not in self.metrics:
             return None
-        ratios = Ratios(self.questions, self.clusters, *self.metrics[metric])
+        ratios = Ratios(self.questions, self.clusters, *self.metrics[metric, chosen])
         known = ~np.isnan(ratios.numerator)
         return ratios if known.all() else ratios.take(known)
+
+
+def in_common(one: Ratios, other: Ratios) -> tuple[Ratios, Ratios]:
+    """Both on the questions that were asked in both, in one order."""
+    if np.array_equal(one.questions, other.questions):
+        return one, other
+    _, left, right = np.intersect1d(one.questions, other.questions, return_indices=True)
+    return one.take(left), other.take(right)
 
 
 def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
@@ -79,13 +100,20 @@ def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
     Raises:
         ResultsError: the file cannot be read.
     """
-    try:
-        with path.open("rb") as lines:
-            for line in lines:
+    with open_regular(path) as lines:
+        try:
+            for line in _lines(lines, path):
                 if line.strip():
                     yield _parsed(line)
-    except OSError as error:
-        raise ResultsError(f"{path}: not readable ({error})") from error
+        except OSError as error:
+            raise ResultsError(f"{path}: not readable ({error})") from error
+
+
+def _lines(handle: BinaryIO, path: Path) -> Iterator[bytes]:
+    while line := handle.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise ResultsError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB")
+        yield line
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -116,12 +144,13 @@ def question_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
     """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
     doc = document_of(row)
     document = doc.get("document_id")
-    if not isinstance(document, str | int) or isinstance(document, bool):
-        number = f"{row.get('doc_id')}"[:300]
+    if "cluster" not in doc or not isinstance(document, str | int) or isinstance(document, bool):
+        name = row.get("doc_id")
+        number = f"{row.get('doc_hash') if name is None else name}"[:300]
         return number, number, number
     question = doc.get("question_id")
     key = f"{document}" if question is None else f"{document}#{question}"
-    return key[:300], f"{document}"[:300], f"{doc.get('cluster', document)}"[:300]
+    return key[:300], f"{document}"[:300], f"{doc['cluster']}"[:300]
 
 
 def gold_of(row: Mapping[str, Any]) -> str | None:
@@ -144,51 +173,108 @@ def responses_of(row: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def read_samples(path: Path, codes: dict[str, int]) -> Samples:
-    """Read the numbers of a samples file; of several filters, the first one's.
+def question_hash(row: Mapping[str, Any]) -> str:
+    """Hash of what was asked: lm-eval's own of prompt and target, else one of all that is logged.
 
-    `codes` numbers the names of questions and documents; new names are added to it.
+    With prompt and target goes the question's name, where a sample has one, else the document.
+    """
+    asked, target = row.get("prompt_hash"), row.get("target_hash")
+    if isinstance(asked, str) and isinstance(target, str):
+        key, document, _ = question_key(row)
+        own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
+        return f"{own} {asked} {target}"[:300]
+    parts = [row.get(name) for name in ("doc", "target", "arguments")]
+    try:
+        text = json.dumps(parts, sort_keys=True)
+    except (RecursionError, ValueError):
+        text = f"{row.get('doc_id')}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class _Columns:
+    """The numbers of the questions of a samples file as they are read, row by row."""
+
+    def __init__(self) -> None:
+        self.place: dict[str, int] = {}
+        self.asked: list[str] = []
+        self.clusters: list[str] = []
+        self.metrics: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self.flags: dict[str, dict[int, float]] = {}
+        self.damaged: set[str] = set()
+
+    def add(self, row: Mapping[str, Any], path: Path) -> None:
+        """A line: one question under one filter."""
+        question, _, cluster = question_key(row)
+        at = self.place.setdefault(question, len(self.place))
+        if at == len(self.asked):
+            self.asked.append(question_hash(row))
+            self.clusters.append(cluster)
+        chosen = str(row.get("filter", ""))
+        for name in logged_metrics(row):
+            if name in NOT_SCORES or name.endswith("_stderr"):
+                continue
+            column = self.metrics.setdefault((name[:100], chosen), [])
+            if len(column) > at:
+                raise ResultsError(f"{path}: the same question occurs twice")
+            column.extend([MISSING] * (at - len(column)))
+            column.append(self._measured(name, row.get(name)))
+        for name in FLAGS:
+            if (number := finite(row.get(name))) is not None:
+                self.flags.setdefault(name, {})[at] = number
+
+    def _measured(self, name: str, value: object) -> tuple[float, float]:
+        number = finite(value)
+        both = pair(value) if number is None else (number, 1.0)
+        if both is None:
+            if value is not None and not _is_empty(value):  # null: not of this question
+                self.damaged.add(name)
+            return MISSING
+        if name.isdecimal() and both[0] < 0:  # RULER's sign of a length that was not asked
+            return MISSING
+        if both[0] < 0 and _LOG_LIKELIHOODS.search(name):
+            return -both[0], both[1]
+        return both
+
+    def samples(self, path: Path, codes: dict[str, int], bad: int) -> Samples:
+        """All of them; what was asked several times gets a number for each time."""
+        times: dict[str, int] = {}
+        for at, asked in enumerate(self.asked):
+            times[asked] = times.get(asked, 0) + 1
+            if times[asked] > 1:
+                self.asked[at] = f"{asked} #{times[asked]}"
+        for column in self.metrics.values():
+            column.extend([MISSING] * (len(self.asked) - len(column)))
+        return Samples(
+            path,
+            _coded(self.asked, codes),
+            _coded(self.clusters, codes),
+            {key: np.array(column).reshape(-1, 2).T.copy() for key, column in self.metrics.items()},
+            {name: sum(each.values()) / len(each) for name, each in self.flags.items()},
+            bad,
+            frozenset(self.damaged),
+        )
+
+
+def _is_empty(value: object) -> bool:
+    """Whether it is a ratio of which nothing was counted."""
+    return isinstance(value, list) and len(value) == 2 and value[1] == 0
+
+
+def read_samples(path: Path, codes: dict[str, int]) -> Samples:
+    """Read the numbers of a samples file, of every filter.
+
+    `codes` numbers questions and documents; new ones are added to it.
 
     Raises:
         ResultsError: the file cannot be read, or a question occurs twice.
     """
-    questions: list[str] = []
-    clusters: list[str] = []
-    metrics: dict[str, list[tuple[float, float]]] = {}
-    flags: dict[str, list[float]] = {}
-    bad = 0
-
-    def lines() -> Iterator[dict[str, Any] | None]:
-        nonlocal bad
-        for row in parsed_lines(path):
-            bad += row is None
-            yield row
-
-    for seen, row in enumerate(rows_of_first_filter(lines())):
-        question, _, cluster = question_key(row)
-        questions.append(question)
-        clusters.append(cluster)
-        for name in logged_metrics(row):
-            if name not in NOT_SCORES and not name.endswith("_stderr"):
-                column = metrics.setdefault(name[:100], [MISSING] * seen)
-                if len(column) == seen:
-                    column.append(_measured(row.get(name)))
-        for column in metrics.values():
-            if len(column) == seen:
-                column.append(MISSING)
-        for name in FLAGS:
-            if (number := finite(row.get(name))) is not None:
-                flags.setdefault(name, []).append(number)
-    if len(set(questions)) != len(questions):
-        raise ResultsError(f"{path}: the same question occurs twice")
-    return Samples(
-        path,
-        _coded(questions, codes),
-        _coded(clusters, codes),
-        {metric: np.array(column).reshape(-1, 2).T.copy() for metric, column in metrics.items()},
-        {name: sum(numbers) / len(numbers) for name, numbers in flags.items()},
-        bad,
-    )
+    columns, bad = _Columns(), 0
+    for row in parsed_lines(path):
+        if row is None:
+            bad += 1
+        else:
+            columns.add(row, path)
+    return columns.samples(path, codes, bad)
 
 
 def _coded(names: list[str], codes: dict[str, int]) -> Codes:
@@ -199,8 +285,3 @@ def logged_metrics(row: Mapping[str, Any]) -> list[str]:
     """Names of the metrics that a sample logs."""
     names = row.get("metrics")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-def _measured(value: object) -> tuple[float, float]:
-    number = finite(value)
-    return (pair(value) or MISSING) if number is None else (number, 1.0)

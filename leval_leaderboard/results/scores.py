@@ -1,11 +1,12 @@
 """One number of one run."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import leval_tasks
+from leval_leaderboard.results.metrics import is_of_nats
 from leval_leaderboard.results.runs import TELEMETRY, Run
 from leval_tasks import metric_names
 
@@ -16,18 +17,21 @@ FAMILY_OF = {
 """Each of our tasks and groups, and its family: `closed`, `perplexity` or `posgen`."""
 
 
-def lower_is_better(metric: str) -> bool:
-    """Whether a metric is a perplexity or a rate of bits."""
-    return "perplexity" in metric or "bits_per_byte" in metric
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """One metric of one task of one run; a run without numbers has one without a metric a task.
 
-    `run` is a place in `Results.runs`, where everything that holds for the whole run stands. Scores
-    are fractions, perplexities as they are, and whatever is not known is None: also the value of
-    what is not `done` (`status` and `note` say why). `primary` numbers are those of the tables.
+    `run` is a place in `Results.runs`, where everything that holds for the whole run stands. Values
+    are as the results file has them; a `share` is shown in percent. What is not known is
+    None: also the value of what is not `done` (`status` and `note` say why), and the direction of a
+    metric. `primary` numbers are those of the tables.
+
+    chosen: the filter, as lm-eval calls what extracts the answer.
+    context_length: tokens that the task's questions were fitted to, else those of the run.
+    settings: what else decides the number; the same object for all metrics of a task.
+    group: the group of tasks whose figure stands for this one in tables.
+    members: of a group's own figure, how many of its tasks were run.
+    from_samples: whether the logged samples give this very number.
 
     n, clusters: questions, and what they are clustered by (documents).
     cut, unparsed: share of the questions whose document was shortened, whose answer was not found.
@@ -42,6 +46,13 @@ class Score:
     run: int
     task: str
     metric: str = ""
+    chosen: str = ""
+    context_length: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    share: bool | None = None
+    group: str = ""
+    members: int = 0
+    from_samples: bool = False
     primary: bool = True
     status: str = "done"
     note: str = ""
@@ -54,7 +65,7 @@ class Score:
     prompt_tokens: float | None = None
     kept_tokens: float | None = None
     chance: float | None = None
-    higher_is_better: bool = True
+    higher_is_better: bool | None = True
     partial: bool = False
     sample: bool = False
     source: str = ""
@@ -73,21 +84,31 @@ class Score:
         return metric_names.split(self.metric)[1]
 
     @property
+    def percent(self) -> float:
+        """What a value is shown times: 100 for a share, else 1."""
+        share = not is_of_nats(self.metric) if self.share is None else self.share
+        return 100.0 if share else 1.0
+
+    @property
+    def higher(self) -> bool:
+        """Whether a higher number is better; of an unknown direction nobody may ask."""
+        return self.higher_is_better is not False
+
+    @property
     def finished(self) -> bool:
         """Whether there is a number."""
         return self.status == "done" and self.value is not None
 
-    @property
-    def percent(self) -> float:
-        """What a score is shown times: 100, and 1 for a perplexity."""
-        return 1.0 if lower_is_better(self.metric) else 100.0
+
+NOT_IN_RECORDS = {"settings", "from_samples", "group", "members", "share"}
 
 
 def score_record(score: Score, run: Run) -> dict[str, Any]:
     """A score and its run as one flat record, as users of Python are handed it."""
-    of_run = ("model", "method", "context_length", "limit", "seconds", "tokens_per_second")
+    of_run = ("model", "method", "limit", "seconds", "tokens_per_second")
+    of_score = (each.name for each in fields(score) if each.name not in NOT_IN_RECORDS)
     return {
-        **asdict(score),
+        **{name: getattr(score, name) for name in of_score},
         **{name: getattr(run, name) for name in of_run},
         **{name: run.telemetry.get(name) for name in TELEMETRY},
         "baseline": run.baseline or "",

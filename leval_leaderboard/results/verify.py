@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from leval_leaderboard.results.fields import finite, pair, read_model
+from leval_leaderboard.results.discover import samples_file
+from leval_leaderboard.results.fields import ResultsError, finite, pair, read_model
 from leval_leaderboard.results.lm_eval import ResultsFile, TaskConfig
 from leval_leaderboard.results.load import Results
+from leval_leaderboard.results.metrics import MEANS, NO_METRIC, NOT_MEASURED, length_of
 from leval_leaderboard.results.samples import (
     document_of,
     gold_of,
@@ -27,9 +29,6 @@ from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metric_names import SIGN
 from leval_tasks.perplexity.metrics import aggregations
 from leval_tasks.statistics import clustered_stderr, linearised_ratio
-
-MEANS = ("acc", "acc_norm", "exact_match")
-"""Metrics that lm-eval averages where a task does not say otherwise."""
 
 Values = Mapping[tuple[str, str], Sequence[Any]]
 """`(filter, metric)` -> value of each question, None where it has none."""
@@ -100,38 +99,64 @@ def verify(results: Results) -> Verification:
         if score.status == "malformed":
             refused.add((score.run, score.task, score.metric))
             outcome.differences.append(f"{where}: {score.note}")
+        elif score.members:
+            continue  # computed again from the figures of its tasks
         elif score.status == "done" and (score.run, score.task) not in results.samples:
             outcome.not_recomputed.append(f"{where}: no samples were logged")
-    files: dict[Path, tuple[int, ResultsFile]] = {}
-    for (index, task), samples in results.samples.items():
-        stamp = samples.path.stem.removeprefix(f"samples_{task}_")
-        path = samples.path.with_name(f"results_{stamp}.json")
-        if path not in files:
-            files[path] = index, read_model(ResultsFile, path)
-        file = files[path][1]
-        config, values = file.config_of(task), _logged_values(samples.path)
-        for metric, chosen, stated in _figures_of(file.results.get(task)):
-            not_computed = stated == NOT_AVAILABLE and (chosen, metric) not in values
-            if not (not_computed or (index, task, metric) in refused):
-                again = partial(_task_figure, task, config, metric, values, chosen, stated)
-                outcome.compare(name(index, task, metric), stated, again)
-        if task in TASKS:
-            _rescore(task, config, samples.path, partial(name, index, task), outcome)
-    for index, file in files.values():
-        for group, members in file.group_subtasks.items():
-            for metric, chosen, stated in _figures_of(file.groups.get(group)):
-                if isinstance(members, list) and members and finite(stated) is not None:
-                    parts = [file.results.get(member) for member in members]
-                    again = partial(_group_figure, f"{metric},{chosen}", parts)
-                    outcome.compare(name(index, group, metric), stated, again)
+    for index, run in enumerate(results.runs):
+        for promised in run.hashes:
+            try:
+                run.check_unaltered(run.folder / promised)
+            except ResultsError as error:
+                outcome.differences.append(f"{name(index, 'every task', 'files')}: {error}")
+        for path in run.results if run.status == "done" else ():
+            file = read_model(ResultsFile, path)
+            for task in file.results:
+                samples = results.samples.get((index, task[:200]))
+                if samples is not None and samples.path == samples_file(path, task):
+                    about = partial(name, index, task)
+                    _verify_task(task, file, samples.path, about, refused, index, outcome)
+            _verify_groups(file, partial(name, index), outcome)
     return outcome
+
+
+def _verify_task(
+    task: str,
+    file: ResultsFile,
+    path: Path,
+    named: Callable[[str], str],
+    refused: Container[tuple[int, str, str]],
+    index: int,
+    outcome: Verification,
+) -> None:
+    config, values = file.config_of(task), _logged_values(path)
+    for metric, chosen, stated in _figures_of(file.results[task]):
+        not_computed = stated == NOT_AVAILABLE and (chosen, metric) not in values
+        if not (not_computed or (index, task, metric) in refused or metric in NO_METRIC):
+            again = partial(_task_figure, task, config, metric, values, chosen, stated)
+            outcome.compare(named(metric), stated, again)
+    if task in TASKS and not any(metric in NO_METRIC for _, metric in values):
+        _rescore(task, config, path, named, outcome)
+
+
+def _verify_groups(
+    file: ResultsFile, named: Callable[[str, str], str], outcome: Verification
+) -> None:
+    for group, members in file.group_subtasks.items():
+        for metric, chosen, stated in _figures_of(file.groups.get(group)):
+            if isinstance(members, list) and members and finite(stated) is not None:
+                parts = [file.results.get(member) for member in members]
+                again = partial(_group_figure, f"{metric},{chosen}", parts)
+                outcome.compare(named(group, metric), stated, again)
 
 
 def _logged_values(path: Path) -> Values:
     values: dict[tuple[str, str], list[Any]] = {}
     for row in filter(None, parsed_lines(path)):
         for name in logged_metrics(row):
-            values.setdefault((str(row.get("filter")), name), []).append(row.get(name))
+            value = row.get(name)
+            asked = length_of(name) is None or value != NOT_MEASURED
+            values.setdefault((str(row.get("filter")), name), []).extend([value] if asked else [])
     return values
 
 
@@ -150,6 +175,8 @@ def _task_figure(
     """What a figure may be; another project's task may aggregate as only its code knows."""
     is_ours = task in FAMILY_OF or SIGN in metric
     measured = metric.removesuffix("_stderr")
+    if length_of(measured) is not None and not values.get((chosen, measured)):
+        return [NOT_MEASURED, NOT_AVAILABLE]  # a length that was not asked
     logged = values.get((chosen, metric))
     if logged is not None:
         possible = _aggregated(metric, logged, is_ours)
@@ -234,7 +261,7 @@ def _rescore(
 ) -> None:
     """Judge the logged answers again with the official rule; every metric that follows must fit."""
     task = TASKS[name]
-    end_of_thinking = (config.metadata.settings or {}).get("end_of_thinking")
+    end_of_thinking = (config.stated.settings or {}).get("end_of_thinking")
     end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
     without = 0
     for row in rows_of_first_filter(parsed_lines(path)):

@@ -56,10 +56,10 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
 
     Where every cluster is one question and the score is 0 or 1, the interval is the exact binomial
     one. Where all scores are 0 or all are 1 the sandwich would claim certainty; the exact interval
-    for one observation a document is given instead.
+    for one observation a document is given instead, and no standard error.
 
     Args:
-        values: one score in 0..1 a question.
+        values: one score a question; an interval of scores in 0..1 stays within.
         clusters: integer cluster labels, same length.
         confidence: of the two-sided interval.
 
@@ -75,11 +75,14 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
     if binary and (groups == n or mean in (0.0, 1.0)):
         successes = int(values.sum()) if groups == n else round(groups * mean)
         low, high = clopper_pearson(successes, groups, confidence)
-        return Estimate(mean, known(stderr), low, high, groups, "exact")
+        spread = None if mean in (0.0, 1.0) else known(stderr)  # which all that is alike hides
+        return Estimate(mean, spread, low, high, groups, "exact")
     if groups < 2:
         return Estimate(mean, None, None, None, groups, "none")
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
-    low, high = max(0.0, mean - half), min(1.0, mean + half)
+    low, high = mean - half, mean + half
+    if ((values >= 0) & (values <= 1)).all():
+        low, high = max(0.0, low), min(1.0, high)
     return Estimate(mean, known(stderr), known(low), known(high), groups, "clustered")
 
 

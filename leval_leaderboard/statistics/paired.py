@@ -125,9 +125,14 @@ def smallest_p(clusters: int) -> float:
 
 
 def compare_scores(
-    method: Floats, baseline: Floats, clusters: Labels, level: float = 0.05
+    method: Floats,
+    baseline: Floats,
+    clusters: Labels,
+    level: float = 0.05,
+    *,
+    higher_is_better: bool = True,
 ) -> Difference:
-    """Compare scores in 0..1 on the same questions, in the same order.
+    """Compare scores on the same questions, in the same order.
 
     Args:
         method: `[n]` scores of the method, n at least 1.
@@ -135,12 +140,14 @@ def compare_scores(
         clusters: `[n]` integer document labels.
         level: of the interval (two-sided) and of the detectable difference; divide it by the number
             of methods for a Holm-corrected family.
+        higher_is_better: whether a positive difference is a win.
     """
     difference = method - baseline
     _, totals, sizes = sums_by_cluster(clusters, difference, np.ones(method.size))
     binary = np.isin(method, (0.0, 1.0)).all() and np.isin(baseline, (0.0, 1.0)).all()
     mcnemar = bool(binary) and totals.size == method.size
-    return _compared(totals, sizes, difference, level, mcnemar=mcnemar)
+    better = difference if higher_is_better else -difference
+    return _compared(totals, sizes, better, level, mcnemar=mcnemar)
 
 
 def compare_perplexities(

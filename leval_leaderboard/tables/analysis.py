@@ -11,9 +11,15 @@ import numpy as np
 
 from leval_border.errors import one_of
 from leval_leaderboard.results import Results
-from leval_leaderboard.results.samples import Ratios
-from leval_leaderboard.results.scores import frame_of, lower_is_better
-from leval_leaderboard.statistics.clustered import Estimate, estimate_mean, estimate_ratio
+from leval_leaderboard.results.metrics import is_of_nats
+from leval_leaderboard.results.samples import Ratios, in_common
+from leval_leaderboard.results.scores import Score, frame_of
+from leval_leaderboard.statistics.clustered import (
+    Estimate,
+    clopper_pearson,
+    estimate_mean,
+    estimate_ratio,
+)
 from leval_leaderboard.statistics.paired import (
     Difference,
     compare_perplexities,
@@ -22,6 +28,7 @@ from leval_leaderboard.statistics.paired import (
 )
 from leval_leaderboard.tables.blocks import block_titles, method_labels
 from leval_leaderboard.tables.entries import CANNOT_TELL, SIGNIFICANT, Entry
+from leval_tasks.metric_names import SIGN
 
 LEVEL = 0.05
 
@@ -82,9 +89,10 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     return dict(groups)
 
 
-def _family(entry: Entry) -> tuple[str, str, str, int | None]:
+def _family(entry: Entry) -> tuple[str, str, str, str, int | None]:
     """What must agree before two numbers are ranked or compared."""
-    return entry.block, entry.task, entry.score.metric, entry.run.context_length
+    score = entry.score
+    return entry.block, entry.task, score.metric, score.chosen, score.context_length
 
 
 def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
@@ -94,10 +102,7 @@ def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
         return entry
     estimate = _estimate(score.metric, ratios) if ratios is not None else None
     if estimate is None:
-        reported = score.stderr is not None and score.stderr >= 0
-        return dataclasses.replace(entry, interval="reported" if reported else "none")
-    if not math.isclose(estimate.value, score.value, rel_tol=1e-6, abs_tol=1e-9):
-        return entry  # an aggregation of another task's own: its standard error stands as reported
+        return _reported(entry)
     return dataclasses.replace(
         entry,
         score=dataclasses.replace(score, stderr=estimate.stderr, clusters=estimate.clusters),
@@ -107,27 +112,48 @@ def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
     )
 
 
+def _reported(entry: Entry) -> Entry:
+    """With lm-eval's own standard error; where it claims certainty, with what is known instead."""
+    score = entry.score
+    if score.stderr is not None and score.stderr > 0:
+        return dataclasses.replace(entry, interval="reported")
+    entry = dataclasses.replace(entry, score=dataclasses.replace(score, stderr=None))
+    if score.percent == 100 and score.value in (0.0, 1.0) and score.n:
+        low, high = clopper_pearson(round(score.value * score.n), score.n)
+        return dataclasses.replace(entry, low=low, high=high, interval="exact")
+    return entry
+
+
 def _estimate(metric: str, ratios: Ratios) -> Estimate | None:
     if not ratios.questions.size:
         return None
-    if not lower_is_better(metric):
+    if not is_of_nats(metric):
         return estimate_mean(ratios.numerator, ratios.clusters) if ratios.are_scores else None
     _, tops, bottoms = ratios.by_cluster()
-    if metric.startswith("bits_per_byte"):
+    if "bits_per_" in metric:
         tops = tops / math.log(2)
     try:
-        return estimate_ratio(tops, bottoms, 1.0 if "perplexity" in metric else None)
+        return estimate_ratio(tops, bottoms, 1.0 if _is_exponential(metric) else None)
     except ValueError:
         return None
 
 
+def _is_exponential(metric: str) -> bool:
+    family = metric.partition(SIGN)[0]
+    return "perplexity" in family or family.endswith("ppl")
+
+
 def _ranked(entries: Sequence[Entry]) -> list[Entry]:
-    """Dense rank within block, task and metric, each length apart: 1 is best."""
+    """Dense rank within block, task and metric, each length apart: 1 is best.
+
+    None where nobody knows which way is better.
+    """
     ranks: dict[int, int] = {}
-    finished = [entry for entry in entries if entry.score.finished]
-    for (_, _, metric, _), rivals in grouped(finished, _family).items():
-        order = sorted({_rounded(each) for each in rivals}, reverse=not lower_is_better(metric))
-        if len(order) > 1:
+    finished = [e for e in entries if e.score.finished and e.score.higher_is_better is not None]
+    for rivals in grouped(finished, _family).values():
+        better = {entry.score.higher for entry in rivals}
+        order = sorted({_rounded(each) for each in rivals}, reverse=better == {True})
+        if len(order) > 1 and len(better) == 1:
             ranks |= {id(entry): order.index(_rounded(entry)) + 1 for entry in rivals}
     return [dataclasses.replace(entry, rank=ranks.get(id(entry))) for entry in entries]
 
@@ -178,7 +204,7 @@ def _differences(family: list[Entry], base: Entry, results: Results) -> dict[int
     differences = {
         id(entry): difference
         for entry, ratios in rivals
-        if (difference := _difference(base.score.metric, ratios, baseline, threshold)) is not None
+        if (difference := _difference(base.score, ratios, baseline, threshold)) is not None
     }
     adjusted = holm([difference.p for difference in differences.values()]).tolist()
     return {
@@ -193,17 +219,21 @@ def _marked(difference: Difference, p_holm: float, threshold: float) -> Differen
     return dataclasses.replace(difference, p_holm=p_holm, threshold=threshold, mark=mark)
 
 
-def _difference(metric: str, method: Ratios, baseline: Ratios, level: float) -> Difference | None:
+def _difference(score: Score, method: Ratios, baseline: Ratios, level: float) -> Difference | None:
     """On the questions that both runs have, in one order; None where they cannot be paired."""
-    if not np.array_equal(method.questions, baseline.questions):
-        _, left, right = np.intersect1d(method.questions, baseline.questions, return_indices=True)
-        method, baseline = method.take(left), baseline.take(right)
-    if not method.questions.size:
+    method, baseline = in_common(method, baseline)
+    if not method.questions.size or score.higher_is_better is None:
         return None
-    if not lower_is_better(metric):
+    if not is_of_nats(score.metric):
         if not (method.are_scores and baseline.are_scores):
             return None
-        return compare_scores(method.numerator, baseline.numerator, baseline.clusters, level)
+        return compare_scores(
+            method.numerator,
+            baseline.numerator,
+            baseline.clusters,
+            level,
+            higher_is_better=score.higher,
+        )
     method = dataclasses.replace(method, clusters=baseline.clusters)
     _, tops, sizes = method.by_cluster()
     _, base_tops, base_sizes = baseline.by_cluster()

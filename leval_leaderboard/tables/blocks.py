@@ -4,15 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from leval_leaderboard.results import Run, Score
-
-BLOCK_SETTINGS = (
-    "backend", "dtype", "revision", "rope_precision", "chat_template", "gen_kwargs", "seed",
-    "task_gen_kwargs", "num_docs", "min_questions", "truncation", "stride", "num_fewshot",
-)  # fmt: skip
-"""Settings that must agree before two runs are ranked against each other."""
+from leval_leaderboard.results.settings import FOLLOW_LENGTH, METHOD, titled
 
 PRECISE_SOFTMAX = ("", "float32", "float64")
 """Precisions that need no mark; empty where a task takes no softmax."""
+
+Labels = Mapping[tuple[str, int], str]
+"""`(setting, run) -> how the run's block says it`; empty where it is unset."""
 
 
 def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
@@ -21,15 +19,14 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
     A setting that differs between tasks alone (perplexity has no generation arguments) sets no runs
     apart that a reader could take for one another.
     """
-    varying = _varying(scores, runs)
+    labels, twins = _labels(scores, runs), _twins(scores, runs)
+    varying = {name: None for name, _ in labels}
     titles = []
     for score in scores:
         run = runs[score.run]
         parts = [run.model]
-        parts += [
-            f"{name.replace('_', ' ')} {run.settings.get(name) or 'unset'}"
-            for name in varying[run.model]
-        ]
+        labelled = twins.get(score.run, score.run)
+        parts += [said for name in varying if (said := labels.get((name, labelled), ""))]
         if score.sample:
             parts.append("bundled sample, not the real documents")
         if score.softmax not in PRECISE_SOFTMAX:
@@ -37,40 +34,57 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
         if score.partial:
             parts.append(f"partial: {partial_text(run)}")
         titles.append(" · ".join(parts))
-    return _split_by_data(scores, titles)
+    return titles
 
 
-def _varying(scores: Iterable[Score], runs: Sequence[Run]) -> Mapping[str, list[str]]:
-    """`model -> settings` that have several values among its runs of one task."""
-    values: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
-    for score in scores:
-        run = runs[score.run]
-        for name in BLOCK_SETTINGS:
-            values[run.model, name].add((score.task, run.settings.get(name, "")))
-    varying: dict[str, list[str]] = defaultdict(list)
-    for (model, name), of_tasks in values.items():
-        if len(of_tasks) > len({task for task, _ in of_tasks}):
-            varying[model].append(name)
-    return varying
+def _labels(scores: Iterable[Score], runs: Sequence[Run]) -> Labels:
+    """What sets runs of a model apart: of each setting, its values in the tasks where it differs.
 
-
-def _split_by_data(scores: Sequence[Score], titles: Sequence[str]) -> list[str]:
-    """Set runs apart that would share a block although they asked about different documents.
-
-    A run's label is made of the tasks in dispute alone, so all its tasks stay in one block.
+    All tasks of a run are labelled alike, so that they stay in one row.
     """
-    asked: dict[tuple[str, str], set[str]] = defaultdict(set)
-    with_data = [(score, title) for score, title in zip(scores, titles, strict=True) if score.data]
-    for score, title in with_data:
-        asked[title, score.task].add(score.data)
-    labels: dict[int, set[str]] = defaultdict(set)
-    for score, title in with_data:
-        if len(asked[title, score.task]) > 1:
-            labels[score.run].add(score.data)
-    return [
-        f"{title} · data {'+'.join(sorted(labels[score.run]))}" if score.run in labels else title
-        for score, title in zip(scores, titles, strict=True)
-    ]
+    values: dict[tuple[object, ...], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    placed = {(score.run, _place(score), score.metric): score for score in scores}
+    names = {name for score in placed.values() for name in score.settings} - {METHOD}
+    for score in placed.values():
+        if score.status != "done":
+            continue
+        for name in names:
+            at = (score.metric, score.context_length) if name in FOLLOW_LENGTH else ()
+            place = (runs[score.run].model, name, (score.task, at))
+            values[place][score.settings.get(name, "")].add(score.run)
+    disputed: dict[tuple[str, int], set[str]] = defaultdict(set)
+    varying: set[tuple[object, str]] = set()
+    for (model, setting, _), of_task in values.items():
+        if len(of_task) > 1:
+            varying.add((model, str(setting)))
+            for text, of_runs in of_task.items():
+                for run in of_runs:
+                    disputed[str(setting), run].add(text)
+    labels = {}
+    for name in sorted({name for _, name in varying}):
+        for score in placed.values():
+            if (runs[score.run].model, name) in varying:
+                texts = disputed.get((name, score.run)) or {score.settings.get(name, "")}
+                said = [titled(name, text) for text in sorted(texts) if text]
+                labels[name, score.run] = " and ".join(said)
+    return labels
+
+
+def _twins(scores: Iterable[Score], runs: Sequence[Run]) -> dict[int, int]:
+    """For a run without numbers one with them that was asked for alike: they share a block."""
+
+    def asked(run: Run) -> tuple[object, ...]:
+        kept = {name: text for name, text in run.settings.items() if name != METHOD}
+        return run.model, tuple(sorted(kept.items()))
+
+    done = {asked(runs[score.run]): score.run for score in scores if score.status == "done"}
+    stopped = {score.run for score in scores if score.status != "done"}
+    finished = set(done.values())
+    return {run: done[asked(runs[run])] for run in stopped - finished if asked(runs[run]) in done}
+
+
+def _place(score: Score) -> tuple[object, ...]:
+    return score.task, score.context_length, score.status
 
 
 def partial_text(run: Run) -> str:
@@ -90,7 +104,8 @@ def method_labels(scores: Sequence[Score], runs: Sequence[Run], blocks: Sequence
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for score, block in zip(scores, blocks, strict=True):
         run = runs[score.run]
-        places[block, run.method, run.context_length, score.task, score.metric].add(score.run)
+        method, length = run.method, score.at or score.context_length
+        places[block, method, length, score.task, score.metric, score.chosen].add(score.run)
     clashing = {run for sharing in places.values() if len(sharing) > 1 for run in sharing}
     return [
         runs[score.run].method + (f" (run {score.run})" if score.run in clashing else "")

@@ -38,12 +38,10 @@ def build_tables(
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)
-    for title, names in (
-        ("PosGen, out-of-distribution accuracy, %", posgen),
-        ("Other tasks, %", sorted(tasks - {*closed, *posgen})),
-    ):
-        if names:
-            tables.append(score_table(title, scores, names, costs, analysis))
+    if posgen:
+        title = "PosGen, out-of-distribution accuracy, %"
+        tables.append(score_table(title, scores, posgen, costs, analysis))
+    tables += _other_tables(scores, sorted(tasks - {*closed, *posgen}), costs, analysis)
     tables += _perplexity_tables([entry for entry in shown if entry.is_perplexity], analysis)
     models = [entry.run.model for entry in analysis.entries]
     tables += published_tables(models, [entry.task for entry in analysis.entries], published)
@@ -51,12 +49,28 @@ def build_tables(
     return tables + ([_problem_table(stopped)] if stopped else [])
 
 
+def _other_tables(
+    scores: Sequence[Entry], tasks: Sequence[str], costs: Sequence[str], analysis: Analysis
+) -> list[Table]:
+    """Tasks of other projects: shares in percent, and every other metric as it stands."""
+    others = [entry for entry in scores if entry.task in tasks]
+    tables = []
+    for title, scale in (
+        ("Other tasks, %", 100),
+        ("Other tasks, each number in the metric's own unit", 1),
+    ):
+        part = [entry for entry in others if entry.score.percent == scale]
+        if any(entry.score.metric for entry in part) or (part and scale == 100):
+            tables.append(score_table(title, part, tasks, costs, analysis))
+    return tables
+
+
 def _length_tables(scores: Sequence[Entry], tasks: Sequence[str]) -> list[Table]:
     """For each task the score by context length, where there are several lengths."""
     tables = []
     for task in tasks:
         part = [entry for entry in scores if entry.task == task]
-        if len({entry.run.context_length for entry in part} - {None}) > 1:
+        if len({entry.score.context_length for entry in part} - {None}) > 1:
             tables.append(_by_length(f"{task_label(task)} by context length, %", part))
     return tables
 
@@ -100,7 +114,7 @@ def _problem_table(stopped: Sequence[Entry]) -> Table:
     """Runs that have no numbers, and why."""
     rows = []
     for entry, *_ in grouped(stopped, lambda e: (e.score.run, e.task, e.score.note)).values():
-        score, length = entry.score, entry.run.context_length
+        score, length = entry.score, entry.score.context_length
         task = task_label(entry.task) or "–"
         texts = (entry.label, length_label(length), task, score.status, score.note)
         rows.append(Row(tuple(map(Cell, texts)), "stopped", entry.label, length))

@@ -42,21 +42,28 @@ COSTS = {
 
 
 def number_cell(entry: Entry | None) -> Cell:
-    """A score in percent or a perplexity, with its standard error; a dash for None."""
+    """A number in its unit, with its standard error; a dash for None."""
     if entry is None:
         return NOTHING
     score = entry.score
     if score.value is None or not score.finished:
         return Cell(f"({score.status})", entry=entry)
-    digits, times = (3, 1.0) if entry.is_perplexity else (2, 100.0)
-    return Cell(
-        f"{times * score.value:.{digits}f}",
-        times * score.value,
-        "" if score.stderr is None else f"{times * score.stderr:.{digits}f}",
-        entry.mark,
-        entry.rank or 0,
-        entry,
-    )
+    value = score.percent * score.value
+    error = "" if score.stderr is None else _number(score.percent * score.stderr, score)
+    known = (entry.mark, entry.rank or 0, entry)
+    return Cell(_number(value, score), value, error, *known, _between(entry))
+
+
+def _number(value: float, score: Score) -> str:
+    return f"{value:.{2 if score.percent == 100 else 3}f}"
+
+
+def _between(entry: Entry) -> str:
+    """The exact interval, which stands alone where all answers are right, or all wrong."""
+    score = entry.score
+    if entry.interval == "exact" and entry.low is not None and entry.high is not None:
+        return f"({score.percent * entry.low:.1f} to {score.percent * entry.high:.1f})"
+    return ""
 
 
 def average_cell(entries: Sequence[Entry | None]) -> Cell:

@@ -10,21 +10,23 @@ from leval_leaderboard.tables.model import Block, Cell, Column, Row, RowKind, Ta
 from leval_leaderboard.tables.published import TABLE_2, TASKS
 
 TEXT = (
-    "origin", "block", "model", "method", "task", "metric", "status", "note", "interval", "mark",
-    "baseline", "source", "data", "python", "softmax", "run_id", "created", "command",
+    "origin", "block", "model", "method", "task", "metric", "filter", "status", "note",
+    "direction", "interval", "mark", "baseline", "source", "data", "python", "softmax", "run_id",
+    "created", "command",
 )  # fmt: skip
 NUMBERS = (
     "context_length", "value", "stderr", "low", "high", "rank", "n", "clusters", "chance", "cut",
     "unparsed", "difference", "diff_low", "diff_high", "p", "p_holm", "smallest_p", "wins", "ties",
     "losses", "detectable", "limit", "seconds", "tokens_per_second", *TELEMETRY,
 )  # fmt: skip
+DIRECTIONS = {True: "higher", False: "lower", None: "unknown"}
 IN_PERCENT = ("value", "stderr", "low", "high", "difference", "diff_low", "diff_high", "detectable")
-COLUMNS = (*TEXT[:6], *NUMBERS, *TEXT[6:])
+COLUMNS = (*TEXT[:7], *NUMBERS, *TEXT[7:])
 NOTES = (
-    "Scores, their errors, intervals, differences and detectable differences are percent; "
-    "chance, cut and unparsed are shares from 0 to 1. For perplexities value, stderr, low and high "
-    "are in the metric's unit; difference, its ends and detectable are nats a token (or a word, "
-    "a byte, a window, as the metric counts).",
+    "Shares of right answers, their errors, intervals, differences and detectable differences are "
+    "percent; chance, cut and unparsed are shares from 0 to 1. Every other metric is as the results "
+    "file has it, its unit being known to its task alone. Of perplexities difference, its ends and "
+    "detectable are nats a token (or a word, a byte, a window, as the metric counts).",
 )
 
 
@@ -51,6 +53,8 @@ def _record(entry: Entry, analysis: Analysis) -> Mapping[str, Any]:
         **shown,
         "origin": "sample" if score.sample else "partial" if score.partial else "ours",
         "method": entry.label,
+        "filter": score.chosen,
+        "direction": DIRECTIONS[score.higher_is_better],
         "baseline": analysis.baselines[entry.block],
         "run_id": entry.run.run_id,
     }

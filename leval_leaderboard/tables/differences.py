@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from leval_border.errors import SettingError, one_of
 from leval_leaderboard.results import Results, ResultsError
-from leval_leaderboard.results.samples import Floats
+from leval_leaderboard.results.samples import Floats, in_common
 from leval_leaderboard.statistics.paired import compare_perplexities
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
@@ -95,7 +96,7 @@ def difference_table(analysis: Analysis, pairs: Sequence[tuple[str, str]]) -> Ta
 
 def _pair_entries(block: list[Entry], method: str, baseline: str) -> list[tuple[Entry, Entry]]:
     """The method's entry and the baseline's of each length and text, shortest length first."""
-    places = grouped(block, lambda e: (e.run.context_length, e.score.metric, e.task))
+    places = grouped(block, lambda e: (e.score.context_length, e.score.metric, e.task))
     labelled = [{entry.label: entry for entry in entries} for entries in places.values()]
     both = [(each[method], each[baseline]) for each in labelled if {method, baseline} <= set(each)]
     return sorted(both, key=lambda pair: _positions(pair[0].score.metric))
@@ -124,16 +125,15 @@ def _paired(method: Entry, baseline: Entry, results: Results) -> Floats:
     sides = [results.ratios(side.score) for side in (method, baseline)]
     if sides[0] is None or sides[1] is None:
         return np.zeros((3, 0))
-    documents, nats, tokens = sides[0].by_cluster()
-    others, base_nats, base_tokens = sides[1].by_cluster()
-    _, left, right = np.intersect1d(documents, others, return_indices=True)
-    left, right = left[tokens[left] > 0], right[tokens[left] > 0]
-    if not np.array_equal(tokens[left], base_tokens[right]):
+    ours, theirs = in_common(sides[0], sides[1])
+    _, nats, tokens = ours.by_cluster()
+    _, base_nats, base_tokens = replace(theirs, clusters=ours.clusters).by_cluster()
+    if not np.array_equal(tokens, base_tokens):
         raise ResultsError(
             f"{method.task}, {method.score.metric}: a document has another number of tokens in "
             "the baseline; compare runs of one tokenizer and the same settings"
         )
-    return np.stack([nats[left], base_nats[right], tokens[left]])
+    return np.stack([nats, base_nats, tokens])[:, tokens > 0]
 
 
 def _row(name: str, task: str, metric: str, part: Floats) -> Row:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from leval_leaderboard.results.runs import Run
-from leval_leaderboard.results.scores import FAMILY_OF, Score, lower_is_better, score_record
+from leval_leaderboard.results.scores import FAMILY_OF, Score, score_record
 from leval_leaderboard.statistics.paired import Difference
 
 SIGNIFICANT, CANNOT_TELL = "*", "?"
@@ -42,7 +42,7 @@ class Entry:
     @property
     def length(self) -> int | None:
         """Context length of the number: the one its metric names, else the run's."""
-        return self.run.context_length if self.score.at is None else self.score.at
+        return self.score.context_length if self.score.at is None else self.score.at
 
     @property
     def mark(self) -> str:
@@ -51,8 +51,8 @@ class Entry:
 
     @property
     def is_perplexity(self) -> bool:
-        """Whether it stands in a table of perplexities."""
-        return lower_is_better(self.score.metric) or FAMILY_OF.get(self.task) == "perplexity"
+        """Whether it is one of our tasks', which have tables of their own."""
+        return FAMILY_OF.get(self.task) == "perplexity"
 
     def record(self) -> dict[str, Any]:
         """Everything known of it, flat; `diff_low` and `diff_high` end the difference."""

@@ -14,7 +14,8 @@ ColumnKind = Literal["name", "length", "task", "average", "more"]
 class Cell:
     """One place of a row: plain text to show, and what is known of it.
 
-    `value` and `stderr_text` are in the unit shown (percent for scores); CSV writes the value.
+    `value` and `stderr_text` are in the unit shown (percent for shares); CSV writes the value.
+    `between` is the interval where no standard error is known.
     `mark` is a short sign explained in the table's notes, `rank` 1 for the best and 0 without
     rivals. `entry` is the score behind a number, or why there is none.
     """
@@ -25,6 +26,12 @@ class Cell:
     mark: str = ""
     rank: int = 0
     entry: Entry | None = None
+    between: str = ""
+
+    @property
+    def spread(self) -> str:
+        """What is known of the number's uncertainty, as it is shown."""
+        return f"± {self.stderr_text}" if self.stderr_text else self.between
 
     @property
     def emphasis(self) -> str:
@@ -46,13 +53,15 @@ def ranked(cells: Sequence[Cell]) -> list[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; numbers are aligned right. A task's says which task, which way and chance."""
+    """A column; numbers are aligned right. A task's says which task, which way, unit and chance."""
 
     label: str
     numeric: bool = True
     kind: ColumnKind = "more"
     task: str = ""
     lower_is_better: bool = False
+    percent: bool = True
+    nats: bool = False
     chance: float | None = None
 
 

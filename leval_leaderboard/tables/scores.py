@@ -1,7 +1,11 @@
 """Tables of scores: a row for each method and context length, a column for each task."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from leval_leaderboard.results.metrics import is_of_nats, length_of
+from leval_leaderboard.results.scores import FAMILY_OF
+from leval_leaderboard.results.task_scores import PRIMARY
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.cells import (
     COSTS,
@@ -35,17 +39,20 @@ def score_table(
     The tasks are columns in this order; the paper's six are averaged if all are there.
     """
     entries = [entry for entry in entries if entry.task in tasks]
-    columns = _columns(entries, tasks)
+    heading = headings(entries)
+    columns = _columns(entries, tasks, heading)
     more = [Column("Cut"), Column("Unparsed"), *(Column(COSTS[name].head) for name in costs)]
 
     def more_cells(line: Sequence[Entry]) -> list[Cell]:
         shares = [share_cell(line, "cut"), share_cell(line, "unparsed")]
         return shares + [cost_cell(line, COSTS[name]) for name in costs]
 
-    blocks = [
-        Block(name, (*_rows(block, columns, more_cells), *_information(block, columns, len(more))))
-        for name, block in grouped(entries, lambda entry: entry.block).items()
-    ]
+    def block_of(name: str, block: Sequence[Entry]) -> Block:
+        rows = _rows(block, columns, heading, more_cells)
+        return Block(name, (*rows, *_information(block, columns, len(more))))
+
+    parts = grouped(entries, lambda entry: entry.block).items()
+    blocks = [block_of(name, block) for name, block in parts]
     average = any(column.kind == "average" for column in columns)
     notes = table_notes(entries, analysis, average)
     return Table(title, (*columns, *more), tuple(blocks), notes)
@@ -54,9 +61,10 @@ def score_table(
 def leaderboard_table(analysis: Analysis) -> Table:
     """Everything on one board: all tasks and perplexities, and the paper's rows of its models."""
     entries = [e for e in analysis.entries if e.score.primary and e.score.family not in HIDDEN]
-    columns = _columns(entries, (*CLOSED, *BESIDE))
+    heading = headings(entries)
+    columns = _columns(entries, (*CLOSED, *BESIDE), heading)
     blocks = [
-        Block(name, tuple(_rows(block, columns)))
+        Block(name, tuple(_rows(block, columns, heading)))
         for name, block in grouped(entries, lambda entry: entry.block).items()
     ]
     models = [entry.run.model for entry in analysis.entries]
@@ -64,15 +72,18 @@ def leaderboard_table(analysis: Analysis) -> Table:
     return Table("Leaderboard", tuple(columns), tuple(blocks), table_notes(entries, analysis))
 
 
-def _columns(entries: Sequence[Entry], tasks: Sequence[str]) -> list[Column]:
+Heading = Callable[[Entry], str]
+
+
+def _columns(entries: Sequence[Entry], tasks: Sequence[str], heading: Heading) -> list[Column]:
     """Method, length, and what entries stand under: some tasks in order, then others as they come.
 
     An average stands behind the paper's six.
     """
     place = {task: at for at, task in enumerate(tasks)}
     columns = [
-        Column(label, True, "task", part[0].task, part[0].score.percent == 1, chance_of(part))
-        for label, part in grouped([e for e in entries if e.task], _heading).items()
+        _column(label, part)
+        for label, part in grouped([e for e in entries if e.task], heading).items()
     ]
     columns.sort(key=lambda column: place.get(column.task, len(place)))
     if set(CLOSED) <= {column.task for column in columns}:
@@ -80,17 +91,56 @@ def _columns(entries: Sequence[Entry], tasks: Sequence[str]) -> list[Column]:
     return [Column("Method", numeric=False, kind="name"), Column("Ctx", kind="length"), *columns]
 
 
-def _heading(entry: Entry) -> str:
-    """What an entry stands under: the task, and of a perplexity which one and its length."""
-    if entry.score.at is None or not entry.is_perplexity:
-        return task_label(entry.task)
-    kind = entry.score.family.split("_")[0]
-    return f"{task_label(entry.task)} {kind} ppl@{length_label(entry.score.at)}"
+def _column(label: str, entries: Sequence[Entry]) -> Column:
+    scores = [entry.score for entry in entries if entry.score.metric]
+    return Column(
+        label,
+        kind="task",
+        task=entries[0].task,
+        lower_is_better=any(score.higher_is_better is False for score in scores),
+        percent=all(score.percent == 100 for score in scores),
+        nats=any(is_of_nats(score.metric) for score in scores),
+        chance=chance_of(entries),
+    )
+
+
+def headings(entries: Sequence[Entry]) -> Heading:
+    """What each entry stands under: the task, and of a perplexity which one and its length.
+
+    Of another project's task the metric and the filter, where it has several, or a metric that does
+    not go without saying. What has no number stands under the first.
+    """
+    measured: dict[str, dict[tuple[str, str], Entry]] = defaultdict(dict)
+    for entry in entries:
+        if entry.score.metric and length_of(entry.score.metric) is None:
+            measured[entry.task].setdefault((entry.score.metric, entry.score.chosen), entry)
+
+    def heading(entry: Entry) -> str:
+        if not entry.score.metric:
+            entry = next(iter(measured[entry.task].values()), entry)
+        score, label = entry.score, task_label(entry.task)
+        if entry.is_perplexity and score.at is not None:
+            return f"{label} {score.family.split('_')[0]} ppl@{length_label(score.at)}"
+        if score.task in FAMILY_OF or not score.metric or length_of(score.metric) is not None:
+            return label
+        metrics = {metric for metric, _ in measured[entry.task]}
+        filters = {chosen for metric, chosen in measured[entry.task] if metric == score.metric}
+        parts = [label]
+        if len(metrics) > 1 or score.metric not in PRIMARY:
+            parts.append(score.metric)
+        if len(filters) > 1:
+            parts.append(f"({score.chosen})")
+        if not score.higher:
+            parts.append("(lower is better)")
+        return " ".join(parts)
+
+    return heading
 
 
 def _rows(
     block: Sequence[Entry],
     columns: Sequence[Column],
+    heading: Heading,
     more_cells: Callable[[Sequence[Entry]], list[Cell]] = lambda line: [],
 ) -> list[Row]:
     """A row for each length, ascending, and method; averages are ranked among those of one length.
@@ -98,10 +148,10 @@ def _rows(
     Under each heading the last entry of a row counts.
     """
     rows = []
-    ordered = sorted(block, key=lambda entry: entry.run.context_length or -1)
-    for length, of_length in grouped(ordered, lambda entry: entry.run.context_length).items():
+    ordered = sorted(block, key=lambda entry: entry.score.context_length or -1)
+    for length, of_length in grouped(ordered, lambda entry: entry.score.context_length).items():
         lines = grouped(of_length, lambda entry: entry.label)
-        by_heading = [{_heading(entry): entry for entry in line} for line in lines.values()]
+        by_heading = [{heading(entry): entry for entry in line} for line in lines.values()]
         six = [[under.get(title) for title in CLOSED.values()] for under in by_heading]
         averages = ranked([average_cell(entries) for entries in six])
         for (label, line), under, average in zip(lines.items(), by_heading, averages, strict=True):

@@ -37,7 +37,8 @@ def test_a_cell_becomes_tidy_rows(tmp_path):
     assert row["cut"] == pytest.approx(0.34)
     assert row["tokens_per_second"] == pytest.approx(102000 / 50)
     samples = results.samples[0, "leval_gsm"]
-    assert set(samples.metrics) == {"exact_match", "exact_match_strict"}
+    names = {("exact_match", "extract"), ("exact_match_strict", "extract")}
+    assert set(samples.metrics) == names
     assert samples.ratios("exact_match").numerator.tolist() == [r["exact_match"] for r in GSM]
     assert results.runs[0].command.endswith("--only ab12")
 

@@ -42,18 +42,18 @@ function counted(n, noun) {
   return n + " " + noun + (n === 1 ? "" : "s");
 }
 function drawFacts(row, column, cell) {
-  const list = make("dl"), digits = column.lower ? 3 : 2, unit = column.lower ? "" : "%";
+  const list = make("dl"), digits = column.raw ? 3 : 2, unit = column.raw ? "" : "%";
   const say = (name, value) => list.append(make("dt", "", name), make("dd", "", value));
   say("Model and setting", row.block);
   say("Value", cell.v.toFixed(digits) + unit + (cell.lo === undefined ? "" : "; 95% interval " + cell.lo.toFixed(digits) + " to " + cell.hi.toFixed(digits)));
-  if (cell.n) say("Asked", counted(cell.n, column.lower ? "sample" : "question") + (cell.g ? ", " + counted(cell.g, "document") : ""));
-  if (column.chance !== null && !column.lower) say("Chance", (100 * column.chance).toFixed(1) + "%");
+  if (cell.n) say("Asked", counted(cell.n, column.nats ? "sample" : "question") + (cell.g ? ", " + counted(cell.g, "document") : ""));
+  if (column.chance !== null && !column.raw) say("Chance", (100 * column.chance).toFixed(1) + "%");
   if (cell.cut !== undefined) say("Cut", cell.cut.toFixed(1) + "% of the questions had their document shortened");
   if (cell.un !== undefined) say("Unparsed", cell.un.toFixed(1) + "% of the answers");
   if (cell.data) say("Documents", cell.data + " (source, and a fingerprint of the files’ SHA-256)");
   const c = comparisonOf(cell, column);
   if (c) {
-    const per = column.lower ? " nats a token" : " points";
+    const per = column.nats ? " nats a token" : column.raw ? "" : " points";
     say("Against " + view.baseline, (c[0] > 0 ? "+" : "") + c[0].toFixed(digits) + per + (c[1] === null ? "" : " (" + c[1].toFixed(digits) + " to " + c[2].toFixed(digits) + ", corrected level)") + "; p " + (c[3] < 0.001 ? "< 0.001" : "= " + c[3].toFixed(3)) + " (Holm)");
     say("Win / tie / loss", c[5] + " / " + c[6] + " / " + c[7]);
     if (c[8] !== null) say("Detectable", "a true difference of about " + c[8] + per + " would be found in 80% of such sets");

@@ -52,8 +52,8 @@ function start() {
   const lengths = unique(board.rows.map((r) => r.ctx)).sort((a, b) => a - b);
   fill(by("context"), [["", "all"], ...lengths.map((n) => [String(n), lengthLabel(n)])]);
   const kinds = [["", "all"]];
-  if (board.columns.some((c) => !c.lower)) kinds.push(["scores", "scores"]);
-  if (board.columns.some((c) => c.lower)) kinds.push(["perplexity", "perplexity"]);
+  if (board.columns.some((c) => !c.nats)) kinds.push(["scores", "scores"]);
+  if (board.columns.some((c) => c.nats)) kinds.push(["perplexity", "perplexity"]);
   board.columns.forEach((c, at) => kinds.push([String(at), c.label]));
   fill(by("tasks"), kinds, kinds.some((k) => k[0] === "scores") ? "scores" : "");
   const usual = Object.values(board.baselines).find((name) => name in board.compare);
@@ -84,7 +84,7 @@ async function loadBaseline() {
 function columnsShown() {
   const chosen = by("tasks").value;
   return LEVAL.board.columns.map((c, at) => ({ ...c, at })).filter((c) =>
-    chosen === "" || (chosen === "scores" ? !c.lower : chosen === "perplexity" ? c.lower : String(c.at) === chosen));
+    chosen === "" || (chosen === "scores" ? !c.nats : chosen === "perplexity" ? c.nats : String(c.at) === chosen));
 }
 function comparisonOf(cell, column) {
   return view.compare && cell && cell.run !== undefined ? view.compare[cell.run + " " + column.label] : undefined;
@@ -130,7 +130,7 @@ function rowsShown(columns) {
 
 function draw() {
   const columns = columnsShown(), rows = rowsShown(columns), table = by("board");
-  const scores = columns.some((c) => !c.lower);
+  const scores = columns.some((c) => !c.nats);
   const average = scores && LEVAL.board.average && by("tasks").value !== "" && by("show").value === "score" && columns.length > 1;
   view.models = new Set(rows.map((row) => row.block)).size > 1;
   table.classList.toggle("one-model", !view.models);
@@ -207,7 +207,7 @@ function drawRow(row, columns, average, scores) {
 function drawCell(row, column) {
   const td = part("td", "cell"), cell = row.cells[column.at];
   if (!cell) { td.textContent = "–"; return td; }
-  const digits = column.lower ? 3 : 2;
+  const digits = column.raw ? 3 : 2;
   if (cell.v === undefined) {
     const why = make("span", "bad", cell.s);
     why.title = cell.why;
@@ -224,6 +224,7 @@ function drawCell(row, column) {
   }
   if (found && found[4]) td.append(make("span", "mark", found[4]));
   if (cell.se !== undefined && by("show").value === "score") td.append(make("small", "", " ± " + cell.se.toFixed(digits)));
+  else if (cell.exact && by("show").value === "score") td.append(make("small", "", " (" + cell.lo.toFixed(1) + " to " + cell.hi.toFixed(1) + ")"));
   return td;
 }
 function cellButton(row, column, text, className) {

@@ -52,5 +52,5 @@ def decorated(cell: Cell, escape: Callable[[str], str], best: str, second: str) 
     body = escape(cell.text)
     if cell.emphasis and body:
         body = (best if cell.emphasis == "best" else second).replace("@", body)
-    spread = f" {escape('± ' + cell.stderr_text)}" if cell.stderr_text else ""
+    spread = f" {escape(cell.spread)}" if cell.spread else ""
     return body + escape(cell.mark) + spread

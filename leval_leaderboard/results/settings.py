@@ -1,0 +1,137 @@
+"""What sets two runs apart: everything that decides their numbers, in short canonical texts.
+
+Whatever a cell, a results file or a task's configuration states decides numbers, unless it is
+listed here with the reason why it does not: a setting that nobody knew of sets runs apart.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from leval_leaderboard.results.fields import LONGEST_NAME
+from leval_tasks.metadata import FAMILIES
+
+METHOD = "rope"
+"""The one setting that is compared and sets nothing apart: it is a row's method."""
+
+FOLLOW_LENGTH = ("min_tokens", "max_length", "questions_asked")
+"""Settings that follow from the context length: they set apart what stands at one length only."""
+
+LENGTHS = ("context_length", "max_length", "max_model_len")
+"""The row or the column of a number, under any of the names of tasks and backends."""
+
+_LAST_BITS = "changes the order of the sums: the last bits of a number"
+_SPEED = "where and how fast it runs"
+_NAMES = "names what the rows and columns are called after"
+
+ARGUMENTS_ASIDE = {
+    **dict.fromkeys(("pretrained", "model", "path"), _NAMES),
+    **dict.fromkeys(LENGTHS, "the row or the column of a number"),
+    "rope_parameters": "the method, which is what is compared",
+    "max_position_embeddings": "follows from the method and the context length",
+    "revision": "a setting of the run, under this name",
+    "dtype": "a setting of the run, under this name",
+    "rope_precision": "a setting of the run, under this name",
+    **dict.fromkeys(("batch_size", "max_batch_size", "max_num_seqs", "max_num_batched_tokens",
+                     "logits_cache", "kv_cache_gib"), _LAST_BITS),
+    **dict.fromkeys(("device", "device_map", "device_map_option", "parallelize", "offload_folder",
+                     "max_memory_per_gpu", "max_cpu_memory", "gpus", "gpu_memory_utilization",
+                     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
+                     "swap_space", "num_concurrent", "max_retries", "timeout", "base_url",
+                     "verify_certificate", "download_dir", "trust_remote_code"), _SPEED),
+}  # fmt: skip
+"""Arguments of a model that set nothing apart, and why."""
+
+RUN_ASIDE = {
+    **dict.fromkeys(("model_name", "model_source", "job_id", "lighteval_sha"), _NAMES),
+    **dict.fromkeys(("model_num_parameters", "model_size"), "follows from the model"),
+    "limit": "partial runs have blocks of their own",
+    "max_samples": "partial runs have blocks of their own",
+    **dict.fromkeys(("batch_size", "batch_sizes", "override_batch_size"), _LAST_BITS),
+    **dict.fromkeys(("device", "use_cache", "no_cache", "start_time", "end_time",
+                     "total_evaluation_time_secondes"), _SPEED),
+    "bootstrap_iters": "of standard errors only",
+    "num_fewshot": "a setting of each task, as it took effect",
+}  # fmt: skip
+"""What else a results file says of a run that sets nothing apart, and why."""
+
+TASK_ASIDE = {
+    **dict.fromkeys(("task", "task_alias", "tag", "group", "group_alias", "alias"), _NAMES),
+    "class": _NAMES,
+    "metadata": "what a task states there is read key by key",
+    "unsafe_code": "a permission",
+    **dict.fromkeys(("should_decontaminate", "doc_to_decontamination_query"),
+                    "of a second figure, which is none of the task's metrics"),
+}  # fmt: skip
+"""Keys of a task's configuration that set nothing apart, and why."""
+
+METADATA_ASIDE = {
+    **dict.fromkeys(("version", "config_source", "num_fewshot"), "read elsewhere in the file"),
+    **dict.fromkeys((*LENGTHS, "max_seq_lengths"), "the row or the column of a number"),
+    **dict.fromkeys(("data", "documents", "documents_in_file", "partial", "chance", "left_out",
+                     "skipped_documents", "tokenizer_name", "softmax", "settings", "prompt"),
+                    "what a task of ours found; read by the names of its fields"),
+}  # fmt: skip
+"""Keys of a task's metadata that set nothing apart, and why."""
+
+PROMPT = ("frame", "system_role", "answer_prefix")
+"""What a closed-ended task states of how it asked."""
+
+OWN = frozenset(name for family in FAMILIES for name in family.decides_numbers()) - set(LENGTHS)
+"""Settings of our own tasks that decide numbers, as their families say."""
+
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+_LONGEST_TEXT = 60
+
+
+def canonical(values: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as texts; empty ones are left out, a long one ends in its digest."""
+    known = {name: value for name, value in values.items() if value not in (None, "", {}, [])}
+    return {name[:LONGEST_NAME]: _text(value) for name, value in known.items()}
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    text = _ADDRESS.sub("0x", text)  # of a Python function, another one in each process
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 12]}… #{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def titled(name: str, text: str) -> str:
+    """A setting in a block's title: long values by their digest, nothing where it is unset."""
+    shown = text if len(text) <= _LONGEST_TEXT else f"#{_digest(text)}"
+    return f"{name.replace('_', ' ')} {shown}" if text else ""
+
+
+def without(values: Mapping[str, Any], aside: Mapping[str, str]) -> dict[str, Any]:
+    """What is left of some keys and values when those with a reason are put aside."""
+    return {name: value for name, value in values.items() if name not in aside}
+
+
+def model_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a model that decide numbers."""
+    kept = without(arguments, ARGUMENTS_ASIDE)
+    overrides = kept.get("hf_overrides")
+    if isinstance(overrides, Mapping):  # vLLM's way of giving the same
+        kept["hf_overrides"] = without(overrides, ARGUMENTS_ASIDE)
+    return {name: value for name, value in kept.items() if value not in (None, "", {}, [])}
+
+
+def asked_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of our tasks in `--metadata`; those of a family's own key win."""
+    settings = dict(metadata)
+    for family in FAMILIES:
+        if family.group and isinstance(given := metadata.get(family.group), Mapping):
+            settings |= given
+    return own_settings({name: value for name, value in settings.items() if name in OWN})
+
+
+def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a task of ours recorded them; its seed is not that of the run."""
+    kept = without(settings, dict.fromkeys(LENGTHS, ""))
+    return {"task_seed" if name == "seed" else name: value for name, value in kept.items()}
