@@ -1,6 +1,5 @@
 """Reading single fields of untrusted JSON: the right type, a finite number, a file inside."""
 
-import json
 import os
 import stat
 from io import BufferedReader
@@ -9,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator
 
+from leval_border import json_texts
 from leval_border.errors import UserError, shown
 from leval_border.settings import read
 from leval_leaderboard.layout import SCHEMA_VERSION
@@ -85,10 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def parse_json(content: bytes, path: Path) -> dict[str, Any]:
     """The same of a file's content; `path` is for the message."""
-    try:
-        parsed = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ResultsError(f"{path}: not readable as JSON ({error})") from error
+    parsed = json_texts.parse_json(content, f"{path}", ResultsError)
     if not isinstance(parsed, dict):
         raise ResultsError(f"{path}: expected an object, found {type(parsed).__name__}")
     level: list[Any] = [parsed]
@@ -98,7 +95,7 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
         inner = [each.values() if isinstance(each, dict) else each for each in level]
         level = [x for each in inner for x in each if isinstance(x, dict | list)]
         if depth > DEEPEST_JSON:
-            raise ResultsError(f"{path}: not readable as JSON (nested more than {depth} deep)")
+            raise ResultsError(f"{path}: nested more than {DEEPEST_JSON} deep; no results are")
     return parsed
 
 

@@ -24,9 +24,9 @@ IN_PERCENT = ("value", "stderr", "low", "high", "difference", "diff_low", "diff_
 COLUMNS = (*TEXT[:7], *NUMBERS, *TEXT[7:])
 NOTES = (
     "Shares of right answers, their errors, intervals, differences and detectable differences are "
-    "percent; chance, cut and unparsed are shares from 0 to 1. Every other metric is as the results "
-    "file has it, its unit being known to its task alone. Of perplexities difference, its ends and "
-    "detectable are nats a token (or a word, a byte, a window, as the metric counts).",
+    "percent; chance, cut and unparsed are shares from 0 to 1. Every other metric is as the "
+    "results file has it, its unit being known to its task alone. Of perplexities difference, its "
+    "ends and detectable are nats a token (or a word, a byte, a window, as the metric counts).",
 )
 
 
