@@ -142,7 +142,8 @@ def _run(
                 with display(stock.pending, done, stock.pace(folder), folder) as progress:
                     outcomes = runner.run_pending(stock, folder, resume, executor, progress)
             finished = stock.finished or any(each.ok for each in outcomes)
-            reported = _report(folder) if finished else True
+            with runner.one_at_a_time(folder):
+                reported = _report(folder) if finished else True
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {resume}", err=True)
         return 130

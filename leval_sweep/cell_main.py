@@ -8,17 +8,16 @@ of failure it was, the last line of the log why.
 
 import contextlib
 import ctypes
-import fcntl
 import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from leval_border import secrets
+from leval_border.locks import lock
 from leval_leaderboard.cell_record import CellRecord, DoneRecord, read_record
 from leval_leaderboard.layout import CELL, PARTIAL, SCHEMA_VERSION
 from leval_sweep.cell_files import DISK_ERRORS, clear_attempt, publish
@@ -35,6 +34,8 @@ REASON_MARK = "leval-harness cell failed: "
 OOM_TYPES = ("OutOfMemoryError", "MemoryError")
 OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _PR_SET_PDEATHSIG = 1
+PATIENCE_SECONDS = 30.0
+"""For a dying process of an earlier sweep to let go of the cell."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -53,22 +54,6 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def cell_lock(folder: Path, patience: float = 30.0) -> Iterator[None]:
-    """Hold the folder alone; a dying process of an earlier sweep gets `patience` seconds to go."""
-    until = time.monotonic() + patience
-    with (folder / ".lock").open("w") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise CellError(f"{folder} is being computed by another process") from None
-                time.sleep(0.1)
-        yield
-
-
 def run(folder: Path) -> None:
     """Compute the cell in `folder` from nothing and publish it."""
     cell = read_record(CellRecord, folder / CELL)
@@ -78,7 +63,7 @@ def run(folder: Path) -> None:
     whole = CellRecord.model_validate(secrets.joined(cell.written(), kept))
     os.environ.pop(secrets.VARIABLE, None)  # what the cell starts has no need of them
     started = time.monotonic()
-    with cell_lock(folder):
+    with lock(folder / ".lock", patience=PATIENCE_SECONDS):
         clear_attempt(folder)
         partial = folder / f"{PARTIAL}-{os.getpid()}"
         partial.mkdir()

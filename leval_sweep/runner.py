@@ -1,14 +1,12 @@
 """A whole sweep on one results folder: what is done stays, the rest is run, failures are told."""
 
 import contextlib
-import fcntl
-import os
-import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from leval_border.files import read_object
+from leval_border.locks import LockedError, is_locked, lock
 from leval_leaderboard.cell_record import FailedRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, SUPERSEDED
 from leval_sweep.cell_files import relabel, why_not_done
@@ -20,6 +18,7 @@ from leval_sweep.launch import CellOutcome
 from leval_sweep.progress import Progress
 
 LOCK = ".lock"
+TURN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -52,37 +51,39 @@ class Stock:
 def sweep_lock(folder: Path, shard: tuple[int, int] | None = None) -> Iterator[None]:
     """Hold a sweep's folder: alone, or one of its shards beside the other shards.
 
-    The kernel releases the lock with the process, however that ends.
-
     Raises:
         SweepLockedError: another sweep works on this folder or shard.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
-        whole = fcntl.LOCK_EX if shard is None else fcntl.LOCK_SH
-        _lock(held, folder / LOCK, whole)
-        if shard is not None:
-            _lock(held, folder / f"{LOCK}-{shard[0]}-of-{shard[1]}", fcntl.LOCK_EX)
+        try:
+            held.enter_context(lock(folder / LOCK, shared=shard is not None))
+            if shard is not None:
+                # others may just be looking whether it is held
+                held.enter_context(lock(_shard_lock(folder, shard), patience=1.0))
+        except LockedError as who:
+            raise SweepLockedError(
+                f"another sweep works on {folder} ({who}); wait for it, end it, or choose another "
+                "--out"
+            ) from None
         yield
 
 
-def _lock(held: contextlib.ExitStack, path: Path, mode: int) -> None:
-    handle = held.enter_context(path.open("a+"))
-    try:
-        fcntl.flock(handle, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.seek(0)
-        who = handle.read().strip()
-        raise SweepLockedError(
-            f"another sweep works on {path.parent}{f' ({who})' if who else ''}; wait for it, end "
-            "it, or choose another --out"
-        ) from None
-    if mode == fcntl.LOCK_EX:
-        # only a hint for whoever is refused: on a full disk the lock holds without it
-        with contextlib.suppress(OSError):
-            handle.truncate(0)
-            handle.write(f"process {os.getpid()} on {platform.node()}")
-            handle.flush()
+def _shard_lock(folder: Path, shard: tuple[int, int]) -> Path:
+    return folder / f"{LOCK}-{shard[0]}-of-{shard[1]}"
+
+
+def _others_run(folder: Path, shard: tuple[int, int]) -> bool:
+    """Whether another shard works on a folder, perhaps for another config."""
+    mine = _shard_lock(folder, shard)
+    return any(path != mine and is_locked(path) for path in folder.glob(f"{LOCK}-*-of-*"))
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """What shards do one after the other: taking stock, and writing tables and page."""
+    with lock(folder / f"{LOCK}-turn", patience=TURN_SECONDS):
+        yield
 
 
 def shard_of(cells: list[PlannedCell], shard: tuple[int, int] | None) -> list[PlannedCell]:
@@ -95,11 +96,8 @@ def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
 
     Two versions of one row would stand in the table otherwise.
     """
-    wanted = {cell.id for cell in plan}
+    wanted = take_back(folder, plan)
     attic = folder / SUPERSEDED
-    for ident in wanted:
-        if (attic / ident).is_dir() and not (folder / ident).exists():
-            (attic / ident).replace(folder / ident)
     moved = 0
     for path in sorted(folder.iterdir()):
         is_cell = (read_object(path / CELL) or {}).get("cell_id") == path.name
@@ -110,6 +108,15 @@ def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
     return moved
 
 
+def take_back(folder: Path, plan: list[PlannedCell]) -> set[str]:
+    """Fetch cells that a plan wants from those that were set aside; the ids that it wants."""
+    wanted = {cell.id for cell in plan}
+    for ident in wanted:
+        if (folder / SUPERSEDED / ident).is_dir() and not (folder / ident).exists():
+            (folder / SUPERSEDED / ident).replace(folder / ident)
+    return wanted
+
+
 def take_stock(
     folder: Path,
     plan: list[PlannedCell],
@@ -118,10 +125,26 @@ def take_stock(
 ) -> Stock:
     """Find out what of a plan, or of one shard of it, is done.
 
-    Finished cells get today's labels; cells in the folder that the plan lacks are set aside.
+    Finished cells get today's labels; cells in the folder that the plan lacks are set aside, unless
+    other shards work there, whose config may be another one.
     """
     stock = Stock()
-    if moved := set_aside(folder, plan):
+    folder.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(folder):
+        _sort(stock, folder, plan, retry_failed, shard)
+    return stock
+
+
+def _sort(
+    stock: Stock,
+    folder: Path,
+    plan: list[PlannedCell],
+    retry_failed: bool,
+    shard: tuple[int, int] | None,
+) -> None:
+    if shard is not None and _others_run(folder, shard):
+        take_back(folder, plan)
+    elif moved := set_aside(folder, plan):
         attic = folder / SUPERSEDED
         stock.notes.append(f"{moved} cells of an earlier config put aside in {attic}")
     for cell in shard_of(plan, shard):
@@ -136,7 +159,6 @@ def take_stock(
             stock.skipped.append(cell)
         else:
             stock.pending.append(cell)
-    return stock
 
 
 def run_pending(

@@ -1,6 +1,9 @@
 """Write the page's folder."""
 
+import contextlib
+import errno
 import shutil
+import tempfile
 from pathlib import Path
 
 from leval_border.errors import UserError
@@ -13,24 +16,38 @@ from leval_leaderboard.tables.escape import plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
+INDEX = "index.html"
+NEW = ".new-"
+FOLDERS = ("data", "figures")
+ATTEMPTS = 20
 TITLE = "Long-context leaderboard"
 
 
 def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
     """Write a static folder that opens from disk and from any web server.
 
-    An earlier page in `out` is replaced.
+    It is made beside an earlier page in `out`, whose parts are then replaced by renaming: a reader
+    finds a whole page at any time, and of several writers the last one wins.
 
     Returns:
-        Path of `index.html`, which is written last.
+        Path of `index.html`, which is put there last.
 
     Raises:
         UserError: `out` holds something that is not a page of ours.
         OSError: it cannot be written.
     """
+    _refuse_what_is_no_page(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=NEW) as scratch:
+        _make(analysis, Path(scratch), title)
+        _publish(Path(scratch), out)
+    return out / INDEX
+
+
+def _make(analysis: Analysis, out: Path, title: str) -> None:
     from jinja2 import Environment, FileSystemLoader
 
-    _make_room(out)
+    (out / MARKER).write_text("Written by leval-harness page; replaced when it is run again.\n")
     data = out / "data"
     data.mkdir()
     board = leaderboard(leaderboard_table(analysis), analysis)
@@ -53,20 +70,37 @@ def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
         figures=figures,
         **{flag: any(row.get(flag) for row in board["rows"]) for flag in flags},
     )
-    index = out / "index.html"
-    write_text(index, html)
-    return index
+    write_text(out / INDEX, html)
 
 
-def _make_room(out: Path) -> None:
-    """Remove an earlier page, and nothing that is not one."""
-    if out.exists() and any(out.iterdir()):
-        if not (out / MARKER).is_file():
-            raise UserError(
-                f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
-            )
-        for name in ("data", "figures"):
-            shutil.rmtree(out / name, ignore_errors=True)
-        (out / "index.html").unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARKER).write_text("Written by leval-harness page; replaced when it is run again.\n")
+def _refuse_what_is_no_page(out: Path) -> None:
+    others = out.iterdir() if out.exists() else ()
+    if any(not path.name.startswith(NEW) for path in others) and not (out / MARKER).is_file():
+        raise UserError(
+            f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
+        )
+
+
+def _publish(made: Path, out: Path) -> None:
+    """Put the parts of a page into place; what else lies in `out` stays."""
+    (made / MARKER).replace(out / MARKER)
+    for name in FOLDERS:
+        _exchange(made, out, name)
+    for path in sorted(made.iterdir(), key=lambda path: path.name == INDEX):
+        if path.is_file():
+            path.replace(out / path.name)
+
+
+def _exchange(made: Path, out: Path, name: str) -> None:
+    for attempt in range(ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            (out / name).rename(made / f".{name}-{attempt}")
+        if not (made / name).exists():
+            return
+        try:
+            (made / name).rename(out / name)
+            return
+        except OSError as error:  # another writer put its own there in between
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    raise OSError(errno.EBUSY, "others write pages there all the time", str(out))

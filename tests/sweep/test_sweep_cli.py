@@ -1,13 +1,18 @@
 """The command: exit codes, dry runs, shards and locks, without running a model."""
 
+import errno
+import fcntl
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from leval_border.errors import UserError
 from leval_border.files import write_json
 from leval_harness.main import main
 from leval_harness.sweep import command
@@ -184,3 +189,64 @@ def test_foreign_folders_are_left_where_they_are(config: Path, tmp_path: Path) -
     assert runner.set_aside(tmp_path, cells) == 1
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} >= {"notes", "page"}
     assert (tmp_path / ".superseded" / old.name / "cell.json").exists()
+
+
+def old_cells(folder: Path, number: int) -> list[str]:
+    """Cells of an earlier config."""
+    names = [f"{i:016x}" for i in range(number)]
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "cell.json").write_text(json.dumps({"cell_id": name}))
+    return names
+
+
+def test_shards_that_start_together_on_thousands_of_old_cells(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    names = old_cells(folder, 2000)
+    cells = plan(load_config(str(config)))
+    began = Barrier(4)
+
+    def shard(number: int) -> int:
+        with runner.sweep_lock(folder, (number, 4)):
+            began.wait()
+            stock = runner.take_stock(folder, cells, shard=(number, 4))
+            began.wait()
+            return len(stock.pending)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(shard, range(1, 5))) == len(cells)
+    assert all((folder / name).is_dir() for name in names), "others worked there"
+    with runner.sweep_lock(folder, (1, 4)):
+        runner.take_stock(folder, cells, shard=(1, 4))
+    assert not any((folder / name).exists() for name in names), "the last one tidies up"
+
+
+def test_a_shard_with_an_edited_config_leaves_the_cells_of_others(
+    config: Path, tmp_path: Path
+) -> None:
+    ours = plan(load_config(str(config)))
+    theirs = plan(load_config(str(config), ["seed=7"]))
+    with runner.sweep_lock(tmp_path, (1, 2)):
+        runner.take_stock(tmp_path, ours, shard=(1, 2))
+        failed(tmp_path, ours[0])
+        write_json(tmp_path / ours[0].id / "cell.json", {"cell_id": ours[0].id})
+        with runner.sweep_lock(tmp_path, (2, 2)):
+            runner.take_stock(tmp_path, theirs, shard=(2, 2))
+        assert (tmp_path / ours[0].id).is_dir()
+    with runner.sweep_lock(tmp_path):
+        runner.take_stock(tmp_path, theirs)
+    assert (tmp_path / ".superseded" / ours[0].id).is_dir()
+
+
+def test_a_file_system_without_locks_is_named(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(UserError, match=r"file system without file locks \(No locks available\)"),
+        runner.sweep_lock(tmp_path / "x"),
+    ):
+        pass

@@ -1,0 +1,67 @@
+"""Files that one process holds, or several share; the kernel lets go of them with the process."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from leval_border.errors import UserError
+
+_WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+class LockedError(UserError):
+    """Another process holds the file; the message says which, as far as it is known."""
+
+
+@contextlib.contextmanager
+def lock(path: Path, shared: bool = False, patience: float = 0.0) -> Iterator[None]:
+    """Hold `path` alone, or beside others that share it, for as long as this lasts.
+
+    Raises:
+        LockedError: somebody else has it, and still had it after `patience` seconds.
+        UserError: the file system has no locks.
+    """
+    until = time.monotonic() + patience
+    with path.open("a+") as handle:
+        while not _taken(handle.fileno(), path, shared):
+            if time.monotonic() >= until:
+                handle.seek(0)
+                raise LockedError(handle.read(200).strip() or "another process")
+            time.sleep(0.1)
+        if not shared:
+            # only a hint for whoever is refused: on a full disk the lock holds without it
+            with contextlib.suppress(OSError):
+                handle.truncate(0)
+                handle.write(f"process {os.getpid()} on {platform.node()}")
+                handle.flush()
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the file."""
+    try:
+        with lock(path, shared=True):
+            return False
+    except LockedError:
+        return True
+
+
+def _taken(descriptor: int, path: Path, shared: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _WITHOUT_LOCKS:
+            raise
+        raise UserError(
+            f"{path.parent} is on a file system without file locks ({error.strerror}): two runs "
+            "there would write over each other. Choose a folder elsewhere, or have it mounted with "
+            "locks (Lustre: -o flock)"
+        ) from None
+    return True
