@@ -7,7 +7,7 @@ does not tell, the run's settings (a task's metadata) and the checkpoint's own f
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from leval_border.json_texts import parse_json
@@ -83,10 +83,14 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Tokens of prompt and answer together, and the setting or file that decided it."""
+    """Tokens of prompt and answer together, and the setting or file that decided it.
+
+    `limit` is what the run's model reads without cutting it, None where nothing says.
+    """
 
     length: int
     origin: str
+    limit: int | None = field(default=None, compare=False)
 
 
 def resolve_context(settings: Mapping[str, Any]) -> Context:
@@ -103,9 +107,10 @@ def resolve_context(settings: Mapping[str, Any]) -> Context:
     else:
         length, origin = asked.length or reach.known, reach.origin
     reach.check(length, origin)
-    if reach.limit is not None:
-        length = min(length, reach.limit - reach.kept_back)
-    return Context(length, origin)
+    if reach.limit is None:
+        return Context(length, origin)
+    limit = reach.limit - reach.kept_back
+    return Context(min(length, limit), origin, limit)
 
 
 def find_reach(settings: Mapping[str, Any]) -> Reach:

@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from leval_border.errors import SettingError, UserError, not_allowed, shown
+from leval_border.errors import SettingError, UserError, hint, not_allowed, shown
 from leval_border.settings import Settings, field_names, read
+from leval_tasks.closed.frames import FRAME_NAMES
 
 Mode = Literal["sliding", "truncate", "last", "disjoint"]
 Subtask = Literal["recursive", "cot", "semi_recursive"]
@@ -91,6 +92,8 @@ class ClosedSettings(TaskSettings):
         min_questions: with `num_docs`, take further documents until there are so many questions.
         end_of_thinking: what a reasoning model writes before its answer; empty keeps everything.
         answer_prefix: who begins with `Answer:` in a chat prompt.
+        frame: whose prompt is written, see `leval_tasks.closed.frames`; None is the model's chat
+            template where one is applied, else Llama-2's.
     """
 
     data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
@@ -101,6 +104,14 @@ class ClosedSettings(TaskSettings):
     min_questions: OptionalCount = None
     end_of_thinking: str = "</think>"
     answer_prefix: Literal["assistant", "user"] = "assistant"
+    frame: str | None = None
+
+    @field_validator("frame")
+    @classmethod
+    def _known_frame(cls, value: str | None) -> str | None:
+        if value is not None and value not in FRAME_NAMES:
+            raise ValueError(f"{shown(value)} is not allowed{hint(value, FRAME_NAMES)}")
+        return value
 
     @field_validator("truncation", mode="before")
     @classmethod
@@ -127,11 +138,15 @@ def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
     """Tokens to generate; 512 where lm-eval's generation arguments do not say.
 
     Raises:
-        SettingError: not a positive whole number.
+        SettingError: not a positive whole number, or two names with different ones.
     """
     names = field_names(AnswerLength)
     given = read(AnswerLength, {k: v for k, v in generation_kwargs.items() if k in names})
-    return next((tokens for _, tokens in given if tokens), 512)
+    (first, tokens), *others = [(k, v) for k, v in given if v] or [("", 512)]
+    for name, other in others:
+        if other != tokens:
+            raise SettingError(not_allowed(name, other, f"{tokens}, as {first} is; give one"))
+    return int(tokens)
 
 
 class PerplexitySettings(TaskSettings):

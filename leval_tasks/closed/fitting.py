@@ -5,7 +5,7 @@ their prefix and differ in nothing but the question.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,7 +132,8 @@ def fit(
     Args:
         document: the tokenised document.
         prompts: the prompts of its questions, which begin alike.
-        room: tokens that a prompt may have: context length minus generated tokens.
+        room: tokens that a prompt may have: context length minus generated tokens. With `words`
+            the document alone may have them; frame and question come on top.
         side: where the document is cut: `middle`, `right`, `left`; or `skip`.
         unit: `tokens`, or `words` for L-Eval's own cut.
         add_bos: see `special_tokens`.
@@ -142,8 +143,7 @@ def fit(
         length of each prompt in tokens.
 
     Raises:
-        ContextLengthError: instructions and question alone do not fit, or with `words` a prompt is
-            longer than the room (the official cut does not count frame and question).
+        ContextLengthError: instructions and question alone do not fit.
         SettingError: `words` with a cut in the middle.
     """
     before, endings = prompts[0].before, [prompt.after for prompt in prompts]
@@ -154,7 +154,8 @@ def fit(
         return [count + special for count in counts]
 
     if unit == "words":
-        return _fit_words(document, lengths, room, side)
+        cut = official_cut(document, room, side)
+        return cut, lengths(cut)
     cut = document.keep(len(document), "right")
     totals = lengths(cut)
     if max(totals) <= room:
@@ -177,48 +178,38 @@ def fit(
     )
 
 
-def _fit_words(
-    document: TokenizedDocument, lengths: Callable[[Cut], list[int]], room: int, side: str
-) -> tuple[Cut, list[int]]:
+def official_cut(document: TokenizedDocument, budget: int, side: str) -> Cut:
+    """L-Eval's own cut: drop words until the document's tokens fit, 250 more at each step.
+
+    `budget` counts special tokens too; the side `right` keeps the beginning, `left` the end. The
+    slices are the scripts' own, where they have dropped more words than the budget holds as well.
+
+    Raises:
+        SettingError: another side.
+        ContextLengthError: not even the special tokens fit.
+    """
     if side not in ("right", "left"):
         raise SettingError(
             f"truncation: {side!r} does not go with truncation_unit 'words', L-Eval's own cut; "
             "allowed: right, left"
         )
-    cut = official_cut(document, room, side)
-    totals = lengths(cut)
-    if max(totals) > room:
-        raise ContextLengthError(
-            f"A prompt has {max(totals)} tokens and {room} fit: L-Eval's own cut does not count "
-            "frame and question. Give a larger max_length than context_length, or leave "
-            "truncation_unit at 'tokens'."
-        )
-    return cut, totals
-
-
-def official_cut(document: TokenizedDocument, budget: int, side: str) -> Cut:
-    """L-Eval's own cut: drop words until the document's tokens fit, 250 more at each step.
-
-    `budget` counts special tokens too; the side `right` keeps the beginning, `left` the end.
-    """
     tokenizer = document.tokenizer
     specials = int(tokenizer.num_special_tokens_to_add())
     text, dropped = document.text, 0
     tokens = len(document) + specials
     while tokens > budget:
-        count = budget - dropped
-        if count < 1:
+        if not text:
             raise ContextLengthError(
                 f"No word of the document fits a document budget of {budget} tokens."
             )
         words = text.split(" ")
-        text = " ".join(words[:count] if side == "right" else words[-count:])
+        kept = words[: budget - dropped] if side == "right" else words[dropped - budget :]
+        text = " ".join(kept)
         dropped += OFFICIAL_STEP
         tokens = len(token_offsets(tokenizer, text)) + specials
     if text == document.text:
         return document.keep(len(document), side)
     length, total = len(text), len(document.text)
-    kept = tokens - specials
     if side == "right":
-        return Cut(((0, length),), kept, 0, truncated=True)
-    return Cut(((total - length, total),), 0, kept, truncated=True)
+        return Cut(((0, length),), tokens - specials, 0, truncated=True)
+    return Cut(((total - length, total),), 0, tokens - specials, truncated=True)

@@ -1,22 +1,29 @@
 """The prompts of L-Eval's closed-ended tasks.
 
-Their texts, here and in the tasks' own files, are the official ones (OpenLMLab/LEval cd34b050),
-misspellings included, because scores are comparable only with them. Without a chat template the
-frame is the one of the official Llama-2 script; with one, the same content goes through the model's
-own template.
+Their texts, in `frames` and in the tasks' own files, are the official ones (OpenLMLab/LEval
+cd34b050), misspellings included, because scores are comparable only with them. Where no frame is
+named it is the one of the Llama-2 script; with a chat template, its content goes through that.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leval_border.errors import SettingError
+from leval_tasks.closed.frames import (
+    ASKED_DIRECTLY,
+    CHAT_TEMPLATE,
+    FRAMES,
+    SECOND_DIRECTLY,
+    STEPS,
+    Layout,
+)
+
 MARK = "@@LEVAL-DOCUMENT@@"  # stands for the document while a template is rendered
 LEAD_IN = "Answer:"
 Message = dict[str, str]
 # what lm-eval hands to a task: messages in, the rendered prompt (or messages again) out
 ChatTemplate = Callable[[Sequence[Message]], Any]
-
-DIRECTLY = ".  Please directly give the answer without any additional output or explanation "
 
 
 @dataclass(frozen=True)
@@ -29,8 +36,8 @@ class Frame:
             document and instruction stand alone.
         closed: whether the Llama-2 turn is closed with `[/INST]`; where it is not, the model goes
             on with the reasoning that the instruction has begun.
-        second: the text of a second prompt about the same instruction, which stands alone, without
-            system prompt and document.
+        second: makes the question of a second prompt, which stands alone, without system prompt and
+            document, from the instruction.
     """
 
     system: str
@@ -38,11 +45,16 @@ class Frame:
     closed: bool
     second: Callable[[str], str] | None = None
 
-    def around(self, instruction: str) -> tuple[str, str]:
-        """The user's text before and after the document, without `Answer:`."""
-        if not self.framed:
-            return "", f"\n\n{instruction}"
-        return "Document is as follows. ", f" \nQuestion: {instruction}{DIRECTLY}"
+    @property
+    def kind(self) -> str:
+        """The name of its text in a `Layout`."""
+        return "question" if self.framed else "record" if self.closed else "steps"
+
+    def around(self, text: str, instruction: str, extra_system: str = "") -> tuple[str, str]:
+        """A layout's text, filled in, before and after its document."""
+        before, _, after = text.partition("{document}")
+        system = extra_system + self.system
+        return before.replace("{system}", system), after.replace("{question}", instruction)
 
 
 @dataclass(frozen=True)
@@ -92,18 +104,16 @@ class Asked:
         ]
 
 
-def plain(frame: Frame, instruction: str, extra_system: str = "") -> list[Prompt]:
-    """Prompts in the Llama-2 frame; the tokenizer adds its beginning-of-sequence token."""
-    before, after = frame.around(instruction)
-    opening = f"[INST]<<SYS>>\n{extra_system}{frame.system}\n<</SYS>>\n\n"
-    ending = "[/INST]" if frame.closed else ""
-    if frame.framed:
-        ending += f"\n{LEAD_IN}"
-    lead_in = "user" if frame.framed else "none"
-    made = [Prompt(opening + before, after + ending, lead_in=lead_in)]
-    if frame.second:  # without chat markers
-        text = f"{frame.second(instruction)}\n{LEAD_IN}"
-        made.append(Prompt(text, "", lead_in="user", has_document=False))
+def plain(
+    frame: Frame, instruction: str, extra_system: str = "", layout: Layout = FRAMES["llama2"]
+) -> list[Prompt]:
+    """Prompts as text; the tokenizer adds its beginning-of-sequence token."""
+    text = layout.text(frame.kind)
+    before, after = frame.around(text, instruction, extra_system)
+    made = [Prompt(before, after, lead_in="user" if LEAD_IN in text else "none")]
+    if frame.second:  # about another world than the document's
+        asked = layout.second.replace("{question}", frame.second(instruction))
+        made.append(Prompt(asked, "", lead_in="user", has_document=False))
     return made
 
 
@@ -116,28 +126,49 @@ class ChatFrame:
         server: messages are sent as they are (chat servers).
         system_role: whether the template has a system role.
         lead_in: where `Answer:` goes, `assistant` or `user`.
+        layout: the official frame whose messages are sent; None for the content of Llama-2's.
     """
 
     template: Callable[[Sequence[Message]], str]
     server: bool
     system_role: bool
     lead_in: str
+    layout: Layout | None = None
 
     def prompts(self, frame: Frame, instruction: str, extra_system: str = "") -> list[Prompt]:
         """The prompt about the document, and the second one where the frame has it."""
-        before, after = frame.around(instruction)
-        made = [self._render(extra_system + frame.system, before + MARK + after, frame.framed)]
+        if self.layout is not None:
+            return self._official(self.layout, frame, instruction, extra_system)
+        text = ASKED_DIRECTLY if frame.framed else STEPS
+        user = MARK.join(frame.around(text, instruction))
+        made = [self._render(extra_system + frame.system, [user], framed=frame.framed)]
         if frame.second:
-            made.append(self._render("", frame.second(instruction), framed=True))
+            asked = SECOND_DIRECTLY.replace("{question}", frame.second(instruction))
+            made.append(self._render("", [asked], framed=True))
         return made
 
-    def _render(self, system: str, user: str, framed: bool) -> Prompt:
+    def _official(
+        self, layout: Layout, frame: Frame, instruction: str, extra_system: str
+    ) -> list[Prompt]:
+        """The messages of a script: the system prompt in the text, or a message of its own."""
+        system = extra_system + frame.system if layout.messages else ""
+        user = MARK.join(frame.around(layout.text(frame.kind), instruction, extra_system))
+        made = [self._render(system, [user], framed=False)]
+        if frame.second:
+            asked = layout.second.replace("{question}", frame.second(instruction))
+            said = [user, asked] if layout.messages else [asked]
+            made.append(self._render(system, said, framed=False))
+        return made
+
+    def _render(self, system: str, said: Sequence[str], *, framed: bool) -> Prompt:
+        """The prompt of one or more messages of the user's, one after the other."""
+        first, *further = said
         lead_in = self.lead_in if framed else "none"
         if lead_in == "user":
-            user = f"{user}\n{LEAD_IN}"
+            first = f"{first}\n{LEAD_IN}"
         if system and not self.system_role:
-            user = f"{system}\n\n{user}"
-        messages = [{"role": "user", "content": user}]
+            first = f"{system}\n\n{first}"
+        messages = [{"role": "user", "content": each} for each in (first, *further)]
         if system and self.system_role:
             messages.insert(0, {"role": "system", "content": system})
         rendered = self.template(messages)
@@ -149,7 +180,32 @@ class ChatFrame:
         return Prompt(before, after, sent, role, lead_in, has_document=bool(mark))
 
 
-def chat_frame(template: ChatTemplate, tokenizer: Any, lead_in: str = "assistant") -> ChatFrame:
+def frame_name(asked: str | None, template: ChatTemplate | None) -> str:
+    """The frame of a run: the one that is asked for, else the template's or Llama-2's.
+
+    Raises:
+        SettingError: a chat template is there, or is not, where the frame wants it otherwise.
+    """
+    if asked is None:
+        return "llama2" if template is None else CHAT_TEMPLATE
+    wants = FRAMES[asked].template if asked in FRAMES else "must"
+    if template is None and wants == "must":
+        raise SettingError(
+            f"frame: {asked!r} is sent as messages; give --apply_chat_template, or a frame of text"
+        )
+    if template is not None and wants == "never":
+        raise SettingError(
+            f"frame: {asked!r} is text with its own markers; leave --apply_chat_template out"
+        )
+    return asked
+
+
+def chat_frame(
+    template: ChatTemplate,
+    tokenizer: Any,
+    lead_in: str = "assistant",
+    layout: Layout | None = None,
+) -> ChatFrame:
     """Find out what the backend's chat template does; the tokenizer's stands in for a server's.
 
     `lead_in` says where `Answer:` is wanted. On a chat server, and where the template has already
@@ -174,6 +230,7 @@ def chat_frame(template: ChatTemplate, tokenizer: Any, lead_in: str = "assistant
         server=server,
         system_role=_has_system_role(local),
         lead_in="user" if server or thinks else lead_in,
+        layout=layout,
     )
 
 

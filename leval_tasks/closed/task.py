@@ -14,21 +14,21 @@ from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import TaskConfig
 
+from leval_border.settings import field_names
 from leval_tasks import data
+from leval_tasks.closed.asking import ask
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.fitting import TokenizedDocument, fit
-from leval_tasks.closed.prompts import Asked, ChatTemplate, chat_frame, plain
+from leval_tasks.closed.frames import FRAMES
+from leval_tasks.closed.prompts import Asked, ChatTemplate
 from leval_tasks.closed.rules import mean, remove_thinking
-from leval_tasks.context import adds_bos, resolve_context
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.lm_task import PlainTask
-from leval_tasks.metadata import ClosedSettings, generation_tokens, read_metadata
+from leval_tasks.metadata import AnswerLength, ClosedSettings, generation_tokens, read_metadata
 from leval_tasks.statistics import clustered_stderr
-from leval_tasks.tokenizer import find_tokenizer, tokenizer_name
 
 logger = logging.getLogger(__name__)
 VERSION = 1
-GENERATION = {"until": [], "do_sample": False, "temperature": 0.0, "max_gen_toks": 512}
+GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
 
 
 class Answer(str):
@@ -57,7 +57,8 @@ class LEvalClosedTask(PlainTask):
         metadata = dict(config.get("metadata") or {})
         settings = read_metadata(ClosedSettings, metadata)
         if not settings.truncation:
-            settings = settings.changed(truncation=self.closed.truncation)
+            own = FRAMES[settings.frame].cut if settings.frame in FRAMES else None
+            settings = settings.changed(truncation=own or self.closed.truncation)
         self.settings, self.run = settings, metadata
         self.file = data.load(data.resolve_source(metadata), self.closed)
         self._documents: dict[str, str] = {}
@@ -131,54 +132,31 @@ class LEvalClosedTask(PlainTask):
     def prepare(self, template: ChatTemplate | None, system_instruction: str) -> None:
         """Make the prompts and fit the documents; with `skip`, over-long documents leave.
 
-        Without a template it is the Llama-2 frame; the instruction goes before the system prompt.
-
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
+            SettingError: the frame does not go with the template.
         """
-        tokenizer, context = find_tokenizer(self.run), resolve_context(self.run)
-        generated = generation_tokens(self.config.generation_kwargs)
-        extra = f"{system_instruction}\n\n" if system_instruction else ""
-        prompts_of = plain
-        if template is not None:
-            prompts_of = chat_frame(template, tokenizer, self.settings.answer_prefix).prompts
         by_text: dict[str, list[dict[str, Any]]] = {}
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
-        for text, docs in by_text.items():
-            prompts = [prompts_of(self.closed.frame, doc["question"], extra) for doc in docs]
-            document = TokenizedDocument(text, tokenizer)
-            cut, lengths = fit(
-                document,
-                [first for first, *_ in prompts],
-                context.length - generated,
-                side=str(self.settings.truncation),
-                unit=self.settings.truncation_unit,
-                add_bos=adds_bos(self.run),
-            )
-            if cut is None:
-                continue
-            pieces = tuple(text[start:end] for start, end in cut.spans)
-            for doc, each, tokens in zip(docs, prompts, lengths, strict=True):
-                self._asked[_key(doc)] = Asked(tuple(each), pieces)
-                doc["prompt"] = {
-                    "prompt_tokens": tokens,
-                    "document_tokens": len(document),
-                    "kept_head": cut.head,
-                    "kept_tail": cut.tail,
-                    "truncated": cut.truncated,
-                }
-        self._leave_out_what_is_not_asked(context.length)
-        example = self.asked(self._docs[0]).prompts[0]
-        self.config.metadata["prompt"] = {
-            "context_length": context.length,
-            "context_length_from": context.origin,
-            "generated_tokens": generated,
-            "tokenizer": tokenizer_name(self.run),
-            "frame": "llama-2" if template is None else "chat template",
-            "system_role": example.system_role,
-            "answer_prefix": example.lead_in,
-        }
+        kwargs = self.config.generation_kwargs
+        asking = ask(
+            self.closed,
+            by_text.items(),
+            self.settings,
+            self.run,
+            template=template,
+            system_instruction=system_instruction,
+            generated=generation_tokens(kwargs),
+        )
+        self._asked = asking.asked
+        self._leave_out_what_is_not_asked(asking.context.length)
+        # under the one name that every backend reads first
+        names = field_names(AnswerLength)
+        kept = {key: value for key, value in kwargs.items() if key not in names}
+        self.config.generation_kwargs = {**kept, "max_gen_toks": asking.generated}
+        self.config.metadata["settings"] |= {"frame": asking.frame}
+        self.config.metadata["prompt"] = asking.about
 
     def _leave_out_what_is_not_asked(self, context_length: int) -> None:
         left_out = {doc["document_id"] for doc in self._docs if _key(doc) not in self._asked}

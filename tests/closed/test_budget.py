@@ -184,13 +184,25 @@ def test_official_word_wise_cut(side, room):
     assert document.kept(fitting.official_cut(document, room, side)) == expected
 
 
-def test_official_cut_has_no_middle_and_is_checked_against_the_room():
-    document = fitting.TokenizedDocument(records("tpo.jsonl")[1].document, tokenizer("byte-level"))
+def test_official_cut_has_no_middle_and_counts_the_document_alone():
+    own = tokenizer("byte-level")
+    document = fitting.TokenizedDocument(records("tpo.jsonl")[1].document, own)
     asked = [*prompts.plain(TASKS["leval_toefl"].frame, "Who?" * 200)]
     with pytest.raises(SettingError, match="allowed: right, left"):
         fitting.fit(document, asked, 900, side="middle", unit="words")
-    with pytest.raises(ContextLengthError, match="does not count frame and question"):
-        fitting.fit(document, asked, 1000, side="right", unit="words")
+    cut, (length,) = fitting.fit(document, asked, 1000, side="right", unit="words")
+    assert cut is not None
+    assert cut.truncated
+    assert length == len(own(asked[0].text(document.kept(cut)))["input_ids"]) > 1000
+
+
+def test_official_cut_may_drop_more_words_than_its_budget_holds():
+    own = tokenizer("byte-level")
+    text = "many " * 40 + "x" * 3000 + " few" * 700
+    document = fitting.TokenizedDocument(text, own)
+    for side in ("right", "left"):
+        expected = official_loop(text, 700, lambda t: len(own(t)["input_ids"]), side == "left")
+        assert document.kept(fitting.official_cut(document, 700, side)) == expected
 
 
 def test_context_too_small_names_the_numbers():

@@ -65,11 +65,10 @@ def split_stored(stored: str) -> tuple[str, str | None]:
 
 def real_world_question(instruction: str) -> str:
     """The instruction turned to the real world; kept where it lacks the usual sentence."""
-    turned = instruction.replace(
+    return instruction.replace(
         "based on the world described in the document.",
         "based on the real-world knowledge and facts up until your last training",
     )
-    return f"{turned}Please directly answer without any additional output or explanation. "
 
 
 TASK = ClosedTask(
