@@ -7,7 +7,9 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
+from leval_border.settings import Settings, read
 from leval_harness.output import FILE, json_option
+from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
@@ -18,15 +20,16 @@ _COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}
 
 
 def _method_options(command: Callable[..., None]) -> Callable[..., None]:
-    """An option for each further key of the methods, read as in a `--rope` text."""
-    keys: dict[str, list[type[Method]]] = {}
-    for method in METHODS.values():
-        for key in method.model_fields.keys() - _COMMON:
-            keys.setdefault(key, []).append(method)
+    """An option for each further key of methods and Resonance, read as in a `--rope` text."""
+    holders: dict[str, type[Settings]] = {**METHODS, "with --resonance": Resonance}
+    keys: dict[str, list[str]] = {}
+    for name, holder in holders.items():
+        for key in holder.model_fields.keys() - _COMMON:
+            keys.setdefault(key, []).append(name)
     for key in sorted(keys, reverse=True):
-        field = keys[key][0].model_fields[key]
+        field = holders[keys[key][0]].model_fields[key]
         values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        names = ", ".join(method.name for method in keys[key])
+        names = ", ".join(keys[key])
         metavar = f"[{'|'.join(values)}]" if values else "VALUE"
         text = f"{names}: {field.description}"
         command = click.option(f"--{key.replace('_', '-')}", metavar=metavar, help=text)(command)
@@ -43,7 +46,9 @@ def _print_methods(context: click.Context, option: click.Parameter, asked: bool)
 
 @click.command()
 @click.option("--method", type=click.Choice([*METHODS, *ALIASES]), required=True)
-@click.option("--resonance", is_flag=True, help="Round the method's wavelengths to integers.")
+@click.option(
+    "--resonance", is_flag=True, help="Change the method's wavelengths, see --wavelengths."
+)
 @click.option("--factor", type=float, default=8.0, help="Context extension s.")
 @click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
 @click.option("--head-dim", type=int, default=128, help="Rotated dimensions.")
@@ -58,10 +63,11 @@ def _print_methods(context: click.Context, option: click.Parameter, asked: bool)
     help="Print the methods and their keys as Markdown tables and leave.",
 )  # fmt: skip
 def command(**options: Any) -> None:
-    """Print frequencies, wavelengths, attention factor, critical dimension and feature gap.
+    """Print frequencies, wavelengths, attention factor, critical dimension, gaps and collision.
 
     The gap of a feature is its largest distance, over test positions L to s*L, to the nearest
-    training position below L. Every flag is accepted with every method.
+    training position below L. The collision is the distance from L to s*L at which the fast
+    features look most alike. Every flag is accepted with every method.
 
     Example: leval-harness rope --method yarn --resonance --factor 8 --original 4096
     """
@@ -98,7 +104,10 @@ def _spec(options: dict[str, Any]) -> RopeSpec:
     kept = {key: value for key, value in given.items() if key in method.key_names()}
     examples = method.example(options["head_dim"])
     plain = RopeSpec.from_dict({"rope_type": method.name, **examples, **kept})
-    return RopeSpec(plain.method, Resonance() if options["resonance"] else None)
+    if not options["resonance"]:
+        return plain
+    own = {key: given[key] for key in Resonance.model_fields if key in given}
+    return RopeSpec(plain.method, read(Resonance, own, error=RopeConfigError))
 
 
 def _print_table(facts: dict[str, Any], plain: list[float], title: str, original: int) -> None:
@@ -120,12 +129,17 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
         f"critical dimension  {facts['critical_dimension']} of {len(plain)} (first feature whose "
         f"wavelength is at least {original:,} tokens)"
     )
+    if facts["collision"]:
+        click.echo(
+            "collision           {similarity:.3f} at {distance:,} tokens (largest mean cosine of "
+            "the features before it)".format(**facts["collision"])
+        )
 
 
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
     from leval_leaderboard.figures.rope import DrawnMethod, pair_figure
     from leval_leaderboard.figures.style import write_figure
-    from resonance_vllm.core.features import angles_around, describe
+    from resonance_vllm.core.features import angles_around, describe, similarity
     from resonance_vllm.positions import ModelPositions
 
     head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
@@ -133,14 +147,19 @@ def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
         model = ModelPositions(rope_theta=options["theta"], max_position_embeddings=original)
         second = model.complete(RopeRequest.parse(options["against"]))
     else:
-        second = RopeSpec(spec.method, None if spec.resonance else Resonance())
+        other = Resonance(original_max_position_embeddings=original)
+        second = RopeSpec(spec.method, None if spec.resonance else other)
     specs = sorted((spec, second), key=lambda each: each.resonance is not None)
     feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
     methods = []
     for each, shown in zip(specs, angles, strict=True):
         facts = describe(each, head_dim, original, options["factor"], seq_len)
         name = each.rope_type.replace("_", " ")
-        methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown))
+        if each.resonance and each.resonance.needs_length():
+            name += f", {each.resonance.wavelengths.replace('_', ' ')}"
+        distances, similar = similarity(each, head_dim, original, options["factor"], seq_len)
+        alike = dict(zip(distances.tolist(), similar.tolist(), strict=True))
+        methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown, alike))
     longest = int(original * options["factor"])
     draw = partial(pair_figure, methods, feature, positions, original, longest)
     write_figure(draw, options["plot"], dpi=150)

@@ -7,15 +7,20 @@ one factor a feature. The angle is then their float32 product, so the exact phas
 import json
 import os
 import shutil
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from leval_border.files import write_text
+from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.held import HeldRope
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
+from resonance_vllm.settings import hf_overrides
 
 # Files that hold weights: linked where the file system can, never rewritten.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
@@ -31,47 +36,35 @@ def check_fixed(rope: RopeSpec) -> None:
         )
 
 
-def divisors(rope: RopeSpec, dim: int) -> list[float]:
-    """Plain frequency over frequency, one a feature of `dim` rotated dimensions."""
-    from resonance_vllm.core.frequencies import inv_freq
+def divisors(rope: RopeSpec, inv_freq: Sequence[float]) -> list[float]:
+    """Plain frequency over frequency, one a feature."""
+    plain = plain_frequencies(rope.method.rope_theta, 2 * len(inv_freq)).tolist()
+    return [a / b for a, b in zip(plain, inv_freq, strict=True)]
 
-    return (plain_frequencies(rope.method.rope_theta, dim) / inv_freq(rope, dim)).tolist()
 
-
-def portable_rope(rope: RopeSpec, model: ModelPositions) -> dict[str, Any]:
-    """`rope_parameters` of type `longrope` with the frequencies of a fixed method.
+def portable_rope(rope: RopeSpec, model: ModelPositions, held: HeldRope) -> dict[str, Any]:
+    """`rope_parameters` of type `longrope` for the rotation that a model holds with a method.
 
     `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor stands under
-    the keys of both libraries.
-
-    Raises:
-        RopeConfigError: the method follows the length of the sequence (`dynamic`, or a `longrope`
-            whose two lists differ), so no fixed list of factors has its frequencies.
+    the keys of both libraries. Keys that are the model's own stay.
     """
-    check_fixed(rope)
-    if model.by_layer_type:
-        raise RopeConfigError(
-            f"model_type: {model.model_type!r} has several RoPEs by layer type; allowed: "
-            "models with one, because vLLM's longrope takes its length from the whole model"
-        )
-    method = rope.method
-    dim = model.rotary_dim(method.partial_rotary_factor)
-    factors = divisors(rope, dim)
     limit = length_limit(model, rope)
-    original = method.trained_length or limit
+    original = rope.method.trained_length or limit
+    factors = divisors(rope, held.inv_freq)
     result = {
+        **model.model_keys,
         "rope_type": "longrope",
-        "rope_theta": method.rope_theta,
+        "rope_theta": rope.method.rope_theta,
         "factor": limit / original,
         "original_max_position_embeddings": original,
         "short_factor": factors,
         "long_factor": factors,
-        "attention_factor": method.scale(),  # transformers
-        "short_mscale": method.scale(),  # vLLM
-        "long_mscale": method.scale(),
+        "attention_factor": held.attention_factor,  # transformers
+        "short_mscale": held.attention_factor,  # vLLM
+        "long_mscale": held.attention_factor,
     }
-    if method.partial_rotary_factor != 1.0:
-        result["partial_rotary_factor"] = method.partial_rotary_factor
+    if rope.method.partial_rotary_factor != 1.0:
+        result["partial_rotary_factor"] = rope.method.partial_rotary_factor
     return result
 
 
@@ -79,36 +72,57 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     """Write a checkpoint with a portable rope config.
 
     Weights are hard-linked into the new folder `out`, or copied across file systems; of the other
-    files only config.json is rewritten.
+    files only config.json is rewritten. Stock transformers builds the model by it first, without
+    weights, and has to hold what was asked for.
 
     Returns:
         Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
 
     Raises:
-        RopeConfigError: the method cannot be exported.
+        RopeConfigError: the method follows the length of the sequence, so that no fixed list of
+            factors has its frequencies; or the model's stock code would not turn by the config.
         OSError: the checkpoint has no config.json, or `out` is not empty.
     """
-    config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"out: {out} is not empty; give a new folder")
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
-    parameters = portable_rope(rope, model)
-    limit = length_limit(model, rope)
-    for key in ("rope_scaling", "rope_theta", "rope_precision"):
-        config.pop(key, None)
-    config |= {
-        "rope_parameters": parameters,
-        "max_position_embeddings": limit,
-        # Both libraries look for this key at the top first; vLLM's default length is this one.
-        "original_max_position_embeddings": parameters["original_max_position_embeddings"],
-    }
+    check_fixed(rope)
+    from resonance_vllm.export_check import asked_for, compare
+
+    overrides = hf_overrides(rope, model)
+    held = asked_for(checkpoint, rope, overrides)
+    content = json.dumps(_portable_config(checkpoint, rope, model, held), indent=2) + "\n"
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "config.json").write_text(content, encoding="utf-8")
+        compare(checkpoint, overrides, Path(scratch), held)
     out.mkdir(parents=True, exist_ok=True)
     for source in sorted(checkpoint.iterdir()):
         if source.is_file() and source.name != "config.json":
             _place(source.resolve(), out / source.name)
-    write_text(out / "config.json", json.dumps(config, indent=2) + "\n")
-    return limit
+    write_text(out / "config.json", content)
+    return length_limit(model, rope)
+
+
+def _portable_config(
+    checkpoint: Path, rope: RopeSpec, model: ModelPositions, held: HeldRope
+) -> dict[str, Any]:
+    """The content of config.json with the settings where its language model keeps them."""
+    file = checkpoint / "config.json"
+    config: dict[str, Any] = parse_json(file.read_text(encoding="utf-8-sig"), str(file))
+    text = config
+    for name in model.nested:
+        text = text.get(name, text)  # an older file of the family is flat
+    parameters = portable_rope(rope, model, held)
+    for key in ("rope_scaling", "rope_theta", "rope_precision"):
+        text.pop(key, None)
+    text |= {
+        "rope_parameters": parameters,
+        "max_position_embeddings": length_limit(model, rope),
+        # Both libraries look for this key at the top first; vLLM's default length is this one.
+        "original_max_position_embeddings": parameters["original_max_position_embeddings"],
+    }
+    return config
 
 
 def _place(source: Path, target: Path) -> None:

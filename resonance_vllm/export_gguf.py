@@ -6,13 +6,14 @@ scaling type, multiplies cos and sin by `rope.scaling.attn_factor` alone (`llama
 phase is lost.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leval_border.files import sync_folder
+from leval_border.json_texts import parse_json
+from resonance_vllm.checkpoint import read_config
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.export import check_fixed, divisors
@@ -51,10 +52,9 @@ def export_gguf(checkpoint: Path, request: RopeRequest, out: Path) -> int:
         OSError: the checkpoint has no config.json, or `out` exists.
         ImportError: the extra `quickstart` is not installed.
     """
-    config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     if out.exists():
         raise FileExistsError(f"out: {out} exists; give a new file")
-    _check_architecture(config)
+    _check_architecture(read_config(str(checkpoint)))
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
     check_fixed(rope)
@@ -93,17 +93,14 @@ def export_gguf(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     return limit
 
 
-def _check_architecture(config: Mapping[str, Any]) -> None:
+def _check_architecture(config: Any) -> None:
     """Refuse what llama.cpp computes in another way, or cannot read, under this architecture."""
-    problems = {
-        "model_type": config.get("model_type") != "llama" and "llama",
-        "hidden_act": config.get("hidden_act", "silu") != "silu" and "silu",
-    }
-    for key, allowed in problems.items():
-        if allowed:
+    known = config if isinstance(config, Mapping) else config.to_dict()
+    for key, allowed in {"model_type": ARCHITECTURE, "hidden_act": "silu"}.items():
+        if known.get(key) != allowed:
             raise RopeConfigError(
-                f"{key}: {config.get(key)!r} cannot be written as GGUF; allowed: {allowed!r}, "
-                "the architecture whose RoPE llama.cpp takes from the file"
+                f"{key}: {known.get(key)!r} cannot be written as GGUF; allowed: {allowed!r}, the "
+                "architecture whose RoPE llama.cpp takes from the file"
             )
 
 
@@ -131,13 +128,15 @@ def _add_tensors(writer: "GGUFWriter", model: Any, rope: RopeSpec) -> None:
     import torch
     from gguf import MODEL_ARCH, GGMLQuantizationType, get_tensor_name_map
 
+    from resonance_vllm.core.frequencies import inv_freq
+
     config = model.config
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config.num_hidden_layers)
     state = model.state_dict()
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    factors = torch.tensor(divisors(rope, config.head_dim), dtype=torch.float32)
-    writer.add_tensor("rope_freqs.weight", factors.numpy())
+    factors = divisors(rope, inv_freq(rope, config.head_dim).tolist())
+    writer.add_tensor("rope_freqs.weight", torch.tensor(factors, dtype=torch.float32).numpy())
     for key, tensor in state.items():
         name = names.get_name(key, try_suffixes=(".weight", ".bias"))
         if name is None:
@@ -196,7 +195,7 @@ def _add_byte_level(writer: "GGUFWriter", checkpoint: Path, vocab_size: int) -> 
     from gguf import TokenType
 
     file = checkpoint / "tokenizer.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = parse_json(file.read_text(encoding="utf-8"), str(file))
     cut = tuple(_cuts(content.get("pre_tokenizer") or {}))
     bpe = content["model"]
     if bpe.get("type") != "BPE" or content.get("normalizer") or cut not in PRE_TOKENIZERS:

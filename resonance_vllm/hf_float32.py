@@ -30,7 +30,7 @@ def patch(model: nn.Module) -> str | None:
     sources = [sys.modules[name] for name in sorted(modules) if ".modeling_" in f".{name}"]
     found = False
     for source in sources:
-        functions = dict(_rotations(source))
+        functions = dict(rotations(source))
         found = found or bool(functions)
         reason = _turned_elsewhere(source, frozenset(functions))
         if reason is not None:
@@ -41,7 +41,7 @@ def patch(model: nn.Module) -> str | None:
     return None if found else "its model code has no rotation that takes cos and sin"
 
 
-def _rotations(source: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+def rotations(source: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Functions of a module that turn tensors by cos and sin which they are given."""
     for name, value in vars(source).items():
         rotary = inspect.isfunction(value) and "rotary" in name and "vision" not in name

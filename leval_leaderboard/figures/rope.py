@@ -17,12 +17,16 @@ Curve = tuple[str, Sequence[float], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class DrawnMethod:
-    """A method's wavelengths (tokens) and gaps by feature, and one feature's angles by position."""
+    """A method's wavelengths (tokens) and gaps by feature, and one feature's angles by position.
+
+    `alike` is the mean cosine of the fast features by the distance of two positions in tokens.
+    """
 
     name: str
     wavelengths: Sequence[float]
     gaps: Sequence[float]
     angles: Sequence[float]
+    alike: Mapping[int, float]
 
 
 def _shown_multiple(features: Mapping[str, RopeFeatures]) -> int | None:
@@ -87,18 +91,20 @@ def pair_figure(
     original: int,
     longest: int,
 ) -> Any:
-    """Two methods side by side: rotation angles (the paper's Figure 1), wavelengths and gaps.
+    """Two methods: rotation angles (the paper's Figure 1), wavelengths, gaps and collisions.
 
     The angles are those of one `feature` (an index) at `positions`, half of them below the trained
     length `original`; `longest` is the test length. All in tokens.
     """
-    figure, grid = new_figure(10, 7.5, columns=2, rows=2)
+    figure, grid = new_figure(10, 11, columns=2, rows=3)
     lengths, gaps = [], []
     for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
         _angle_panel(axes, method, feature, positions, original)
         style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
         lengths.append((method.name, method.wavelengths, style))
         gaps.append((method.name, method.gaps, style))
+    for axes, method, (colour, _) in zip(grid[4:], methods, PAIR_MARKS, strict=True):
+        _collision_panel(axes, method, colour)
     _wavelength_panel(grid[2], lengths, original)
     _gap_panel(grid[3], gaps, original, longest)
     grid[2].legend()
@@ -120,3 +126,18 @@ def _angle_panel(
     axes.set_yticks([0, math.pi, 2 * math.pi], ["0", "π", "2π"])
     axes.grid(visible=False)
     axes.legend(loc="upper right", ncols=2)
+
+
+def _collision_panel(axes: Any, method: DrawnMethod, colour: str) -> None:
+    """Mean cosine of the fast features over the distance, its largest value marked."""
+    if not method.alike:
+        axes.set_axis_off()
+        return
+    axes.plot(list(method.alike), list(method.alike.values()), color=colour, lw=0.6)
+    worst = max(method.alike, key=lambda distance: method.alike[distance])
+    axes.plot([worst], [method.alike[worst]], "o", color=TESTED)
+    axes.set_title(
+        f"{method.name}: collision {method.alike[worst]:.2f} at {worst:,} tokens", loc="left"
+    )
+    axes.set(xlabel="distance of two positions, tokens", ylabel="mean cosine, fast features")
+    axes.set_ylim(-0.8, 1.05)

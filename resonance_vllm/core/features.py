@@ -21,6 +21,8 @@ from resonance_vllm.core.wavelengths import Resonance
 
 # Figure 1 of the paper shows 64 training and 64 test positions of feature 6.
 SHOWN_PERIODS = 3
+# Distances looked at together.
+_BLOCK = 2**16
 
 
 def describe(
@@ -28,15 +30,20 @@ def describe(
 ) -> dict[str, Any]:
     """Frequencies and what follows from them, for a training length `L` of `original` tokens.
 
-    Feature gaps are looked for up to `factor * L`.
+    Feature gaps and collisions are looked for up to `factor * L`.
     """
     lengths = frequencies.wavelengths(spec, dim, seq_len)
+    distances, similar = similarity(spec, dim, original, factor, seq_len)
+    worst = int(similar.argmax()) if len(similar) else None
     return {
         "inv_freq": frequencies.inv_freq(spec, dim, seq_len).tolist(),
         "wavelengths": lengths.tolist(),
         "attention_factor": spec.method.scale(),
         "critical_dimension": frequencies.critical_dimension(lengths, original),
         "feature_gap": feature_gap(spec, dim, original, factor, seq_len).tolist(),
+        "collision": None
+        if worst is None
+        else {"similarity": float(similar[worst]), "distance": int(distances[worst])},
     }
 
 
@@ -97,6 +104,29 @@ def feature_gap(
     trained = angles_by_feature(spec, dim, torch.arange(original), seq_len)
     tested = angles_by_feature(spec, dim, torch.arange(original, int(original * factor)), seq_len)
     return torch.stack([gap_of_angles(a, b) for a, b in zip(trained, tested, strict=True)])
+
+
+def similarity(
+    spec: RopeSpec, dim: int, original: int, factor: float, seq_len: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """How much positions look alike that are further apart than training has seen.
+
+    `s(D)` is the mean of `cos(D * theta_j)` over the pre-critical features: what they add to the
+    inner product of two equal vectors at a distance of D tokens, 1 where all are back at the same
+    angle. Its largest value is the collision measure.
+
+    Returns:
+        Distances D of `[L, s*L)`, int64, and s(D), float64; both empty without a pre-critical
+        feature.
+    """
+    lengths = frequencies.wavelengths(spec, dim, seq_len)
+    fast = frequencies.critical_dimension(lengths, original)
+    distances = torch.arange(original, int(original * factor) if fast else original)
+    similar = torch.zeros(len(distances), dtype=torch.float64)
+    for start in range(0, len(distances), _BLOCK):
+        angles = rotation_angles(spec, dim, distances[start : start + _BLOCK], seq_len)
+        similar[start : start + _BLOCK] = angles[:, :fast].cos().mean(-1)
+    return distances, similar
 
 
 def gap_of_angles(trained: Tensor, tested: Tensor) -> Tensor:

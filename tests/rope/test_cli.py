@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import click
 import pytest
@@ -13,6 +14,9 @@ from leval_harness import check, export, rope
 from leval_harness.errors import exit_code_for
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES
+from resonance_vllm.core.wavelengths import Resonance
+
+RULES = get_args(Resonance.model_fields["wavelengths"].annotation)
 
 
 def run(command, *args):
@@ -40,6 +44,7 @@ def test_json_is_alone_on_stdout_and_in_full_precision():
         "attention_factor",
         "critical_dimension",
         "feature_gap",
+        "collision",
     ]
     assert facts["inv_freq"][0] == 2 * math.pi / 6
     assert facts["wavelengths"][0] == 6.0
@@ -58,6 +63,43 @@ def test_every_flag_is_accepted_with_every_method(method, resonance):
     assert len(json.loads(result.stdout)["feature_gap"]) == 16
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_wavelengths_and_collision_of_the_papers_small_model(rule):
+    small = ("--head-dim", 64, "--original", 64, "--factor", 4)
+    asked = ("--method", "default", *small, "--resonance", "--wavelengths", rule)
+    result = run(rope.command, *asked, "--json")
+    facts = json.loads(result.stdout)
+    fast = {
+        "integer": [6, 8, 11, 15, 20, 26, 35, 47, 63],
+        "coprime": [7, 8, 11, 15, 19, 29, 37, 47, 61],
+        "prime_period": [31 / 5, 41 / 5, 23 / 2, 29 / 2, 59 / 3, 53 / 2, 37, 47, 61],
+    }[rule]
+    assert facts["wavelengths"][:9] == pytest.approx(fast, rel=1e-15)
+    assert facts["feature_gap"][:9] == [0.0] * 9
+    similar = {
+        distance: sum(math.cos(2 * math.pi * distance / length) for length in fast) / 9
+        for distance in range(64, 256)
+    }
+    worst = max(similar, key=similar.__getitem__)
+    expected = {"similarity": pytest.approx(similar[worst], abs=1e-12), "distance": worst}
+    assert facts["collision"] == expected
+    if rule == "integer":
+        assert (round(similar[worst], 3), worst) == (0.701, 240)
+    assert (
+        f"collision           {similar[worst]:.3f} at {worst}" in run(rope.command, *asked).stdout
+    )
+
+
+def test_collision_of_plain_rope_and_where_there_is_none():
+    small = ("--method", "default", "--head-dim", 64, "--original", 64, "--json")
+    collision = json.loads(run(rope.command, *small, "--factor", 4).stdout)["collision"]
+    assert (round(collision["similarity"], 3), collision["distance"]) == (0.547, 134)
+    assert json.loads(run(rope.command, *small, "--factor", 1).stdout)["collision"] is None
+    slow = ("--method", "default", "--head-dim", 8, "--original", 4, "--factor", 4)
+    assert json.loads(run(rope.command, *slow, "--json").stdout)["collision"] is None
+    assert "collision" not in run(rope.command, *slow).stdout
+
+
 def test_the_table_shows_each_feature():
     result = run(rope.command, "--method", "ntk", "--head-dim", 8, "--original", 64)
     assert result.exit_code == 0
@@ -71,6 +113,7 @@ def test_the_table_shows_each_feature():
         (("--method", "yarn", "--head-dim", "7"), "dim: 7"),
         (("--method", "nope"), "nope"),
         (("--method", "yarn", "--ramp", "sideways"), "ramp: 'sideways'"),
+        (("--method", "yarn", "--resonance", "--wavelengths", "odd"), "wavelengths: 'odd'"),
         (("--method", "longrope", "--short-factor", "[1"), "short_factor: '[1'"),
         (("--method", "yarn", "--beta-fast", "0.5"), "beta_fast: 0.5"),
         (("--method", "yarn", "--plot", "x.png", "--against", "yran"), "did you mean 'yarn'"),
@@ -113,7 +156,10 @@ def test_the_documentation_holds_the_table_of_methods():
     assert table.stdout in text, "put the output of `leval-harness rope --list` into docs/rope.md"
 
 
-@pytest.mark.parametrize("against", [(), ("--against", "ntk:factor=2")])
+PRIME = ("--resonance", "--wavelengths", "prime_period")
+
+
+@pytest.mark.parametrize("against", [(), ("--against", "ntk:factor=2"), PRIME])
 def test_the_picture_is_drawn_for_two_methods(tmp_path, against):
     out = tmp_path / "rope.png"
     small = ("--head-dim", 32, "--original", 128, "--factor", 2)

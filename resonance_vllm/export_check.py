@@ -1,0 +1,135 @@
+"""Whether stock model code makes of an exported config what was asked for: both are built.
+
+Families read `longrope` settings from their config, or keep a type of their own, or turn by halves
+of their size. None of that is written down, so the two models are built without weights by
+transformers and compared.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig
+
+from resonance_vllm import hf_float32, hf_rotary
+from resonance_vllm.checkpoint import text_config
+from resonance_vllm.core import frequencies
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.held import HeldRope
+from resonance_vllm.hf_build import held_by_transformers, model_class, on_meta
+
+# Relative, of float32 frequencies that transformers takes from factors.
+SAME = 1e-5
+
+
+def asked_for(checkpoint: Path, rope: RopeSpec, overrides: Mapping[str, Any]) -> HeldRope:
+    """The one rotation of a checkpoint with a method, frequencies in float64.
+
+    Raises:
+        RopeConfigError: the model has no RoPE or several, features that stand still, or turns
+            neighbouring dimensions, which vLLM's longrope does not.
+    """
+    held = held_by_transformers(str(checkpoint), overrides)
+    if any(each.layer_type is not None for each in held):
+        raise RopeConfigError(
+            f"{held[0].module}: has several RoPEs by layer type; allowed: models with one, because "
+            "a portable config holds one"
+        )
+    one = held[0]
+    other = next((each for each in held if each.inv_freq != one.inv_freq), None)
+    if other is not None or not all(one.inv_freq):
+        which = f"{one.module} and {other.module} differ" if other else f"{one.module} stands still"
+        raise RopeConfigError(
+            f"{which} in some features; allowed: models in which every feature turns, alike in "
+            "all layers, because a portable config holds one divisor a feature"
+        )
+    if rope.is_stock:
+        exact = frequencies.carried(rope, torch.tensor(one.inv_freq))
+        one = HeldRope(one.module, None, tuple(exact.tolist()), one.attention_factor, False)
+    _refuse_neighbours(checkpoint)
+    return one
+
+
+def compare(checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one: HeldRope) -> None:
+    """Raise RopeConfigError unless stock code turns by `one` under the config in `exported`.
+
+    Other numbers that model code takes from RoPE settings (a softmax scale) have to be the same,
+    too, as with the request.
+    """
+    asked = on_meta(AutoConfig.from_pretrained(checkpoint, **overrides))
+    try:
+        found = on_meta(AutoConfig.from_pretrained(exported))
+    except Exception as error:
+        raise RopeConfigError(
+            f"rope_type: {type(asked).__name__} cannot be built from an exported config: {error!r}"[
+                :300
+            ]
+            + "; allowed: families whose code reads longrope from config.json"
+        ) from error
+    for held in hf_rotary.hold(found):
+        pairs = [(held.attention_factor, one.attention_factor)]
+        if len(held.inv_freq) == len(one.inv_freq):
+            pairs += zip(held.inv_freq, one.inv_freq, strict=True)
+        if len(pairs) == 1 or not all(math.isclose(a, b, rel_tol=SAME) for a, b in pairs):
+            raise RopeConfigError(
+                f"rope_type: {held.module} of {type(found).__name__} does not follow an exported "
+                f"config: it holds {list(held.inv_freq[:3])} ... ({len(held.inv_freq)} features, "
+                f"attention factor {held.attention_factor:g}), not {list(one.inv_freq[:3])} ... "
+                f"({len(one.inv_freq)}, {one.attention_factor:g}); allowed: families whose code "
+                "reads longrope from config.json"
+            )
+    wanted = dict(_numbers(asked))
+    for place, value in _numbers(found):
+        if wanted.get(place, value) != value:
+            raise RopeConfigError(
+                f"rope_type: {'.'.join(place)} of {type(found).__name__} would be {value}, not "
+                f"{wanted[place]}, under an exported config; allowed: families whose code takes "
+                "frequencies and attention factor alone from longrope"
+            )
+
+
+def _numbers(model: nn.Module) -> Iterator[tuple[tuple[str, str], float]]:
+    """Fractions that modules other than the rotary ones keep, by module and name."""
+    for name, module in model.named_modules():
+        if not hf_rotary.layer_types(module):
+            for key, value in vars(module).items():
+                if isinstance(value, float):
+                    yield (name, key), value
+
+
+def _refuse_neighbours(checkpoint: Path) -> None:
+    """Refuse a family that turns dimensions (2i, 2i+1): each of its rotations is tried."""
+    config, _ = text_config(AutoConfig.from_pretrained(checkpoint))
+    family = model_class(config)
+    for name, function in hf_float32.rotations(sys.modules[family.__module__]):
+        if turns_neighbours(function):
+            raise RopeConfigError(
+                f"model_type: {config.model_type!r} turns neighbouring dimensions ({name} of "
+                "transformers); allowed: families that turn the halves of a head, as vLLM's "
+                "longrope does"
+            )
+
+
+def turns_neighbours(function: Any) -> bool:
+    """Whether a family's rotation brings dimension 0 to dimension 1 by a quarter turn.
+
+    False where it cannot be called with one head.
+    """
+    unit = torch.zeros(1, 1, 1, 8, device="cpu")
+    unit[..., 0] = 1.0
+    turn = {"cos": torch.zeros(1, 1, 8, device="cpu"), "sin": torch.ones(1, 1, 8, device="cpu")}
+    turn["freqs_cis"] = torch.full((1, 1, 4), 1j, device="cpu")
+    given = {"q": unit, "k": unit, "x": unit, "xq": unit, "xk": unit, "hidden_states": unit}
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    known = {name: value for name, value in {**given, **turn}.items() if name in names}
+    try:
+        answer = function(**known)
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        return False
+    turned: torch.Tensor = (answer[0] if isinstance(answer, tuple) else answer).flatten()
+    return bool(turned[1].abs() > 0.5)
