@@ -12,6 +12,10 @@ from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 
+_CHANGED = (
+    f"the copy in {data.HUB_REPOSITORY} is not the published file any more; nothing of it was kept"
+)
+
 
 @click.group(
     epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify --data-dir DATA"
@@ -77,17 +81,22 @@ def verify(data_dir: str | None, as_json: bool) -> None:
 def fetch(out: Path, as_json: bool) -> None:
     """Fetch all files from the hub data set L4NLP/LEval and check them.
 
-    Files that were fetched stay when another one fails. Exit code 1 where one failed or the hub
-    cannot be reached.
+    A file that is not the published one is not kept, and replaces nothing. Files that were fetched
+    stay when another one fails. Exit code 1 where one failed or the hub cannot be reached.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     for task in TASKS.values():
-        row = _check(data.Source("hub", data.HUB_REPOSITORY), task)
+        content, row = b"", _check(data.Source("hub", data.HUB_REPOSITORY), task)
+        if row["ok"]:
+            content = data.hub_file(task).read_bytes()
+            known = task.file.sha256 or task.file.git_blob
+            if known and not task.file.is_same(content):
+                row = {"file": task.file.name, "ok": False, "problem": _CHANGED}
         if row["ok"]:
             target = out / task.file.name
             partial = target.with_suffix(".part")
-            partial.write_bytes(data.hub_file(task).read_bytes())
+            partial.write_bytes(content)
             row["path"] = str(partial.replace(target))
         rows.append(row)
     _report(rows, as_json)

@@ -78,7 +78,7 @@ def command(
     from leval_sweep.config import load_config
 
     loaded = load_config(config, overrides)
-    cells = plan(loaded)
+    cells = plan(loaded, prepare=not dry_run)
     folder = out / loaded.name
     if dry_run:
         _dry_run(cells, folder, as_json)
@@ -111,7 +111,8 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
 
     for row in rows:
         state = "done" if row["done"] else "to do"
-        click.echo(f"{row['cell_id']}  {cost(row, '  ')}  {state}  {row['title']}")
+        cell_id = row["cell_id"] or "(model to come)"
+        click.echo(f"{cell_id:16}  {cost(row, '  ')}  {state}  {row['title']}")
     click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(total, ', ')}")
     click.echo(METHOD)
 

@@ -12,7 +12,7 @@ from leval_border.files import user_path
 from leval_border.secrets import Secrets
 from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_leaderboard.layout import SCHEMA_VERSION
-from leval_sweep import own_tasks
+from leval_sweep import own_tasks, smollm2
 from leval_sweep.config import (
     ROPE_BACKENDS,
     CellRequest,
@@ -34,6 +34,8 @@ from resonance_vllm import settings
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
+
+UNPREPARED = "unprepared"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,11 @@ class PlannedCell:
         """Hash of what decides its numbers; name of its folder."""
         return self.record.cell_id
 
+    @property
+    def is_preview(self) -> bool:
+        """Whether its model's files, and with them its id, are not known yet."""
+        return UNPREPARED in self.record.identity["model"]
+
 
 class ModelFiles(NamedTuple):
     """A model that was found: where it is, what its config says, and what tells it from others."""
@@ -68,15 +75,16 @@ class ModelFiles(NamedTuple):
     identity: Mapping[str, Any]
 
 
-def find_model(model: ModelConfig) -> ModelFiles:
-    """Where a model's files are, and what identifies them."""
+def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
+    """Where a model's files are, and what identifies them; see `plan`."""
     folder = user_path(model.path, f"models.{model.name}.path")
     if model.backend not in ROPE_BACKENDS and not folder.is_dir():
         served = {"served": model.path, "base_url": model.args.get("base_url")}
         return ModelFiles(model.path, None, served)
-    if model.path == "smollm2":
-        from leval_sweep import smollm2
-
+    if model.path == smollm2.NAME:
+        if not prepare and not smollm2.is_prepared():
+            positions = ModelPositions.of(smollm2.POSITIONS)
+            return ModelFiles(model.path, positions, {UNPREPARED: model.path})
         folder = smollm2.prepare()
     identity: dict[str, Any]
     if folder.is_dir():
@@ -234,8 +242,11 @@ def _identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def plan(config: SweepConfig) -> list[PlannedCell]:
+def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
     """Every cell of a sweep in the order in which they run.
+
+    With `prepare` the model `smollm2` is made where it is not there; without, its cells have ids
+    that do not last (`PlannedCell.is_preview`).
 
     Raises:
         ConfigError: an unknown task, a model that cannot be found, settings that do not go
@@ -249,7 +260,7 @@ def plan(config: SweepConfig) -> list[PlannedCell]:
     for request in expand(config):
         key = (request.model.path, request.model.revision, request.model.backend)
         if key not in files:
-            files[key] = find_model(request.model)
+            files[key] = find_model(request.model, prepare)
         cell = resolve(request, config, files[key])
         if cell.id in cells:
             raise ConfigError(

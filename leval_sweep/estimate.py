@@ -173,7 +173,7 @@ def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]
         guess, seconds = estimate(cell.record), pace.seconds(cell)
         rows.append(
             {
-                "cell_id": cell.id,
+                "cell_id": None if cell.is_preview else cell.id,
                 "title": cell.record.title,
                 "prompt_tokens": guess.prompt_tokens,
                 "new_tokens": guess.new_tokens,

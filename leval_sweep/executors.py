@@ -3,6 +3,7 @@
 An executor takes cells and a display, and yields outcomes. Both judge a cell by `launch.run_cell`.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from leval_sweep.cells import PlannedCell
 from leval_sweep.errors import ConfigError, SweepError
 from leval_sweep.launch import POLL_SECONDS, CellOutcome, run_cell
 from leval_sweep.progress import Progress
+from leval_sweep.ray_guard import guarded
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0
@@ -102,11 +104,19 @@ class RayExecutor:
         except ImportError as error:
             message = "--executor ray needs Ray: pip install 'leval-harness[ray]'"
             raise ConfigError(message) from error
-        if started := not ray.is_initialized():
-            handlers = {each: signal.getsignal(each) for each in _KEPT_SIGNALS}
-            ray.init(address=self.address, log_to_driver=False, logging_level="WARNING")
-            for number, handler in handlers.items():
-                signal.signal(number, handler)  # Ray has put its own in their places
+        with contextlib.ExitStack() as held:
+            if not ray.is_initialized():
+                held.enter_context(guarded())
+                _connect(ray, self.address)
+                held.callback(ray.shutdown)
+            try:
+                yield from self._run(ray, cells, folder, command, progress)
+            except ray.exceptions.RayError as error:
+                raise SweepError(_what_ray_lost(ray, error)) from error
+
+    def _run(
+        self, ray: Any, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
+    ) -> Generator[CellOutcome]:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         for cell in cells:
             _check_resources(cell, nodes)
@@ -131,19 +141,36 @@ class RayExecutor:
                     try:
                         outcome = ray.get(reference)
                     except ray.exceptions.RayError as error:
-                        why = str(error).strip().partition("\n")[0] or type(error).__name__
-                        reason = f"Ray lost its worker {RAY_RETRIES + 1} times: {why}"
+                        reason = _what_ray_lost(ray, error)
                         outcome = CellOutcome(cell_id=cell.id, kind="killed", reason=reason)
                     progress.end(cell, outcome)
                     yield outcome
         finally:
             for reference in pending:
                 ray.cancel(reference, force=True)
-            if started:
-                ray.shutdown()
 
 
 Executor = LocalExecutor | RayExecutor
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    """Join or start a cluster; signals keep the handlers that Ray would put its own in place of."""
+    handlers = {each: signal.getsignal(each) for each in _KEPT_SIGNALS}
+    ray.init(address=address, log_to_driver=False, logging_level="WARNING")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _what_ray_lost(ray: Any, error: Exception) -> str:
+    """Why Ray gave a cell up: its worker, the node that it ran on, or the cluster."""
+    why = str(error).strip().partition("\n")[0] or type(error).__name__
+    lost = ray.exceptions
+    if isinstance(error, lost.WorkerCrashedError):
+        return f"Ray lost its worker {RAY_RETRIES + 1} times: {why}"
+    raylet = (lost.LocalRayletDiedError, lost.NodeDiedError, lost.RaySystemError)
+    if isinstance(error, raylet):
+        return f"Ray's own process on the cell's machine (the raylet) died: {why}"
+    return f"Ray gave it up: {why}"
 
 
 def _is_running(folder: Path, progress: Progress) -> bool:

