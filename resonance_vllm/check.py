@@ -1,105 +1,227 @@
-"""What a model will really run with, on transformers and on vLLM, before it runs."""
+"""What a model will really run with, on transformers and on vLLM: both build it, and are asked."""
 
+import importlib
 import importlib.metadata
 import importlib.util
+import math
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.spec import LENGTH, RopeSpec
+from resonance_vllm.held import HeldRope, NoRope
 from resonance_vllm.limits import length_limit, vllm_limit
 from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import fixed_for_vllm, hf_overrides, vllm_hf_overrides
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
-FOUND, NO_VLLM = "found", "vLLM is not installed"
+# Tables and buffers are float32.
+TOLERANCE = 1e-5
+# What model cards say of checkpoints whose config.json misleads about the length they scale from:
+# model type and positions -> that length, and where it is said.
+CARDS = {
+    (kind, 40960): (32768, "the model cards on hf.co/Qwen: 32,768 for outputs, 8,192 for prompts")
+    for kind in ("qwen3", "qwen3_moe")
+}
+
+Side = dict[str, Any]
 
 
-def plugin_state() -> str:
-    """Whether vLLM will load our plugin: `found`, or why not."""
-    if importlib.util.find_spec("vllm") is None:
-        return NO_VLLM
+def installed(library: str) -> bool:
+    """Whether a library can be asked."""
+    return importlib.util.find_spec(library) is not None
+
+
+def plugin_problem() -> str | None:
+    """Why vLLM will not load our plugin; None where it will."""
     names = {point.name for point in importlib.metadata.entry_points(group=PLUGIN_GROUP)}
     if PLUGIN not in names:
-        return f"not found: no entry point {PLUGIN} in {PLUGIN_GROUP}; install leval-harness"
+        return f"no entry point {PLUGIN} in {PLUGIN_GROUP}; install leval-harness"
     allowed = os.environ.get("VLLM_PLUGINS")
     if allowed is not None and PLUGIN not in allowed.split(","):
         return f"excluded by VLLM_PLUGINS={allowed!r}; add {PLUGIN} to it"
-    return FOUND
+    return None
 
 
 def report(
-    rope: RopeSpec | None, model: ModelPositions, context_length: int | None = None
+    path: str, model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
 ) -> dict[str, Any]:
-    """Both libraries' side of complete settings, and where they disagree.
+    """What each library's rotary modules hold, how long a sequence may be, and where they differ.
 
     Args:
+        path: checkpoint folder or hub name.
+        model: its config.
         rope: complete settings; None looks at the checkpoint as it is.
-        model: the model's config.
         context_length: tokens that will be asked for.
 
     Returns:
-        `hf` and `vllm` with `rope_parameters`, `max_position_embeddings`, `limit`, `inv_freq` and
-        (vLLM) `cache_rows`; `plugin`; `disagreements`, a list of sentences.
+        `transformers` and `vllm`, each with `limit` in tokens (None where nothing says one) and
+        `modules` (the fields of `HeldRope`), or `refused` or `not_installed` with the reason in
+        place of these; `disagreements`, a list of sentences.
 
     Raises:
-        RopeConfigError: the settings cannot run at all.
+        RopeConfigError: the settings cannot be written for this model.
     """
-    on_hf = on_vllm = rope or model.shipped()
-    seen_by_hf = seen_by_vllm = model
-    if rope is not None:
-        on_vllm = fixed_for_vllm(rope, model, context_length)
-        seen_by_hf = model.overridden(hf_overrides(rope, model, context_length))
-        seen_by_vllm = model.overridden(vllm_hf_overrides(rope, model, context_length))
-    limit = length_limit(model, rope, context_length)
-    hf = _side(on_hf, seen_by_hf, limit, limit)
-    vllm = _side(on_vllm, seen_by_vllm, vllm_limit(seen_by_vllm), limit)
-    served = min(context_length or vllm["limit"], vllm["limit"])
-    positions = seen_by_vllm.max_positions
-    vllm["cache_rows"] = (
-        on_vllm.method.stock_rows(positions)
-        if on_vllm.is_stock
-        else max(on_vllm.method.length_limit(positions), positions, served)
+    written = {} if rope is None else hf_overrides(rope, model, context_length)
+    for_vllm = {} if rope is None else vllm_hf_overrides(rope, model, context_length)
+    hf = _side("transformers", lambda: _by_transformers(path, written))
+    vllm = _side("vllm", lambda: _by_vllm(path, for_vllm, context_length))
+    hf["limit"], vllm["limit"] = limits(model, rope, context_length)
+    lines = [] if "not_installed" in {**hf, **vllm} else _disagreements(hf, vllm)
+    if rope is not None and "not_installed" not in vllm:
+        lines += about_vllm(rope, model, context_length)
+    return {"transformers": hf, "vllm": vllm, "disagreements": lines}
+
+
+def limits(
+    model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
+) -> tuple[int | None, int | None]:
+    """Longest sequence in tokens on transformers and on vLLM; None where nothing says one."""
+    for_vllm = {} if rope is None else vllm_hf_overrides(rope, model, context_length)
+    return (
+        _limit(lambda: length_limit(model, rope, context_length)),
+        _limit(lambda: vllm_limit(model.overridden(for_vllm))),
     )
-    plugin = plugin_state()
-    disagreements = _disagreements(hf, vllm, served)
-    if not on_vllm.is_stock and plugin not in (FOUND, NO_VLLM):
-        disagreements.append(f"plugin: {on_vllm.rope_type} will be refused by vLLM ({plugin})")
-    return {"hf": hf, "vllm": vllm, "plugin": plugin, "disagreements": disagreements}
 
 
-def _side(rope: RopeSpec, seen: ModelPositions, limit: int, length: int) -> dict[str, Any]:
-    """What one library makes of its config, at `length` where frequencies follow the length."""
-    from resonance_vllm.core.frequencies import inv_freq
-
-    dim = seen.rotary_dim(rope.method.partial_rotary_factor)
-    return {
-        "rope_parameters": seen.rope,
-        "by_layer_type": seen.by_layer_type,
-        "max_position_embeddings": seen.max_position_embeddings,
-        "attention_factor": rope.method.scale(),
-        "inv_freq": inv_freq(rope, dim, length if rope.method.follows_length else None).tolist(),
-        "limit": limit,
-    }
+def length_remark(model: ModelPositions) -> str | None:
+    """A word on a trained length that the config does not say."""
+    known = CARDS.get((str(model.model_type), model.max_position_embeddings or 0))
+    if known is None or not model.plain:
+        return None
+    length, source = known
+    return (
+        f"max_position_embeddings {model.max_positions} is {length} and room beside it ({source}); "
+        f"a method scales from the config's number unless {LENGTH}={length} is given"
+    )
 
 
-def _disagreements(hf: dict[str, Any], vllm: dict[str, Any], served: int) -> list[str]:
+def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[HeldRope]:
+    from resonance_vllm.hf_build import held_by_transformers
+
+    return held_by_transformers(path, overrides)
+
+
+def _by_vllm(path: str, overrides: dict[str, Any], length: int | None) -> Sequence[HeldRope]:
+    build = importlib.import_module("resonance_vllm.vllm_build")
+    held: Sequence[HeldRope] = build.held_by_vllm(path, overrides, length)
+    return held
+
+
+def _side(library: str, look: Callable[[], Sequence[HeldRope]]) -> Side:
+    """What a library built; whatever it raises on a config is its reason to refuse."""
+    if not installed(library):
+        return {"not_installed": f"{library} is not installed"}
+    try:
+        return {"modules": [asdict(each) for each in look()]}
+    except NoRope as error:
+        return {"refused": str(error)}
+    except Exception as error:  # noqa: BLE001 - model code raises anything
+        text = " ".join(str(error).split())
+        return {"refused": f"{type(error).__name__}: {text[:500]}"}
+
+
+def _limit(look: Callable[[], int]) -> int | None:
+    try:
+        return look()
+    except RopeConfigError:
+        return None
+
+
+def _disagreements(hf: Side, vllm: Side) -> list[str]:
+    """Where the two limits, and what the two hold for each layer type, differ."""
     lines: list[str] = []
     if hf["limit"] != vllm["limit"]:
-        lines.append(f"limit: {hf['limit']} tokens on HF, {vllm['limit']} on vLLM")
-    pairs = zip(hf["inv_freq"], vllm["inv_freq"], strict=True)
-    apart = max(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs)
-    if apart > 1e-6:
-        lines.append(f"frequencies: up to {apart:.2%} apart")
-    types = [side["rope_parameters"]["rope_type"] for side in (hf, vllm)]
-    if types[0] != types[1]:
+        lines.append(f"limit: {hf['limit']} tokens on transformers, {vllm['limit']} on vLLM")
+    refusing = [name for name, side in (("transformers", hf), ("vLLM", vllm)) if "refused" in side]
+    if len(refusing) == 1:
+        lines.append(f"refused: {refusing[0]} alone refuses it")
+    if refusing:
+        return lines
+    ours, theirs = _by_layer_type(hf["modules"]), _by_layer_type(vllm["modules"])
+    every = dict.fromkeys([*ours, *theirs])
+    named: list[str | None] = [layer_type for layer_type in every if layer_type]
+    # A library that names no layer types has one rotation for all.
+    for layer_type in named or [None]:
+        pair = [held.get(layer_type, held.get(None)) for held in (ours, theirs)]
+        where = "" if layer_type is None else f" of {layer_type}"
+        if pair[0] is None or pair[1] is None:
+            alone = "vLLM" if pair[0] is None else "transformers"
+            lines.append(f"layers: a rotation{where} is held on {alone} alone")
+        else:
+            lines += _differences(pair[0], pair[1], where)
+    return list(dict.fromkeys(lines))
+
+
+def _by_layer_type(modules: Sequence[dict[str, Any]]) -> dict[str | None, list[dict[str, Any]]]:
+    """Layer type -> its rotations, modules that hold the same one once."""
+    found: dict[str | None, list[dict[str, Any]]] = {}
+    for module in modules:
+        same = found.setdefault(module["layer_type"], [])
+        if not any(_same(module, other) for other in same):
+            same.append(module)
+    return found
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return not _differences([one], [other], "")
+
+
+def _differences(
+    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]], where: str
+) -> list[str]:
+    """How the rotations of one layer type differ, as sentences."""
+    if len(ours) != 1 or len(theirs) != 1:
+        apart = [one for one in ours if not any(_same(one, other) for other in theirs)]
+        apart += [one for one in theirs if not any(_same(one, other) for other in ours)]
+        return [f"modules{where}: {one['module']} has no counterpart" for one in apart]
+    (one,), (other,) = ours, theirs
+    sizes = len(one["inv_freq"]), len(other["inv_freq"])
+    if sizes[0] != sizes[1]:
+        return [f"features{where}: {sizes[0]} on transformers, {sizes[1]} on vLLM"]
+    lines = []
+    pairs = zip(one["inv_freq"], other["inv_freq"], strict=True)
+    far = max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
+    if far > TOLERANCE:
+        lines.append(f"frequencies{where}: up to {far:.2%} apart")
+    factors = one["attention_factor"], other["attention_factor"]
+    if not math.isclose(*factors, rel_tol=TOLERANCE):
+        lines.append(f"attention factor{where}: {factors[0]:.6g} on transformers, {factors[1]:.6g}")
+        lines[-1] += " on vLLM"
+    if one["exact_phase"] != other["exact_phase"]:
+        exact = "transformers" if one["exact_phase"] else "vLLM"
+        lines.append(f"exact phase{where}: on {exact} alone")
+    return lines
+
+
+def about_vllm(
+    rope: RopeSpec, model: ModelPositions, context_length: int | None = None
+) -> list[str]:
+    """How vLLM's side differs by its settings, whatever its modules hold at start-up."""
+    on_vllm = fixed_for_vllm(rope, model, context_length)
+    seen = model.overridden(vllm_hf_overrides(rope, model, context_length))
+    lines = []
+    if rope.rope_type != on_vllm.rope_type:
         lines.append(
-            f"type: {types[0]} on HF, {types[1]} on vLLM, which fixes frequencies at start-up; "
-            "they agree for sequences of the served length"
+            f"type: {rope.rope_type} on transformers, {on_vllm.rope_type} on vLLM, which fixes "
+            "frequencies at start-up; they agree for sequences of the served length"
         )
-    if vllm["cache_rows"] < served:
+    if rope.method.switch_length is not None:
         lines.append(
-            f"cache: {vllm['cache_rows']} rows for {served} positions; vLLM reads beyond the "
-            "table without a check"
+            f"lists: transformers changes factors at {rope.method.switch_length} tokens of each "
+            "sequence, vLLM takes those of the served length for all"
         )
+    served = min(context_length or vllm_limit(seen), vllm_limit(seen))
+    rows = on_vllm.method.stock_rows(seen.max_positions)
+    if on_vllm.is_stock and rows < served:
+        lines.append(
+            f"cache: {rows} rows for {served} positions; vLLM reads beyond the table without a "
+            "check"
+        )
+    problem = None if on_vllm.is_stock else plugin_problem()
+    if problem:
+        lines.append(f"plugin: {on_vllm.rope_type} will be refused by vLLM ({problem})")
     return lines

@@ -168,24 +168,6 @@ def test_the_picture_is_drawn_for_two_methods(tmp_path, against):
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
-def test_check_prints_both_sides(tmp_path):
-    config = {
-        "model_type": "llama",
-        "hidden_size": 32,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 256,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    result = run(check.command, tmp_path, "--rope", "resonance_yarn:factor=4")
-    assert result.exit_code == 0
-    assert result.stdout.count("limit                    1024 tokens") == 2
-    result = run(check.command, tmp_path, "--rope", "yarn:factor=4", "--context-length", 5000)
-    assert result.exit_code == 1
-    result = run(check.command, tmp_path, "--rope", "resonance_yarn:factor=4", "--json")
-    assert json.loads(result.stdout)["vllm"]["cache_rows"] == 1024
-
-
 def test_export_prints_the_serving_command(tmp_path):
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()

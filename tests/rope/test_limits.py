@@ -8,7 +8,7 @@ import pytest
 
 from leval_tasks.context import resolve_context
 from resonance_vllm import settings
-from resonance_vllm.check import report
+from resonance_vllm.check import limits
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
@@ -66,7 +66,7 @@ def answers(rope, config, folder):
     (folder / "config.json").write_text(json.dumps(config))
     model = ModelPositions.of_checkpoint(str(folder))
     spec = model.complete(rope)
-    facts = report(spec, model)
+    on_transformers, on_vllm_engine = limits(model, spec)
     on_hf, on_vllm = settings.hf_overrides(spec, model), settings.vllm_hf_overrides(spec, model)
     given = {"pretrained": str(folder)}
     by_library = {
@@ -75,14 +75,14 @@ def answers(rope, config, folder):
     }
     result = {
         "the function": length_limit(model, spec),
-        "check, transformers": facts["hf"]["limit"],
+        "check, transformers": on_transformers,
         "backend, transformers": by_library["transformers"]["max_length"],
         "backend, vllm": by_library["vllm"]["max_model_len"],
     }
     # What follows the length is frozen for vLLM as another method, and transformers takes the
     # config's length for the trained one.
     if not spec.method.follows_length:
-        result["check, vllm"] = facts["vllm"]["limit"]
+        result["check, vllm"] = on_vllm_engine
         result["tasks, vllm"] = resolve_context({**given, "hf_overrides": on_vllm}).length
         result["tasks, transformers"] = resolve_context({**given, **on_hf}).length
         written = ModelPositions.of({**config, "rope_scaling": None, **on_hf})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from resonance_vllm import settings
-from resonance_vllm.check import report
+from resonance_vllm.check import about_vllm, limits
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
@@ -72,9 +72,9 @@ def test_same_limit_with_and_without_resonance_and_for_either_way_of_writing(rop
     rope = {"rope_type": rope_type, "factor": 2, "original_max_position_embeddings": 8192}
     for positions in (8192, 16384):
         config = {**CONFIG, "max_position_embeddings": positions}
-        facts = report(*on(rope, config))
-        assert facts["hf"]["limit"] == facts["vllm"]["limit"] == 16384
-        assert facts["vllm"]["cache_rows"] >= 16384
+        spec, model = on(rope, config)
+        assert limits(model, spec) == (16384, 16384)
+        assert about_vllm(spec, model) == []
         assert settings.hf_overrides(*on(rope, config))["max_position_embeddings"] == 16384
 
 
@@ -85,9 +85,8 @@ def test_the_factor_of_llama3_is_no_extension_ratio(rope_type, written, limit):
     config = {**CONFIG, "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}}
     config["max_position_embeddings"] = written
     rope, model = on({"rope_type": rope_type}, config)
-    facts = report(rope, model)
-    assert facts["hf"]["limit"] == facts["vllm"]["limit"] == limit
-    assert facts["vllm"]["cache_rows"] >= limit
+    assert limits(model, rope) == (limit, limit)
+    assert about_vllm(rope, model) == []
     assert length_limit(model, rope) == limit
 
 
@@ -174,22 +173,3 @@ def test_plain_rope_may_be_asked_beyond_its_length_but_says_so(caplog):
 )
 def test_a_shipped_config_may_hold_what_we_do_not_know(odd):
     assert length_limit(ModelPositions.of({**CONFIG, **odd})) == 8192
-
-
-def test_check_names_a_plugin_that_vllm_will_not_load(monkeypatch):
-    monkeypatch.setenv("VLLM_PLUGINS", "another")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    found = report(*on({"rope_type": "resonance_yarn", "factor": 2}, CONFIG))["disagreements"]
-    assert any("VLLM_PLUGINS='another'" in line for line in found)
-
-
-def test_check_works_without_vllm(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    facts = report(*on({"rope_type": "resonance_yarn", "factor": 2}, CONFIG))
-    assert facts["plugin"] == "vLLM is not installed"
-
-
-def test_check_tells_that_a_handwritten_dynamic_differs():
-    config = {**CONFIG, "rope_parameters": {**CONFIG["rope_parameters"], "rope_type": "ntk"}}
-    with pytest.raises(RopeConfigError, match="ntk_aware"):
-        report(*on(None, config))

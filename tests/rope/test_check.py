@@ -1,0 +1,289 @@
+"""What a model will run with: the libraries build it, `check` tells what their modules hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import resonance_vllm.check
+from leval_harness.main import main
+from resonance_vllm.check import about_vllm, report
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.held import HeldRope, NoRope
+from resonance_vllm.positions import ModelPositions
+
+FAMILIES = Path(__file__).parents[1] / "families" / "configs"
+NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
+MODULE_KEYS = ["module", "layer_type", "inv_freq", "attention_factor", "exact_phase"]
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 8,
+    "max_position_embeddings": 256,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+
+
+@pytest.fixture
+def without_vllm(monkeypatch):
+    """As where vLLM is not installed: it takes half a minute to be asked."""
+    seen = resonance_vllm.check.installed
+    monkeypatch.setattr(
+        resonance_vllm.check, "installed", lambda library: library != "vllm" and seen(library)
+    )
+
+
+@pytest.fixture
+def check(capsys, without_vllm):
+    """`check(*arguments)`: exit code, output and errors."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["check", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return ended.value.code, out, err
+
+    return run
+
+
+def saved(folder, **changes):
+    config = {key: value for key, value in {**LLAMA, **changes}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_has_the_documented_form(name, check):
+    code, out, err = check(FAMILIES / name, "--json")
+    facts = json.loads(out)
+    assert code == 0, err
+    assert list(facts) == ["transformers", "vllm", "disagreements"]
+    assert facts["disagreements"] == []
+    assert set(facts["vllm"]) == {"not_installed", "limit"}
+    side = facts["transformers"]
+    assert isinstance(side["limit"], int)
+    if "refused" in side:
+        assert list(side) == ["refused", "limit"]
+        code, _, err = check(FAMILIES / name, "--rope", "resonance")
+        assert code == 2, "a method is asked for where there is none to change"
+        assert "rope_type: transformers refuses 'resonance" in err
+        return
+    assert list(side) == ["modules", "limit"]
+    assert all(list(module) == MODULE_KEYS for module in side["modules"])
+    held = [(module["module"], module["layer_type"]) for module in side["modules"]]
+    assert len(set(held)) == len(held), "an entry for each module and layer type"
+    code, out, err = check(FAMILIES / name, "--rope", "resonance", "--json")
+    assert code == 0, err
+    changed = json.loads(out)["transformers"]
+    assert [(m["module"], m["layer_type"]) for m in changed["modules"]] == held
+    model = ModelPositions.of_checkpoint(str(FAMILIES / name))
+    for before, after in zip(side["modules"], changed["modules"], strict=True):
+        asked = not model.by_layer_type or after["layer_type"] == "full_attention"
+        assert after["exact_phase"] == asked, after["module"]
+        assert (after["inv_freq"] == before["inv_freq"]) == (not asked)
+        assert after["attention_factor"] == pytest.approx(before["attention_factor"])
+
+
+def test_frequencies_are_those_of_the_modules(tmp_path, check):
+    """Against YaRN as transformers itself builds it, wavelengths rounded."""
+    import math
+
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    _, out, _ = check(saved(tmp_path), "--rope", "resonance_yarn:factor=4", "--json")
+    (module,) = json.loads(out)["transformers"]["modules"]
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+    rope["original_max_position_embeddings"] = 256
+    stock = LlamaForCausalLM(LlamaConfig(**{**LLAMA, "rope_parameters": rope})).model.rotary_emb
+    expected = [2 * math.pi / round(2 * math.pi / f) for f in stock.inv_freq.double().tolist()]
+    assert module["inv_freq"] == pytest.approx(expected, rel=1e-6)
+    assert module["attention_factor"] == pytest.approx(0.1 * math.log(4) + 1)
+    assert (module["module"], module["layer_type"]) == ("model.rotary_emb", None)
+    assert json.loads(out)["transformers"]["limit"] == 1024
+
+
+def test_what_people_read(tmp_path, check):
+    code, out, _ = check(saved(tmp_path), "--rope", "resonance_yarn:factor=4")
+    assert code == 0
+    for words in ("1024 tokens", "model.rotary_emb", "8 features", "exact phase            yes"):
+        assert words in out
+    assert "not installed: vllm is not installed" in out
+
+
+def test_a_word_on_qwen3(check):
+    out = check(FAMILIES / "qwen3_8b")[1]
+    assert "40960 is 32768 and room beside it" in out
+    assert "original_max_position_embeddings=32768" in out
+    assert "room beside it" not in check(FAMILIES / "qwen3_8b_yarn_v5")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--context-length", "0"), 2, "--context-length"),
+        (("--context-length", "-1"), 2, "--context-length"),
+        (("--rope", "yarn:factor=4", "--context-length", "5000"), 1, "above the limit of 1024"),
+        (("--rope", "nope"), 2, "rope_type: unknown type 'nope'"),
+    ],
+)
+def test_wrong_usage(arguments, code, words, tmp_path, check):
+    ended, _, err = check(saved(tmp_path), *arguments)
+    assert ended == code
+    assert words in err
+
+
+@pytest.mark.parametrize("path", ["./nowhere", "/nowhere/at/all", "~/nowhere", "a/b/c"])
+def test_a_folder_that_is_not_there_is_no_name_of_the_hub(path, check):
+    code, out, err = check(path)
+    assert (code, out) == (2, "")
+    assert "there is no folder" in err
+
+
+def test_a_scaling_that_would_be_replaced_is_refused_before_anything_is_built(check):
+    code, out, err = check(FAMILIES / "llama31_8b", "--rope", "default", "--json")
+    assert (code, out) == (2, "")
+    assert "--rope default:replace=true" in err
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", "{", "3", '"llama"', "[" * 10**5, "{}"])
+def test_a_config_that_is_none(content, tmp_path, check):
+    (tmp_path / "config.json").write_text(content)
+    code, _, err = check(tmp_path, "--rope", "yarn:factor=2")
+    assert code == 2
+    assert err.startswith("Error: ")
+
+
+def test_a_folder_without_config(tmp_path, check):
+    code, _, err = check(tmp_path)
+    assert code == 2
+    assert "holds no config.json" in err
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+# Not the number of layers: any is a model that somebody may have.
+KEYS = sorted(set(LLAMA) - {"num_hidden_layers", "architectures"} | {"head_dim", "rope_scaling"})
+ROPE = st.dictionaries(
+    st.sampled_from(["rope_type", "type", "factor", "rope_theta", "full_attention"]),
+    JSON | st.sampled_from([*METHODS, "resonance_yarn"]),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    changes=st.dictionaries(st.sampled_from(KEYS), JSON | ROPE, min_size=1, max_size=3),
+    rope=st.sampled_from([(), ("--rope", "resonance"), ("--rope", "yarn:factor=2,replace=true")]),
+)
+def test_no_traceback_whatever_config_json_holds(tmp_path_factory, check, changes, rope):
+    folder = tmp_path_factory.mktemp("config")
+    (folder / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+    code, out, err = check(folder, "--json", *rope)
+    assert code in (0, 2), err
+    assert out or err.startswith("Error: ")
+
+
+class Look:
+    """Stands for the two libraries: what each of them holds, or how it refuses."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        self.monkeypatch, self.path = monkeypatch, str(saved(tmp_path))
+        monkeypatch.setattr(resonance_vllm.check, "installed", lambda library: True)
+
+    def __call__(self, hf, vllm, rope=None, **changes):
+        for name, answer in (("_by_transformers", hf), ("_by_vllm", vllm)):
+            self.monkeypatch.setattr(resonance_vllm.check, name, lambda *args, a=answer: _answer(a))
+        model = ModelPositions.of({**LLAMA, **changes})
+        return report(self.path, model, None if rope is None else model.complete(rope))
+
+
+def _answer(answer):
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+@pytest.fixture
+def look(monkeypatch, tmp_path):
+    return Look(monkeypatch, tmp_path)
+
+
+def held(layer_type=None, inv_freq=(1.0, 0.1), factor=1.0, *, exact=False, module="m"):
+    return HeldRope(module, layer_type, tuple(inv_freq), factor, exact)
+
+
+SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("hf", "vllm", "words"),
+    [
+        ([held()], [held(module="a"), held(module="b")], []),
+        ([held()], [held(inv_freq=(1.0, 0.1 * (1 + 1e-7)))], []),
+        ([held()], [held(inv_freq=(1.0, 0.101))], ["frequencies: up to 0.99% apart"]),
+        ([held()], [held(inv_freq=(1.0, 0.0))], ["frequencies: up to 100.00% apart"]),
+        ([held()], [held(inv_freq=(1.0,))], ["features: 2 on transformers, 1 on vLLM"]),
+        ([held()], [held(factor=1.2)], ["attention factor: 1 on transformers, 1.2 on vLLM"]),
+        ([held(exact=True)], [held()], ["exact phase: on transformers alone"]),
+        ([SLIDING, FULL], [FULL, SLIDING], []),
+        (
+            [SLIDING, FULL],
+            [SLIDING, held("full_attention", (0.5, 0.06))],
+            ["frequencies of full_attention: up to 16.67% apart"],
+        ),
+        (
+            [SLIDING, FULL],
+            [SLIDING],
+            ["layers: a rotation of full_attention is held on transformers alone"],
+        ),
+        ([held("full_attention")], [held()], []),
+        ([held()], [held(), held(inv_freq=(1.0, 0.2), module="b")], ["modules: b has no counter"]),
+        ([held()], NoRope("why"), ["refused: vLLM alone refuses it"]),
+        (NoRope("why"), [held()], ["refused: transformers alone refuses it"]),
+        (NoRope("why"), NoRope("why not"), []),
+    ],
+)
+def test_disagreements_follow_from_what_the_modules_hold(look, hf, vllm, words):
+    lines = look(hf, vllm)["disagreements"]
+    assert len(lines) == len(words), lines
+    assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
+
+
+def test_whatever_a_library_raises_is_a_reason(look):
+    facts = look(ZeroDivisionError("by zero"), NoRope("told so"))
+    assert facts["transformers"] == {"refused": "ZeroDivisionError: by zero", "limit": 256}
+    assert facts["vllm"] == {"refused": "told so", "limit": 256}
+
+
+def test_types_that_follow_the_length_differ_and_are_said_to(look):
+    lines = look([held()], [held()], {"rope_type": "dynamic", "factor": 2})["disagreements"]
+    assert any("dynamic on transformers, ntk_aware on vLLM" in line for line in lines)
+
+
+def test_a_plugin_that_vllm_will_not_load_is_named(monkeypatch):
+    monkeypatch.setenv("VLLM_PLUGINS", "another")
+    model = ModelPositions.of(LLAMA)
+    lines = about_vllm(model.complete({"rope_type": "resonance_yarn", "factor": 2}), model)
+    assert any("VLLM_PLUGINS='another'" in line for line in lines)
+    assert about_vllm(model.complete({"rope_type": "yarn", "factor": 2}), model) == []
+
+
+def test_vllms_own_ntk_is_not_taken_for_a_method_of_ours():
+    rope = {"rope_type": "ntk", "rope_theta": 1e4, "factor": 2.0}
+    with pytest.raises(RopeConfigError, match="ntk_aware"):
+        ModelPositions.of({**LLAMA, "rope_parameters": rope}).shipped()
+    assert RopeSpec.from_dict({**rope, "rope_type": "ntk_aware"}).rope_type == "ntk_aware"
