@@ -60,45 +60,68 @@ print("fine")
     assert result.stdout.strip().endswith("fine"), result.stderr[-2000:]
 
 
-def test_untested_version_is_said_and_runs(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    import vllm
-
-    from resonance_vllm import vllm_plugin
-
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    vllm_plugin._check_version()
-    assert caplog.records == []
-    monkeypatch.setattr(vllm, "__version__", "0.99.0")
-    vllm_plugin._check_version()
-    assert "0.99.0 is not in the list of tested versions (0.32.0)" in caplog.text
-
-
 @pytest.mark.parametrize(
-    ("name", "replacement", "says"),
+    ("module", "name", "replacement", "says"),
     [
-        ("_ROPE_DICT", None, "_ROPE_DICT is no dictionary"),
-        ("YaRNScalingRotaryEmbedding", None, "YaRNScalingRotaryEmbedding does not exist"),
+        ("layers.rotary_embedding", "_ROPE_DICT", None, "_ROPE_DICT is no dictionary"),
+        ("layers.rotary_embedding", "YaRNScalingRotaryEmbedding", None, "is no class"),
         (
-            "Llama3RotaryEmbedding",
-            type("Other", (), {}),
-            "Llama3RotaryEmbedding has no parameter head_size",
+            "layers.rotary_embedding",
+            "get_rope",
+            lambda head_size: None,
+            "get_rope has no parameter rope_parameters",
         ),
-        ("get_rope", lambda head_size: None, "get_rope has no parameter rope_parameters"),
+        ("model_loader.utils", "initialize_model", None, "initialize_model does not exist"),
     ],
 )
-def test_other_interface_is_refused_and_the_difference_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, replacement: Any, says: str
+def test_every_difference_of_the_interface_is_named(
+    monkeypatch: pytest.MonkeyPatch, module: str, name: str, replacement: Any, says: str
 ) -> None:
-    from vllm.model_executor.layers import rotary_embedding
+    import importlib
 
-    from resonance_vllm.vllm_plugin import VLLMInterfaceError, check_interface
+    from resonance_vllm.vllm_plugin import interface_problems
 
-    check_interface()
-    monkeypatch.setattr(rotary_embedding, name, replacement)
-    with pytest.raises(VLLMInterfaceError, match=says):
-        check_interface()
+    assert interface_problems() == []
+    owner = importlib.import_module(f"vllm.model_executor.{module}")
+    monkeypatch.setattr(owner, name, replacement)
+    assert [problem for problem in interface_problems() if says in problem]
+
+
+def test_a_vllm_that_differs_serves_all_models_but_ours(edited: Edit) -> None:
+    """`get_rope` with a parameter of another name, in a process of its own."""
+    script = f"""
+import vllm.model_executor.layers.rotary_embedding as rope
+stock = rope.get_rope
+def renamed(head_size, max_position, is_neox_style=True, rope_settings=None, dtype=None):
+    return stock(head_size, max_position, is_neox_style, rope_settings, dtype)
+rope.get_rope = renamed
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from vllm.engine.arg_utils import EngineArgs
+def config(**overrides):
+    return EngineArgs(model={str(edited())!r}, skip_tokenizer_init=True, hf_overrides=overrides,
+                      dtype="float32").create_model_config()
+yarn = {{**{ROPE!r}, "rope_type": "yarn"}}
+print("served", config(rope_parameters=yarn, max_position_embeddings=512).max_model_len)
+ours = {{**{ROPE!r}, "rope_type": "resonance_yarn"}}
+with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+    print("built", type(rope.get_rope(64, 512, True, yarn)).__name__)
+    for ask in (lambda: config(rope_parameters=ours), lambda: rope.get_rope(64, 512, True, ours)):
+        try:
+            ask()
+        except ValueError as error:
+            print("refused", repr(str(error)))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    lines = [
+        line for line in run.stdout.splitlines() if line.split()[:1] in (["served"], ["built"])
+    ]
+    assert lines == ["served 512", "built YaRNScalingRotaryEmbedding"], run.stderr[-2000:]
+    refused = [line for line in run.stdout.splitlines() if line.startswith("refused")]
+    assert len(refused) == 2
+    assert all("get_rope has no parameter rope_parameters" in line for line in refused)
+    assert "Models that do not ask for its rope types run as always" in run.stdout + run.stderr
 
 
 @pytest.mark.parametrize("written", [256, 512])
@@ -173,27 +196,21 @@ def test_wrong_settings_are_refused_before_a_worker_starts(
         ({"model_type": "gpt2"}, "'gpt2' has no RoPE"),
         (
             {
-                "model_type": "deepseek_v2",
-                "hidden_size": 128,
-                "num_attention_heads": 2,
-                "kv_lora_rank": 16,
-                "qk_rope_head_dim": 16,
-                "qk_nope_head_dim": 16,
-                "v_head_dim": 16,
-                "max_position_embeddings": 256,
+                "model_type": "granitemoehybrid",
+                "layer_types": ["mamba", "attention"],
+                "num_hidden_layers": 2,
+                "position_embedding_type": "nope",
             },
-            "MLA",
+            "'granitemoehybrid' has no RoPE",
         ),
     ],
 )
-def test_model_without_ordinary_rope_is_refused(
-    tmp_path: Path, config: dict[str, Any], says: str
-) -> None:
+def test_model_without_rope_is_refused(tmp_path: Path, config: dict[str, Any], says: str) -> None:
     import json
 
     from transformers import AutoConfig
 
-    name = {"gpt2": "GPT2LMHeadModel", "deepseek_v2": "DeepseekV2ForCausalLM"}
+    name = {"gpt2": "GPT2LMHeadModel", "granitemoehybrid": "GraniteMoeHybridForCausalLM"}
     model_type = config.pop("model_type")
     made = AutoConfig.for_model(model_type, **config, architectures=[name[model_type]])
     (tmp_path / "config.json").write_text(json.dumps(made.to_dict()))
@@ -201,10 +218,73 @@ def test_model_without_ordinary_rope_is_refused(
         model_config(tmp_path, rope_parameters={"rope_type": "resonance_yarn", **ROPE})
 
 
-def test_multi_axis_rope_is_refused(edited: Edit) -> None:
-    rope = {"rope_type": "resonance_yarn", **ROPE, "mrope_section": [16, 24, 24]}
-    with pytest.raises(ValueError, match="mrope_section"):
-        model_config(edited(), rope_parameters=rope)
+def test_an_override_keeps_what_belongs_to_the_model(edited: Edit) -> None:
+    """vLLM replaces the whole dictionary; the rotated share and foreign keys are put back."""
+    shipped = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    path = edited(rope_parameters={**shipped, "mrope_section": [8, 4, 4]})
+    made = model_config(path, rope_parameters={"rope_type": "resonance_yarn", **ROPE})
+    expected = {"rope_type": "resonance_yarn", **ROPE, "mrope_section": [8, 4, 4]}
+    assert made.hf_text_config.rope_parameters == {**expected, "partial_rotary_factor": 0.5}
+    assert made.uses_mrope
+
+
+NESTED = {
+    "model_type": "llava",
+    "architectures": ["LlamaForCausalLM"],  # that of Llava needs torchvision
+    "text_config": {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 256,
+        "rope_parameters": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                            **ROPE},
+    },
+    "vision_config": {"model_type": "clip_vision_model", "num_hidden_layers": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["at the top", "in text_config"])
+def test_an_override_reaches_a_nested_language_model(tmp_path: Path, nested: bool) -> None:
+    import json
+
+    (tmp_path / "config.json").write_text(json.dumps(NESTED))
+    rope = {"rope_parameters": {"rope_type": "resonance_yarn", **ROPE}}
+    made = model_config(tmp_path, **({"text_config": rope} if nested else rope))
+    assert made.hf_text_config.rope_parameters == rope["rope_parameters"]
+    assert not hasattr(made.hf_config, "rope_parameters")
+    assert made.max_model_len == 512
+
+
+@pytest.mark.parametrize(
+    ("speculative", "allowed"),
+    [
+        ({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}, True),
+        ({"num_speculative_tokens": 2}, False),
+    ],
+    ids=["ngram", "draft model"],
+)
+def test_no_draft_model_runs_without_the_settings(
+    edited: Edit, speculative: dict[str, Any], allowed: bool
+) -> None:
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    path = str(edited())
+    for rope_type in ("resonance_yarn", "yarn"):
+        arguments = EngineArgs(
+            model=path,
+            skip_tokenizer_init=True,
+            hf_overrides={"rope_parameters": {"rope_type": rope_type, **ROPE}},
+            dtype="float32",
+            speculative_config=speculative if allowed else {**speculative, "model": path},
+        )
+        target = arguments.create_model_config()
+        if allowed or rope_type == "yarn":
+            assert arguments.create_speculative_config(target, ParallelConfig()) is not None
+        else:
+            with pytest.raises(ValueError, match=r"^speculative_config: the draft model"):
+                arguments.create_speculative_config(target, ParallelConfig())
 
 
 @pytest.mark.parametrize("rope_type", ["ntk", "dynamic"])
@@ -214,10 +294,10 @@ def test_vllms_own_meaning_of_a_name_is_pointed_out_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from resonance_vllm import vllm_plugin
+    from resonance_vllm import vllm_hooks
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    vllm_plugin._warn_once.cache_clear()
+    vllm_hooks._warn_once.cache_clear()
     rope = {"rope_type": rope_type, "rope_theta": 10000.0, "factor": 2.0}
     for _ in range(2):
         assert model_config(edited(), rope_parameters=rope).max_model_len == 512
@@ -230,10 +310,10 @@ def test_vllms_own_meaning_of_a_name_is_pointed_out_once(
 def test_stock_type_without_rope_theta_is_pointed_out(
     edited: Edit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from resonance_vllm import vllm_plugin
+    from resonance_vllm import vllm_hooks
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    vllm_plugin._warn_once.cache_clear()
+    vllm_hooks._warn_once.cache_clear()
     rope = {"rope_type": "linear", "factor": 2.0}
     model_config(edited(), rope_parameters=rope)
     assert "without rope_theta" in caplog.text

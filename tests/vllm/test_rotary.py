@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from resonance_vllm.core.phase import cos_sin
-from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
+from resonance_vllm.core.spec import OWN_TYPES, STOCK_TYPES, RopeSpec, RopeType
 
 pytestmark = pytest.mark.vllm
 
 HEAD = 64
 THETA = 100_000.0
 ORIGINAL = 256
+SERVED = 4 * ORIGINAL
 COMMON = {"rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
 FACTORS = [1.0 + j / 16 for j in range(HEAD // 2)]
 TYPES: dict[str, dict[str, Any]] = {
@@ -43,25 +45,50 @@ def _plugin() -> Iterator[None]:
     from resonance_vllm.vllm_plugin import register
 
     register()
-    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+    engine: Any = VllmConfig(device_config=DeviceConfig(device="cpu"))
+    engine.model_config = SimpleNamespace(max_model_len=SERVED)
+    with set_current_vllm_config(engine):
         yield
+
+
+def table_of(module: Any) -> torch.Tensor:
+    """Cos and sin by position; LongRoPE keeps those of long sequences behind the others."""
+    from resonance_vllm import vllm_rotary
+
+    _, table = vllm_rotary.table_of(module)
+    return table[len(table) - module.resonance.rows :]
 
 
 @pytest.mark.parametrize("rope_type", OWN_TYPES)
 def test_every_type_of_ours_has_a_table_of_its_values(rope_type: str) -> None:
     from vllm.model_executor.layers import rotary_embedding
 
-    method = RopeType.read(rope_type).method
-    rope = {"rope_type": rope_type, "rope_theta": THETA, **method.example(HEAD)}
-    if "original_max_position_embeddings" in method.model_fields:
+    kind = RopeType.read(rope_type)
+    rope = {"rope_type": rope_type, "rope_theta": THETA, **kind.method.example(HEAD)}
+    if "original_max_position_embeddings" in kind.method.model_fields:
         rope |= {"factor": 4.0, "original_max_position_embeddings": ORIGINAL}
     made = rotary_embedding.get_rope(HEAD, ORIGINAL, True, rope, dtype=torch.float32)
-    assert isinstance(made, getattr(rotary_embedding, method.vllm_class))
     spec = RopeSpec.from_dict(rope)
-    rows = len(made.cos_sin_cache)
-    assert rows >= spec.method.length_limit(ORIGINAL)
-    cos, sin = cos_sin(spec, HEAD, torch.arange(rows), torch.float32, seq_len=rows)
-    torch.testing.assert_close(made.cos_sin_cache, torch.cat((cos, sin), -1), atol=2e-3, rtol=0)
+    table = table_of(made)
+    assert len(table) >= max(SERVED, spec.method.length_limit(ORIGINAL))
+    cos, sin = cos_sin(spec, HEAD, torch.arange(len(table)), torch.float32, seq_len=SERVED)
+    torch.testing.assert_close(table, torch.cat((cos, sin), -1), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("rope_type", sorted(STOCK_TYPES - {"dynamic"}))
+def test_the_class_is_the_one_that_vllm_builds_for_the_base_type(rope_type: str) -> None:
+    from vllm.model_executor.layers import rotary_embedding
+
+    method = RopeType.read(rope_type).method
+    keys = {"rope_theta": THETA, **method.example(HEAD)}
+    if "original_max_position_embeddings" in method.model_fields:
+        keys |= {"factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+    own = "resonance" if rope_type == "default" else f"resonance_{rope_type}"
+    stock, ours = (
+        rotary_embedding.get_rope(HEAD, ORIGINAL, True, {"rope_type": name, **keys})
+        for name in (rope_type, own)
+    )
+    assert isinstance(ours, type(stock))
 
 
 def get_rope(rope_type: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
@@ -110,11 +137,10 @@ def closed_form(rope_type: str) -> tuple[list[float], float]:
 
 @pytest.mark.parametrize("rope_type", TYPES)
 def test_table_holds_the_closed_form(rope_type: str) -> None:
-    table = get_rope(rope_type).cos_sin_cache
+    table = table_of(get_rope(rope_type))
     frequencies, factor = closed_form(rope_type)
-    rows = ORIGINAL if rope_type == "resonance" else 4 * ORIGINAL
-    assert table.shape == (rows, HEAD)
-    for n in (0, 1, 100, ORIGINAL - 1, rows - 1):
+    assert table.shape == (SERVED, HEAD)
+    for n in (0, 1, 100, ORIGINAL - 1, SERVED - 1):
         expected = [factor * math.cos(n * w) for w in frequencies]
         expected += [factor * math.sin(n * w) for w in frequencies]
         torch.testing.assert_close(table[n], torch.tensor(expected), atol=2e-4, rtol=0)
@@ -125,7 +151,7 @@ def test_table_holds_the_closed_form(rope_type: str) -> None:
 def test_rows_one_wavelength_apart_are_equal_bit_for_bit(
     rope_type: str, dtype: torch.dtype
 ) -> None:
-    table = get_rope(rope_type, dtype).cos_sin_cache
+    table = table_of(get_rope(rope_type, dtype))
     assert table.dtype is dtype
     for j, w in enumerate(closed_form(rope_type)[0]):
         period = min(round(2 * math.pi / w), len(table))
@@ -150,22 +176,63 @@ def test_resonance_yarn_is_vllms_yarn_class_with_another_table() -> None:
     assert type(ours).forward_native is type(stock).forward_native
 
 
-def test_table_of_the_plain_methods_is_vllms_own() -> None:
-    """At float32 the non-resonance tables of ours equal vLLM's, where vLLM has the method."""
-    from resonance_vllm.vllm_rotary import build
+@pytest.mark.parametrize("rope_type", ["linear", "yarn"])
+def test_without_resonance_the_table_is_vllms_own(rope_type: str) -> None:
+    """Where vLLM has the method; ours is asked for by the base that carries it."""
+    from vllm.model_executor.layers import rotary_embedding
 
-    for rope_type in ("linear", "yarn"):
-        stock = get_rope(rope_type)
-        ours = build(
-            RopeSpec.from_dict({"rope_type": rope_type, **COMMON}),
-            head_size=HEAD,
-            rotary_dim=HEAD,
-            max_position=ORIGINAL,
-            is_neox_style=True,
-            dtype=torch.float32,
-            served_length=None,
+    from resonance_vllm.vllm_request import stock_settings
+
+    stock = get_rope(rope_type)
+    rope = {"rope_type": rope_type, **COMMON}
+    carrying = stock_settings(rope, RopeSpec.from_dict(rope), ORIGINAL)
+    ours = rotary_embedding.get_rope(HEAD, ORIGINAL, True, carrying, dtype=torch.float32)
+    assert ours is not stock
+    torch.testing.assert_close(ours.cos_sin_cache, stock.cos_sin_cache, atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rope_type": "default"}, "builds type 'default' with other settings"),
+        ({"factor": 8.0}, "frequencies differ.*attention factor"),
+        ({"attention_factor": 2.0}, "the attention factor is 2, not 1.13863"),
+    ],
+)
+def test_a_model_file_that_builds_something_else_is_noticed(
+    changes: dict[str, Any], says: str
+) -> None:
+    from vllm.model_executor.layers import rotary_embedding
+
+    from resonance_vllm import vllm_rotary
+    from resonance_vllm.vllm_request import stock_settings
+
+    spec = RopeSpec.from_dict({"rope_type": "resonance_yarn", **COMMON})
+    rope = {**stock_settings({}, spec, ORIGINAL), **changes}
+    call = {"head_size": HEAD, "max_position": ORIGINAL, "rope_parameters": rope}
+    original = rotary_embedding.get_rope.__wrapped__  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=says):
+        vllm_rotary.build(original, {**call, "dtype": torch.float32}, spec, SERVED)
+
+
+def test_a_long_table_of_vllm_is_never_computed() -> None:
+    """Only its first rows are looked at; ours has as many as that would have."""
+    from vllm.model_executor.layers import rotary_embedding
+
+    from resonance_vllm import vllm_rotary
+
+    seen = []
+    stock = rotary_embedding.YaRNScalingRotaryEmbedding
+    real = stock._compute_cos_sin_cache
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            stock,
+            "_compute_cos_sin_cache",
+            lambda self: seen.append(len(real(self))) or real(self),
         )
-        torch.testing.assert_close(ours.cos_sin_cache, stock.cos_sin_cache, atol=2e-4, rtol=0)
+        made = get_rope("resonance_yarn", factor=64.0)
+    assert max(seen) == vllm_rotary.ROWS_FOR_A_LOOK
+    assert len(made.cos_sin_cache) == 64 * ORIGINAL
 
 
 @pytest.mark.parametrize("neox", [True, False])
@@ -211,11 +278,9 @@ def test_partial_rotation_keeps_the_rest_of_the_head() -> None:
     [
         ({"rope_theta": None}, "rope_theta: missing"),
         ({"factor": 0.5}, "factor: 0.5 is not allowed"),
-        ({"beta_quick": 3}, "beta_quick: 3 is not a setting.*beta_fast"),
         ({"original_max_position_embeddings": None}, "original_max_position_embeddings: missing"),
         ({"rope_type": "resonance_yarm"}, "unknown type 'resonance_yarm'.*resonance_yarn"),
         ({"rope_type": "resonance_ntk"}, "did you mean 'ntk_aware'"),
-        ({"mrope_section": [8, 12, 12]}, "mrope_section"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(changes: dict[str, Any], says: str) -> None:
@@ -224,6 +289,16 @@ def test_wrong_settings_are_refused_by_name(changes: dict[str, Any], says: str) 
     rope = {"rope_type": "resonance_yarn", **COMMON, **changes}
     with pytest.raises(ValueError, match=says):
         rotary_embedding.get_rope(HEAD, ORIGINAL, True, rope)
+
+
+def test_what_belongs_to_the_model_stays_in_the_dictionary() -> None:
+    from vllm.model_executor.layers.rotary_embedding import MRotaryEmbedding
+
+    made = get_rope("resonance_yarn", mrope_section=[8, 12, 12])
+    assert type(made) is MRotaryEmbedding
+    assert len(made.cos_sin_cache) == 4 * 4 * ORIGINAL  # video positions, as vLLM keeps them
+    plain = get_rope("resonance_yarn")
+    assert torch.equal(made.cos_sin_cache[:SERVED], plain.cos_sin_cache)
 
 
 def test_dual_chunk_attention_is_refused() -> None:

@@ -73,6 +73,15 @@ class LongRope(Method):
         plain = plain_frequencies(self.rope_theta, dim)
         return plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")
 
+    def at_length(self, length: int) -> "LongRope":
+        """The divisors of one length, whatever length is asked for."""
+        beyond = length > self.original_max_position_embeddings
+        divisors = self.long_factor if beyond else self.short_factor
+        same: dict[str, Any] = {"short_factor": divisors, "long_factor": divisors}
+        if not beyond and self.short_mscale is not None:
+            same |= {"attention_factor": self.short_mscale, "long_mscale": self.short_mscale}
+        return self.model_copy(update=same)
+
     def scale(self) -> float:
         explicit = self.attention_factor or self.long_mscale
         if explicit is not None:
