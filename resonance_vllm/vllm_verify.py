@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from resonance_vllm import hf_rotary
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
@@ -30,10 +31,14 @@ def verify(model: nn.Module, config: Any, asked: Mapping[str | None, RopeSpec]) 
         NoRope: no module has a rotation.
         RopeConfigError: a module carries something else.
     """
+    hf_rotary.verify(model)  # where vLLM runs transformers' modules
     carrying = 0
     for path, module in rotary_modules(model):
         layer_type = layer_type_of(path, config)
         what = getattr(module, "resonance", None)
+        if hasattr(type(module), hf_rotary.OURS):
+            carrying += 1
+            continue
         if isinstance(what, Carried):
             _check_table(path, module, what)
             carrying += 1
@@ -55,6 +60,9 @@ def held(model: nn.Module, config: Any) -> list[HeldRope]:
 
     Layers that share a module are one entry, with the name that it has in the first of them.
     """
+    of_transformers = hf_rotary.hold(language_model(model)[1])
+    if of_transformers:
+        return of_transformers
     paths: dict[int, list[str]] = {}
     modules = dict[int, Any]()
     for path, module in rotary_modules(model):
@@ -82,12 +90,17 @@ def _held(path: str, layer_type: str | None, module: Any) -> HeldRope:
 
 def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Rotary modules of the language model by every name that they have."""
-    whole: Any = model
-    language = whole.get_language_model() if hasattr(whole, "get_language_model") else model
-    prefix = next((name for name, module in model.named_modules() if module is language), "")
+    prefix, language = language_model(model)
     for name, module in language.named_modules(prefix=prefix, remove_duplicate=False):
         if "RotaryEmbedding" in type(module).__name__:
             yield name, module
+
+
+def language_model(model: nn.Module) -> tuple[str, nn.Module]:
+    """The part of a model that reads text, and its name."""
+    whole: Any = model
+    part = whole.get_language_model() if hasattr(whole, "get_language_model") else model
+    return next((name for name, module in model.named_modules() if module is part), ""), part
 
 
 def layer_type_of(path: str, config: Any) -> str | None:
