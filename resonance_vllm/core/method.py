@@ -26,6 +26,8 @@ def _whole(value: object) -> object:
 
 
 Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=2**53)]
+# A longer extension is a slip of the hand, and no length that a machine could hold.
+Extension = Annotated[float, Field(ge=1, le=1e6)]
 Positive = Annotated[float, Field(gt=0)]
 TrainedLength = Annotated[Tokens, Field(examples=[4096], description="Trained length L in tokens.")]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
@@ -212,7 +214,7 @@ class Method(Settings):
 class ScaledMethod(Method):
     """A method that extends the trained length by a factor; factor 1 is plain RoPE."""
 
-    factor: float = Field(ge=1, examples=[8.0], description="Context extension s.")
+    factor: Extension = Field(examples=[8.0], description="Context extension s.")
     original_max_position_embeddings: Tokens | None = Field(
         default=None, description="Trained length L in tokens."
     )

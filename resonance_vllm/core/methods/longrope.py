@@ -8,6 +8,7 @@ from pydantic import Field
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import (
     Divisors,
+    Extension,
     Method,
     Positive,
     Tensor,
@@ -31,8 +32,8 @@ class LongRope(Method):
         ("factor", "original_max_position_embeddings"),
     )
 
-    factor: float | None = Field(
-        default=None, ge=1, description="Context extension s. [that of the model's config]"
+    factor: Extension | None = Field(
+        default=None, description="Context extension s. [that of the model's config]"
     )
     original_max_position_embeddings: TrainedLength
     attention_factor: Positive | None = Field(

@@ -1,0 +1,176 @@
+"""No command ends in a traceback: 0, 1 or 2, and one message that says where.
+
+`FUZZ_INPUTS=20000 pytest tests/fuzz` tries more than the usual 2,000 inputs.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from fuzz_commands import World, command_lines
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leval_harness.main import cli, main
+
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "2000"))
+PROCESSES = max(INPUTS // 20, 100) if "FUZZ_INPUTS" in os.environ else 100
+SLOWEST = 60
+"""Seconds after which an input counts as one that makes a command hang."""
+
+
+def leaves(command, path=()):
+    """Path and click command of everything that can be run."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    with click.Context(command) as context:
+        for name in command.list_commands(context):
+            yield from leaves(command.get_command(context, name), (*path, name))
+
+
+# Downloads.
+LEFT_OUT = {("model",), ("data", "fetch")}
+LEAVES = {path: command for path, command in leaves(cli) if path not in LEFT_OUT}
+# What they find wrong is their output.
+REPORTS = {("data", "verify"), ("table",)}
+# Commands that take a second an input get fewer.
+SHARE = {("page",): 0.2, ("lm-eval",): 0.1, ("finetune",): 0.1, ("posgen", "train"): 0.2}
+WHOLE = sum(SHARE.get(path, 1) for path in LEAVES)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, save_llama):
+    made = World(tmp_path_factory.mktemp("world"))
+    made.fill()
+    save_llama(
+        made.root / "model",
+        vocab_size=1500,
+        max_position_embeddings=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    for file in (Path(__file__).parents[1] / "golden" / "tokenizer").iterdir():
+        shutil.copy(file, made.root / "model")
+    return made
+
+
+@contextlib.contextmanager
+def with_content(path, content):
+    """A file with another content for a while."""
+    if path is None:
+        yield
+        return
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+
+
+@contextlib.contextmanager
+def hanging_is_an_error():
+    def ring(*_):
+        raise AssertionError(f"still running after {SLOWEST} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(SLOWEST)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def tried(line, world):
+    """Exit code and errors of a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    before = Path.cwd()
+    os.chdir(world.root)
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            hanging_is_an_error(),
+        ):
+            main(line)
+    except SystemExit as end:
+        return end.code or 0, err.getvalue()
+    finally:
+        os.chdir(before)
+        shutil.rmtree(world.root / "new", ignore_errors=True)
+    raise AssertionError("main came back")
+
+
+def path_of(each):
+    return next(path for path in LEAVES if each.line[: len(path)] == path)
+
+
+def check(each, code, err):
+    told = f"{each}\nexit code {code}\n{err[-3000:]}"
+    assert code in (0, 1, 2), told
+    assert "Traceback" not in err, told
+    assert not CONTROL.search(err), told
+    if code and not (code == 1 and path_of(each) in REPORTS):
+        _, says, message = err.lower().rpartition("error: ")
+        assert says, told
+        assert len(message.strip()) > 8, told
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_in_process(path, world, monkeypatch):
+    monkeypatch.delenv("LEVAL_HARNESS_DEBUG", raising=False)
+    # Settings that are fine would be trained with for minutes.
+    monkeypatch.setattr("resonance_training.posgen_train.train_all", lambda *_, **__: iter(()))
+
+    @settings(
+        max_examples=int(INPUTS * SHARE.get(path, 1) / WHOLE),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(command_lines(path, LEAVES[path], world))
+    def no_traceback(each):
+        with with_content(each.changed, each.content):
+            code, err = tried(each.line, world)
+        check(each, code, err)
+
+    no_traceback()
+
+
+@pytest.mark.slow
+def test_as_processes(world):
+    @settings(
+        max_examples=PROCESSES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        st.sampled_from(sorted(LEAVES)).flatmap(
+            lambda path: command_lines(path, LEAVES[path], world)
+        )
+    )
+    def no_traceback(each):
+        with with_content(each.changed, each.content):
+            ran = subprocess.run(
+                [sys.executable, "-m", "leval_harness", *each.line],
+                cwd=world.root,
+                capture_output=True,
+                text=True,
+                timeout=SLOWEST * 3,
+                check=False,
+            )
+        shutil.rmtree(world.root / "new", ignore_errors=True)
+        check(each, ran.returncode, ran.stderr)
+
+    no_traceback()
