@@ -7,7 +7,7 @@ transformers reads `rope_parameters`: config.json, `from_pretrained(rope_paramet
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -32,15 +32,14 @@ def register() -> None:
     `model` (the default: the activations' dtype, as transformers does).
     """
     from transformers import PreTrainedConfig, PreTrainedModel
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RotaryEmbeddingConfigMixin
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     for rope_type in OWN_TYPES:
         ROPE_INIT_FUNCTIONS[rope_type] = hf_rotary.rope_function
-        # Looked up by name; without one transformers warns.
-        setattr(RotaryEmbeddingConfigMixin, f"_validate_{rope_type}_rope_parameters", _checked)
     PreTrainedConfig.rope_precision = None
     _check_when_read(PreTrainedConfig)
-    _adapt_when_built(PreTrainedModel)
+    _when_first_made(PreTrainedConfig, _check_plain)
+    _when_first_made(PreTrainedModel, _adapt_built)
     _refill_when_loaded(PreTrainedModel)
 
 
@@ -71,24 +70,24 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     state.config.rope_precision = rope_precision
 
 
-def _checked(self: Any, rope_parameters: object, ignore_keys: object = None) -> None:
-    """Nothing: `_check_when_read` comes first, and strict dataclasses hide the kind of an error."""
-
-
-def _adapt_when_built(model_class: Any) -> None:
-    """Show model code stock settings while it builds, then adapt what it built."""
+def _when_first_made(base: Any, change: Callable[[Any], None]) -> None:
+    """Change every class of a kind when its first object is made: most are imported much later."""
+    once = functools.cache(change)
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        _guard(cls)
-        return super(model_class, cls).__new__(cls)
+        once(cls)
+        return super(base, cls).__new__(cls)
 
-    model_class.__new__ = new
+    base.__new__ = new
 
 
-@functools.cache
-def _guard(cls: Any) -> None:
-    """Put our part around a model class's constructor, for whoever calls it."""
-    original = cls.__init__
+def _adapt_built(cls: Any) -> None:
+    """Put our part around a model class's constructor."""
+    cls.__init__ = _built_model(cls.__init__)
+
+
+def _built_model(original: Any) -> Any:
+    """A model's constructor: model code sees stock settings, then what it built is adapted."""
 
     @functools.wraps(original)
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -102,34 +101,42 @@ def _guard(cls: Any) -> None:
                 hf_rotary.adapt(self)
         finally:
             _building.reset(token)
-            # Model code makes copies of its config.
-            if isinstance(self, nn.Module) and "_modules" in vars(self):
+            if "_modules" in vars(self):
+                # Model code makes copies of its config.
                 for module in self.modules():
                     for each in hf_request.configs(getattr(module, "config", None)):
                         hf_request.restore(each)
-        precision = config.rope_precision
-        if precision is not None:
-            set_rope_precision(self, precision)
+        if config.rope_precision is not None:
+            set_rope_precision(self, config.rope_precision)
         return None
 
-    cls.__init__ = build
+    return build
 
 
-def _refill_when_loaded(model_class: Any) -> None:
-    """Loading initialises rotary modules again, from the config; ours are filled after that."""
-    original = model_class.from_pretrained.__func__
+def _check_plain(cls: Any) -> None:
+    """Let a config class's checks see plain settings in place of ours.
 
+    Classes check what they know; some refuse every type but theirs. They do it when a config is
+    read and when it is saved.
+    """
+    for each in cls.__mro__:
+        original = vars(each).get("validate")
+        if original is not None and not hasattr(original, "_resonance"):
+            each.validate = _with_plain(original)
+
+
+def _with_plain(original: Any) -> Any:
     @functools.wraps(original)
-    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(cls, *args, **kwargs)
-        hf_rotary.settle(result[0] if isinstance(result, tuple) else result)
-        return result
+    def validate(self: Any) -> None:
+        with hf_request.plain_settings(self):
+            original(self)
 
-    model_class.from_pretrained = classmethod(from_pretrained)
+    validate._resonance = True  # type: ignore[attr-defined]
+    return validate
 
 
 def _check_when_read(config_class: Any) -> None:
-    """Check dictionaries of ours before transformers fills in a base of 10,000."""
+    """Check settings of ours before transformers fills in a base of 10,000."""
     original = config_class.__post_init__
 
     @functools.wraps(original)
@@ -145,3 +152,16 @@ def _check_when_read(config_class: Any) -> None:
         return original(self, **kwargs)
 
     config_class.__post_init__ = post_init
+
+
+def _refill_when_loaded(model_class: Any) -> None:
+    """Loading initialises rotary modules again, from the config; ours are filled after that."""
+    original = model_class.from_pretrained.__func__
+
+    @functools.wraps(original)
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(cls, *args, **kwargs)
+        hf_rotary.settle(result[0] if isinstance(result, tuple) else result)
+        return result
+
+    model_class.from_pretrained = classmethod(from_pretrained)

@@ -9,7 +9,7 @@ method (or `default` where no library has that), and its rotary modules are chan
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,29 @@ def stock_settings(config: Any) -> Iterator[None]:
 
 
 def _show_stock(config: Any) -> None:
+    for settings in own_requests(config).values():
+        spec_of(config, settings)  # checked as a whole before model code sees a part of it
+    _show(config, stock_of)
+
+
+@contextlib.contextmanager
+def plain_settings(config: Any) -> Iterator[None]:
+    """Show whoever checks a config plain settings in place of its requests."""
+    ours = ASKED not in vars(config) and bool(own_requests(config))
+    if ours:
+        _show(config, _plain_of)
+    try:
+        yield
+    finally:
+        if ours:
+            restore(config)
+
+
+def _show(config: Any, of: Callable[[Settings], Settings]) -> None:
     asked: dict[str | None, Settings] = {}
     shown = dict(config.rope_parameters)
     for layer_type, settings in own_requests(config).items():
-        # Checked as a whole before model code sees a part of it.
-        spec_of(config, settings)
-        stock = stock_of(settings)
+        stock = of(settings)
         asked[layer_type] = {k: v for k, v in settings.items() if stock.get(k) != v}
         if layer_type is None:
             shown = stock
@@ -128,15 +145,22 @@ def requests_of(config: Any) -> dict[str | None, Settings]:
 def stock_of(settings: Mapping[str, Any]) -> Settings:
     """Settings of a type of ours as transformers' own type has them, keys of the model kept."""
     kind = RopeType.read(_type(settings))
-    base = kind.method.name
-    if kind.method.stock and not kind.implied:
-        ours = set(Resonance.model_fields) - set(kind.method.model_fields)
-        ours |= _keys_of_variants(kind.method) | set(kind.method.hf_warns_of)
-    else:
-        base = "default"
-        ours = set(kind.key_names()) - set(Method.model_fields)
-    kept = {key: value for key, value in settings.items() if key not in ours | {"type"}}
-    return {**kept, "rope_type": base}
+    method = kind.method
+    if not method.stock or kind.implied:
+        return _plain_of(settings)
+    ours = set(Resonance.model_fields) - set(method.model_fields)
+    ours |= _keys_of_variants(method) | set(method.hf_warns_of)
+    return {**_without(settings, ours), "rope_type": method.name}
+
+
+def _plain_of(settings: Mapping[str, Any]) -> Settings:
+    """Settings without a method, keys of the model kept."""
+    ours = set(RopeType.read(_type(settings)).key_names()) - set(Method.model_fields)
+    return {**_without(settings, ours), "rope_type": "default"}
+
+
+def _without(settings: Mapping[str, Any], keys: set[str]) -> Settings:
+    return {key: value for key, value in settings.items() if key not in keys | {"type"}}
 
 
 def _keys_of_variants(method: type[Method]) -> set[str]:

@@ -26,6 +26,7 @@ from resonance_vllm.hf_request import by_layer, configs, requests_of, spec_of, s
 OURS = "_resonance_rope"
 """Attribute of our rotary classes: the family's class."""
 
+_FIELDS = tuple(field.name for field in dataclasses.fields(Rotation))
 _TRIED = (0, 1, 2, 3, 100)
 
 
@@ -232,14 +233,11 @@ def _off_meta(module: Any) -> Any:
 
 def _no_rope(model: Any, config: Any, settings: dict[str, Any]) -> NoRope:
     """The error for a request that reached no module, with what the model holds."""
-    held = [
-        f"{each.module} holds {each.layer_type or 'its own frequencies'}" for each in hold(model)
-    ]
-    found = "; ".join(held) or "it has no rotary module that reads them"
+    held = ", ".join(f"{each.module} ({each.layer_type or 'all layers'})" for each in hold(model))
     return NoRope(
-        f"rope_type: {settings['rope_type']!r} would be ignored: {type(model).__name__} "
-        f"(model_type {getattr(config, 'model_type', None)!r}): {found}; allowed: families whose "
-        "model code follows rope_parameters"
+        f"rope_type: {settings['rope_type']!r} would be ignored: {type(model).__name__} of "
+        f"model_type {getattr(config, 'model_type', None)!r} has no rotary module that reads it"
+        + (f"; {held} holds its own" if held else "")
     )
 
 
@@ -276,9 +274,9 @@ def refill(module: Any) -> None:
 
 def _fill(module: Any, name: str, rotation: Rotation) -> None:
     there = rotation.to(next(iter(module._buffers.values())).device)
-    for field in dataclasses.fields(Rotation):
-        value = getattr(there, field.name)
-        module.register_buffer(f"{name}_{field.name}", value.clone(), persistent=False)
+    for field in _FIELDS:
+        value: Tensor = getattr(there, field)
+        module.register_buffer(f"{name}_{field}", value.clone(), persistent=False)
 
 
 @functools.cache
@@ -312,8 +310,8 @@ def _apply(self: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> A
     """Moves and casts as every module does, but frequencies keep their values and precision."""
     for kind in self._carried:
         for table in ("now", "beyond"):
-            for field in dataclasses.fields(Rotation):
-                self._buffers.pop(f"{prefix(kind)}{table}_{field.name}", None)
+            for field in _FIELDS:
+                self._buffers.pop(f"{prefix(kind)}{table}_{field}", None)
     result = getattr(type(self), OURS)._apply(self, fn, recurse)
     refill(self)
     return result
@@ -346,12 +344,11 @@ def _forward(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None 
 def _present(self: Any, each: Carried, position_ids: Tensor) -> Rotation:
     """The rotation for these positions, without a look at their values."""
     start = prefix(each.layer_type)
-    names = [field.name for field in dataclasses.fields(Rotation)]
-    now = [getattr(self, f"{start}now_{name}") for name in names]
+    now = [getattr(self, f"{start}now_{name}") for name in _FIELDS]
     if each.beyond is None:
         return Rotation(*now)
     far = position_ids.max() >= each.switch
-    beyond = [getattr(self, f"{start}beyond_{name}") for name in names]
+    beyond = [getattr(self, f"{start}beyond_{name}") for name in _FIELDS]
     return Rotation(*(torch.where(far, b, a) for a, b in zip(now, beyond, strict=True)))
 
 

@@ -7,6 +7,7 @@ the table of docs/families.md from the records.
 
 import json
 import os
+import re
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -27,7 +28,9 @@ def settle(library: str, family: Path, refused: str | None) -> None:
     """Note that a library is right on a family, or why it refuses; or compare with the note."""
     if family.parent != HERE / "configs":
         return
-    found = RIGHT if refused is None else f"refused: {refused}"
+    # The same words for the next version.
+    reason = re.sub(rf"({library}) \d[\w.+]*", r"\1", refused or "", flags=re.IGNORECASE)
+    found = RIGHT if refused is None else f"refused: {reason}"
     known = read(library)
     if os.environ.get("FAMILIES_WRITE"):
         known[family.name] = found

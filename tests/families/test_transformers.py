@@ -21,6 +21,8 @@ from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeRequest
 from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.hf_build import held_by_transformers
+from resonance_vllm.hf_request import by_layer
+from resonance_vllm.hf_rotary import hold
 from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import hf_overrides
 
@@ -154,3 +156,92 @@ def test_yarn_and_resonance_are_not_the_model_as_shipped(family):
 def test_every_method(family, name, resonance):
     if refusal(family) is None and (resonance or name not in STOCK_TYPES):
         check(family, name, resonance=resonance)
+
+
+def own_model(folder, name=SHIPPED, length=None, **more):
+    """A model with Resonance on a method, or on what is shipped."""
+    settings = settings_of(folder, name) | more
+    kind = name_of(settings["rope_type"], resonance=True)
+    return model_of(asked(config_of(folder), {**settings, "rope_type": kind}, length))
+
+
+def runs(folder):
+    """Whether there is a rotation to ask for."""
+    return refusal(folder) is None and bool(global_rotations(shipped_model(folder)))
+
+
+@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+def test_frequencies_that_change_with_the_length(family, name):
+    """Short, long and short again: at each length the library's own, rounded."""
+    if not runs(family) or shipped_of(config_of(family))["rope_type"] == "proportional":
+        return
+    length, settings = 16, settings_of(family, name) | {L: 16}
+    stock = model_of(asked(config_of(family), settings, length))
+    ours = own_model(family, name, length, **{L: 16})
+    same = {kind: module for module, _, kind in global_rotations(ours)}
+    for module, prefix, kind in global_rotations(stock):
+        for count in (10, 40, 50, 45, 12):
+            positions = list(range(count))
+            try:
+                answers(module, kind, positions)
+            except UnboundLocalError:
+                return  # transformers cannot do this by layer type
+            held = getattr(module, f"{prefix}inv_freq").double()
+            wavelengths = (2 * math.pi / held).round().clamp(min=1)
+            turned = torch.tensor(positions)[:, None] % wavelengths * (2 * math.pi / wavelengths)
+            cos = turned.cos() * getattr(module, f"{prefix}attention_scaling")
+            found = answers(same[kind], kind, positions)[0][0]
+            pairs = same[kind]._carried[kind].layout.features == "pairs"
+            found = found[:, ::2] if pairs else found[:, : cos.shape[-1]]
+            torch.testing.assert_close(found.double(), cos, rtol=0, atol=2e-5)
+
+
+def test_a_saved_model_is_loaded_alike(family, tmp_path):
+    if not runs(family):
+        return
+    model = own_model(family)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, dtype=torch.float32)
+    assert by_layer(loaded.config.get_text_config()) == by_layer(model.config.get_text_config())
+    assert hold(loaded) == hold(model)
+    torch.testing.assert_close(output(loaded, IDS), output(model, IDS), rtol=0, atol=1e-4)
+
+
+def test_rotary_modules_compile_whole(family):
+    if not runs(family):
+        return
+    for module, _, kind in global_rotations(own_model(family)):
+        keywords = {} if kind is None else {"layer_type": kind}
+        compiled = torch.compile(
+            functools.partial(module, **keywords), fullgraph=True, backend="aot_eager"
+        )
+        positions = torch.arange(40)[None]
+        found = compiled(torch.zeros(1), positions)
+        wanted = module(torch.zeros(1), positions, **keywords)
+        wanted = [wanted] if isinstance(wanted, torch.Tensor) else wanted
+        found = [found] if isinstance(found, torch.Tensor) else found
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b)
+        torch.compiler.reset()
+
+
+def test_positions_of_several_axes(family):
+    """A picture's tokens have three positions; text has three equal ones."""
+    if not runs(family):
+        return
+    wanted = expected(family, settings_of(family, SHIPPED), rounded=True)
+    ours = own_model(family)
+    pairs = zip(global_rotations(ours), global_rotations(wanted), strict=True)
+    for (module, _, kind), (reference, _, _) in pairs:
+        axes = module._carried[kind].layout.axes
+        if axes is None:
+            continue
+        count = max(axes) + 1
+        apart = torch.stack([torch.arange(30) * (axis + 1) for axis in range(count)])[:, None]
+        equal = torch.arange(30).expand(count, 1, -1)
+        x = torch.zeros(1)
+        for positions in (apart, equal):
+            for a, b in zip(module(x, positions), reference(x, positions), strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=2e-5)
+        for a, b in zip(module(x, equal), module(x, equal[0]), strict=True):
+            assert a.equal(b)
