@@ -1,7 +1,8 @@
 """Hundreds of kills of a real sweep and its cells, in forks so that a cell starts at once.
 
-`SWEEP_KILLS` (default 25, for CI) says how many, `SWEEP_KILL_SEED` where. The full run:
-`SWEEP_KILLS=200 pytest tests/sweep/test_many_kills.py -s`
+`SWEEP_KILLS` (default 6, for CI) says how many of each kind, `SWEEP_KILL_SEED` where; on Ray, where
+nothing can be forked, it is `SWEEP_RAY_KILLS` (default 1). The full run, in parts of other seeds:
+`SWEEP_KILLS=160 SWEEP_RAY_KILLS=20 pytest tests/sweep/test_many_kills.py -s`
 """
 
 import contextlib
@@ -19,12 +20,14 @@ from typing import Any
 
 import pytest
 
+from leval_border.locks import is_locked
 from leval_sweep.cell_files import why_not_done
 
-KILLS = int(os.environ.get("SWEEP_KILLS", "25"))
+KILLS = int(os.environ.get("SWEEP_KILLS", "6"))
+RAY_KILLS = int(os.environ.get("SWEEP_RAY_KILLS", "1"))
 SEED = int(os.environ.get("SWEEP_KILL_SEED", "20240"))
 # More changes of the folder than either process makes: some runs are not killed.
-LAST_CHANGE = {"sweep": 17, "cell": 21}
+LAST_CHANGE = {"sweep": 40, "cell": 24}
 VOLATILE = {
     "created", "command", "seconds", "telemetry", "date", "start_time", "end_time", "files",
     "total_evaluation_time_seconds", "pretty_env_info", "host", "git_hash", "upper_git_hash",
@@ -36,8 +39,8 @@ pytestmark = [pytest.mark.hf, pytest.mark.slow]
 class Forks:
     """A process that forks sweeps on request."""
 
-    def __init__(self, scratch: Path) -> None:
-        self.log = scratch / "sweep.log"
+    def __init__(self, scratch: Path, name: str = "sweep") -> None:
+        self.log = scratch / f"{name}.log"
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "faults" / "forks.py")],
             stdin=subprocess.PIPE,
@@ -54,19 +57,20 @@ class Forks:
         self,
         config: Path,
         out: Path,
+        *options: str,
         fault: str = "none:none:0",
         after: float | None = None,
         victim: str = "sweep",
     ) -> int:
-        """One sweep; with `after`, its process or its cell's is killed after so many seconds."""
-        request = {"arguments": [str(config), "--out", str(out)], "fault": fault}
+        """One sweep; with `after`, its process or a cell's is killed after so many seconds."""
+        request = {"arguments": [str(config), "--out", str(out), *options], "fault": fault}
         request |= {"root": str(out), "log": str(self.log)}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         pid = int(self.read().removeprefix("pid "))
         if after is not None:
-            killer = threading.Timer(after, kill, (pid, victim))
+            killer = threading.Timer(after, kill, (pid, victim, out))
             killer.start()
         ended = int(self.read().removeprefix("ended "))
         if after is not None:
@@ -77,18 +81,19 @@ class Forks:
         return self.log.read_text()
 
 
-def kill(sweep: int, victim: str) -> None:
-    with contextlib.suppress(OSError):
+def kill(sweep: int, victim: str, out: Path) -> None:
+    with contextlib.suppress(OSError, IndexError):
         if victim == "sweep":
             os.kill(sweep, 9)
-            return
-        for word in Path(f"/proc/{sweep}/task/{sweep}/children").read_text().split():
-            os.kill(int(word), 9)
+        for held in out.glob("*/*/.lock") if victim == "cell" else ():
+            if is_locked(held):
+                os.kill(int(held.read_text().split()[1]), 9)
+                return
 
 
-@pytest.fixture
-def forks(tmp_path: Path) -> Iterator[Forks]:
-    made = Forks(tmp_path)
+@contextlib.contextmanager
+def forked(scratch: Path, name: str = "sweep") -> Iterator[Forks]:
+    made = Forks(scratch, name)
     try:
         yield made
     finally:
@@ -138,45 +143,121 @@ def wait_until_nobody_computes(folder: Path) -> None:
                 time.sleep(0.01)
 
 
-def test_no_kill_changes_a_result_or_repeats_a_cell(
-    tiny: Path, tmp_path: Path, forks: Forks
-) -> None:
-    dice = random.Random(SEED)
-    config = tiny / "sweep.yaml"
-    began = time.monotonic()
-    assert forks.run(config, tmp_path / "quiet") == 0, forks.said()
-    quiet, usual = results(tmp_path / "quiet" / "sweep"), time.monotonic() - began
-    assert len(cells(tmp_path / "quiet" / "sweep")) == 2
-    done = {"sweep": 0, "cell": 0}
-    rounds, out, known = 0, tmp_path / "round0", {}
-    while sum(done.values()) < KILLS:
-        victim = dice.choice(["sweep", "cell"])
-        if dice.random() < 0.6:
-            number = dice.randint(1, LAST_CHANGE[victim])
-            code = forks.run(config, out, fault=f"{victim}:kill:{number}")
+METHODS = (
+    "methods={rope: {rope_type: default}, yarn: {rope_type: yarn, factor: 2}, "
+    "pi: {rope_type: linear, factor: 2}, ntk: {rope_type: ntk_aware, factor: 2}}"
+)
+"""Four cells, so that two processes have two each."""
+
+
+class Trial:
+    """Sweeps that are killed in some way, again and again, each until it is done."""
+
+    def __init__(self, tiny: Path, scratch: Path, *options: str) -> None:
+        self.config, self.scratch = tiny / "sweep.yaml", scratch
+        self.options = (f"--set={METHODS}", *options)
+        self.dice = random.Random(SEED)
+        self.kills, self.rounds = 0, 0
+        self.out, self.known = scratch / "round0", dict[str, bytes]()
+        self.quiet: dict[str, Any] = {}
+
+    def measure(self, sweep: Forks) -> float:
+        """Results of a run that nobody disturbs, and how many seconds it takes."""
+        began = time.monotonic()
+        assert sweep.run(self.config, self.scratch / "quiet", *self.options) == 0, sweep.said()
+        self.quiet = results(self.scratch / "quiet" / "sweep")
+        assert len(cells(self.scratch / "quiet" / "sweep")) == 4
+        return time.monotonic() - began
+
+    def disturb(self, sweep: Forks, usual: float, *options: str) -> None:
+        """One run in which something is killed, perhaps after its end."""
+        victim = self.dice.choice(["sweep", "cell"])
+        given = (*self.options, *options)
+        if self.dice.random() < 0.6:
+            number = self.dice.randint(1, LAST_CHANGE[victim])
+            code = sweep.run(self.config, self.out, *given, fault=f"{victim}:kill:{number}")
             how = f"at change {number}"
         else:
-            moment = dice.uniform(0, usual)
-            code = forks.run(config, out, after=moment, victim=victim)
+            moment = self.dice.uniform(0, usual)
+            code = sweep.run(self.config, self.out, *given, after=moment, victim=victim)
             how = f"after {moment:.3f} s"
-        hit = code == -9 if victim == "sweep" else "(killed)" in forks.said()
-        done[victim] += hit
-        line = f"{sum(done.values())}/{KILLS} {victim} {how}: {'killed' if hit else 'had ended'}"
-        print(line)  # noqa: T201
-        assert code in (0, 1, -9), forks.said()
-        wait_until_nobody_computes(out / "sweep")
-        now = finished(out / "sweep")
-        assert known.items() <= now.items(), f"a finished cell was lost or repeated: {line}"
-        known = now
-        if len(known) == 2:
-            assert forks.run(config, out) == 0
-            assert "2 done, 0 to do" in forks.said()
-            assert results(out / "sweep") == quiet, line
-            rounds += 1
-            out, known = tmp_path / f"round{rounds}", {}
-    assert forks.run(config, out) == 0, forks.said()
-    assert finished(out / "sweep").items() >= known.items()
-    assert results(out / "sweep") == quiet
-    assert done["sweep"] > KILLS // 5
-    assert done["cell"] > KILLS // 5
-    print(f"seed {SEED}: {done} kills in {rounds + 1} sweeps")  # noqa: T201
+        hit = code == -9 if victim == "sweep" else "(killed)" in sweep.said()
+        self.kills += hit
+        print(f"{self.kills} {victim} {how}: {'killed' if hit else 'had ended'}")  # noqa: T201
+        assert code in (0, 1, -9), sweep.said()
+
+    def check(self, sweep: Forks, last: bool = False) -> None:
+        """No finished cell was lost or repeated; a sweep that is done has the quiet results."""
+        wait_until_nobody_computes(self.out / "sweep")
+        now = finished(self.out / "sweep")
+        assert self.known.items() <= now.items(), "a finished cell was lost or repeated"
+        self.known = now
+        if len(now) < 4 and not last:
+            return
+        assert sweep.run(self.config, self.out, *self.options) == 0, sweep.said()
+        assert last or "4 done, 0 to do" in sweep.said()
+        assert finished(self.out / "sweep").items() >= now.items()
+        assert results(self.out / "sweep") == self.quiet
+        self.rounds += 1
+        self.out, self.known = self.scratch / f"round{self.rounds}", {}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_no_kill_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path, jobs: int) -> None:
+    trial = Trial(tiny, tmp_path, f"--set=jobs={jobs}")
+    with forked(tmp_path) as sweep:
+        usual = trial.measure(sweep)
+        while trial.kills < KILLS:
+            trial.disturb(sweep, usual)
+            trial.check(sweep)
+        trial.check(sweep, last=True)
+    print(f"seed {SEED}, jobs {jobs}: {trial.kills} kills in {trial.rounds} sweeps")  # noqa: T201
+
+
+def test_no_kill_of_a_shard_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path) -> None:
+    """Two shards on one folder, one of them killed; both start and end when they will."""
+    trial = Trial(tiny, tmp_path)
+    with forked(tmp_path, "one") as one, forked(tmp_path, "two") as two:
+        usual = trial.measure(one)
+        while trial.kills < KILLS:
+            shards = [(one, "--shard=1/2"), (two, "--shard=2/2")]
+            trial.dice.shuffle(shards)
+            (killed, mine), (other, theirs) = shards
+            late = trial.dice.uniform(0, usual / 2)
+
+            def beside(other: Forks = other, theirs: str = theirs, late: float = late) -> None:
+                time.sleep(late)
+                other.run(trial.config, trial.out, *trial.options, theirs)
+
+            thread = threading.Thread(target=beside)
+            thread.start()
+            trial.disturb(killed, usual, mine)
+            thread.join()
+            trial.check(one)
+        trial.check(one, last=True)
+    print(f"seed {SEED}, shards: {trial.kills} kills in {trial.rounds} sweeps")  # noqa: T201
+
+
+@pytest.mark.ray
+def test_no_kill_on_ray_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path) -> None:
+    """Whole processes: the sweep with its cluster, or a cell."""
+    trial = Trial(tiny, tmp_path)
+    with forked(tmp_path) as quick:
+        trial.measure(quick)
+        start = "from leval_harness.main import main; main()"
+        words = ["sweep", str(trial.config), *trial.options, "--executor", "ray"]
+        while trial.kills < RAY_KILLS:
+            command = [sys.executable, "-c", start, *words, "--out", str(trial.out)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            victim, moment = trial.dice.choice(["sweep", "cell"]), trial.dice.uniform(5, 40)
+            killer = threading.Timer(moment, kill, (process.pid, victim, trial.out))
+            killer.start()
+            said, _ = process.communicate(timeout=900)
+            killer.cancel()
+            ended = process.returncode
+            trial.kills += ended == -9 or b"(killed)" in said
+            print(f"{trial.kills} ray {victim} after {moment:.1f} s: {ended}")  # noqa: T201
+            assert ended in (0, 1, -9), said.decode()
+            trial.check(quick)
+        trial.check(quick, last=True)
+    print(f"seed {SEED}, ray: {trial.kills} kills in {trial.rounds} sweeps")  # noqa: T201

@@ -7,7 +7,6 @@ Reads one JSON request a line (`arguments`, `fault`, `root`, `log`); answers `pi
 `ended CODE` (negative: the signal).
 """
 
-import contextlib
 import importlib
 import importlib.util
 import json
@@ -18,7 +17,7 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 PRELOADED = (
     "lm_eval.evaluator",
@@ -55,9 +54,6 @@ def preload() -> Any:
 class Forked:
     """Stands for `subprocess.Popen` of a program of ours; the child is a fork that runs `main`."""
 
-    ours: ClassVar[list[int]] = []
-    """Ends of pipes that no child may hold: a new program would not have them."""
-
     def __init__(self, main: Any, stdout: int, stderr: Any, stdin: int, **_: Any) -> None:
         self.returncode: int | None = None
         self.stdin: Any = None
@@ -67,8 +63,6 @@ class Forked:
             given[0], writing = os.pipe()
             reading, given[1] = os.pipe()
             self.stdin, self.stdout = os.fdopen(writing, "wb"), os.fdopen(reading, "rb")
-            self.pipes = (writing, reading)
-            self.ours.extend(self.pipes)
         else:
             given[1] = stdout
         self.pid = os.fork()
@@ -76,9 +70,7 @@ class Forked:
             os.setsid()
             for number, descriptor in given.items():
                 os.dup2(descriptor, number)
-            for descriptor in {*self.ours, *given.values()} - {0, 1, 2}:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
+            os.closerange(3, 1024)  # locks and pipes that a new program would not have
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
@@ -95,8 +87,6 @@ class Forked:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for descriptor in self.pipes:
-            self.ours.remove(descriptor)
         self.stdin.close()
         self.stdout.close()
         os.waitpid(self.pid, 0)
