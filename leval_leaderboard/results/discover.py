@@ -23,7 +23,7 @@ from leval_leaderboard.results.fields import (
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run, run_of_cell, run_of_results
 
-RESULTS = re.compile(r"(results|out|eval)[_.\w-]*\.json")
+RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
 """Names that lm-eval gives to its results: what bears one of them is a run or a problem."""
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat
 
+from leval_border.secrets import redacted
 from leval_leaderboard.results import settings
 from leval_leaderboard.results.fields import EMPTY_IF_NULL, LENIENT, Object, Outside, finite
 
@@ -128,7 +129,7 @@ class EvaluationConfig(Outside):
         if isinstance(given, str):
             parts = (part.partition("=") for part in _COMMAS.split(given[:LONGEST_ARGUMENTS]))
             given = {name.strip(): _value(text) for name, sign, text in parts if sign}
-        return given if isinstance(given, dict) else {}
+        return redacted(given) if isinstance(given, dict) else {}
 
     def deciding(self) -> dict[str, Any]:
         """Everything that decides numbers, under the names that cells have for them."""
@@ -217,10 +218,14 @@ class ResultsFile(Outside):
         fields = config.deciding()
         return {
             **fields,
-            "num_fewshot": fields.get("num_fewshot") if shots is None else shots,
+            "num_fewshot": next((n for n in (shots, *self._shots(fields)) if n is not None), None),
             "task_version": self.versions.get(task),
             **config.stated.deciding(self.called.arguments, is_ours=is_ours),
         }
+
+    def _shots(self, fields: Mapping[str, Any]) -> tuple[Any, Any]:
+        """The few-shot count in a task's configuration, and that of old versions for all tasks."""
+        return fields.get("num_fewshot"), (self.called.model_extra or {}).get("num_fewshot")
 
     @property
     def packages(self) -> dict[str, str]:

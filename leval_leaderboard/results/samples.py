@@ -21,6 +21,15 @@ from leval_leaderboard.statistics.clustered import sums_by_cluster
 FLAGS = ("unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens")
 NOT_SCORES = {*FLAGS, "right", "wrong", "failed"}
 MISSING = (math.nan, math.nan)
+UNNAMED = ""
+"""Stands for the filter in samples of old versions, which do not name it."""
+
+DESCRIBING = {
+    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
+    "doc_hash", "prompt_hash", "target_hash",
+}  # fmt: skip
+"""What lm-eval logs of a sample beside its metrics."""
+
 LONGEST_LINE = 64 * 2**20
 
 _LOG_LIKELIHOODS = re.compile(r"perplexity|bits_per_|(^|_)ppl$")
@@ -79,11 +88,17 @@ class Samples:
         """
         if chosen is None:
             chosen = next((each for name, each in self.metrics if name == metric), "")
-        if (metric, chosen) not in self.metrics:
+        column = self.metrics.get((metric, chosen), self.metrics.get((metric, UNNAMED)))
+        if column is None:
             return None
-        ratios = Ratios(self.questions, self.clusters, *self.metrics[metric, chosen])
+        ratios = Ratios(self.questions, self.clusters, *column)
         known = ~np.isnan(ratios.numerator)
         return ratios if known.all() else ratios.take(known)
+
+
+def same_questions(one: Ratios, other: Ratios) -> bool:
+    """Whether both are of the same questions, in whatever order."""
+    return np.array_equal(np.sort(one.questions), np.sort(other.questions))
 
 
 def in_common(one: Ratios, other: Ratios) -> tuple[Ratios, Ratios]:
@@ -201,6 +216,8 @@ class _Columns:
         self.metrics: dict[tuple[str, str], list[tuple[float, float]]] = {}
         self.flags: dict[str, dict[int, float]] = {}
         self.damaged: set[str] = set()
+        self.unnamed: set[int] = set()
+        self.mixed = False
 
     def add(self, row: Mapping[str, Any], path: Path) -> None:
         """A line: one question under one filter."""
@@ -209,7 +226,11 @@ class _Columns:
         if at == len(self.asked):
             self.asked.append(question_hash(row))
             self.clusters.append(cluster)
-        chosen = str(row.get("filter", ""))
+        chosen = str(row.get("filter", UNNAMED))
+        if chosen == UNNAMED and at in self.unnamed:
+            self.mixed = True  # another filter's, of a version that does not say which
+            return
+        self.unnamed |= {at} if chosen == UNNAMED else set()
         for name in logged_metrics(row):
             if name in NOT_SCORES or name.endswith("_stderr"):
                 continue
@@ -242,6 +263,8 @@ class _Columns:
             times[asked] = times.get(asked, 0) + 1
             if times[asked] > 1:
                 self.asked[at] = f"{asked} #{times[asked]}"
+        if self.mixed:
+            self.metrics.clear()
         for column in self.metrics.values():
             column.extend([MISSING] * (len(self.asked) - len(column)))
         return Samples(
@@ -283,5 +306,5 @@ def _coded(names: list[str], codes: dict[str, int]) -> Codes:
 
 def logged_metrics(row: Mapping[str, Any]) -> list[str]:
     """Names of the metrics that a sample logs."""
-    names = row.get("metrics")
+    names = row.get("metrics", [name for name in row if name not in DESCRIBING])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -89,7 +89,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     return dict(groups)
 
 
-def _family(entry: Entry) -> tuple[str, str, str, str, int | None]:
+def family(entry: Entry) -> tuple[str, str, str, str, int | None]:
     """What must agree before two numbers are ranked or compared."""
     score = entry.score
     return entry.block, entry.task, score.metric, score.chosen, score.context_length
@@ -139,8 +139,8 @@ def _estimate(metric: str, ratios: Ratios) -> Estimate | None:
 
 
 def _is_exponential(metric: str) -> bool:
-    family = metric.partition(SIGN)[0]
-    return "perplexity" in family or family.endswith("ppl")
+    name = metric.partition(SIGN)[0]
+    return "perplexity" in name or name.endswith("ppl")
 
 
 def _ranked(entries: Sequence[Entry]) -> list[Entry]:
@@ -150,7 +150,7 @@ def _ranked(entries: Sequence[Entry]) -> list[Entry]:
     """
     ranks: dict[int, int] = {}
     finished = [e for e in entries if e.score.finished and e.score.higher_is_better is not None]
-    for rivals in grouped(finished, _family).values():
+    for rivals in grouped(finished, family).values():
         better = {entry.score.higher for entry in rivals}
         order = sorted({_rounded(each) for each in rivals}, reverse=better == {True})
         if len(order) > 1 and len(better) == 1:
@@ -179,10 +179,10 @@ def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) ->
     }
     finished = [entry for entry in entries if entry.score.finished]
     differences: dict[int, Difference] = {}
-    for family in grouped(finished, _family).values():
-        base = [entry for entry in family if entry.label == baselines[entry.block]]
-        if len(base) == 1 and len(family) > 1:
-            differences |= _differences(family, base[0], results)
+    for rivals in grouped(finished, family).values():
+        base = [entry for entry in rivals if entry.label == baselines[entry.block]]
+        if len(base) == 1 and len(rivals) > 1:
+            differences |= _differences(rivals, base[0], results)
     return Analysis(
         [dataclasses.replace(each, difference=differences.get(id(each))) for each in entries],
         baselines,
@@ -190,14 +190,14 @@ def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) ->
     )
 
 
-def _differences(family: list[Entry], base: Entry, results: Results) -> dict[int, Difference]:
+def _differences(entries: list[Entry], base: Entry, results: Results) -> dict[int, Difference]:
     """`id(entry) -> difference` of every rival of the baseline that can be paired with it."""
     baseline = results.ratios(base.score)
     if baseline is None:
         return {}
     rivals = [
         (entry, ratios)
-        for entry in family
+        for entry in entries
         if entry is not base and (ratios := results.ratios(entry.score)) is not None
     ]
     threshold = LEVEL / max(1, len(rivals))

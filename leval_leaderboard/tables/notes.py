@@ -1,9 +1,13 @@
 """What the reader of a table needs to know; only what applies."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
-from leval_leaderboard.tables.analysis import Analysis, grouped
+from leval_leaderboard.results import Score
+from leval_leaderboard.results.samples import same_questions
+from leval_leaderboard.tables.analysis import Analysis, family, grouped
 from leval_leaderboard.tables.blocks import PRECISE_SOFTMAX, counted
+from leval_leaderboard.tables.cells import number_cell
 from leval_leaderboard.tables.entries import CANNOT_TELL, SIGNIFICANT, Entry
 from leval_leaderboard.tables.names import task_label
 from leval_tasks.closed.catalog import chance_note
@@ -38,8 +42,48 @@ def table_notes(
         "partial: run with a limit, never ranked beside full runs": any(
             score.partial for score in scores
         ),
+        "In brackets: the exact 95% interval; all answers are right, or all wrong": any(
+            number_cell(entry).between and entry.score.stderr is None for entry in done
+        ),
+        **dict.fromkeys(_not_ranked(done), True),
+        **dict.fromkeys(_unpaired(done, analysis), True),
+        **dict.fromkeys(_in_groups(scores, analysis), True),
     }
     return tuple(note for note, applies in notes.items() if applies)
+
+
+def _not_ranked(entries: Sequence[Entry]) -> list[str]:
+    """A note of metrics of which nobody said which way is better."""
+    names = sorted({e.score.metric for e in entries if e.score.higher_is_better is None})
+    return [f"Not ranked, whether higher is better being unknown: {', '.join(names)}"][: len(names)]
+
+
+def _unpaired(entries: Sequence[Entry], analysis: Analysis) -> list[str]:
+    """A note of what was not compared, or not on all questions: others were asked."""
+    names: dict[str, None] = {}
+    for rivals in grouped(entries, family).values():
+        base = [e for e in rivals if e.label == analysis.baselines[e.block]]
+        asked = analysis.results.ratios(base[0].score) if len(base) == 1 else None
+        for entry in rivals if asked is not None else ():
+            own = analysis.results.ratios(entry.score)
+            if own is not None and asked is not None and not same_questions(own, asked):
+                names[f"{entry.label} ({task_label(entry.task)})"] = None
+    said = ", ".join(names)
+    return [f"Other questions than the baseline's, by their hashes: {said}"][: len(names)]
+
+
+def _in_groups(scores: Sequence[Score], analysis: Analysis) -> list[str]:
+    """A note of each group whose tasks and groups are left out of the table."""
+    shown = {score.task for score in scores}
+    left_out: dict[str, set[str]] = defaultdict(set)
+    for entry in analysis.entries:
+        if entry.score.group in shown:
+            left_out[entry.score.group].add(entry.task)
+    return [
+        f"{group}: its own figure; {counted(len(names), 'task')} and groups in it are in the CSV "
+        "alone"
+        for group, names in sorted(left_out.items())
+    ]
 
 
 def _too_few(entries: Sequence[Entry]) -> list[str]:

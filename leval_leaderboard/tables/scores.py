@@ -53,7 +53,7 @@ def score_table(
 
     parts = grouped(entries, lambda entry: entry.block).items()
     blocks = [block_of(name, block) for name, block in parts]
-    average = any(column.kind == "average" for column in columns)
+    average = any(column.kind == "average" for column in columns) or not {*tasks} & {*CLOSED}
     notes = table_notes(entries, analysis, average)
     return Table(title, (*columns, *more), tuple(blocks), notes)
 
