@@ -20,14 +20,16 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
     """Score PREDICTIONS with L-Eval's official rules, in percent.
 
     Each line is a JSON object with the reference under "gt" and the response under a key that
-    contains "_pred". Lines that are not JSON are dropped and counted.
+    contains "_pred". Lines that are not JSON are dropped and counted, and so are records whose
+    "evaluation" is none that the official scorer takes (f1, rouge, exam).
     """
     from leval_tasks.closed.predictions import read
 
     chosen = task_named(task, "--task")
     rule = chosen.rule
     found = read(predictions)
-    summary = rule.summarise([rule.judge(response, gold) for response, gold in found.pairs])
+    judged = [rule.judge(response, gold) for response, gold in found.pairs]
+    summary = rule.summarise(judged, found.places)
     row = {
         "task": chosen.key,
         "n": summary.n,
@@ -36,6 +38,7 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
         "unparsed": _percent(summary.unparsed / summary.n),
         **{name: _percent(value) for name, value in summary.parts.items()},
         "dropped_lines": found.dropped,
+        **({"skipped_records": found.skipped} if found.skipped else {}),
     }
     if as_json:
         click.echo(json.dumps(row))
@@ -43,6 +46,8 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
     click.echo(f"{predictions} ({found.key}), {summary.n} responses")
     if found.dropped:
         click.echo(f"{found.dropped} lines are not JSON and are left out.", err=True)
+    if found.skipped:
+        click.echo(f"{found.skipped} records are skipped for their 'evaluation'.", err=True)
     for name, value in row.items():
         if isinstance(value, float):
             click.echo(f"  {name:20s} {value:9.4f} %")

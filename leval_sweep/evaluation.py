@@ -117,6 +117,7 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     for key in ("config", "configs"):
         results[key] = secrets.redacted(results.get(key, {}))
     results = secrets.hidden(results, hidden)
+    drop_stderr_of_stderr(results)
     samples = results.pop("samples")
     known = own_tasks.own_tasks()
     mark_cut(lm, {name: rows for name, rows in samples.items() if name not in known})
@@ -130,6 +131,14 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
             "shorter context_length, a smaller dtype or a larger device"
         )
     return telemetry
+
+
+def drop_stderr_of_stderr(results: dict[str, Any]) -> None:
+    """Leave out lm-eval's field beside a task's own `metric_stderr`: it never has a value."""
+    for part in ("results", "groups"):
+        for figures in (results.get(part) or {}).values():
+            for key in [key for key in figures if "_stderr_stderr," in key]:
+                del figures[key]
 
 
 def save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ from leval_leaderboard.results.samples import (
 from leval_leaderboard.results.scores import FAMILY_OF, Score
 from leval_leaderboard.results.settings import canonical
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import SCORES
 
 PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
 """Metrics of which the first one is the main number of a task of ours."""
@@ -130,6 +131,9 @@ def _score(
     if ratios is not None and ratios.questions.size:
         how = file.config_of(base.task).aggregation(metric)
         again = figure(metric, how, ratios, is_ours=family is not None)
+        if number is not None and not _equal(again[0], number):
+            by_part = _mean_of_parts(base.task, metric, each.chosen, samples)
+            again = again if by_part is None or not _equal(by_part, number) else None
     counts = file.counts.get(base.task) or SampleCounts()
     problem = _problem(base, metric, each.chosen, number, samples, counts.effective)
     problem = problem or _contradiction(number, again)
@@ -155,6 +159,14 @@ def _score(
         value=None if problem else number,
         stderr=None if problem else finite(each.stderr),
     )
+
+
+def _mean_of_parts(task: str, metric: str, chosen: str, samples: Samples | None) -> float | None:
+    """A score whose parts weigh the same, where not every part has as many questions."""
+    parts = TASKS[task].rule.parts if task in TASKS and metric in SCORES else ()
+    found = [samples.ratios(part, chosen) for part in parts] if samples else []
+    means = [each.numerator.mean() for each in found if each is not None and each.questions.size]
+    return float(np.mean(means)) if means else None
 
 
 def _common(run: Run, index: int, task: str, file: ResultsFile, samples: Samples | None) -> Score:

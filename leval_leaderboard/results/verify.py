@@ -26,6 +26,7 @@ from leval_leaderboard.results.samples import (
 )
 from leval_leaderboard.results.scores import FAMILY_OF
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import SCORES
 from leval_tasks.metric_names import SIGN
 from leval_tasks.perplexity.metrics import aggregations
 from leval_tasks.statistics import clustered_stderr, linearised_ratio
@@ -180,6 +181,7 @@ def _task_figure(
     logged = values.get((chosen, metric))
     if logged is not None:
         possible = _aggregated(metric, logged, is_ours)
+        possible += _mean_of_parts(task, metric, values, chosen)
     elif metric != measured:
         possible = [_stderr_of_mean(values.get((chosen, measured), ()))]
     else:
@@ -188,6 +190,15 @@ def _task_figure(
     if is_ours or how == "mean" or any(_agree(value, stated) for value in possible):
         return possible
     raise NotRecomputableError(f"the task aggregates it by {how or 'its own code'}")
+
+
+def _mean_of_parts(task: str, metric: str, values: Values, chosen: str) -> Possible:
+    """A closed-ended score whose parts weigh the same, however many questions have each."""
+    parts = TASKS[task].rule.parts if task in TASKS and metric in SCORES else ()
+    logged = [values.get((chosen, part)) or [] for part in parts]
+    known = [[number for v in each if (number := finite(v)) is not None] for each in logged]
+    means = [statistics.fmean(each) for each in known if each]
+    return [statistics.fmean(means)] if means else []
 
 
 def _aggregated(metric: str, logged: Sequence[Any], is_ours: bool) -> Possible:

@@ -10,6 +10,9 @@ from leval_tasks.closed.rules import Rule, remove_thinking
 PREFIX = "leval_"
 """Before a task's key, its name in lm-eval."""
 
+SCORES = ("exact_match", "exact_match_strict")
+"""The scores, in which every part of a rule weighs the same."""
+
 QUESTION_METRICS = {
     "exact_match": True,
     "exact_match_strict": True,

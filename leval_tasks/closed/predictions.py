@@ -15,17 +15,27 @@ from leval_border.json_texts import parse_json
 from leval_tasks.data import read_bytes, read_row
 from leval_tasks.errors import PredictionError
 
+SCORED = ("f1", "rouge", "exam")
+"""Values of `evaluation` that the official scorer takes; a record without one is scored here."""
+
 
 @dataclass(frozen=True)
 class Predictions:
-    """A prediction file: (response, reference) of each record, in file order.
+    """A prediction file: (response, reference) of each record that is scored, in file order.
 
-    `key` held the responses; `dropped` lines are not JSON, and left out as by the official scorer.
+    Attributes:
+        pairs: response and reference.
+        places: of the pairs among all records, from 0.
+        key: held the responses.
+        dropped: lines that are not JSON, left out as by the official scorer.
+        skipped: records that the official scorer leaves out, for their `evaluation`.
     """
 
     pairs: tuple[tuple[str, str], ...]
+    places: tuple[int, ...]
     key: str
     dropped: int
+    skipped: int = 0
 
 
 def read(path: Path) -> Predictions:
@@ -35,11 +45,11 @@ def read(path: Path) -> Predictions:
         PredictionError: it cannot be read, is empty, or a record lacks response or reference.
     """
     try:
-        text = read_bytes(path, PredictionError).decode("utf-8")
+        text = read_bytes(path, PredictionError).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PredictionError(f"{path} is not UTF-8 text: {error}.") from error
-    pairs: list[tuple[str, str]] = []
-    key, dropped = "", 0
+    pairs: dict[int, tuple[str, str]] = {}
+    key, dropped, records = "", 0, 0
     for number, line in json_lines(text):
         where = f"{path}, line {number}"
         try:
@@ -51,11 +61,20 @@ def read(path: Path) -> Predictions:
             key = _response_key(content, where)
             model = create_model("Row", __base__=_Row, response=(str, Field(alias=key)))
         row = read_row(model, content, where, PredictionError)
-        pairs.append((row.response, row.gt))
-    if not pairs:
+        if row.evaluation is None or row.evaluation in SCORED:
+            pairs[records] = row.response, row.gt
+        records += 1
+    if not records:
         lines = f"; {dropped} lines are not JSON" if dropped else ""
         raise PredictionError(f"{path} is empty: it holds no record{lines}.")
-    return Predictions(tuple(pairs), key, dropped)
+    if not pairs:
+        raise PredictionError(
+            f"{path}: 'evaluation' of none of the {records} records is one of {', '.join(SCORED)}, "
+            "which are scored."
+        )
+    return Predictions(
+        tuple(pairs.values()), tuple(pairs), key, dropped, skipped=records - len(pairs)
+    )
 
 
 class _Row(BaseModel):
@@ -65,6 +84,7 @@ class _Row(BaseModel):
 
     gt: str
     response: str
+    evaluation: Any = None
 
 
 def _response_key(content: Any, where: str) -> str:

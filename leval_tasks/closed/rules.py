@@ -105,25 +105,24 @@ class Rule(ABC):
         """Each of `parts` for the question of this number (from 0); None where it has none."""
         return judged.parts
 
-    def groups(self, judged: Sequence[Judgement]) -> list[Sequence[Judgement]]:
-        """Groups of questions that weigh the same in the task's score."""
-        return [judged]
-
-    def summarise(self, judged: Sequence[Judgement]) -> Summary:
-        """Task score of judgements in file order.
+    def summarise(
+        self, judged: Sequence[Judgement], numbers: Sequence[int] | None = None
+    ) -> Summary:
+        """Task score of judgements; `numbers` are their places in the file where some are missing.
 
         Raises:
             ValueError: there are no judgements.
         """
         if not judged:
             raise ValueError("There is nothing to score: no responses.")
-        groups = [group for group in self.groups(judged) if group]
-        rows = [self.parts_of(each, number) for number, each in enumerate(judged)]
+        numbers = range(len(judged)) if numbers is None else numbers
+        rows = [self.parts_of(each, at) for at, each in zip(numbers, judged, strict=True)]
         known = {name: [v for row in rows if (v := row[name]) is not None] for name in self.parts}
+        have = [parts_known(row) for row in rows]
         return Summary(
             len(judged),
-            mean([mean([each.score for each in group]) for group in groups]),
-            mean([mean([each.strict for each in group]) for group in groups]),
+            mean_of_parts([each.score for each in judged], have),
+            mean_of_parts([each.strict for each in judged], have),
             sum(not each.parsed for each in judged),
             {name: mean(values) for name, values in known.items() if values},
         )
@@ -132,6 +131,27 @@ class Rule(ABC):
 def mean(values: Sequence[float]) -> float:
     """Arithmetic mean of at least one value."""
     return sum(values) / len(values)
+
+
+def parts_known(row: Mapping[str, float | None]) -> tuple[str, ...]:
+    """The parts that a question has."""
+    return tuple(name for name, value in row.items() if value is not None)
+
+
+def mean_of_parts(values: Sequence[float], have: Sequence[tuple[str, ...]]) -> float:
+    """Mean of a score in which every part weighs the same, however many questions have it.
+
+    Args:
+        values: a score a question.
+        have: the parts that each question has; none where a rule knows no parts.
+    """
+    by_part: dict[str, list[float]] = {}
+    for value, names in zip(values, have, strict=True):
+        for name in names:
+            by_part.setdefault(name, []).append(value)
+    if len({len(each) for each in by_part.values()}) < 2:
+        return mean(values)
+    return mean([mean(each) for each in by_part.values()])
 
 
 def compare(prediction: str, reference: str) -> float:

@@ -18,9 +18,10 @@ from leval_border.settings import field_names
 from leval_tasks import data
 from leval_tasks.closed.asking import ask
 from leval_tasks.closed.catalog import task_named
+from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.frames import FRAMES
 from leval_tasks.closed.prompts import Asked, ChatTemplate
-from leval_tasks.closed.rules import mean, remove_thinking
+from leval_tasks.closed.rules import mean, mean_of_parts, parts_known, remove_thinking
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import AnswerLength, ClosedSettings, generation_tokens, read_metadata
@@ -39,6 +40,18 @@ class Answer(str):
     def __new__(cls, answer: str, response: str) -> "Answer":  # noqa: D102
         made = super().__new__(cls, answer)
         made.response = response
+        return made
+
+
+class PartScore(float):
+    """A score that still knows which parts its question has."""
+
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, value: float, parts: tuple[str, ...]) -> "PartScore":  # noqa: D102
+        made = cls(value)
+        made.parts = parts
         return made
 
 
@@ -212,6 +225,9 @@ class LEvalClosedTask(PlainTask):
             "exact_match_stderr": (doc["cluster"], judged["exact_match"]),
             **judged,
         }
+        known = parts_known({name: judged[name] for name in self.closed.rule.parts})
+        for name in SCORES:
+            metrics[name] = PartScore.of(float(judged[name] or 0.0), known)
         prompt = doc.get("prompt") or {}
         metrics["truncated"] = float(prompt.get("truncated", False))
         metrics["prompt_tokens"] = prompt.get("prompt_tokens", 0)
@@ -223,6 +239,7 @@ class LEvalClosedTask(PlainTask):
         """How each metric becomes the task's figure."""
         return {
             **dict.fromkeys(self.higher_is_better(), mean_of_known),
+            **dict.fromkeys(SCORES, mean_of_scores),
             "exact_match_stderr": stderr_field,
         }
 
@@ -256,10 +273,15 @@ class AnswerFilter(Filter):
         ]
 
 
-def mean_of_known(values: Sequence[float | None]) -> float:
-    """Mean of the values that a metric has; topic retrieval's positions have one in three."""
+def mean_of_known(values: Sequence[float | None]) -> float | str:
+    """Mean of the values that a metric has, `N/A` where no question has one."""
     known = [value for value in values if value is not None]
-    return mean(known) if known else 0.0
+    return mean(known) if known else "N/A"
+
+
+def mean_of_scores(values: Sequence[float]) -> float:
+    """Mean of a score, in which topic retrieval's positions weigh the same."""
+    return mean_of_parts(values, [getattr(value, "parts", ()) for value in values])
 
 
 def stderr_field(items: Sequence[tuple[str, float]]) -> float | str:

@@ -76,6 +76,39 @@ def test_lines_that_are_not_json_are_dropped_and_counted(tmp_path):
     assert (row["n"], row["dropped_lines"], row["exact_match"]) == (2, 1, 50.0)
 
 
+def scored(task: str, path: Path) -> dict[str, object]:
+    result = CliRunner().invoke(cli.command, ["--task", task, str(path), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_records_that_the_official_scorer_skips_are_skipped_and_counted(tmp_path):
+    kinds = ["exam", "human", "LLM", "f1", "rouge", 3]
+    rows = [{"gt": "A", "m_pred": "B" if n else "A", "evaluation": k} for n, k in enumerate(kinds)]
+    row = scored("toefl", write(tmp_path / "p.jsonl", *rows))
+    assert (row["n"], row["skipped_records"], row["exact_match"]) == (3, 3, 33.3333)
+    with pytest.raises(PredictionError, match="of none of the 2 records is one of f1, rouge, exam"):
+        predictions.read(write(tmp_path / "p.jsonl", *rows[1:3]))
+
+
+def test_positions_go_by_the_place_in_the_file_as_officially(tmp_path):
+    kinds = ["exam", "human", "exam", "exam"]  # first, second, third, first
+    answers = ["right", "right", "right", "wrong"]
+    rows = [
+        {"gt": "right", "m_pred": a, "evaluation": k} for a, k in zip(answers, kinds, strict=True)
+    ]
+    row = scored("topic_retrieval", write(tmp_path / "p.jsonl", *rows))
+    assert (row["first"], row["third"], row["exact_match"]) == (50.0, 100.0, 75.0)
+    assert "second" not in row
+
+
+def test_a_byte_order_mark_drops_nothing(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"gt": "A", "m_pred": "A"}\n', encoding="utf-8-sig")
+    row = scored("toefl", path)
+    assert (row["n"], row["dropped_lines"], row["exact_match"]) == (1, 0, 100.0)
+
+
 def test_sfiction_and_unparsed_shares(tmp_path):
     path = write(
         tmp_path / "p.jsonl",

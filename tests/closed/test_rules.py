@@ -1,6 +1,10 @@
 """The worked examples of the official scorer, every one run through the unmodified original."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.rules import compare, remove_thinking
@@ -223,3 +227,32 @@ def test_thinking_is_not_scored(response, kept, removed):
 def test_thinking_mark_is_a_setting():
     assert remove_thinking("B</think>C", "") == ("B</think>C", False)
     assert remove_thinking("B[/T]C", "[/T]") == ("C", True)
+
+
+def official_number(response: str) -> str:
+    """The protocol's section 4.4 with the scorer's own notion of a digit."""
+    stated = re.search(r"The answer is (\S+)", response)
+    if stated:
+        token = stated[1]
+    else:
+        pieces = response.split("\n\n")[0].split(" ")[::-1]
+        token = next((piece for piece in pieces if any(c.isdigit() for c in piece)), "")
+    kept = ""
+    for character in token:
+        if character == ".":
+            break
+        kept += character if character.isdigit() else ""
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("response", "score"),
+    [("The answer is １８.", 1.0), ("The answer is ١٨", 1.0), ("so 1８ it is", 1.0), ("18²", 1.0)],
+)
+def test_digits_of_every_script_count_as_officially(response, score):
+    assert rule("gsm").judge(response, "The answer is 18").score == score
+
+
+@given(st.text(alphabet="The answer is 18１٨²٣.,$\n ", max_size=30))
+def test_numbers_are_read_as_officially(response):
+    assert rule("gsm").read(response, "").answer == official_number(response)

@@ -80,15 +80,20 @@ def manager_of() -> Any:
 
 @pytest.fixture
 def evaluate(manager_of: Any, smollm2: Path) -> Any:
-    def run(tasks: list[str], model: LM, chat: bool = False, **settings: Any) -> dict[str, Any]:
+    def run(
+        tasks: list[str],
+        model: LM,
+        chat: bool = False,
+        options: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> dict[str, Any]:
         metadata = {"pretrained": str(smollm2), "data_dir": "sample", **settings}
         return simple_evaluate(
             model=model,
             tasks=tasks,
             task_manager=manager_of(metadata),
             apply_chat_template=chat,
-            gen_kwargs="max_gen_toks=64",
-            bootstrap_iters=0,
+            **{"gen_kwargs": "max_gen_toks=64", "bootstrap_iters": 0, **(options or {})},
         )
 
     return run
@@ -258,6 +263,62 @@ def test_topic_retrieval_has_three_positions(evaluate, real_data):
     row = results["results"]["leval_topic_retrieval"]
     assert (row["first,none"], row["second,none"], row["third,none"]) == (1.0, 1.0, 0.0)
     assert row["exact_match,none"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("limit", "positions", "score"),
+    [(1, (1.0, "N/A", "N/A"), 1.0), (2, (1.0, 1.0, "N/A"), 1.0), (4, (1.0, 1.0, 0.0), 2 / 3)],
+)
+def test_a_position_without_questions_has_no_number(evaluate, limit, positions, score):
+    def not_the_third(request: Any) -> str:
+        return "?" if request.doc["question_id"] == 2 else gold(request)
+
+    options = {"limit": limit}
+    results = evaluate(["leval_topic_retrieval"], Reader(not_the_third), options=options)
+    row = results["results"]["leval_topic_retrieval"]
+    assert (row["first,none"], row["second,none"], row["third,none"]) == positions
+    assert row["exact_match,none"] == pytest.approx(score)
+    assert row["exact_match_strict,none"] == pytest.approx(score)
+
+
+@pytest.mark.parametrize("name", ["max_gen_toks", "max_new_tokens", "max_completion_tokens"])
+def test_every_name_of_the_length_of_answers_counts(evaluate, name):
+    class Noting(Reader):
+        def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+            self.kwargs = [request.args[1] for request in requests]
+            return super().generate_until(requests, disable_tqdm)
+
+    model = Noting(gold)
+    results = evaluate(["leval_toefl"], model, options={"gen_kwargs": f"{name}=32"}, num_docs=1)
+    lengths = [{k: v for k, v in each.items() if "max_" in k} for each in model.kwargs]
+    assert lengths == [{"max_gen_toks": 32}] * len(lengths)
+    config = results["configs"]["leval_toefl"]
+    assert config["metadata"]["prompt"]["generated_tokens"] == 32
+    assert config["generation_kwargs"]["max_gen_toks"] == 32
+
+
+def test_two_lengths_of_answers_are_refused(evaluate):
+    options = {"gen_kwargs": "max_gen_toks=16,max_new_tokens=32"}
+    with pytest.raises(SettingError, match="max_new_tokens: 32 is not allowed; allowed: 16"):
+        evaluate(["leval_toefl"], Reader(gold), options=options, num_docs=1)
+
+
+def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path):
+    from lm_eval.loggers import EvaluationTracker
+
+    from leval_leaderboard.results.load import load_results
+    from leval_leaderboard.results.verify import verify
+
+    tracker = EvaluationTracker(output_path=str(tmp_path))
+    options = {"predict_only": True, "evaluation_tracker": tracker}
+    results = evaluate(["leval_toefl"], Reader(gold), options=options, num_docs=1)
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples)
+    tracker.save_results_samples(task_name="leval_toefl", samples=samples["leval_toefl"])
+    loaded = load_results(tmp_path)
+    assert [score.value for score in loaded.scores] == [None]
+    outcome = verify(loaded)
+    assert (outcome.differences, outcome.not_recomputed) == ([], [])
 
 
 def task(name: str = "leval_toefl", **metadata: Any) -> LEvalClosedTask:

@@ -223,3 +223,23 @@ def test_ruler_asks_every_method_the_same_questions(tmp_path: Path, tiny: Path) 
     assert len(asked) == 2
     assert asked[0] == asked[1]
     assert len(set(asked[0])) == 6
+
+
+@pytest.mark.parametrize(
+    ("tasks", "name", "refused"),
+    [
+        (["leval_gsm"], "leval_gms", True),
+        (["leval_closed"], "leval_topic_retrieval", True),
+        (["leval_closed"], "leval_gsm", False),
+        (["leval_gsm", "longbench"], "longbench_qasper", False),  # members are known when it runs
+    ],
+)
+def test_generation_settings_of_no_task_of_the_cell(
+    tmp_path: Path, tasks: list[str], name: str, refused: bool
+) -> None:
+    given = {"task_gen_kwargs": {name: {"max_gen_toks": 4}}, "metadata": {"data_dir": "sample"}}
+    if refused:
+        with pytest.raises(ConfigError, match=f"task_gen_kwargs: {name!r} is not allowed"):
+            planned(tmp_path, [tasks], **given)
+    else:
+        assert planned(tmp_path, [tasks], **given)

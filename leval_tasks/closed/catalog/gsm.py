@@ -20,8 +20,9 @@ class LastNumber(Rule):
             token = stated.group(1)
         else:
             pieces = response.split("\n\n", 1)[0].split(" ")
-            token = next((p for p in reversed(pieces) if re.search(r"[0-9]", p)), "")
-        digits = re.sub(r"[^0-9]", "", token.split(".", 1)[0])
+            token = next((p for p in reversed(pieces) if any(map(str.isdigit, p))), "")
+        # digits of every script, as the official scorer's `str.isdigit` takes them
+        digits = "".join(filter(str.isdigit, token.split(".", 1)[0]))
         return Extraction(digits, parsed=bool(digits))
 
     def reference(self, gold: str) -> str:

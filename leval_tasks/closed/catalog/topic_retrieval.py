@@ -1,6 +1,6 @@
 """Topic retrieval: which topic of a long conversation came first, second, third?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
 from leval_tasks.closed.prompts import Frame
@@ -24,10 +24,6 @@ class TopicName(Rule):
         """The score at the position that the question asks for."""
         place = number % len(self.parts)
         return {n: judged.score if at == place else None for at, n in enumerate(self.parts)}
-
-    def groups(self, judged: Sequence[Judgement]) -> list[Sequence[Judgement]]:
-        """The questions of each position."""
-        return [judged[place :: len(self.parts)] for place in range(len(self.parts))]
 
 
 TASK = ClosedTask(
