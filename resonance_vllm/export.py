@@ -26,6 +26,12 @@ from resonance_vllm.settings import hf_overrides
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
+def check_there(checkpoint: Path) -> None:
+    """Raise FileNotFoundError for a folder that is no checkpoint."""
+    if not (checkpoint / "config.json").is_file():
+        raise FileNotFoundError(f"{checkpoint} holds no config.json, so it is no checkpoint")
+
+
 def check_fixed(rope: RopeSpec) -> None:
     """Raise RopeConfigError for a method whose frequencies no fixed list can hold."""
     if rope.method.follows_length or rope.method.switch_length is not None:
@@ -85,6 +91,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     """
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"out: {out} is not empty; give a new folder")
+    check_there(checkpoint)
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
     check_fixed(rope)

@@ -16,7 +16,7 @@ from leval_border.json_texts import parse_json
 from resonance_vllm.checkpoint import read_config
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
-from resonance_vllm.export import check_fixed, divisors
+from resonance_vllm.export import check_fixed, check_there, divisors
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
 
@@ -54,6 +54,7 @@ def export_gguf(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     """
     if out.exists():
         raise FileExistsError(f"out: {out} exists; give a new file")
+    check_there(checkpoint)
     _check_architecture(read_config(str(checkpoint)))
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
