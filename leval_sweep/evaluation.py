@@ -72,6 +72,8 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
 def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dict[str, Any]:
     """Run lm-eval, leave its files in `partial`, and return the backend's telemetry, if any.
 
+    On transformers it says in which precision the model really rotated, whatever was asked.
+
     None of the texts `hidden` stands in these files, nor a setting with the name of a credential.
     """
     import lm_eval
@@ -130,7 +132,8 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
             f"{len(failed)} requests ran out of memory even alone: {', '.join(failed[:5])}; use a "
             "shorter context_length, a smaller dtype or a larger device"
         )
-    return telemetry
+    precision = getattr(getattr(lm, "model", None), "rope_precision_used", None)
+    return telemetry if precision is None else {**telemetry, "rope_precision": precision}
 
 
 def drop_stderr_of_stderr(results: dict[str, Any]) -> None:

@@ -57,7 +57,8 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     state: Any = model
     used = rope_precision
     if rope_precision == "float32":
-        reason = hf_float32.patch(model)
+        rotary = any(hf_rotary.text_rotary(model))
+        reason = hf_float32.patch(model) if rotary else "it has no rotary module"
         if reason is not None:
             used = "model"
             logger.warning(

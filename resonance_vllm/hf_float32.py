@@ -44,9 +44,10 @@ def patch(model: nn.Module) -> str | None:
 def rotations(source: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Functions of a module that turn tensors by cos and sin which they are given."""
     for name, value in vars(source).items():
-        rotary = inspect.isfunction(value) and "rotary" in name and "vision" not in name
-        if rotary and set(_TURNS) & set(inspect.signature(value).parameters):
-            yield name, value
+        if inspect.isfunction(value):
+            names = set(inspect.signature(value).parameters)
+            if names >= {"cos", "sin"} or "freqs_cis" in names:
+                yield name, value
 
 
 def _rotation(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +84,7 @@ def _turned_elsewhere(source: ModuleType, functions: frozenset[str]) -> str | No
         return f"the source of {source.__name__} cannot be read"
     for top in tree.body:
         makes = isinstance(top, ast.ClassDef) and ("Rotary" in top.name or "ision" in top.name)
-        if makes or (isinstance(top, ast.FunctionDef) and "rotary" in top.name):
+        if makes or (isinstance(top, ast.FunctionDef) and top.name in functions):
             continue
         for parent in ast.walk(top):
             for child in ast.iter_child_nodes(parent):

@@ -1,7 +1,9 @@
 """Every family on transformers: stock modules with their wavelengths rounded, or refused."""
 
 import functools
+import inspect
 import math
+import sys
 
 import pytest
 import torch
@@ -16,11 +18,13 @@ from families_models import (
 )
 from families_record import settle
 
+from resonance_vllm import hf
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeRequest
 from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.hf_build import held_by_transformers
+from resonance_vllm.hf_float32 import rotations
 from resonance_vllm.hf_request import by_layer
 from resonance_vllm.hf_rotary import hold
 from resonance_vllm.positions import ModelPositions
@@ -245,3 +249,64 @@ def test_positions_of_several_axes(family):
                 torch.testing.assert_close(a, b, rtol=0, atol=2e-5)
         for a, b in zip(module(x, equal), module(x, equal[0]), strict=True):
             assert a.equal(b)
+
+
+def test_rotation_in_float32(family):
+    """Queries and keys are turned in float32 and given back in the model's dtype, or it is said."""
+    if not runs(family):
+        return
+    model = own_model(family).to(torch.bfloat16)
+    before = output(model, IDS)
+    hf.set_rope_precision(model, "float32")
+    assert model.rope_precision_used == "float32"  # every family here; others may say `model`
+    # One function may call another one of them, in float32 already.
+    seen = [
+        call for call in turned_by(model) if next(iter(call[1].values())).dtype == torch.bfloat16
+    ]
+    assert seen
+    for function, inputs, answer in seen:
+        wide = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        turn = wide.get("cos", wide.get("freqs_cis"))
+        assert turn.dtype in (torch.float32, torch.complex64)
+        doubled = {k: v.double() if v.is_floating_point() else v for k, v in wide.items()}
+        exact = function(**{**inputs, **doubled})
+        pairs = zip(
+            *((each,) if isinstance(each, torch.Tensor) else each for each in (answer, exact)),
+            strict=True,
+        )
+        for found, wanted in pairs:
+            assert found.dtype == torch.bfloat16
+            apart = (found.double() - wanted.double()).abs()
+            assert bool((apart <= wanted.double().abs() * 2**-8 * 1.001 + 1e-6).all())
+    hf.set_rope_precision(model, "model")
+    assert output(model, IDS).equal(before)
+
+
+def turned_by(model):
+    """Calls of rotation functions in one forward pass: the family's own, arguments, answer."""
+    seen = []
+    module = sys.modules[type(global_rotations(model)[0][0]).__mro__[1].__module__]
+    spied = dict(rotations(module))
+
+    def spy(function):
+        own = inspect.unwrap(function)
+        signature = inspect.signature(own)
+
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            answer = function(*args, **kwargs)
+            seen.append((own, dict(bound.arguments), answer))
+            return answer
+
+        return call
+
+    for name, function in spied.items():
+        setattr(module, name, spy(function))
+    try:
+        output(model, IDS)
+    finally:
+        for name, function in spied.items():
+            setattr(module, name, function)
+    return seen
