@@ -53,9 +53,10 @@ def look_at(jobs: list[dict[str, Any]], timeout: float = TIMEOUT) -> list[dict[s
     after it, are refused with what the process said last.
     """
     with tempfile.TemporaryDirectory() as folder:
-        answers = Path(folder) / "answers.jsonl"
+        asked, answers = Path(folder) / "jobs.json", Path(folder) / "answers.jsonl"
+        asked.write_text(json.dumps(jobs), encoding="utf-8")
         answers.touch()
-        command = [sys.executable, "-m", __name__, json.dumps(jobs), str(answers)]
+        command = [sys.executable, "-m", "resonance_vllm.vllm_build", str(asked), str(answers)]
         try:
             child = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=timeout,
@@ -97,6 +98,7 @@ def _built(model: str, hf_overrides: Any, max_model_len: int | None) -> list[Hel
 
     from resonance_vllm.vllm_verify import held
 
+    _inspect_here()
     engine = EngineArgs(
         model=model,
         hf_overrides={**(hf_overrides or {}), **_unquantised(model)},
@@ -116,6 +118,21 @@ def _built(model: str, hf_overrides: Any, max_model_len: int | None) -> list[Hel
     if not found:
         raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
     return found
+
+
+def _inspect_here() -> None:
+    """Look at model classes in this process, which ends anyway; an import error is the reason.
+
+    vLLM would start a process for each class and answer that it failed.
+    """
+    from vllm.model_executor.models import registry
+
+    names = ("_LazyRegisteredModel", "_ModelInfo")
+    lazy, info = (vars(registry).get(name) for name in names)
+    if hasattr(lazy, "inspect_model_cls") and hasattr(info, "from_model_cls"):
+        lazy.inspect_model_cls = lambda self: info.from_model_cls(self.load_model_cls())
+    if hasattr(registry, "_try_inspect_model_cls"):
+        registry._try_inspect_model_cls = lambda name, model: model.inspect_model_cls()
 
 
 def _unquantised(model: str) -> dict[str, None]:
@@ -175,4 +192,4 @@ def _short_tables() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]), Path(sys.argv[2]))
+    _main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))

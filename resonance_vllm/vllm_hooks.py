@@ -87,7 +87,7 @@ def _own_rope(original: Wrapped, arguments: Mapping[str, Any]) -> Any:
     dtype = arguments.get("dtype") or torch.get_default_dtype()
     key = ("resonance_vllm", spec, served, str({**arguments, "dtype": dtype}))
     if key not in _ROPE_DICT:
-        made = vllm_rotary.build(original, {**arguments, "dtype": dtype}, spec, served)
+        made = vllm_rotary.build(original, {**arguments, "dtype": dtype}, served)
         _ROPE_DICT[key] = made
         logger.info(
             "rope_type %s: %d positions in the cos/sin cache", spec.rope_type, made.resonance.rows

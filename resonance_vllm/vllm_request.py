@@ -31,14 +31,23 @@ _ABSENT = object()
 
 
 class Carrier(float):
-    """A base of rotation that knows the settings it stands for."""
+    """A base of rotation that knows the settings it stands for.
+
+    Attributes:
+        spec: the settings.
+        by_library: whether the stock settings beside it are those that `spec` starts from; else
+            they are plain ones, which it changes by the ratio that it changes plain RoPE.
+    """
 
     spec: RopeSpec | None
+    by_library: bool
 
-    def __new__(cls, base: float, spec: RopeSpec | None = None) -> "Carrier":
+    def __new__(
+        cls, base: float, spec: RopeSpec | None = None, by_library: bool = True
+    ) -> "Carrier":
         """The same number, with settings."""
         made = super().__new__(cls, base)
-        made.spec = spec
+        made.spec, made.by_library = spec, by_library
         return made
 
 
@@ -89,20 +98,32 @@ def at_length(spec: RopeSpec, length: int) -> RopeSpec:
     return dataclasses.replace(spec, method=spec.method.at_length(length))
 
 
-def stock_settings(rope: Mapping[str, Any], spec: RopeSpec, positions: int) -> dict[str, Any]:
+def stock_settings(
+    rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str = "default"
+) -> dict[str, Any]:
     """The stock dictionary from which vLLM builds what our settings then change.
 
     Complete, because model files read keys without asking whether they are there. What is the
     model's own (`mrope_section`, `rope_dim`) stays.
+
+    Args:
+        rope: a dictionary of ours.
+        spec: the settings in it.
+        positions: the config's length in tokens.
+        plain: the family's type without scaling, `default` or `proportional`.
     """
     method = spec.method
     kept = {key: value for key, value in rope.items() if key not in _SETTINGS}
     if "partial_rotary_factor" in rope:
         kept["partial_rotary_factor"] = method.partial_rotary_factor
-    kept["rope_theta"] = Carrier(method.rope_theta, spec)
-    if not spec.base_is_stock or method.name == "default":
+    if method.name in ("default", plain):
+        plain = method.name
+    # Features that do not turn are a part of such a module; no scaled type of vLLM keeps them.
+    by_library = spec.base_is_stock and plain in ("default", method.name)
+    kept["rope_theta"] = Carrier(method.rope_theta, spec, by_library)
+    if not by_library or method.name == plain:
         length = {LENGTH: spec.trained_length or positions}
-        return {**_NEUTRAL, **length, **kept, "rope_type": "default"}
+        return {**_NEUTRAL, **length, **kept, "rope_type": plain}
     implied = {key for variant in method.variants.values() for key in variant}
     own = {key: getattr(method, key) for key in method.key_names() if key not in implied}
     own = {key: list(v) if isinstance(v, tuple) else v for key, v in own.items() if v is not None}
@@ -111,17 +132,29 @@ def stock_settings(rope: Mapping[str, Any], spec: RopeSpec, positions: int) -> d
     return {**{k: v for k, v in written.items() if k not in common}, **kept}
 
 
+def _plain_type(config: Any, layer_type: str | None) -> str:
+    """A family's type without scaling: what its config class has by itself."""
+    try:
+        rope = type(config)().rope_parameters
+    except Exception:  # noqa: BLE001 - a config class that cannot be made bare tells nothing
+        return "default"
+    one = rope.get(layer_type) if isinstance(rope, Mapping) and layer_type else rope
+    own = one.get("rope_type") if isinstance(one, Mapping) else None
+    return "proportional" if own == "proportional" else "default"
+
+
 @contextlib.contextmanager
 def shown_as_stock(config: Any, length: int) -> Iterator[None]:
     """The config with stock settings in place of ours, each with its `Carrier`."""
 
-    def stock(settings: Any) -> Any:
+    def stock(settings: Any, layer_type: str | None = None) -> Any:
         if not asks_us(settings):
             return copy.deepcopy(settings)
-        return stock_settings(settings, at_length(spec_of(settings), length), positions)
+        spec = at_length(spec_of(settings), length)
+        return stock_settings(settings, spec, positions, _plain_type(config, layer_type))
 
     rope, positions = config.rope_parameters, config.max_position_embeddings
-    shown = {k: stock(v) for k, v in rope.items()} if by_layer_type(rope) else stock(rope)
+    shown = {k: stock(v, k) for k, v in rope.items()} if by_layer_type(rope) else stock(rope)
     one = shown.get(GLOBAL_LAYERS, {}) if by_layer_type(rope) else shown
     base = one.get("rope_theta")
     changes = {"rope_parameters": shown}

@@ -17,8 +17,10 @@ from vllm.model_executor.layers import rotary_embedding
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation, carried, rotation
+from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.vllm_request import Carrier
 
 ROWS_FOR_A_LOOK = 4096
 """Rows of the tables that only tell what vLLM computes; no head has that many features."""
@@ -78,28 +80,32 @@ def _own_cache() -> Iterator[None]:
 def build(
     original: Callable[..., Any],
     call: Mapping[str, Any],
-    spec: RopeSpec,
     served_length: int | None,
 ) -> Any:
     """The embedding that vLLM builds for a call of `get_rope`, turning by our settings.
 
     Args:
         original: vLLM's `get_rope`.
-        call: its arguments, with a stock dictionary.
-        spec: our settings, at the served length.
+        call: its arguments, with a stock dictionary whose base carries our settings.
         served_length: vLLM's `max_model_len`; None where no engine is configured.
 
     Raises:
         RopeConfigError: what vLLM builds is not what the settings start from.
     """
+    carrier = call["rope_parameters"]["rope_theta"]
+    spec = carrier.spec
     dtype = call.get("dtype") or torch.get_default_dtype()
     with _own_cache(), ShortTables() as asked:
         module = original(**{**call, "dtype": dtype})
         with torch.device("cpu"):
             sample = original(**{**call, **_SAMPLE})
     stock, scale = turned_by(sample)
-    _check(spec, stock, scale, call)
-    made = rotation(spec, carried(spec, stock))
+    _check(carrier, stock, scale, call)
+    base = carried(spec, stock)
+    if spec.base_is_stock and not carrier.by_library:
+        ratio = spec.method.frequencies(2 * len(stock)) / plain_frequencies(carrier, 2 * len(stock))
+        base = stock * ratio
+    made = rotation(spec, base)
     limit = spec.method.length_limit(call["max_position"])
     # vLLM's kernels do not check: a position without a row reads foreign memory.
     rows = max(limit, call["max_position"], served_length or 0, asked.longest)
@@ -143,19 +149,21 @@ def _first_row(module: Any, table: torch.Tensor) -> int:
     return rows if len(table) > 2 * ROWS_FOR_A_LOOK else min(rows, ROWS_FOR_A_LOOK)
 
 
-def _check(spec: RopeSpec, stock: torch.Tensor, scale: float, call: Mapping[str, Any]) -> None:
+def _check(carrier: Carrier, stock: torch.Tensor, scale: float, call: Mapping[str, Any]) -> None:
     """Raise RopeConfigError unless vLLM built what the settings start from.
 
     A model file may name a type of its own, or drop a key.
     """
-    method, wrong = spec.method, []
-    if spec.base_is_stock and method.name != "default":
+    spec, wrong = carrier.spec, []
+    assert spec is not None
+    method = spec.method
+    if carrier.by_library and method.name != "default":
         with contextlib.suppress(RopeConfigError):
             wanted = method.frequencies(2 * len(stock))
             apart = ((stock - wanted).abs() > CLOSE * wanted) & (stock > 0)
             if apart.any():
                 wrong.append(f"{int(apart.sum())} of {len(stock)} frequencies differ")
-    expected = method.scale() if spec.base_is_stock else 1.0
+    expected = method.scale() if carrier.by_library else 1.0
     if not math.isclose(scale, expected, rel_tol=CLOSE):
         wrong.append(f"the attention factor is {scale:.6g}, not {expected:.6g}")
     if wrong:

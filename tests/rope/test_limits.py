@@ -61,7 +61,7 @@ def answers(rope, config, folder):
     """Who is asked -> longest sequence in tokens."""
     from transformers import AutoConfig
 
-    from resonance_vllm import vllm_plugin
+    from resonance_vllm import vllm_hooks, vllm_request
 
     (folder / "config.json").write_text(json.dumps(config))
     model = ModelPositions.of_checkpoint(str(folder))
@@ -90,8 +90,8 @@ def answers(rope, config, folder):
     if not spec.is_stock and not spec.method.follows_length:
         plain = {k: v for k, v in config.items() if k not in ("rope_scaling", "rope_parameters")}
         served = AutoConfig.for_model(**{**plain, **on_vllm})
-        own = vllm_plugin.own_settings(served)
-        result["plugin"] = vllm_plugin.served_limit(own, served, None)
+        own = list(vllm_request.of_config(served).values())
+        result["plugin"] = vllm_hooks.served_limit(own, served, None)
     return spec, result
 
 

@@ -212,7 +212,7 @@ def test_a_model_file_that_builds_something_else_is_noticed(
     call = {"head_size": HEAD, "max_position": ORIGINAL, "rope_parameters": rope}
     original = rotary_embedding.get_rope.__wrapped__  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=says):
-        vllm_rotary.build(original, {**call, "dtype": torch.float32}, spec, SERVED)
+        vllm_rotary.build(original, {**call, "dtype": torch.float32}, SERVED)
 
 
 def test_a_long_table_of_vllm_is_never_computed() -> None:
