@@ -1,9 +1,10 @@
 """Files that are written whole or not at all, and read without surprises."""
 
 import errno
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,32 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def hashes(folder: Path, without: Collection[str] = ()) -> dict[str, str]:
+    """Path below a folder -> SHA-256 of every file; hidden ones and those in `without` left out."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in inside.parts)
+        if path.is_file() and not hidden and inside.parts[0] not in without:
+            found[inside.as_posix()] = file_sha256(path)
+    return found
+
+
+def altered(folder: Path, expected: Mapping[str, str]) -> list[str]:
+    """Which files of `hashes` are missing or have another content."""
+    return [
+        name
+        for name, content_hash in expected.items()
+        if not (folder / name).is_file() or file_sha256(folder / name) != content_hash
+    ]
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

@@ -7,10 +7,9 @@ import os
 import shutil
 from pathlib import Path
 
-from leval_border.files import read_object, sync_folder, write_json, write_text
+from leval_border.files import file_sha256, read_object, sync_folder, write_json, write_text
 from leval_leaderboard.cell_record import CellRecord, DoneRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
-from leval_sweep.file_hashes import file_sha256
 from leval_sweep.identity import cell_id
 
 _UNWRITTEN = tuple(f".{name}." for name in (DONE, CELL, FAILED, LOG))

@@ -1,14 +1,13 @@
 """Files told by their content: SHA-256 of a file, of a folder, remembered as long as it is safe."""
 
 import contextlib
-import hashlib
 import os
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from leval_border.files import read_object, write_json
+from leval_border.files import file_sha256, read_object, write_json
 from leval_sweep.smollm2 import cache_dir
 
 CACHED_ABOVE_BYTES = 1 << 20
@@ -40,12 +39,6 @@ def watching() -> Iterator[dict[Path, State]]:
         yield seen
     finally:
         _watched.reset(token)
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file's bytes."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def cached_sha256(path: Path, cache: Path | None = None) -> str:

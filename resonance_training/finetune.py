@@ -1,6 +1,6 @@
 """Adapt a language model to a RoPE method on long text, with transformers' Trainer."""
 
-import csv
+import contextlib
 import json
 import logging
 import math
@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from leval_border.errors import SettingError, UserError
-from leval_border.files import read_object, write_text
+from leval_border.files import hashes, write_text
 from resonance_training import trainer as shared
 from resonance_training.finetune_settings import FineTuneSettings
 from resonance_training.text import Ids, TrainingText, prepare_text
@@ -63,6 +63,12 @@ class _Metrics(TrainerCallback):
 
     def __init__(self, file: Path) -> None:
         self.file = file
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the rows of the steps before, which a state keeps."""
+        if state.is_world_process_zero:
+            before = [row for row in state.log_history if "loss" in row]
+            shared.write_rows(self.file, COLUMNS, [[r.get(c) for c in COLUMNS] for r in before])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
@@ -134,7 +140,7 @@ def finetune(
     asked_for = {"schema_version": 1, "model": str(model_path), "data": list(sources)}
     request = {**asked_for, **settings.model_dump()}
     claimed = shared.is_claimed(out / REQUEST_FILE, request)
-    if claimed and (finished := read_object(out / RESULT_FILE)) is not None:
+    if claimed and (finished := shared.finished(out / RESULT_FILE)) is not None:
         logger.info("%s is finished already", out)
         return finished
     # accelerate finds the processes on a CPU only if it is named
@@ -146,35 +152,52 @@ def finetune(
     model = load_model(model_path, settings)
     if settings.lora_rank:
         model = _with_lora(model, settings)
-    states, metrics = out / "states", out / METRICS_FILE
-    last, done = shared.last_state(states)
-    if processes.is_main_process:  # claimed only now, when all that was asked for is possible
-        shared.claim(out / REQUEST_FILE, request)
-        shared.keep_rows(metrics, COLUMNS, done)
+    with contextlib.ExitStack() as held:
+        if processes.is_main_process:  # claimed only now, when all that was asked for is possible
+            held.enter_context(shared.held(out))
+            shared.claim(out / REQUEST_FILE, request)
+        return _train(
+            model, tokenizer, Rows(rows, sequences, settings.seed), held_out, out, settings
+        )
+
+
+def _train(
+    model: Any,
+    tokenizer: Any,
+    rows: Rows,
+    held_out: Sequence[TrainingText],
+    out: Path,
+    settings: FineTuneSettings,
+) -> dict[str, Any]:
+    """Train, from the last state if there is one, and write everything; see `finetune`."""
+    states = out / "states"
+    last, _ = shared.last_state(states)
     clock = shared.Clock()
     trainer = shared.InOrderTrainer(
         model=model,
         args=_arguments(states, settings),
-        train_dataset=Rows(rows, sequences, settings.seed),
-        callbacks=[_Metrics(metrics), clock],
+        train_dataset=rows,
+        callbacks=[_Metrics(out / METRICS_FILE), shared.WholeStates(states), clock],
     )
     trainer.train(resume_from_checkpoint=last)
     _save(trainer, tokenizer, out, settings)
     if trainer.is_world_process_zero():
         _write_held_out(out / "held_out", held_out)
-    with metrics.open(newline="") as stream:  # all steps, also those of sessions before this one
-        mean_loss = statistics.mean(float(row["loss"]) for row in csv.DictReader(stream))
     result = {
         "schema_version": 1,
         "steps": trainer.state.global_step,
-        "tokens": sequences * settings.sequence_length,
-        "epochs": sequences / len(rows),
-        "mean_loss": mean_loss,
+        "tokens": len(rows) * settings.sequence_length,
+        "epochs": len(rows) / len(rows.rows),
+        # of all steps, also those of sessions before this one
+        "mean_loss": statistics.mean(
+            float(row["loss"]) for row in trainer.state.log_history if "loss" in row
+        ),
         "held_out": [document.digest for document in held_out],
         "seconds": clock.seconds,
         **shared.made_by(),
     }
     if trainer.is_world_process_zero():
+        result["files"] = hashes(out, without=(RESULT_FILE, states.name))
         write_text(out / RESULT_FILE, json.dumps(result, indent=1))
         shutil.rmtree(states, ignore_errors=True)
     return result

@@ -14,7 +14,7 @@ import torch
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from leval_border.errors import SettingError, UserError
-from leval_border.files import write_text
+from leval_border.files import hashes, write_text
 from leval_tasks.posgen.sequences import position_ranges, splits
 from resonance_training import trainer as shared
 from resonance_training.posgen_data import Batches, StackData
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 SETTINGS_FILE = "settings.json"
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
+ROWS = "leval_harness_rows"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
 EVALUATION_BATCH = 125
 WARM_UP = 0.1
@@ -75,12 +76,17 @@ def evaluate(
 class _Recorder(TrainerCallback):
     """Validates at fixed epochs, writes a CSV a run, and stops when a loss is no number."""
 
-    def __init__(self, stack: StackedDecoder, data: StackData, folder: Path, done: int) -> None:
+    def __init__(self, stack: StackedDecoder, data: StackData, folder: Path) -> None:
         self.stack, self.data = stack, data
         self.every = data.recipe.evaluate_every * data.recipe.steps_per_epoch
         self.files = [folder / run.folder / METRICS_FILE for run in data.runs]
-        for file in self.files:
-            shared.keep_rows(file, METRICS, done)
+        self.rows: list[list[list[Any]]] = [[] for _ in self.files]
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the rows of the steps before, which a state keeps."""
+        self.rows = state.stateful_callbacks.get(ROWS, self.rows)
+        for file, rows in zip(self.files, self.rows, strict=True):
+            shared.write_rows(file, METRICS, rows)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         recipe, step, losses = self.data.recipe, state.global_step, self.stack.last_losses
@@ -98,9 +104,12 @@ class _Recorder(TrainerCallback):
             results = evaluate(self.stack, self.data, "validation", recipe.validation_rows)
             if recipe.keep == "best":
                 self.stack.keep([result["id_accuracy"] for result in results], step)
-            for file, loss, result in zip(self.files, train_losses, results, strict=True):
+            for at, (loss, result) in enumerate(zip(train_losses, results, strict=True)):
                 values = [result[name] for name in ("loss", "id_accuracy", "ood_accuracy")]
-                shared.add_row(file, [step, step / recipe.steps_per_epoch, loss, *values])
+                row = [step, step / recipe.steps_per_epoch, loss, *values]
+                self.rows[at].append(row)
+                shared.add_row(self.files[at], row)
+            state.stateful_callbacks[ROWS] = self.rows
 
 
 def train_stack(
@@ -139,7 +148,8 @@ def train_stack(
         disable_tqdm=not progress or bool(os.environ.get("CI")),
     )
     trainer = _trainer(stack, data, arguments)
-    trainer.add_callback(_Recorder(stack, data, folder, done))
+    trainer.add_callback(_Recorder(stack, data, folder))
+    trainer.add_callback(shared.WholeStates(states))
     trainer.add_callback(clock)
     logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
     trainer.train(resume_from_checkpoint=last)
@@ -151,7 +161,9 @@ def train_stack(
     rest = {"steps": steps, "seconds": seconds, "stack": len(runs), **shared.made_by()}
     written = []
     for run, step, result in zip(runs, kept, results, strict=True):
+        files = hashes(folder / run.folder, without=(RESULT_FILE,))
         record = {"schema_version": 1, **vars(run), "kept_step": step, "test": result, **rest}
+        record["files"] = files
         write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
         written.append(record)
     shutil.rmtree(states, ignore_errors=True)
@@ -209,21 +221,21 @@ def train_all(
             "one epoch more or less"
         )
     request = recipe.model_dump()
-    if not shared.is_claimed(folder / SETTINGS_FILE, request):
+    shared.is_claimed(folder / SETTINGS_FILE, request)
+    with shared.held(folder):
         shared.claim(folder / SETTINGS_FILE, request)
-    waiting = []
-    for run in runs:
-        file = folder / run.folder / RESULT_FILE
-        if file.is_file():
-            yield json.loads(file.read_text(encoding="utf-8"))
-        else:
-            waiting.append(run)
-    calls = [
-        (recipe, waiting[start : start + stack_size], folder, save_steps, device, jobs == 1)
-        for start in range(0, len(waiting), stack_size)
-    ]
-    if jobs == 1:
-        for call in calls:
-            yield from train_stack(*call)
-    elif calls:
-        yield from in_processes(train_stack, calls, jobs)
+        waiting = []
+        for run in runs:
+            if (done := shared.finished(folder / run.folder / RESULT_FILE)) is None:
+                waiting.append(run)
+            else:
+                yield done
+        calls = [
+            (recipe, waiting[start : start + stack_size], folder, save_steps, device, jobs == 1)
+            for start in range(0, len(waiting), stack_size)
+        ]
+        if jobs == 1:
+            for call in calls:
+                yield from train_stack(*call)
+        elif calls:
+            yield from in_processes(train_stack, calls, jobs)

@@ -1,37 +1,72 @@
 """What both trainings share: resuming after a kill, transformers' Trainer, what made a result."""
 
+import contextlib
 import csv
+import io
 import json
+import logging
 import os
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from leval_border.errors import UserError
-from leval_border.files import read_object, write_text
+from leval_border.files import altered, hashes, read_object, write_json, write_text
+from leval_border.locks import LockedError, lock
+
+logger = logging.getLogger(__name__)
 
 CLOCK = "leval_harness_clock"
+STATE_FILES = "leval_harness_files.json"
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a training's folder alone.
+
+    Raises:
+        UserError: another training works on it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock(folder / ".lock"))
+        except LockedError as who:
+            raise UserError(
+                f"out: another training works on {folder} ({who}); wait for it, end it, or choose "
+                "another folder"
+            ) from None
+        yield
 
 
 def last_state(states: Path) -> tuple[str | None, int]:
-    """Folder and step of the newest whole state, `(None, 0)` without one.
-
-    transformers' Trainer writes `trainer_state.json` last; a state without a readable one was cut
-    off while it was written, and the one before it still stands.
-    """
+    """Folder and step of the newest whole state, `(None, 0)` without one; see `WholeStates`."""
     steps = {int(folder.name.split("-")[1]): folder for folder in states.glob("checkpoint-*")}
     for step, folder in sorted(steps.items(), reverse=True):
-        if read_object(folder / "trainer_state.json") is not None:
+        named = (read_object(folder / STATE_FILES) or {}).get("files")
+        if isinstance(named, dict) and named and not altered(folder, named):
             return str(folder), step
     return None, 0
+
+
+def finished(result: Path) -> dict[str, Any] | None:
+    """The result of a training, if it is whole and all files that it names are as it left them."""
+    content = read_object(result)
+    named = (content or {}).get("files", {})
+    if isinstance(named, dict) and (wrong := altered(result.parent, named)):
+        logger.warning("%s: %s changed since; trained again", result.parent, ", ".join(wrong[:5]))
+        return None
+    return content
 
 
 def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
@@ -41,8 +76,9 @@ def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
         UserError: the folder holds something else.
     """
     folder = file.parent
-    if file.is_file():
-        if read_object(file) == json.loads(json.dumps(request)):
+    written = read_object(file) or read_object(_copy(file))
+    if written is not None or file.is_file():
+        if written == json.loads(json.dumps(request)):
             return True
         raise UserError(
             f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
@@ -56,23 +92,26 @@ def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
 
 
 def claim(file: Path, request: Mapping[str, Any]) -> None:
-    """Make a folder that of a training, see `is_claimed`."""
+    """Make a folder that of a training, see `is_claimed`; a copy stands in for a damaged file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(request, indent=1, sort_keys=True))
+    for each in (_copy(file), file):
+        write_text(each, json.dumps(request, indent=1, sort_keys=True))
 
 
-def keep_rows(file: Path, columns: Sequence[str], last: int) -> None:
-    """Keep a CSV's rows up to a step, its first column; a resumed run writes later ones again."""
-    rows: list[list[str]] = []
-    if file.is_file():
-        with file.open(newline="") as stream:
-            rows = [r for r in csv.reader(stream) if r and r[0].isdigit() and int(r[0]) <= last]
+def _copy(file: Path) -> Path:
+    return file.with_name(f".{file.name}")
+
+
+def write_rows(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV anew: what a resumed run knows of the steps before."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, "".join(f"{','.join(row)}\n" for row in [columns, *rows]))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    write_text(file, text.getvalue())
 
 
 def add_row(file: Path, row: Sequence[object]) -> None:
-    """Append a row to a CSV that `keep_rows` began."""
+    """Append a row to a CSV that `write_rows` began."""
     with file.open("a", newline="") as stream:
         csv.writer(stream, lineterminator="\n").writerow(row)
 
@@ -80,12 +119,10 @@ def add_row(file: Path, row: Sequence[object]) -> None:
 def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
     """What all our trainings ask of transformers' Trainer.
 
-    Of the resumable states in the folder `states` the newest is kept; `cpu` trains on the CPU even
-    where there is something faster.
+    `cpu` trains on the CPU even where there is something faster.
     """
     return TrainingArguments(
         output_dir=str(states),
-        save_total_limit=1,
         logging_nan_inf_filter=False,
         # bf16 on a CPU is refused unless the CPU is asked for by name.
         use_cpu=cpu or not torch.accelerator.is_available(),
@@ -104,6 +141,24 @@ class InOrderTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(train_dataset or self.train_dataset)
+
+
+class WholeStates(TrainerCallback):
+    """Marks a state when all of it is written, with its files' hashes, and removes those before."""
+
+    def __init__(self, states: Path) -> None:
+        self.states = states
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """All processes have written their share when the first one marks it."""
+        PartialState().wait_for_everyone()
+        if not state.is_world_process_zero:
+            return
+        folder = self.states / f"checkpoint-{state.global_step}"
+        write_json(folder / STATE_FILES, {"files": hashes(folder, without=(STATE_FILES,))})
+        for other in self.states.glob("checkpoint-*"):
+            if other != folder:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 class Clock(TrainerCallback):

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from leval_border.files import read_object, write_json
+from leval_border.files import file_sha256, read_object, write_json
 from leval_leaderboard.cell_record import CellRecord, DoneRecord
 from leval_sweep.cell_files import clear_attempt, log_tail, publish, relabel, why_not_done
-from leval_sweep.file_hashes import file_sha256
 from leval_sweep.identity import cell_id
 
 IDENTITY = {"model": {"files": {"config.json": "00"}}, "seed": 0}

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leval_border.files import file_sha256
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import cells, file_hashes, identity, outside, own_tasks
 from leval_sweep.config import parse_config
@@ -210,7 +211,7 @@ def test_hashes_of_large_files_are_remembered_until_the_file_changes(
     path, cache = tmp_path / "big", tmp_path / "cache" / "hashes.json"
     path.write_bytes(b"x" * (1 << 20))
     first = file_hashes.cached_sha256(path, cache)
-    assert first == file_hashes.file_sha256(path)
+    assert first == file_sha256(path)
     assert not cache.exists(), "it may change again within the same tick of the clock"
     monkeypatch.setattr(file_hashes, "SETTLED_SECONDS", -1.0)
     assert file_hashes.cached_sha256(path, cache) == first
@@ -223,9 +224,9 @@ def test_hashes_of_large_files_are_remembered_until_the_file_changes(
         handle.write(b"y")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert path.stat().st_mtime_ns == times.st_mtime_ns
-    assert file_hashes.cached_sha256(path, cache) == file_hashes.file_sha256(path)
+    assert file_hashes.cached_sha256(path, cache) == file_sha256(path)
     cache.write_text("not json")
-    assert file_hashes.cached_sha256(path, cache) == file_hashes.file_sha256(path)
+    assert file_hashes.cached_sha256(path, cache) == file_sha256(path)
 
 
 @pytest.mark.parametrize(

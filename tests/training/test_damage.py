@@ -1,0 +1,87 @@
+"""Runs whose files were cut, and two runs on one folder."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from leval_border.errors import UserError
+from leval_border.files import altered
+from resonance_training import trainer as shared
+from resonance_training.finetune import _Metrics, finetune
+from resonance_training.finetune_settings import FineTuneSettings
+
+pytestmark = [pytest.mark.hf]
+
+SETTINGS = FineTuneSettings(
+    sequence_length=32, batch_size=1, accumulation=1, steps=4, save_steps=2, warmup=0.0,
+    bf16=False, gradient_checkpointing=False, held_out=1,
+)  # fmt: skip
+VOLATILE = ("seconds", "command", "host")
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory, save_llama):
+    """Model and text of a training of a second."""
+    from transformers import PreTrainedTokenizerFast
+
+    root = tmp_path_factory.mktemp("asked")
+    save_llama(root / "model", vocab_size=300, max_position_embeddings=64)
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    letters = {chr(ord("a") + i): i for i in range(26)} | {"</s>": 26, "[UNK]": 27}
+    tokenizer = Tokenizer(models.WordLevel(letters, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>").save_pretrained(
+        root / "model"
+    )
+    texts = [" ".join(chr(ord("a") + (i * n) % 26) for i in range(300)) for n in (3, 5, 7, 11)]
+    (root / "books.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    return str(root / "model"), [str(root / "books.jsonl")]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+
+
+def lasting(result: dict) -> dict:
+    return {key: value for key, value in result.items() if key not in VOLATILE}
+
+
+@pytest.mark.slow
+def test_a_cut_in_any_file_of_a_run_costs_no_result(asked, tmp_path, killed):
+    """Every file of a run that was stopped, and of one that had ended, cut to its half."""
+    whole = lasting(finetune(*asked, tmp_path / "whole", SETTINGS))
+    with killed(_Metrics, "on_log", 3, True):
+        finetune(*asked, tmp_path / "stopped", SETTINGS)
+    assert shared.last_state(tmp_path / "stopped" / "states")[1] == 2
+    for kind in ("stopped", "whole"):
+        places = [path.relative_to(tmp_path / kind) for path in files(tmp_path / kind)]
+        assert len(places) > 8
+        for place in places:
+            out = tmp_path / "cut"
+            shutil.copytree(tmp_path / kind, out)
+            content = (out / place).read_bytes()
+            (out / place).write_bytes(content[: len(content) // 2])
+            assert lasting(finetune(*asked, out, SETTINGS)) == whole, place
+            assert not altered(out, whole["files"]), place
+            shutil.rmtree(out)
+
+
+def test_the_result_names_every_file_and_is_not_made_twice(asked, tmp_path, monkeypatch):
+    result = finetune(*asked, tmp_path, SETTINGS)
+    named = {path.relative_to(tmp_path).as_posix() for path in files(tmp_path)}
+    assert set(result["files"]) == {
+        name for name in named if name != "finetune_result.json" and not name.startswith(".")
+    }
+    monkeypatch.setattr(shared.InOrderTrainer, "train", None)
+    assert finetune(*asked, tmp_path, SETTINGS) == result
+
+
+def test_a_second_training_on_a_folder_is_refused(asked, tmp_path):
+    with (
+        shared.held(tmp_path / "out"),
+        pytest.raises(UserError, match=r"out: another training works on .* \(process \d+ on "),
+    ):
+        finetune(*asked, tmp_path / "out", SETTINGS)
