@@ -1,6 +1,7 @@
 """Options and output that several commands share."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_origin
@@ -12,6 +13,8 @@ from leval_leaderboard.format_names import format_names
 
 if TYPE_CHECKING:
     from leval_leaderboard.results import Results
+
+_CONTROLS = re.compile("[\x7f-\x9f]")  # those below the blank are escaped already
 
 Command = Callable[..., Any]
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -69,7 +72,13 @@ def write_or_print(text: str, out: Path | None) -> None:
 
 def records_text(records: Sequence[Mapping[str, object]]) -> str:
     """A table's rows as JSON."""
-    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(records) + "\n"
+
+
+def json_text(value: object) -> str:
+    """JSON for people and programs; of a terminal's control characters none stands in it raw."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def read_results(folders: Sequence[Path]) -> "Results":

@@ -1,12 +1,12 @@
 """`leval-harness table`: comparison tables from results on disk."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from leval_harness.output import (
+    json_text,
     read_results,
     records_text,
     results_argument,
@@ -78,7 +78,7 @@ def _verify(read: "Results", as_json: bool) -> None:
 
     outcome = verify(read)
     if as_json:
-        click.echo(json.dumps(outcome.as_dict(), indent=1, ensure_ascii=False))
+        click.echo(json_text(outcome.as_dict()))
     else:
         for problem in outcome.differences:
             click.echo(plain(problem))

@@ -30,9 +30,11 @@ def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
     index: dict[str, dict[str, str]] = {}
     question_sets: dict[str, str] = {}
     for (run, task), samples in results.samples.items():
-        if results.runs[run].status != "done" or task.startswith("ppl_"):
+        if results.runs[run].status != "done":
             continue
         questions, answers = _texts(samples.path)
+        if not any(text for text, *_ in [*questions.values(), *answers.values()]):
+            continue  # windows of a text: nothing was asked or answered in words
         content = json.dumps(questions)
         if content not in question_sets:
             name = question_sets[content] = f"q{len(question_sets):05d}"

@@ -44,7 +44,7 @@ def find_runs(root: Path, warnings: list[str]) -> Iterator[Run]:
         raise ResultsError(f"{root}: no such folder; give a folder with results")
     for folder, below, names in os.walk(root):
         here = Path(folder)
-        if CELL in names:
+        if CELL in names or CELL in below:
             below.clear()
             yield _cell(here, root)
             continue

@@ -85,7 +85,10 @@ def _unique(folders: tuple[Path, ...], warnings: list[str]) -> list[Run]:
     """Every run once."""
     runs: dict[str, Run] = {}
     for folder in folders:
-        for run in find_runs(folder, warnings):
+        found = list(find_runs(folder, warnings))
+        if not found and len(folders) > 1:
+            warnings.append(f"{folder}: no results in it")
+        for run in found:
             key = f"{run.run_id} {run.folder}" if run.status == "malformed" else run.run_id
             key = run.content or key
             if key in runs:

@@ -119,7 +119,7 @@ def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     name = rows[0]["filter"]
     out: dict[str, Any] = {"alias": "x", "sample_len": len(rows)}
     for metric in rows[0]["metrics"]:
-        values = [row[metric] for row in rows]
+        values = [row[metric] for row in rows if row[metric] is not None]
         if isinstance(values[0], list):
             mean = sum(v[0] for v in values) / sum(v[1] for v in values)
             out[f"{metric},{name}"] = math.exp(mean) if "perplexity" in metric else mean

@@ -1,4 +1,4 @@
-"""Plain lm-eval output: what was once ranked together, dropped, scaled or turned round in silence."""
+"""Plain lm-eval output: what was ranked together, dropped, scaled or turned round in silence."""
 
 import json
 import shutil
