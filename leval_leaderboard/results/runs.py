@@ -10,7 +10,13 @@ from typing import Any
 from leval_leaderboard.cell_record import CellRecord
 from leval_leaderboard.results.fields import LONGEST_NAME, ResultsError, finite, open_regular
 from leval_leaderboard.results.lm_eval import ResultsFile
-from leval_leaderboard.results.settings import METHOD, asked_settings, canonical, model_arguments
+from leval_leaderboard.results.settings import (
+    CELL_ASIDE,
+    METHOD,
+    asked_settings,
+    canonical,
+    model_arguments,
+)
 from leval_tasks.closed.catalog import TASKS
 
 TELEMETRY = (
@@ -92,8 +98,6 @@ class Run:
 def run_of_cell(cell: CellRecord, folder: Path) -> Run:
     """A cell as a run, unfinished: the folder's marker files decide the status afterwards."""
     model, method, metadata = cell.model, cell.method, cell.metadata
-    written = "apply_chat_template" in cell.model_fields_set  # older cells say nothing of it
-    chat = cell.apply_chat_template if written else None
     return Run(
         run_id=cell.cell_id[:LONGEST_NAME],
         folder=folder,
@@ -105,28 +109,29 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
         limit=cell.limit,
         num_docs=finite(metadata.get("num_docs")),
         baseline=(cell.baseline or "")[:LONGEST_NAME] or None,
-        settings=canonical(
-            {
-                **asked_settings(metadata),
-                "backend": model.backend,
-                "dtype": model.dtype,
-                "revision": model.revision,
-                "model_args": model_arguments(model.args),
-                METHOD: method.rope_parameters,
-                "rope_precision": method.rope_precision,
-                "num_fewshot": cell.num_fewshot,
-                "gen_kwargs": cell.gen_kwargs,
-                "task_gen_kwargs": cell.task_gen_kwargs,
-                "seed": cell.seed,
-                "chat_template": chat,
-            }
-        ),
+        settings=canonical({**asked_settings(metadata), **_decided(cell)}),
         command=cell.command[:LONGEST_NAME],
         created=cell.created[:LONGEST_NAME],
         versions=cell.versions,
         host=cell.host,
         place=cell.place,
     )
+
+
+def _decided(cell: CellRecord) -> dict[str, Any]:
+    """What decides a cell's numbers, beside the settings of our tasks."""
+    model, fields = cell.model, type(cell).model_fields
+    written = "apply_chat_template" in cell.model_fields_set  # older cells say nothing of it
+    return {
+        **{name: getattr(cell, name) for name in fields if name not in CELL_ASIDE},
+        "backend": model.backend,
+        "dtype": model.dtype,
+        "revision": model.revision,
+        "model_args": model_arguments(model.args),
+        METHOD: cell.method.rope_parameters,
+        "rope_precision": cell.method.rope_precision,
+        "chat_template": cell.apply_chat_template if written else None,
+    }
 
 
 def run_of_results(file: ResultsFile, where: Path) -> Run:

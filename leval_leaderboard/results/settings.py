@@ -26,6 +26,22 @@ _LAST_BITS = "changes the order of the sums: the last bits of a number"
 _SPEED = "where and how fast it runs"
 _NAMES = "names what the rows and columns are called after"
 
+CELL_ASIDE = {
+    **dict.fromkeys(("schema_version", "cell_id", "sweep", "baseline", "place", "command",
+                     "created", "host"), "names the cell, or says where and when it ran"),
+    **dict.fromkeys(("model", "method", "metadata", "apply_chat_template"), "read field by field"),
+    "tasks": "the columns of tables",
+    "context_length": "the rows of tables",
+    "limit": "partial runs have blocks of their own",
+    **dict.fromkeys(("batch_size", "device"), _LAST_BITS),
+    **dict.fromkeys(("use_cache", "confirm_run_unsafe_code"), "a permission"),
+    "model_args": "made of model, method and context length",
+    "data": "what was read, the results say of each task",
+    "versions": "the code: a table may span an upgrade; page and details show them",
+    "identity": "made of all the others, of the model's files, which have a name, and of versions",
+}  # fmt: skip
+"""Fields of a cell's record that set nothing apart, and why."""
+
 ARGUMENTS_ASIDE = {
     **dict.fromkeys(("pretrained", "model", "path"), _NAMES),
     **dict.fromkeys(LENGTHS, "the row or the column of a number"),

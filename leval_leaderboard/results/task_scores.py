@@ -212,7 +212,7 @@ def _settings(
     """What decides the task's numbers: what holds for the run, and over it what the task states."""
     own = file.deciding_of(task, is_ours=task in FAMILY_OF)
     merged = {**run.settings, **canonical(own)}
-    generates = merged.pop("output_type", "generate_until") == "generate_until"
+    generates = merged.get("output_type", "generate_until") == "generate_until"
     if not generates or "gen_kwargs" in own:
         merged.pop("task_gen_kwargs", None)
     if not generates:

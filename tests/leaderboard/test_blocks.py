@@ -1,0 +1,123 @@
+"""Each setting that decides numbers, changed alone, makes another block."""
+
+import json
+
+import fixture_results as make
+import pytest
+from lm_eval.api.task import TaskConfig
+
+from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
+from leval_leaderboard.results import load_results
+from leval_leaderboard.results.settings import (
+    ARGUMENTS_ASIDE,
+    CELL_ASIDE,
+    LENGTHS,
+    METADATA_ASIDE,
+    RUN_ASIDE,
+    TASK_ASIDE,
+)
+from leval_leaderboard.tables import analyse
+from leval_tasks.metadata import FAMILIES
+
+ROWS = make.closed_samples("leval_gsm", 0.4, 3)
+OURS = sorted({(f.__name__, name) for f in FAMILIES for name in f.decides_numbers()})
+RECORDED = [name for name in TaskConfig.__dataclass_fields__ if name not in ("metric_list",)]
+OTHER = {"metadata": {"subset": "hard"}, "task": "arc"}
+CELLS = {
+    "gen_kwargs": {"temperature": 1.0},
+    "task_gen_kwargs": {"leval_gsm": {"temperature": 1.0}},
+    "seed": 7,
+    "num_fewshot": 3,
+    "limit": 5,
+    "apply_chat_template": True,
+    "metadata": {"truncation": "left"},
+    "model": {"backend": "vllm"},
+    "method": {"rope_precision": "model"},
+}
+MODELS = {"backend": "vllm", "dtype": "float16", "revision": "abc", "args": {"peft": "x"}}
+
+
+def blocks(root):
+    return [entry.block for entry in analyse(load_results(root)).entries if entry.score.primary]
+
+
+def recorded(root, **metadata):
+    """A cell whose task wrote this metadata."""
+    folder = make.write_cell(root, f"x{len(list(root.iterdir()))}", {"leval_gsm": ROWS})
+    path = next(folder.glob("results_*.json"))
+    content = json.loads(path.read_text())
+    content["configs"]["leval_gsm"]["metadata"] |= metadata
+    path.write_text(json.dumps(content))
+    done = json.loads((folder / "done.json").read_text())
+    (folder / "done.json").write_text(json.dumps(done | {"files": {}}))
+
+
+@pytest.mark.parametrize(("family", "name"), OURS)
+def test_a_setting_of_our_tasks_sets_apart(tmp_path, family, name):
+    for value in (3, 4):
+        recorded(tmp_path, settings={"mode": "sliding", name: value})
+    assert (len(set(blocks(tmp_path))) == 2) == (name not in LENGTHS), family
+
+
+@pytest.mark.parametrize("name", ["frame", "system_role", "answer_prefix"])
+def test_how_a_question_was_asked_sets_apart(tmp_path, name):
+    for value in "ab":
+        recorded(tmp_path, settings={}, prompt={name: value})
+    assert len(set(blocks(tmp_path))) == 2
+
+
+def test_every_field_of_a_cell_sets_apart_or_says_why_not():
+    fields = set(CellRecord.model_fields)
+    assert fields - set(CELL_ASIDE) | {"model", "method", "metadata", "apply_chat_template",
+                                       "limit"} == set(CELLS)  # fmt: skip
+    assert set(CELL_ASIDE) <= fields
+    shown = {"name", "path"}  # what tables call it, and where it lies
+    assert set(ModelRecord.model_fields) - shown == set(MODELS)
+    assert set(MethodRecord.model_fields) == {"name", "rope_parameters", "rope_precision"}
+
+
+WRITTEN = {
+    "model": {"name": "SmolLM2-135M", "path": "m", "revision": None, "backend": "hf-long",
+              "dtype": "float32", "args": {}},
+    "method": {"name": "yarn", "rope_parameters": {"rope_type": "yarn"},
+               "rope_precision": "float32"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*CELLS, *(f"model.{field}" for field in MODELS)])
+def test_a_field_of_a_cell_sets_apart(tmp_path, name):
+    field, _, of_model = name.partition(".")
+    change = {of_model: MODELS[of_model]} if of_model else CELLS[field]
+    change = {field: WRITTEN[field] | change} if field in WRITTEN else {field: change}
+    make.write_cell(tmp_path, "x1", {"leval_gsm": ROWS})
+    make.write_cell(tmp_path, "x2", {"leval_gsm": ROWS}, **change)
+    assert len(set(blocks(tmp_path))) == 2
+
+
+def plain(root, at, fields):
+    folder = root / f"{at}"
+    folder.mkdir()
+    config = {"task": "arc", "output_type": "generate_until", **fields}
+    content = {"results": {"arc": {"acc,none": 0.5 + at / 10}}, "configs": {"arc": config}}
+    (folder / "results_2026.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_field_of_lm_evals_tasks_sets_apart_or_says_why_not(tmp_path, name):
+    for at in range(2):
+        plain(tmp_path, at, {name: OTHER.get(name, f"value {at}")} if at else {})
+    apart = len(set(blocks(tmp_path))) == 2
+    assert apart == (name not in TASK_ASIDE or name == "metadata")
+
+
+def test_a_key_of_another_tasks_metadata_sets_apart(tmp_path):
+    for at in range(2):
+        plain(tmp_path, at, {"metadata": {"version": 1.0, "brand_new": at}})
+    assert len(set(blocks(tmp_path))) == 2
+
+
+@pytest.mark.parametrize(
+    "aside", [ARGUMENTS_ASIDE, CELL_ASIDE, RUN_ASIDE, TASK_ASIDE, METADATA_ASIDE]
+)
+def test_what_sets_nothing_apart_has_a_reason(aside):
+    assert all(isinstance(reason, str) and len(reason) > 8 for reason in aside.values())
