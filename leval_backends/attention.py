@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 if TYPE_CHECKING:
     from leval_backends.cache import PrefixCache
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 NAME = "leval_shared_prefix"
 # Options of other attention functions that change what is computed; a model that uses one of
 # them keeps its own attention.
-_FOREIGN = ("sliding_window", "softcap", "s_aux", "position_bias", "head_mask", "sinks")
+_FOREIGN = ("softcap", "position_bias", "head_mask", "sinks")
 _SCORES_AT_ONCE = 1 << 26
 
 _active: ContextVar["PrefixCache | None"] = ContextVar("leval_prefix_cache", default=None)
@@ -55,13 +56,15 @@ def shared_prefix_attention(
 
     `query` is `[batch, heads, n, head_dim]`, rotated; `key` and `value` are the rows' own,
     `[batch, kv_heads, m, head_dim]`, the last `n` of them new; `scaling` is the factor of the
-    scores, `head_dim ** -0.5` if None; the layer's `layer_idx` finds the cache layer.
+    scores, `head_dim ** -0.5` if None; the layer's `layer_idx` finds the cache layer, which knows
+    the window. `s_aux`, if given, are scores `[heads]` of a key without a value.
 
     Returns:
         `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.
 
     Raises:
-        UnsupportedAttentionError: Sliding window, soft cap, sinks or a position bias is asked for.
+        UnsupportedAttentionError: A soft cap, a position bias, or a window that the cache does not
+            know is asked for.
     """
     cache = _active.get()
     foreign = [name for name in _FOREIGN if kwargs.get(name) is not None]
@@ -69,14 +72,25 @@ def shared_prefix_attention(
         raise UnsupportedAttentionError(
             f"{type(module).__name__} needs {', '.join(foreign) or 'its own attention function'}"
         )
-    layer = cache.layers[module.layer_idx]
+    layer = cache.layer_of(module.layer_idx, key)
+    window = kwargs.get("sliding_window")
+    if window is not None and (layer.window is None or layer.window.size != window):
+        raise UnsupportedAttentionError(
+            f"{type(module).__name__} has a sliding_window of {window}, its cache: {layer.window}"
+        )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out, norm = _own(query, key, value, scale, cache.own_mask(query.shape[2], key))
-    if layer.shared_length:
-        shared, shared_norm = _shared(query, layer.shared_keys, layer.shared_values, scale)
+    own_mask, shared_mask = cache.masks(layer, query.shape[2], key)
+    out, norm = _own(query, key, value, scale, own_mask)
+    if layer.shared_length and layer.shared_pair:
+        past_key, past_value = layer.shared_pair
+        shared, shared_norm = _shared(query, past_key, past_value, scale, shared_mask)
         # The shared part's weight in the joint softmax is exp(a) / (exp(a) + exp(b)).
         weight = torch.sigmoid(shared_norm - norm).unsqueeze(-1)
         out = torch.lerp(out.float(), shared.float(), weight)
+        norm = torch.logaddexp(norm, shared_norm)
+    sinks = kwargs.get("s_aux")
+    if sinks is not None:
+        out = out * torch.sigmoid(norm - sinks.float()[None, :, None]).unsqueeze(-1)
     return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
 
@@ -95,16 +109,26 @@ def _own(
     return partial_attention(query, key, value, scale, mask, causal=mask is None)
 
 
-def _shared(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def _shared(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Attention of all rows to the shared keys `[1, kv_heads, length, head_dim]`, all past."""
     batch, heads, n, dim = query.shape
     kv_heads = key.shape[1]
-    folded = query.view(batch, kv_heads, -1, n, dim).permute(1, 2, 0, 3, 4)
-    groups = folded.shape[1]
-    folded = folded.reshape(1, kv_heads, groups * batch * n, dim)
-    out, norm = partial_attention(folded, key, value, scale, mask=None, causal=False)
-    out = out.view(kv_heads, groups, batch, n, -1).permute(2, 0, 1, 3, 4)
-    norm = norm.view(kv_heads, groups, batch, n).permute(2, 0, 1, 3)
+    groups = heads // kv_heads
+    # Query heads of one key head, then rows, then positions.
+    folded = query.view(batch, kv_heads, groups, n, dim).permute(1, 2, 0, 3, 4)
+    if mask is None:
+        folded = folded.reshape(1, kv_heads, groups * batch * n, dim)
+    else:  # which is the same for every head: those of one key head side by side
+        folded = folded.reshape(kv_heads, groups, batch * n, dim).transpose(0, 1)
+        key, value = (each.expand(groups, -1, -1, -1) for each in (key, value))
+        mask = mask.expand(batch, -1, -1, -1).reshape(1, 1, batch * n, -1)
+    out, norm = partial_attention(folded, key, value, scale, mask, causal=False)
+    if mask is not None:
+        out, norm = out.transpose(0, 1), norm.transpose(0, 1)
+    out = out.reshape(kv_heads, groups, batch, n, -1).permute(2, 0, 1, 3, 4)
+    norm = norm.reshape(kv_heads, groups, batch, n).permute(2, 0, 1, 3)
     return out.reshape(batch, heads, n, -1), norm.reshape(batch, heads, n)
 
 
@@ -116,7 +140,7 @@ def partial_attention(
     Args:
         query: `[batch, heads, n, head_dim]`.
         key: `[batch, heads, m, head_dim]`.
-        value: Like `key`.
+        value: Like `key`; its head dimension may be another.
         scale: Factor of the scores.
         mask: Additive, broadcast to `[batch, heads, n, m]`; no row may be masked throughout.
         causal: Query `i` sees keys up to `i`; needs `n == m` and no mask.
@@ -126,6 +150,12 @@ def partial_attention(
         float32.
     """
     kind = query.device.type
+    width = value.shape[-1]
+    if width != query.shape[-1]:  # which the kernels do not know; zeros change no score
+        size = max(width, query.shape[-1])
+        query, key, value = (pad(each, (0, size - each.shape[-1])) for each in (query, key, value))
+        out, norm = partial_attention(query, key, value, scale, mask, causal)
+        return out[..., :width], norm
     if kind == "cpu":
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, attn_mask=mask, scale=scale

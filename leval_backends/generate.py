@@ -130,10 +130,14 @@ class Decoder:
             for row in step.rows:
                 self._failed(row)
             return
+        if step.branches:
+            self.reader.mark()
         groups: dict[tuple[str, int], list[int]] = {}
         for row in sorted(step.rows, key=lambda row: (len(self.questions[row].tokens), row)):
             question = self.questions[row]
             equal = looks_back(question.options, self.model.generation_config)
+            # A single token leaves nothing to read before it, where rows are read apart.
+            equal |= len(question.tokens) == 1 and not self.setup.reuse.padded
             width = len(question.tokens) if equal else 0
             groups.setdefault((question.key, width), []).append(row)
         for group in groups.values():
@@ -158,6 +162,8 @@ class Decoder:
         """The last resort for one question: read its own part in chunks as well."""
         question = self.questions[row]
         read = len(question.tokens) - 1
+        self.reader.cut(length)
+        self.reader.mark()
         # Where its own part is one token already, chunks of it are no smaller.
         if read > length and attempt(self.reader.extend, question.tokens, length, read) is not None:
             answers = attempt(self._decode, [question], read)
@@ -172,33 +178,35 @@ class Decoder:
     def _decode(self, questions: list[Question], length: int) -> list[list[int]]:
         """New tokens of each question, all of which begin with the path's first `length`."""
         device, pad = input_device(self.model), self.tokenizer.pad_token_id
+        first = questions[0]
         parts = [question.tokens[length:] for question in questions]
-        suffixes, pads = left_padded(parts, device, pad)
-        width = suffixes.shape[1]
-        # Prefix, then each row's padding, then its own part: positions follow from the mask.
-        prefix = torch.tensor(self.reader.tokens[:length], dtype=torch.long, device=device)
+        past = self.reader.rows(parts, length, first.max_new_tokens)
+        # What is padded lies after the prefix that is kept apart, or is all of it. Positions
+        # follow from the mask.
+        before = length if past.split else 0
+        suffixes, pads = left_padded([each.tokens[before:] for each in questions], device, pad)
+        prefix = torch.tensor(first.tokens[:before], dtype=torch.long, device=device)
         ids = torch.cat([prefix.expand(len(questions), -1), suffixes], 1)
+        width = ids.shape[1]
         mask = torch.ones_like(ids)
         if pads is not None:
-            mask[:, length:] = torch.arange(width, device=device) >= pads[:, None]
-        first = questions[0]
-        past = self.reader.path.rows(length, width + first.max_new_tokens)
-        past.pads = pads
+            past.pads = pads
+            mask[:, before:] = torch.arange(width - before, device=device) >= pads[:, None]
         ties = NearTies(self.counters)
-        stop = StopStrings(self.tokenizer, first.until, length + width)
+        stop = StopStrings(self.tokenizer, first.until, width)
         with attention.attending(past):
             output = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 past_key_values=past,
-                max_length=length + width + first.max_new_tokens,
+                max_length=width + first.max_new_tokens,
                 stopping_criteria=StoppingCriteriaList([stop]),
                 logits_processor=LogitsProcessorList([ties]),
                 pad_token_id=pad,
                 use_cache=True,
                 **greedy(first.options),
             )
-        fresh: list[list[int]] = output[:, length + width :].tolist()
+        fresh: list[list[int]] = output[:, width:].tolist()
         self.counters.prefilled(sum(map(len, parts)))
         self._count(questions, fresh, stop, ties)
         return fresh

@@ -5,7 +5,6 @@ computed at scored positions only: 16,384 positions of a 49,152-token vocabulary
 in float32.
 """
 
-import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from leval_backends.cache import PrefixCache
-from leval_backends.reuse import forward
+from leval_backends.reuse import forward, keeps_logits
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +52,7 @@ class Head:
         self.model = model
         self.decoder: Any = None
         self.output: Any = None
-        # Whether the model can be told which positions' logits to compute.
-        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._keeps = keeps_logits(model)
         try:
             decoder, output = model.get_decoder(), model.get_output_embeddings()
             tokens = [list(range(4, 12))]
@@ -77,6 +75,10 @@ class Head:
         keep = max(1, max(map(len, rows)) - first)
         options = {"logits_to_keep": keep} if self._keeps else {}
         return forward(self.model, rows, past, **options).logits[:, -keep:]
+
+    def read(self, rows: list[list[int]], past: PrefixCache) -> None:
+        """Bring tokens into a cache; nothing is asked about them."""
+        self.run(rows, max(map(len, rows)), past)
 
     def score(self, states: torch.Tensor, targets: Sequence[int]) -> Scores:
         """Log-probabilities of targets from `[positions, …]` of `run`, one before each target."""

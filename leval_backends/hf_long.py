@@ -2,9 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from leval_backends import parallel
 from leval_backends.generate import Decoder, Question
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
+from leval_backends.memory import attempt, free_bytes
 from leval_backends.options import must_run_alone
 from leval_backends.reader import Setup
 from leval_backends.reuse import Reuse, examine
@@ -83,7 +84,10 @@ class HFLong(HFLM):
         """What decoding and scoring need; made on first use."""
         with self._autocast():
             head = Head(self.model)
-        return Setup(self.model, self.reuse, head, self.settings, self.counters)
+        bound = self.settings.kv_cache_bytes
+        if bound is None:
+            bound = free_bytes({weight.device for weight in self.model.parameters()})
+        return Setup(self.model, self.reuse, head, self.settings, self.counters, bound)
 
     def _autocast(self) -> torch.autocast:
         dtype = self.mixed_precision_dtype
@@ -158,10 +162,26 @@ class HFLong(HFLM):
             self._in_order(finished, answers, title, disable_tqdm, "generate_until", keys)
         if alone:
             with self.counters.timed():
-                texts = super().generate_until([requests[i] for i in alone], disable_tqdm)
-            for index, text in zip(alone, texts, strict=True):
-                answers[index] = text
+                for index, text in self._alone(requests, alone, disable_tqdm):
+                    answers[index] = text
         return answers
+
+    def _alone(
+        self, requests: Sequence[parallel.Request], alone: list[int], disable_tqdm: bool
+    ) -> Iterator[tuple[int, str]]:
+        """Answers as on `hf`; where memory does not suffice for all, those that it has."""
+        ask = partial(super().generate_until, disable_tqdm=disable_tqdm)
+        texts = attempt(ask, [requests[i] for i in alone])
+        if texts is not None:
+            yield from zip(alone, texts, strict=True)
+            return
+        for index in alone:
+            text = attempt(ask, [requests[index]])
+            if text is None:
+                tokens = len(self.tok_encode(requests[index].args[0]))
+                self.counters.failed(requests[index].name, tokens)
+            else:
+                yield index, text[0]
 
     def _question(self, request: parallel.Request) -> tuple[Question, str]:
         """A request tokenised and cut, and why it must run alone, if it must."""
@@ -181,7 +201,7 @@ class HFLong(HFLM):
         question = Question(request.name, tokens, tuple(until), budget, options)
         if not tokens:
             return question, "empty prompt"
-        return question, self.reuse.refusal(len(tokens) + budget) or must_run_alone(options)
+        return question, self.setup.refusal(len(tokens) + budget) or must_run_alone(options)
 
     def _text(self, tokens: list[int], until: Sequence[str]) -> str:
         """New tokens as the text that lm-eval's `hf` returns."""
@@ -251,7 +271,7 @@ class HFLong(HFLM):
 
     def _scored(self, passages: Sequence[Passage], *, share: bool) -> Generator[tuple[int, Scores]]:
         places = range(len(passages))
-        sharing = [i for i in places if share and not self.reuse.refusal(len(passages[i].inputs))]
+        sharing = [i for i in places if share and not self.setup.refusal(len(passages[i].inputs))]
         alone = sorted(set(places) - set(sharing))
         size = self.batch_size if isinstance(self.batch_size, int) else 1
         for order in (sharing, alone):

@@ -65,8 +65,8 @@ class Passage:
         return len(self.inputs) - len(self.targets)
 
     def wanted(self, start: int, end: int) -> tuple[int, list[int]]:
-        """First scored position among the inputs `[start, end)`, and the targets from there."""
-        begin = max(start, self.first)
+        """First position to score among the inputs `[start, end)`, and the targets from there."""
+        begin = max(start, self.first + sum(len(part.logprob) for part in self.parts))
         return begin, self.targets[max(0, begin - self.first) : max(0, end - self.first)]
 
 
@@ -124,6 +124,8 @@ class Scorer:
         if self._read(reader, step.members, step.start, step.length) is None:
             self._aside += step.rows
             return
+        if step.branches:
+            reader.mark()
         rest = []
         for row in sorted(step.rows, key=lambda row: len(self.passages[row].inputs)):
             if len(self.passages[row].inputs) == step.length:
@@ -132,8 +134,9 @@ class Scorer:
                 rest.append(row)
         widths = [len(self.passages[row].inputs) - step.length for row in rest]
         for batch in batches(
-            self.setup, rest, widths, shared=step.length, extra=0, max_tokens=self.chunk
-        ):
+            self.setup, rest, widths, shared=step.length, extra=0, max_tokens=self.chunk,
+            equal=not self.setup.reuse.padded,
+        ):  # fmt: skip
             yield from self._batch(batch, step.length, reader)
 
     def _chunk(
@@ -159,7 +162,8 @@ class Scorer:
     def _batch(self, batch: list[int], length: int, reader: PathReader) -> Iterator[Scored]:
         """Score rows after a shared prefix; where memory runs out, put them aside."""
         suffixes = [self.passages[row].inputs[length:] for row in batch]
-        past = reader.path.rows(length, max(map(len, suffixes)))
+        reader.cut(length)
+        past = reader.path.rows(len(batch), max(map(len, suffixes)))
         states = attempt(self.head.run, suffixes, 0, past)
         if states is None:
             self._aside += batch
@@ -205,7 +209,7 @@ class Scorer:
         passage.parts.clear()
         length = len(passage.inputs)
         # Where no cache is right for it, chunks are not either.
-        if not self.setup.reuse.refusal(length):
+        if not self.setup.refusal(length):
             logger.warning("out of memory: request %s is read in chunks", passage.name)
             reader = PathReader(self.setup, length, max(1, min(self.chunk, length // 2)))
             with shared_attention(self.setup.model, split=self.setup.split):

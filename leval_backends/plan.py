@@ -21,12 +21,14 @@ class Step:
         length: Length of the prefix in tokens; `start <= length`.
         rows: Indices of the prompts whose remaining tokens `[length:]` are asked here, in batches.
         members: Indices of all prompts that begin with this prefix, here or further down.
+        branches: Whether several later steps start from this prefix.
     """
 
     start: int
     length: int
     rows: tuple[int, ...]
     members: tuple[int, ...]
+    branches: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,13 +180,11 @@ def _walk(
     while stack:
         node, above = stack.pop()
         short = tuple(row for row in node.rows if len(prompts[row]) - node.depth <= max_suffix)
+        long = [row for row in node.rows if len(prompts[row]) - node.depth > max_suffix]
         if short or node.depth > above:
             members = tuple(order[node.begin : node.end])
-            steps.append(Step(above, node.depth, short, members))
-        steps += [
-            Step(node.depth, len(prompts[row]) - reserve, (row,), (row,))
-            for row in node.rows
-            if len(prompts[row]) - node.depth > max_suffix
-        ]
+            branches = len(long) + len(node.children) > 1
+            steps.append(Step(above, node.depth, short, members, branches))
+        steps += [Step(node.depth, len(prompts[row]) - reserve, (row,), (row,)) for row in long]
         stack += [(child, node.depth) for child in reversed(node.children)]
     return steps

@@ -8,7 +8,7 @@ from typing import Any
 from leval_backends.cache import PrefixCache
 from leval_backends.head import Head
 from leval_backends.memory import free_memory, out_of_memory
-from leval_backends.reuse import Reuse
+from leval_backends.reuse import Reuse, rows_after
 from leval_backends.settings import HFLongSettings
 from leval_backends.telemetry import Counters
 
@@ -17,13 +17,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """What decoding and scoring have in common; `model` is a causal one of transformers."""
+    """What decoding and scoring have in common; `model` is a causal one of transformers.
+
+    `kv_cache_bytes` bounds the caches held at once, that of the path included.
+    """
 
     model: Any
     reuse: Reuse
     head: Head
     settings: HFLongSettings
     counters: Counters
+    kv_cache_bytes: int
+
+    def refusal(self, length: int) -> str:
+        """Why a sequence of this length cannot use a shared prefix; empty if it can."""
+        bound, taken = self.settings.kv_cache_gib, self.reuse.footprint.path(length) / (1 << 30)
+        if bound is not None and taken > bound and not self.reuse.refusal(length):
+            return f"their cache takes more than kv_cache_gib={bound:g}"
+        return self.reuse.refusal(length)
 
     @property
     def split(self) -> bool:
@@ -34,6 +45,9 @@ class Setup:
 class PathReader:
     """The one path of cached positions that a walk over a plan needs.
 
+    Where a layer cannot be cut (a window that has dropped positions, a recurrent state), the path
+    goes back to marks, which are set at the prefixes from which several steps start.
+
     Args:
         setup: The model, and where computed tokens are counted.
         capacity: Longest prefix of the plan, in tokens.
@@ -43,8 +57,9 @@ class PathReader:
     def __init__(self, setup: Setup, capacity: int, chunk: int | None = None) -> None:
         self.setup = setup
         self.chunk = chunk or setup.settings.prefill_chunk
-        self.path = PrefixCache(capacity, split=setup.split)
+        self.path = PrefixCache.path(setup.model.config, capacity, split=setup.split)
         self.tokens: list[int] = []
+        self._marks = [(0, self.path.mark())]
 
     def extend(
         self,
@@ -58,14 +73,15 @@ class PathReader:
         A chunk is computed by `read`, given its tokens and the position of the first. Where not
         even one token fits, running out of memory is raised.
         """
-        self._cut(start)
+        self.cut(start)
         while len(self.tokens) < length:
             first = len(self.tokens)
             tokens = list(prompt[first : min(first + self.chunk, length)])
+            before = self.path.mark()
             try:
                 (read or self._read)(tokens, first)
             except Exception as error:
-                self._cut(first)
+                self.path.restore(before)
                 if not out_of_memory(error) or self.chunk == 1:
                     raise
                 self.chunk = max(1, len(tokens) // 2)
@@ -77,11 +93,36 @@ class PathReader:
         return self.tokens
 
     def _read(self, tokens: list[int], position: int) -> None:
-        self.setup.head.run([tokens], len(tokens), self.path)
+        self.setup.head.read([tokens], self.path)
 
-    def _cut(self, length: int) -> None:
+    def mark(self) -> None:
+        """Remember this place, so that `cut` can come back to it."""
+        if not self.path.cuttable and self._marks[-1][0] < len(self.tokens):
+            self._marks.append((len(self.tokens), self.path.mark()))
+
+    def cut(self, length: int) -> None:
+        """Go back to a length, or to the last mark before it; nothing where the path is shorter."""
+        if len(self.tokens) <= length:
+            return
+        if self.path.cuttable:
+            self.path.cut(length)
+        else:
+            while self._marks[-1][0] > length:
+                self._marks.pop()
+            length, mark = self._marks[-1]
+            self.path.restore(mark)
         del self.tokens[length:]
-        self.path.truncate(length)
+
+    def rows(self, parts: Sequence[list[int]], length: int, extra: int) -> PrefixCache:
+        """A cache for rows after the path's first `length` tokens, each with a part of its own.
+
+        Where rows can be padded nothing of the parts has been read, else all but the last tokens.
+        `extra` positions may come after the parts.
+        """
+        self.cut(length)
+        return rows_after(
+            self.path, parts, extra, padded=self.setup.reuse.padded, read=self.setup.head.read
+        )
 
 
 def batches(
@@ -92,6 +133,7 @@ def batches(
     shared: int,
     extra: int,
     max_tokens: int,
+    equal: bool = False,
 ) -> Iterator[list[int]]:
     """Cut rows that hang on one prefix into batches that fit.
 
@@ -102,19 +144,23 @@ def batches(
         shared: Length of the prefix.
         extra: Positions each row may add.
         max_tokens: Own tokens of a batch at most, padding included.
+        equal: Whether the rows of a batch have equally many own tokens.
     """
-    position_bytes = setup.reuse.bytes_per_position
-    left = setup.settings.kv_cache_bytes - shared * position_bytes
+    taken = setup.reuse.footprint
+    left = setup.kv_cache_bytes - taken.path(shared)
     batch: list[int] = []
     widest = 0
     for row, tokens in zip(rows, widths, strict=True):
         width = max(widest, tokens)
-        positions = width + extra + (shared if setup.reuse.mode == "copied" else 0)
+        each = taken.row(width + extra) + (0 if setup.split else taken.path(shared))
         fits = (
             len(batch) < setup.settings.question_batch_size
             and (len(batch) + 1) * width <= max_tokens
-            and (len(batch) + 1) * positions * position_bytes <= left
+            and not (equal and width != widest)
         )
+        if batch and fits and (len(batch) + 1) * each > left:
+            fits = False
+            setup.counters.bounded(setup.kv_cache_bytes, len(batch))
         if batch and not fits:
             yield batch
             batch, width = [], tokens

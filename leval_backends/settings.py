@@ -18,8 +18,9 @@ class HFLongSettings(Settings):
         share_attention: False keeps the model's own attention function over copies of the prefix.
         prefill_chunk: Tokens in one forward pass over a shared prefix at most.
         question_batch_size: Questions of one document decoded together at most.
-        kv_cache_gib: Bound on the key/value caches held at once, in GiB; a batch is made smaller
-            until it fits.
+        kv_cache_gib: Bound on the caches held at once, in GiB: a batch is made smaller until it
+            fits, and a prefix that does not fit is not shared. None: what the device has free
+            bounds the batches.
         rope_precision: `float32` rotates queries and keys in float32 whatever the model's dtype,
             `model` in the model's own; None leaves the model as transformers loads it.
     """
@@ -30,13 +31,13 @@ class HFLongSettings(Settings):
     share_attention: bool = True
     prefill_chunk: int = Field(2048, gt=0)
     question_batch_size: int = Field(64, gt=0)
-    kv_cache_gib: float = Field(4.0, gt=0)
+    kv_cache_gib: float | None = Field(None, gt=0)
     rope_precision: str | None = None
 
     @property
-    def kv_cache_bytes(self) -> int:
+    def kv_cache_bytes(self) -> int | None:
         """`kv_cache_gib` in bytes."""
-        return int(self.kv_cache_gib * (1 << 30))
+        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * (1 << 30))
 
 
 def split_arguments(given: Mapping[str, Any]) -> tuple[HFLongSettings, dict[str, Any]]:

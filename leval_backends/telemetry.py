@@ -31,6 +31,7 @@ class Counters:
     requests_failed: list[str] = field(default_factory=list)
     requests_alone: dict[str, int] = field(default_factory=dict)
     near_ties: list[dict[str, Any]] = field(default_factory=list)
+    batches_bounded: int = 0
     _bar: Any = field(default=None, repr=False)
 
     @contextmanager
@@ -75,6 +76,16 @@ class Counters:
             logger.warning("requests that share no prefix: %s", reason)
         self.requests_alone[reason] = self.requests_alone.get(reason, 0) + 1
 
+    def bounded(self, size: int, rows: int) -> None:
+        """Count a batch that a bound of `size` bytes made smaller; the first is logged."""
+        if not self.batches_bounded:
+            logger.warning(
+                "caches may take %.3g GiB: %d rows at a time instead of more (kv_cache_gib)",
+                size / (1 << 30),
+                rows,
+            )
+        self.batches_bounded += 1
+
     def failed(self, name: str, tokens: int) -> None:
         """Count a request for which memory did not suffice in any way."""
         logger.error(
@@ -103,6 +114,7 @@ class Counters:
             "requests_failed": list(self.requests_failed),
             "requests_alone": dict(self.requests_alone),
             "near_ties": list(self.near_ties),
+            "batches_bounded": self.batches_bounded,
         }
 
 

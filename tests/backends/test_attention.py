@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leval_backends import attention, cache
+from leval_backends import attention, cache, layers
 from leval_backends.attention import UnsupportedAttentionError, partial_attention, plain_attention
 
 
@@ -31,6 +31,11 @@ def test_partial_attention_gives_output_and_normaliser(function, kind, monkeypat
         torch.testing.assert_close(mine.double(), expected, atol=2e-6, rtol=0)
 
 
+def whole_path(capacity, *, split):
+    """A path of one layer of full attention."""
+    return cache.PrefixCache([layers.PrefixLayer(capacity, split=split)], split=split)
+
+
 class Layer(torch.nn.Module):
     layer_idx = 0
 
@@ -41,10 +46,10 @@ def test_split_softmax_equals_one_softmax_over_shared_and_own_keys(pads):
     torch.manual_seed(1)
     shared_k, shared_v = torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8)
     own_k, own_v, query = torch.randn(3, 2, 5, 8), torch.randn(3, 2, 5, 8), torch.randn(3, 6, 5, 8)
-    path = cache.PrefixCache(9, split=True)
+    path = whole_path(9, split=True)
     path.update(shared_k[:, :, :4], shared_v[:, :, :4], 0)
     path.update(shared_k[:, :, 4:], shared_v[:, :, 4:], 0)
-    rows = path.rows(9, 5)
+    rows = path.rows(3, 5)
     rows.pads = None if pads is None else torch.tensor(pads)
     outs = []
     for part in (slice(0, 4), slice(4, 5)):
@@ -69,29 +74,30 @@ def test_split_softmax_equals_one_softmax_over_shared_and_own_keys(pads):
 
 
 def test_each_device_has_the_mask_of_its_layers():
-    rows = cache.PrefixCache(4, split=True).rows(0, 4)
-    rows.pads = torch.tensor([0, 2])
-    here = rows.own_mask(1, torch.ones(2, 1, 4, 8))
-    there = rows.own_mask(1, torch.ones(2, 1, 4, 8, device="meta"))
+    rows = whole_path(4, split=True).rows(2, 4)
+    rows.pads, layer = torch.tensor([0, 2]), rows.layers[0]
+    here, _ = rows.masks(layer, 1, torch.ones(2, 1, 4, 8))
+    there, _ = rows.masks(layer, 1, torch.ones(2, 1, 4, 8, device="meta"))
     assert (here.device.type, there.device.type) == ("cpu", "meta")
-    assert rows.own_mask(1, torch.ones(2, 1, 4, 8)) is here
+    assert rows.masks(layer, 1, torch.ones(2, 1, 4, 8))[0] is here
     assert here.isinf().sum(-1).flatten().tolist() == [0, 2]
 
 
 def test_shared_keys_are_views_not_copies():
-    path, whole = cache.PrefixCache(8, split=True), cache.PrefixCache(8, split=False)
+    path, whole = whole_path(8, split=True), whole_path(8, split=False)
     for each in (path, whole):
         each.update(torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4), 0)
-    rows = path.rows(6, 3)
-    assert rows.layers[0].shared_keys.data_ptr() == path.layers[0].keys.data_ptr()
-    copied = whole.rows(6, 3)
+        each.cut(6)
+    rows = path.rows(5, 3)
+    assert rows.layers[0].shared_pair[0].data_ptr() == path.layers[0].keys.data_ptr()
+    copied = whole.rows(5, 3)
     keys, _ = copied.update(torch.zeros(5, 2, 1, 4), torch.zeros(5, 2, 1, 4), 0)
     assert keys.shape == (5, 2, 7, 4)
 
 
-@pytest.mark.parametrize("name", ["sliding_window", "softcap", "s_aux", "position_bias"])
+@pytest.mark.parametrize("name", ["sliding_window", "softcap", "position_bias"])
 def test_options_that_change_attention_are_refused(name):
-    path = cache.PrefixCache(4, split=True)
+    path = whole_path(4, split=True)
     tensor = torch.ones(1, 2, 4, 4)
     with attention.attending(path), pytest.raises(UnsupportedAttentionError, match=name):
         attention.shared_prefix_attention(Layer(), tensor, tensor, tensor, None, **{name: 3})

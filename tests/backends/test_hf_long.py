@@ -341,8 +341,8 @@ def test_a_request_that_never_fits_fails_by_name_and_the_others_count(
 
 
 def test_a_window_that_never_fits_is_not_a_number(make_model, tokenizer):
-    model = make_model("mistral", "eager", sliding_window=16)  # no cache, so no chunks either
-    ours = HFLong(model, tokenizer=tokenizer, device="cpu")
+    model = make_model("llama")
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", share_prefix=False)  # so no chunks
     _ = ours.setup
     base = tokenizer(DOCUMENTS[0])["input_ids"]
     expected = loop(model, base[:5], base[5:9])[0]

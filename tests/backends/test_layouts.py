@@ -1,0 +1,230 @@
+"""Shared prefixes on every layout of layers: windows, chunks, recurrent states, borrowed keys.
+
+The families of tests/families and the layouts below, at small sizes with windows that a document
+outgrows, against lm-eval's own `hf` in float32.
+"""
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from leval_backends.hf_long import HFLong
+from leval_backends.loglikelihood import Scorer
+from leval_backends.reuse import examine
+from leval_border.errors import UserError
+
+VOCAB, WINDOW = 120, 16
+FAMILIES = Path(__file__).parents[1] / "families"
+MAMBA = {
+    "mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_d_state": 8,
+    "mamba_n_groups": 1, "mamba_expand": 2, "mamba_d_conv": 4, "mamba_chunk_size": 16,
+}  # fmt: skip
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": WINDOW},
+    "phi3": {"sliding_window": WINDOW},
+    "cohere2": {
+        "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "gemma2": {"sliding_window": WINDOW},
+    "qwen2": {"sliding_window": WINDOW, "use_sliding_window": True, "max_window_layers": 1},
+    "llama4_text": {
+        "attention_chunk_size": WINDOW, "num_local_experts": 2, "intermediate_size_mlp": 64,
+        "layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0],
+    },
+    "falcon_h1": MAMBA,
+    "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "granitemoehybrid": {
+        **MAMBA, "layer_types": ["mamba", "attention"], "num_local_experts": 0,
+        "num_experts_per_tok": 0, "shared_intermediate_size": 64,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "olmo_hybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "zamba2": {
+        "num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"],
+        "hybrid_layer_ids": [1], "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_ngroups": 1,
+        "chunk_size": WINDOW, "kv_channels": 12, "attention_head_dim": 24,
+        "num_key_value_heads": 4, "use_mem_rope": True,
+    },
+}  # fmt: skip
+# Their caches cannot be cut or copied, or give other answers: every request runs by itself.
+UNSHARED = {
+    "jamba": {
+        "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8,
+        "mamba_dt_rank": 4, "use_mamba_kernels": False,
+    },
+    "minimax": {"num_local_experts": 2, "layer_types": ["linear_attention", "full_attention"]},
+}  # fmt: skip
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+    "max_position_embeddings": 256, "initializer_range": 0.3, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": 3,
+}  # fmt: skip
+
+RNG = random.Random(0)
+
+
+def words(n):
+    return " ".join(f"w{RNG.randrange(100)}" for _ in range(n))
+
+
+# A frame, two documents longer than the windows, questions of unequal length about each, one long.
+FRAME = words(3)
+PROMPTS = [
+    f"{FRAME} {document} {words(n)}"
+    for document in (words(40), words(55))
+    for n in (3, 9, 5, 1, 5, 40)
+]
+PROMPTS += [words(20), "w7"]
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(f"families_{name}", FAMILIES / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(spec.name, loaded)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def of_layout(name):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    own = {**LAYOUTS, **UNSHARED}[name]
+    known = AutoConfig.for_model(name)
+    sizes = {key: value for key, value in SIZES.items() if hasattr(known, key)}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, **sizes | own)
+    return AutoModelForCausalLM.from_config(config).float().eval()
+
+
+def of_family(folder):
+    """A model with a short vocabulary and short windows; skips what has no text to generate."""
+    models = module("models")
+    try:
+        config = models.config_of(folder)
+        for each in (config, config.get_text_config(decoder=True)):
+            for key, value in SIZES.items():
+                if key not in ("vocab_size", "initializer_range") and not key.endswith("_token_id"):
+                    continue
+                setattr(each, key, value)
+            if getattr(each, "vocab_size_per_layer_input", None):
+                each.vocab_size_per_layer_input = VOCAB
+            for key in ("sliding_window", "attention_chunk_size"):
+                if 0 < (getattr(each, key, None) or 0) < 1 << 16:
+                    setattr(each, key, WINDOW)
+        model = models.model_of(config).float()
+    except (ImportError, ValueError, UserError) as error:
+        pytest.skip(f"not in the installed transformers: {error}")
+    if not hasattr(model, "generate") or not hasattr(model, "get_output_embeddings"):
+        pytest.skip("no text is generated")
+    model.generation_config.pad_token_id, model.generation_config.eos_token_id = 3, 2
+    return model
+
+
+def asked():
+    given = {"until": ["w5"], "max_gen_toks": 8, "do_sample": False}
+    return [
+        Instance("generate_until", {}, (prompt, dict(given)), 0, ("task", index, 1))
+        for index, prompt in enumerate(PROMPTS)
+    ]
+
+
+def compare(model, tokenizer, **options):
+    """Answers, log-likelihoods and tokens of `hf-long` against those of `hf`."""
+    theirs = HFLM(model, tokenizer=tokenizer, device="cpu", logits_cache=False)
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", prefill_chunk=24, **options)
+    assert ours.generate_until(asked(), True) == theirs.generate_until(asked(), True)
+    told = ours.telemetry()
+    assert told["near_ties"] == []
+    ids = [tokenizer(prompt)["input_ids"] for prompt in PROMPTS[:6]]
+    scored = [(None, row[:-2], row[-2:]) for row in ids]
+    scored += [(None, ids[0][:n], ids[0][n : n + 9]) for n in (10, 20, 30)]
+    scored += [(None, ids[0][:40], [n]) for n in (10, 11)]
+    got = [value for value, _ in ours._loglikelihood_tokens(scored, disable_tqdm=True)]
+    expected = [value for value, _ in theirs._loglikelihood_tokens(scored, disable_tqdm=True)]
+    assert got == pytest.approx(expected, abs=3e-4, rel=3e-6)
+    return ours, told
+
+
+def check_shared(model, tokenizer, **options):
+    ours, told = compare(model, tokenizer, **options)
+    assert ours.reuse.mode != "none", ours.reuse.reason
+    assert told["requests_alone"] == {}
+    assert told["tokens_prefilled"] <= 1.02 * told["tokens_unique"]
+
+
+@pytest.mark.parametrize("share_attention", [True, False])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name, share_attention):
+    check_shared(of_layout(name), tokenizer, share_attention=share_attention)
+
+
+@pytest.mark.parametrize("folder", module("record").folders(), ids=lambda folder: folder.name)
+def test_families_are_read_once_and_answer_as_hf(tokenizer, folder):
+    check_shared(of_family(folder), tokenizer)
+
+
+@pytest.mark.parametrize("name", UNSHARED)
+def test_what_cannot_be_shared_says_so_and_answers_as_hf(tokenizer, name):
+    ours, told = compare(of_layout(name), tokenizer)
+    assert ours.reuse.mode == "none"
+    assert told["requests_alone"] == {ours.reuse.reason: len(PROMPTS)}
+
+
+@pytest.mark.parametrize("name", ["cohere2", "falcon_h1", "lfm2"])
+def test_running_out_of_memory_half_way_leaves_no_trace(tokenizer, name):
+    """Layers before the one that fails have read the chunk already."""
+    model = of_layout(name)
+    theirs = HFLM(model, tokenizer=tokenizer, device="cpu", logits_cache=False)
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", prefill_chunk=24)
+    _ = ours.setup
+    expected = theirs.generate_until(asked(), True)
+    norm = model.get_decoder().layers[-1]
+    real = norm.forward
+
+    def scarce(states, *args, **kwargs):
+        if states.shape[0] * states.shape[1] > 11:
+            raise torch.OutOfMemoryError("out of memory")
+        return real(states, *args, **kwargs)
+
+    norm.forward = scarce
+    assert ours.generate_until(asked(), True) == expected
+    assert ours.telemetry()["requests_failed"] == []
+
+
+def test_a_window_is_tried_beyond_its_length(monkeypatch, tokenizer):
+    """A path that forgets its window answers a short text rightly and a long one wrongly."""
+    from leval_backends import layers
+
+    model = of_layout("cohere2")
+    monkeypatch.setattr(layers.Window, "first", lambda window, positions: positions * 0)
+    found = examine(model)
+    assert found.mode == "copied"
+    assert "split: log-probabilities differ by" in found.reason
+
+
+def test_a_passage_that_was_scored_is_not_scored_again(tokenizer):
+    """Where a path goes back before a part that was scored, as after a lost mark."""
+    model = of_layout("lfm2")
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", prefill_chunk=24)
+    ids = tokenizer(PROMPTS[0])["input_ids"]
+    scored = [(None, ids[:5], [*ids[5:30], n]) for n in (10, 11, 12)]
+    expected = ours._loglikelihood_tokens(scored, disable_tqdm=True)
+    step = Scorer._step
+
+    def forgetful(scorer, found, reader):
+        yield from step(scorer, found, reader)
+        reader.cut(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scorer, "_step", forgetful)
+        again = ours._loglikelihood_tokens(scored, disable_tqdm=True)
+    assert [value for value, _ in again] == pytest.approx([v for v, _ in expected], abs=1e-4)
