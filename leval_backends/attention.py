@@ -86,7 +86,7 @@ def shared_prefix_attention(
         shared, shared_norm = _shared(query, past_key, past_value, scale, shared_mask)
         # The shared part's weight in the joint softmax is exp(a) / (exp(a) + exp(b)).
         weight = torch.sigmoid(shared_norm - norm).unsqueeze(-1)
-        out = torch.lerp(out.float(), shared.float(), weight)
+        out = torch.lerp(out.to(norm.dtype), shared.to(norm.dtype), weight)
         norm = torch.logaddexp(norm, shared_norm)
     sinks = kwargs.get("s_aux")
     if sinks is not None:

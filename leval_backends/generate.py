@@ -22,7 +22,7 @@ from leval_backends.memory import attempt, halving
 from leval_backends.options import greedy, looks_back
 from leval_backends.plan import Step, make_plan
 from leval_backends.reader import PathReader, Setup, batches
-from leval_backends.reuse import input_device, left_padded, shared_attention
+from leval_backends.reuse import forget_positions, input_device, left_padded, shared_attention
 from leval_backends.telemetry import Counters
 
 NEAR_TIE = 1e-4
@@ -194,6 +194,7 @@ class Decoder:
             mask[:, before:] = torch.arange(width - before, device=device) >= pads[:, None]
         ties = NearTies(self.counters)
         stop = StopStrings(self.tokenizer, first.until, width)
+        forget_positions(self.model)
         with attention.attending(past):
             output = self.model.generate(
                 input_ids=ids,
