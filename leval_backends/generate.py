@@ -52,52 +52,83 @@ class Question:
 
 
 class StopStrings(StoppingCriteria):
-    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does."""
+    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does.
 
-    def __init__(self, tokenizer: Any, until: Sequence[str], start: int) -> None:
+    The host never waits for a device here: tokens are copied while the next step is prepared, and
+    read a step late. What a row got after its stop string is cut by `ended`.
+
+    Args:
+        tokenizer: Of the model.
+        until: The strings.
+        start: Length of the prompt's ids.
+        late: Whether tokens are read a step late; on a CPU there is nothing to wait for.
+    """
+
+    def __init__(self, tokenizer: Any, until: Sequence[str], start: int, *, late: bool) -> None:
         self.tokenizer = tokenizer
         self.start = start
-        self.until = [
-            # Two tokens more than the string takes: it may come out cut in another way.
-            (stop, len(tokenizer.encode(stop, add_special_tokens=False)) + 2)
-            for stop in until
-            if stop
-        ]
+        self.late = late
+        self.until = [stop for stop in until if stop]
+        # Two tokens more than a string takes: it may come out cut in another way.
+        lengths = [len(tokenizer.encode(stop, add_special_tokens=False)) for stop in self.until]
+        self.width = max(lengths, default=0) + 2
         self.ended: dict[int, int] = {}  # stopped row -> its new tokens
+        self._waiting: list[tuple[torch.Tensor, Any, int]] = []
+        self._done: torch.Tensor | None = None
 
     def __call__(
         self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
     ) -> torch.Tensor:
-        """True for rows that have just completed a stop string, `[batch]`."""
-        fresh = input_ids[:, self.start :]
-        done = [False] * len(fresh)
-        for stop, width in self.until:
-            texts = self.tokenizer.batch_decode(fresh[:, -width:])
-            done = [was or stop in text for was, text in zip(done, texts, strict=True)]
-        for row, stopped in enumerate(done):
-            if stopped:
-                self.ended.setdefault(row, fresh.shape[1])
-        return torch.tensor(done, device=input_ids.device)
+        """True for rows that have completed a stop string, `[batch]`."""
+        known = len(self.ended)
+        fresh = input_ids[:, max(self.start, input_ids.shape[1] - self.width) :]
+        if self.until:
+            copy = fresh.to("cpu", non_blocking=self.late)
+            copied = torch.Event(fresh.device) if self.late and fresh.device.type != "cpu" else None
+            if copied is not None:
+                copied.record()
+            self._waiting.append((copy, copied, input_ids.shape[1] - self.start))
+            self.read(1 if self.late else 0)
+        if self._done is None or len(self.ended) > known:
+            done = [row in self.ended for row in range(len(input_ids))]
+            self._done = torch.tensor(done, device=input_ids.device)
+        return self._done
+
+    def read(self, left: int = 0) -> None:
+        """Look for stop strings in the steps that were copied, but for the last `left`."""
+        while len(self._waiting) > left:
+            copy, copied, length = self._waiting.pop(0)
+            if copied is not None:
+                copied.synchronize()
+            for row, text in enumerate(self.tokenizer.batch_decode(copy)):
+                if any(stop in text for stop in self.until):
+                    self.ended.setdefault(row, length)
 
 
 class NearTies(LogitsProcessor):
     """Note the steps whose two best logits differ by less than `NEAR_TIE`; change nothing."""
 
     def __init__(self, counters: Counters) -> None:
-        self.steps: list[tuple[int, int, float, list[int]]] = []
-        self.step = 0
+        self.best: list[Any] = []  # of each step: values and indices `[batch, 2]`, on the device
         self.counters = counters
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Scores unchanged, `[batch, vocabulary]`."""
-        best = scores.topk(2, dim=-1)
-        gaps = (best.values[:, 0] - best.values[:, 1]).tolist()
-        for row, gap in enumerate(gaps):
-            if gap < NEAR_TIE:
-                self.steps.append((row, self.step, gap, best.indices[row].tolist()))
-        self.step += 1
-        self.counters.advance(len(gaps))
+        self.best.append(scores.topk(2, dim=-1))
+        self.counters.advance(len(scores))
         return scores
+
+    def listed(self) -> Iterator[tuple[int, int, float, list[int]]]:
+        """Row, step, difference and both tokens of each, by step."""
+        if not self.best:
+            return
+        values = torch.stack([best.values for best in self.best])
+        gaps = (values[..., 0] - values[..., 1]).tolist()
+        tokens = torch.stack([best.indices for best in self.best]).tolist()
+        for step, rows in enumerate(gaps):
+            for row, gap in enumerate(rows):
+                if gap < NEAR_TIE:
+                    yield row, step, gap, tokens[step][row]
 
 
 class Decoder:
@@ -193,7 +224,8 @@ class Decoder:
             past.pads = pads
             mask[:, before:] = torch.arange(width - before, device=device) >= pads[:, None]
         ties = NearTies(self.counters)
-        stop = StopStrings(self.tokenizer, first.until, width)
+        late = device.type != "cpu"
+        stop = StopStrings(self.tokenizer, first.until, width, late=late)
         forget_positions(self.model)
         with attention.attending(past):
             output = self.model.generate(
@@ -207,7 +239,9 @@ class Decoder:
                 use_cache=True,
                 **greedy(first.options),
             )
-        fresh: list[list[int]] = output[:, width:].tolist()
+        stop.read()
+        rows = enumerate(output[:, width:].tolist())
+        fresh = [tokens[: stop.ended.get(row)] for row, tokens in rows]
         self.counters.prefilled(sum(map(len, parts)))
         self._count(questions, fresh, stop, ties)
         return fresh
@@ -220,8 +254,8 @@ class Decoder:
         lengths = [stop.ended.get(row, self._length(tokens)) for row, tokens in enumerate(fresh)]
         self.counters.tokens_generated += sum(lengths)
         # The bar expects every question's longest answer.
-        self.counters.advance(len(fresh) * (questions[0].max_new_tokens - ties.step))
-        for row, step, gap, tokens in ties.steps:
+        self.counters.advance(len(fresh) * (questions[0].max_new_tokens - len(ties.best)))
+        for row, step, gap, tokens in ties.listed():
             if step < lengths[row] and len(self.counters.near_ties) < _LISTED:
                 self.counters.near_ties.append(
                     {"request": questions[row].name, "step": step, "gap": gap, "tokens": tokens}

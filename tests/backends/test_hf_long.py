@@ -12,6 +12,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig
 
+from leval_backends import generate
 from leval_backends.hf_long import HFLong
 from leval_backends.options import looks_back
 from leval_backends.settings import HFLongSettings, split_arguments
@@ -185,6 +186,50 @@ def test_generated_tokens_stop_counting_at_the_stop_string(make_model, tokenizer
     assert ours.telemetry()["tokens_generated"] - before == free[0].split().index(stop) + 1
 
 
+def test_reading_tokens_a_step_late_gives_the_same_text(make_model, tokenizer, monkeypatch):
+    """As on a GPU, where looking at a token at once would wait for it."""
+    ours, theirs = both(make_model("llama"), tokenizer)
+    free = theirs.generate_until(requests())
+    asked = requests({"until": [text.split()[-1] for text in free if text]})
+    expected = theirs.generate_until(asked)
+    assert ours.generate_until(asked) == expected
+    generated = ours.telemetry()["tokens_generated"]
+    calls = []
+
+    class Late(generate.StopStrings):
+        def __init__(self, *args, late):
+            super().__init__(*args, late=True)
+
+        def read(self, left=0):
+            calls.append(left)
+            super().read(left)
+
+    monkeypatch.setattr(generate, "StopStrings", Late)
+    assert ours.generate_until(asked) == expected
+    assert ours.telemetry()["tokens_generated"] == 2 * generated
+    assert {0, 1} == set(calls)
+
+
+def test_stop_strings_are_looked_for_once_a_step(tokenizer, monkeypatch):
+    looked = []
+
+    class Words:
+        encode = staticmethod(tokenizer.encode)
+
+        def batch_decode(self, rows):
+            looked.append(len(rows))
+            return tokenizer.batch_decode(rows)
+
+    stop = generate.StopStrings(Words(), ["w3", "w9 w8", "", "w7"], 2, late=False)
+    ids = torch.tensor(
+        [tokenizer("w1 w9 w9 w8")["input_ids"], tokenizer("w3 w4 w5 w3")["input_ids"]]
+    )
+    done = [stop(ids[:, :n], None).tolist() for n in (3, 4)]
+    assert done == [[False, False], [True, True]]
+    assert looked == [2, 2]
+    assert stop.ended == {0: 2, 1: 2}
+
+
 def test_near_ties_are_listed_by_request_and_step(make_model, tokenizer):
     model = make_model("llama")
     with torch.no_grad():
@@ -324,8 +369,6 @@ def test_a_request_that_never_fits_fails_by_name_and_the_others_count(
     model = make_model("llama", sliding_window=None)
     ours = HFLong(model, tokenizer=tokenizer, device="cpu")
     expected = ours.generate_until(requests())
-    from leval_backends import generate
-
     real = generate.Decoder._decode
 
     def scarce(self, questions, *rest):
