@@ -99,7 +99,12 @@ class HFLong(HFLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes into the results."""
-        return {**super().get_model_info(), "hf_long": self.telemetry()}
+        used = getattr(self.model, "rope_precision_used", "model")
+        return {
+            **super().get_model_info(),
+            "hf_long": self.telemetry(),
+            "rope_precision_used": used,
+        }
 
     def _in_order(
         self,

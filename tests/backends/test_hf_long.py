@@ -484,6 +484,7 @@ def test_rope_precision_is_applied(make_model, tokenizer):
     plain = HFLong(model, tokenizer=tokenizer, device="cpu")._loglikelihood_tokens(asked)
     ours = HFLong(model, tokenizer=tokenizer, device="cpu", rope_precision="float32")
     assert ours._loglikelihood_tokens(asked) != plain
+    assert ours.get_model_info()["rope_precision_used"] == "float32"
     assert ours.reuse.mode == "split"
 
 
