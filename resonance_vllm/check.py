@@ -1,6 +1,5 @@
 """What a model will really run with, on transformers and on vLLM: both build it, and are asked."""
 
-import importlib
 import importlib.metadata
 import importlib.util
 import math
@@ -106,9 +105,9 @@ def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[HeldRope]
 
 
 def _by_vllm(path: str, overrides: dict[str, Any], length: int | None) -> Sequence[HeldRope]:
-    build = importlib.import_module("resonance_vllm.vllm_build")
-    held: Sequence[HeldRope] = build.held_by_vllm(path, overrides, length)
-    return held
+    from resonance_vllm.vllm_build import held_by_vllm
+
+    return held_by_vllm(path, overrides, length)
 
 
 def _side(library: str, look: Callable[[], Sequence[HeldRope]]) -> Side:

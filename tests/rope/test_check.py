@@ -287,3 +287,17 @@ def test_vllms_own_ntk_is_not_taken_for_a_method_of_ours():
     with pytest.raises(RopeConfigError, match="ntk_aware"):
         ModelPositions.of({**LLAMA, "rope_parameters": rope}).shipped()
     assert RopeSpec.from_dict({**rope, "rope_type": "ntk_aware"}).rope_type == "ntk_aware"
+
+
+@pytest.mark.vllm
+def test_both_libraries_hold_the_same(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", str(saved(tmp_path)), "--rope", "resonance_yarn:factor=4", "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert not ended.value.code
+    assert facts["disagreements"] == []
+    on_transformers, on_vllm = (facts[side]["modules"] for side in ("transformers", "vllm"))
+    assert len(on_transformers) == 1
+    for module in on_vllm:
+        assert module["inv_freq"] == pytest.approx(on_transformers[0]["inv_freq"], rel=1e-5)
+        assert module["exact_phase"]
