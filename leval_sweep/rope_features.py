@@ -12,7 +12,8 @@ from leval_border.files import write_json
 from leval_leaderboard.cell_record import CellRecord
 from leval_leaderboard.layout import FEATURES, SCHEMA_VERSION
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.positions import GLOBAL_LAYERS, ModelPositions
+from resonance_vllm.settings import hf_overrides
 
 log = logging.getLogger("leval_sweep.cell")
 
@@ -21,20 +22,24 @@ MOST_POSITIONS = 2**17
 """Beyond twice the trained length gaps are looked for up to so many positions: a second's work."""
 
 
-def features(rope: RopeSpec, model: ModelPositions, context_length: int | None) -> dict[str, Any]:
+def features(rope: RopeSpec, dim: int, original: int, context_length: int | None) -> dict[str, Any]:
     """Wavelengths and feature gaps of complete settings on a model.
 
     A method that follows the length is looked at with `context_length` tokens.
 
+    Args:
+        rope: the settings.
+        dim: rotated dimensions of a head.
+        original: trained length `L` in tokens.
+        context_length: tokens that are asked for.
+
     Returns:
-        `wavelengths` in tokens, `[head_dim/2]`; `feature_gap[s]`, for each multiple `s` of the
-        trained length `L`, the gaps between positions below `L` and those up to `s*L`.
+        `wavelengths` in tokens, `[dim/2]`; `feature_gap[s]`, for each multiple `s` of the trained
+        length `L`, the gaps between positions below `L` and those up to `s*L`.
     """
     from resonance_vllm.core import frequencies
     from resonance_vllm.core.features import feature_gap
 
-    dim = rope.method.rotary_dim(model.rotary_dim(1.0))
-    original = rope.method.trained_length or model.original_length
     lengths = frequencies.wavelengths(rope, dim, context_length)
     return {
         "head_dim": dim,
@@ -51,6 +56,26 @@ def features(rope: RopeSpec, model: ModelPositions, context_length: int | None) 
     }
 
 
+def _rotated(rope: RopeSpec, model: ModelPositions, cell: CellRecord) -> int:
+    """Rotated dimensions of a head, as transformers builds the model.
+
+    Raises:
+        RopeConfigError: it has no RoPE, or frequencies of its own, of which this is no picture.
+    """
+    from resonance_vllm.core import frequencies
+    from resonance_vllm.core.errors import RopeConfigError
+    from resonance_vllm.hf_build import held_by_transformers
+
+    asked = {} if cell.method.rope_parameters is None else hf_overrides(rope, model)
+    held = held_by_transformers(cell.model.path, asked)
+    one = next((each for each in held if each.layer_type == GLOBAL_LAYERS), held[0])
+    dim = 2 * len(one.inv_freq)
+    closed = frequencies.inv_freq(rope, dim).tolist()
+    if any(abs(a - b) > 1e-5 * b for a, b in zip(one.inv_freq, closed, strict=True)):
+        raise RopeConfigError(f"{one.module} has frequencies of its own")
+    return dim
+
+
 def write_features(cell: CellRecord, folder: Path) -> None:
     """Write `FEATURES` into a folder, for a model whose RoPE settings are known."""
     if cell.model.backend not in libraries():
@@ -59,9 +84,10 @@ def write_features(cell: CellRecord, folder: Path) -> None:
         model = ModelPositions.of_checkpoint(cell.model.path)
         asked = cell.method.rope_parameters
         rope = model.shipped() if asked is None else RopeSpec.from_dict(asked)
-        content = features(rope, model, cell.context_length)
-    except (ValueError, OSError, TypeError, ArithmeticError) as error:
-        # a picture costs no result, whatever a model's config holds
+        dim = _rotated(rope, model, cell)
+        original = rope.trained_length or model.original_length
+        content = features(rope, dim, original, cell.context_length)
+    except Exception as error:  # noqa: BLE001 - a picture costs no result, whatever a config holds
         log.warning("no picture of the RoPE features: %s", error)
         return
     write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})

@@ -64,9 +64,6 @@ class ModelPositions(BaseModel):
     rope_scaling: Table = None
     rope_theta: Number = None
     partial_rotary_factor: Number = None
-    head_dim: Integer = None
-    hidden_size: Integer = None
-    num_attention_heads: Integer = None
     nested: tuple[str, ...] = ()
 
     @classmethod
@@ -161,20 +158,6 @@ class ModelPositions(BaseModel):
     def original_length(self) -> int:
         """Trained length `L` in tokens."""
         return self.stated_length or self.max_positions
-
-    def rotary_dim(self, share: float | None = None) -> int:
-        """Rotated dimensions of a head, of which `share` rotates, by default the config's."""
-        head_dim = self.head_dim
-        if head_dim is None:
-            if not self.hidden_size or not self.num_attention_heads:
-                raise RopeConfigError(
-                    "head_dim: missing in the model's config; allowed: a whole number"
-                )
-            head_dim = self.hidden_size // self.num_attention_heads
-        return int(head_dim * (share or self.rope.get("partial_rotary_factor") or 1.0))
-
-    def check_family(self) -> None:
-        """Nothing: what a library builds says what a model can do."""
 
     def overridden(self, overrides: Mapping[str, Any]) -> Self:
         """The config that a library sees after `overrides` of its keys."""

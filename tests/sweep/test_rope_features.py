@@ -10,7 +10,6 @@ from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_leaderboard.layout import FEATURES
 from leval_sweep.rope_features import MOST_POSITIONS, features, write_features
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.positions import ModelPositions
 
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4}
 
@@ -27,7 +26,7 @@ def test_wavelengths_and_gaps(rope_type: str) -> None:
     rope = {"rope_type": rope_type, "rope_theta": 1e4}
     if "yarn" in rope_type:
         rope |= {"factor": 4.0, "original_max_position_embeddings": 64}
-    found = features(RopeSpec.from_dict(rope), ModelPositions.of(CONFIG), 256)
+    found = features(RopeSpec.from_dict(rope), 8, 64, 256)
     assert found["head_dim"] == 8
     assert found["original_max_position_embeddings"] == 64
     if rope_type == "default":
@@ -42,8 +41,7 @@ def test_wavelengths_and_gaps(rope_type: str) -> None:
 
 def test_long_models_have_fewer_multiples() -> None:
     rope = RopeSpec.from_dict({"rope_type": "default", "rope_theta": 1e4})
-    model = ModelPositions.of({**CONFIG, "max_position_embeddings": MOST_POSITIONS // 4})
-    assert list(features(rope, model, None)["feature_gap"]) == ["2", "4"]
+    assert list(features(rope, 8, MOST_POSITIONS // 4, None)["feature_gap"]) == ["2", "4"]
 
 
 def cell(path: Path, rope: dict[str, object] | None, backend: str = "hf") -> CellRecord:
