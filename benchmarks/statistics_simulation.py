@@ -7,6 +7,7 @@ wanted intra-cluster correlation. Documents have 6 to 20 questions. Methods do n
 """
 
 import argparse
+import itertools
 import json
 import time
 from pathlib import Path
@@ -14,33 +15,41 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from leval_leaderboard.statistics.clustered import clopper_pearson
+from leval_leaderboard.statistics.clustered import clopper_pearson, logit_interval
 from leval_leaderboard.statistics.paired import holm, mcnemar_exact, sign_flip_p
 from leval_tasks.statistics import linearised_ratio
 
 GROUPS = (7, 15, 50, 100)
 CORRELATIONS = (0.0, 0.05, 0.2)
-RATE = 0.4
+RATES = (0.4, 0.85)
 METHODS = 5  # besides the baseline
 LEVEL = 0.05
 
 
-def correct_answers(rng, runs, sizes, correlation):
-    """Right answers of each document `[..., G]`; the true mean is RATE whatever the sizes."""
+def correct_answers(rng, runs, sizes, correlation, rate):
+    """Right answers of each document `[..., G]`; the true mean is `rate` whatever the sizes."""
     shape = (*runs, sizes.size)
     if correlation == 0:
-        rates = np.full(shape, RATE)
+        rates = np.full(shape, rate)
     else:
         spread = 1 / correlation - 1
-        rates = rng.beta(RATE * spread, (1 - RATE) * spread, size=shape)
+        rates = rng.beta(rate * spread, (1 - rate) * spread, size=shape)
     return rng.binomial(sizes, rates).astype(float)
 
 
-def one_setting(groups, correlation, runs, seed):
-    """Coverage and false positives of one number of documents and one correlation."""
+def covered(mean, half, rate):
+    """Whether each interval holds the truth; a set that is all right or all wrong has another."""
+    inside = (mean > 0) & (mean < 1)
+    ends = [logit_interval(m, h) for m, h in zip(mean[inside], half[inside], strict=True)]
+    low, high = np.array(ends).T
+    return float(((low <= rate) & (rate <= high)).mean())
+
+
+def one_setting(groups, correlation, runs, seed, rate):
+    """Coverage and false positives of one number of documents, one correlation and one rate."""
     rng = np.random.default_rng([seed, groups, int(1000 * correlation)])
     sizes = rng.integers(6, 21, groups)
-    answers = correct_answers(rng, (runs, METHODS + 1), sizes, correlation)
+    answers = correct_answers(rng, (runs, METHODS + 1), sizes, correlation, rate)
     mean, stderr, df = linearised_ratio(answers[:, 0], sizes.astype(float))
     half = stats.t.ppf(0.975, df) * stderr
     naive = 1.96 * np.sqrt(mean * (1 - mean) / sizes.sum())
@@ -49,8 +58,10 @@ def one_setting(groups, correlation, runs, seed):
     return {
         "documents": groups,
         "correlation": correlation,
-        "coverage": float((np.abs(mean - RATE) <= half).mean()),
-        "coverage_unclustered": float((np.abs(mean - RATE) <= naive).mean()),
+        "rate": rate,
+        "coverage": covered(mean, half, rate),
+        "coverage_symmetric": float((np.abs(mean - rate) <= half).mean()),
+        "coverage_unclustered": float((np.abs(mean - rate) <= naive).mean()),
         "false_positives": float((p[:, 0] <= LEVEL).mean()),
         "false_positives_family": float(np.mean(marked)),
     }
@@ -72,9 +83,10 @@ def single_questions(n, rate, runs, seed):
     }
 
 
-def simulate(runs, seed=0, groups=GROUPS, correlations=CORRELATIONS):
+def simulate(runs, seed=0, groups=GROUPS, correlations=CORRELATIONS, rates=RATES):
     """All settings; a list for clustered sets and one for single questions."""
-    clustered = [one_setting(g, c, runs, seed) for g in groups for c in correlations]
+    settings = itertools.product(rates, groups, correlations)
+    clustered = [one_setting(g, c, runs, seed, rate) for rate, g, c in settings]
     single = [single_questions(n, rate, runs, seed) for n in (90, 100) for rate in (0.05, 0.3)]
     return clustered, single
 
@@ -88,12 +100,13 @@ def main():
     clustered, single = simulate(args.runs)
     print(f"{args.runs} runs each, {time.perf_counter() - start:.0f} s\n")
     print(
-        "| Documents | Correlation | Coverage | Coverage, not clustered | False positives "
-        f"| False positives, any of {METHODS} methods |\n|---:|---:|---:|---:|---:|---:|"
+        "| Rate | Documents | Correlation | Coverage | Symmetric | Not clustered | False positives "
+        f"| False positives, any of {METHODS} methods |\n|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
     for row in clustered:
-        numbers = [f"{100 * value:.1f}%" for value in list(row.values())[2:]]
-        print(f"| {row['documents']} | {row['correlation']} | " + " | ".join(numbers) + " |")
+        numbers = [f"{100 * value:.1f}%" for value in list(row.values())[3:]]
+        head = f"| {100 * row['rate']:.0f}% | {row['documents']} | {row['correlation']} | "
+        print(head + " | ".join(numbers) + " |")
     print("\n| Questions | Rate | Coverage | False positives |\n|---:|---:|---:|---:|")
     for row in single:
         print(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special, stats
 
 from leval_tasks.statistics import Floats, linearised_ratio
 
@@ -54,9 +54,10 @@ def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[f
 def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) -> Estimate:
     """Mean score with an interval that respects documents.
 
-    Where every cluster is one question and the score is 0 or 1, the interval is the exact binomial
-    one. Where all scores are 0 or all are 1 the sandwich would claim certainty; the exact interval
-    for one observation a document is given instead, and no standard error.
+    Student's t on the logit scale where scores lie in 0..1. Where every cluster is one question and
+    the score is 0 or 1, the exact binomial one. Where all scores are 0 or all are 1 the sandwich
+    would claim certainty; the exact interval for one observation a document is given instead, and
+    no standard error.
 
     Args:
         values: one score a question; an interval of scores in 0..1 stays within.
@@ -81,9 +82,22 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
         return Estimate(mean, None, None, None, groups, "none")
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
     low, high = mean - half, mean + half
-    if ((values >= 0) & (values <= 1)).all():
-        low, high = max(0.0, low), min(1.0, high)
+    if ((values >= 0) & (values <= 1)).all() and 0 < mean < 1:
+        low, high = logit_interval(mean, half)
     return Estimate(mean, known(stderr), known(low), known(high), groups, "clustered")
+
+
+def logit_interval(mean: float, half: float) -> tuple[float, float]:
+    """`mean ± half` taken on the logit scale: within 0..1, and asymmetric where the mean is.
+
+    A mean near 0 or 1 of a few documents is skewed: at 85% of 7 documents whose questions are
+    correlated at 0.2 the symmetric interval covers 88%, this one 95%
+    (`benchmarks/statistics_simulation.py`).
+    """
+    middle, width = math.log(mean / (1 - mean)), half / (mean * (1 - mean))
+    if not math.isfinite(width):
+        return math.nan, math.nan
+    return float(special.expit(middle - width)), float(special.expit(middle + width))
 
 
 def estimate_ratio(

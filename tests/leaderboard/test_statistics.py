@@ -55,8 +55,14 @@ def test_clustered_error_is_bell_and_mccaffreys(sizes):
     assert found.stderr == pytest.approx(stderr)
     totals = sums_by_cluster(clusters, values, np.ones(values.size))[1:]
     assert linearised_ratio(*totals)[2] == pytest.approx(df)
-    half = stats.t.ppf(0.975, df) * stderr
-    assert found.high - found.value == pytest.approx(half)
+    # on the logit scale, by the delta method
+    logit = np.log(found.value / (1 - found.value))
+    half = stats.t.ppf(0.975, df) * stderr / (found.value * (1 - found.value))
+    ends = [1 / (1 + np.exp(-end)) for end in (logit - half, logit + half)]
+    assert (found.low, found.high) == pytest.approx(tuple(ends))
+    wide = estimate_mean(10 * values, clusters)  # no shares: symmetric
+    expected = stats.t.ppf(0.975, df) * 10 * stderr
+    assert (wide.high - wide.value, wide.value - wide.low) == pytest.approx((expected, expected))
 
 
 def test_equal_clusters_give_the_standard_error_of_their_means_and_g_minus_1():
