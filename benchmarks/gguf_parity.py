@@ -82,9 +82,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("corpus", type=Path)
+    parser.add_argument("--rope", action="append", help=f"as often as wanted; else {METHODS}")
     parser.add_argument("--beyond", type=int, default=1024, help="tokens past the trained length")
     parser.add_argument("--tokens", type=int, default=64, help="compared on either side of it")
     args = parser.parse_args()
+    methods = args.rope or METHODS
     hf.register()
     trained = ModelPositions.of_checkpoint(str(args.checkpoint)).original_length
     tokenizer = AutoTokenizer.from_pretrained(args.checkpoint)
@@ -100,15 +102,15 @@ def main() -> None:
         whole = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32)
         whole.save_pretrained(full)
         tokenizer.save_pretrained(full)
-        files = [Path(scratch) / f"{number}.gguf" for number in range(len(METHODS) + 1)]
-        for file, method in zip(files, ("default", *METHODS), strict=True):
+        files = [Path(scratch) / f"{number}.gguf" for number in range(len(methods) + 1)]
+        for file, method in zip(files, ("default", *methods), strict=True):
             export_gguf(full, RopeRequest.parse(method), file)
         for file in files:
             lengthen(file, 2 * len(ids))
         plain = of_llama_cpp(files[0], tokenizer, ids, short + long)
         head = ("method", "positions", "transformers", "llama.cpp", "furthest")
         print("|", " | ".join((*head, "plain GGUF", "furthest")), "|\n" + "|---" * 7 + "|")
-        for method, file in zip(METHODS, files[1:], strict=True):
+        for method, file in zip(methods, files[1:], strict=True):
             ours = of_transformers(full, RopeRequest.parse(method), ids, short + long)
             found = of_llama_cpp(file, tokenizer, ids, short + long)
             for name, part in parts.items():

@@ -1,5 +1,6 @@
 """`leval-harness export`: a checkpoint that stock libraries run with one of our methods."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -34,8 +35,12 @@ def command(checkpoint: Path, rope_text: str, target: str, out: Path, as_json: b
     from resonance_vllm.export import export_checkpoint
     from resonance_vllm.export_gguf import export_gguf
 
-    export = export_gguf if target == "gguf" else export_checkpoint
-    limit = export(checkpoint, RopeRequest.parse(rope_text), out)
+    request = RopeRequest.parse(rope_text)
+    if target == "gguf":
+        limit = export_gguf(checkpoint, request, out)
+    else:
+        installed = importlib.util.find_spec("vllm") is not None
+        limit = export_checkpoint(checkpoint, request, out, ask_vllm=installed)
     serve = f"vllm serve {out} --max-model-len {limit}"
     libraries = "transformers and vLLM run"
     if target == "gguf":

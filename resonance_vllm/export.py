@@ -74,12 +74,15 @@ def portable_rope(rope: RopeSpec, model: ModelPositions, held: HeldRope) -> dict
     return result
 
 
-def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
+def export_checkpoint(
+    checkpoint: Path, request: RopeRequest, out: Path, *, ask_vllm: bool = False
+) -> int:
     """Write a checkpoint with a portable rope config.
 
     Weights are hard-linked into the new folder `out`, or copied across file systems; of the other
     files only config.json is rewritten. Stock transformers builds the model by it first, without
-    weights, and has to hold what was asked for.
+    weights, and has to hold what was asked for; with `ask_vllm` so does the installed vLLM, which
+    takes as long as its import.
 
     Returns:
         Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
@@ -95,7 +98,7 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
     check_fixed(rope)
-    from resonance_vllm.export_check import asked_for, compare
+    from resonance_vllm.export_check import asked_for, compare, compare_vllm
 
     overrides = hf_overrides(rope, model)
     held = asked_for(checkpoint, rope, overrides)
@@ -103,6 +106,8 @@ def export_checkpoint(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "config.json").write_text(content, encoding="utf-8")
         compare(checkpoint, overrides, Path(scratch), held)
+        if ask_vllm:
+            compare_vllm(Path(scratch), held)
     out.mkdir(parents=True, exist_ok=True)
     for source in sorted(checkpoint.iterdir()):
         if source.is_file() and source.name != "config.json":

@@ -5,6 +5,7 @@ of their size. None of that is written down, so the two models are built without
 transformers and compared.
 """
 
+import logging
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,11 +21,15 @@ from resonance_vllm.checkpoint import text_config
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.held import HeldRope
+from resonance_vllm.held import HeldRope, NoRope
 from resonance_vllm.hf_build import held_by_transformers, model_class, on_meta
 
 # Relative, of float32 frequencies that transformers takes from factors.
 SAME = 1e-5
+# Of frequencies that are read off a table of cos and sin.
+SAME_IN_TABLE = 1e-4
+
+logger = logging.getLogger(__name__)
 
 
 def asked_for(checkpoint: Path, rope: RopeSpec, overrides: Mapping[str, Any]) -> HeldRope:
@@ -72,17 +77,7 @@ def compare(checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one:
             + "; allowed: families whose code reads longrope from config.json"
         ) from error
     for held in hf_rotary.hold(found):
-        pairs = [(held.attention_factor, one.attention_factor)]
-        if len(held.inv_freq) == len(one.inv_freq):
-            pairs += zip(held.inv_freq, one.inv_freq, strict=True)
-        if len(pairs) == 1 or not all(math.isclose(a, b, rel_tol=SAME) for a, b in pairs):
-            raise RopeConfigError(
-                f"rope_type: {held.module} of {type(found).__name__} does not follow an exported "
-                f"config: it holds {list(held.inv_freq[:3])} ... ({len(held.inv_freq)} features, "
-                f"attention factor {held.attention_factor:g}), not {list(one.inv_freq[:3])} ... "
-                f"({len(one.inv_freq)}, {one.attention_factor:g}); allowed: families whose code "
-                "reads longrope from config.json"
-            )
+        _refuse_other(f"{held.module} of {type(found).__name__}", held, one, SAME)
     wanted = dict(_numbers(asked))
     for place, value in _numbers(found):
         if wanted.get(place, value) != value:
@@ -91,6 +86,37 @@ def compare(checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one:
                 f"{wanted[place]}, under an exported config; allowed: families whose code takes "
                 "frequencies and attention factor alone from longrope"
             )
+
+
+def compare_vllm(exported: Path, one: HeldRope) -> None:
+    """Ask the installed vLLM, in a process of its own; where it refuses the model that is logged.
+
+    Raises:
+        RopeConfigError: it would turn by something else.
+    """
+    from resonance_vllm import vllm_build
+
+    try:
+        found = vllm_build.held_by_vllm(str(exported))
+    except NoRope as error:
+        logger.warning("vLLM would not run this export: %s", error)
+        return
+    for held in found:
+        _refuse_other(f"{held.module} of vLLM", held, one, SAME_IN_TABLE)
+
+
+def _refuse_other(where: str, held: HeldRope, one: HeldRope, near: float) -> None:
+    pairs = [(held.attention_factor, one.attention_factor)]
+    if len(held.inv_freq) == len(one.inv_freq):
+        pairs += zip(held.inv_freq, one.inv_freq, strict=True)
+    if len(pairs) == 1 or not all(math.isclose(a, b, rel_tol=near) for a, b in pairs):
+        raise RopeConfigError(
+            f"rope_type: {where} does not follow an exported config: it holds "
+            f"{list(held.inv_freq[:3])} ... ({len(held.inv_freq)} features, attention factor "
+            f"{held.attention_factor:g}), not {list(one.inv_freq[:3])} ... ({len(one.inv_freq)}, "
+            f"{one.attention_factor:g}); allowed: families whose code reads longrope from "
+            "config.json"
+        )
 
 
 def _numbers(model: nn.Module) -> Iterator[tuple[tuple[str, str], float]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.core.wavelengths import LONGEST, choose_wavelengths
+from resonance_vllm.core.wavelengths import choose_wavelengths
 
 # Relative: transformers takes powers in float32, where one of 5e5 is that far from its value.
 FLOAT32_ROUNDING = 1e-5
@@ -123,23 +123,6 @@ def inv_freq(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
 def wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
     """Tokens a full turn takes in closed form, float64 `[dim/2]`."""
     return formula(spec, dim, seq_len).wavelengths
-
-
-def integer_wavelengths(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Tensor:
-    """The method's wavelengths as Resonance rounds them, int64 `[dim/2]`."""
-    return round_wavelengths(inv_freq(RopeSpec(spec.method), dim, seq_len))
-
-
-def round_wavelengths(frequencies: Tensor) -> Tensor:
-    """Nearest integer wavelength of each feature, int64 `[dim/2]`, from 1 to 2**53 tokens.
-
-    Raises:
-        TypeError: the frequencies are not float64; at long wavelengths float32 rounds to a
-            neighbouring integer.
-    """
-    if frequencies.dtype != torch.float64:
-        raise TypeError(f"inv_freq: {frequencies.dtype} given; rounding needs float64")
-    return (2 * math.pi / frequencies).round().clamp(1, LONGEST).to(torch.int64)
 
 
 def critical_dimension(lengths: Tensor, original: int) -> int:

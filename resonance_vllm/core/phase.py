@@ -33,25 +33,6 @@ def angles(position_ids: Tensor, rotation: Rotation, dtype: torch.dtype = torch.
     return torch.where(rotation.periods > 0, exact, at.to(dtype) * rotation.inv_freq.to(dtype))
 
 
-def exact_angles(
-    positions: Tensor, wavelengths: Tensor, dtype: torch.dtype = torch.float64
-) -> Tensor:
-    """Angles in [0, 2*pi) of integer wavelengths, `[..., features]` radians.
-
-    Args:
-        positions: non-negative integers `[...]`.
-        wavelengths: int64 `[features]` on the same device.
-        dtype: of the result; float32 for devices without float64.
-    """
-    residues = positions.to(torch.int64).unsqueeze(-1) % wavelengths
-    return residues.to(dtype) * (2 * math.pi / wavelengths.to(dtype))
-
-
-def naive_angles(positions: Tensor, inv_freq: Tensor) -> Tensor:
-    """`position * inv_freq` in the dtype of `inv_freq`, `[..., features]` radians."""
-    return positions.to(inv_freq.dtype).unsqueeze(-1) * inv_freq
-
-
 def rotation_angles(
     spec: RopeSpec, dim: int, positions: Tensor, seq_len: int | None = None
 ) -> Tensor:
@@ -74,19 +55,6 @@ def cos_sin(
     turned = rotation_angles(spec, dim, positions, seq_len)
     scale = spec.method.scale()
     return (turned.cos() * scale).to(dtype), (turned.sin() * scale).to(dtype)
-
-
-def cos_sin_cache(
-    spec: RopeSpec,
-    dim: int,
-    rows: int,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    seq_len: int | None = None,
-) -> Tensor:
-    """`cos_sin_table` in closed form."""
-    rotation = frequencies.formula(spec, dim, seq_len)
-    return cos_sin_table(rotation, spec.method.scale(), rows, dtype=dtype, device=device)
 
 
 def cos_sin_table(

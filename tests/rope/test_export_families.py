@@ -106,3 +106,24 @@ def test_partial_rotary_has_as_many_factors_as_features_that_turn(tmp_path):
     export_checkpoint(folder, request, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "config.json").read_text())["rope_parameters"]
     assert len(written["short_factor"]) == len(written["long_factor"]) == 32
+
+
+@pytest.mark.vllm
+def test_the_installed_vllm_is_asked(tmp_path, caplog):
+    """It follows an export of Qwen 3, and would not run gpt-oss, whose type its code fixes."""
+    folders = {each.name: each for each in FOLDERS}
+    export_checkpoint(folders["qwen3_8b"], RESONANCE, tmp_path / "qwen", ask_vllm=True)
+    assert "vLLM" not in caplog.text
+    export_checkpoint(folders["gpt_oss_20b"], RESONANCE, tmp_path / "oss", ask_vllm=True)
+    assert "vLLM would not run this export" in caplog.text
+
+
+def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
+    from resonance_vllm.held import HeldRope
+
+    folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
+    other = HeldRope("model.layers.0.self_attn.rotary_emb", None, (1.0,) * 64, 1.0, False)
+    monkeypatch.setattr("resonance_vllm.vllm_build.held_by_vllm", lambda path: [other])
+    with pytest.raises(RopeConfigError, match="of vLLM does not follow an exported config"):
+        export_checkpoint(folder, RESONANCE, tmp_path / "out", ask_vllm=True)
+    assert not (tmp_path / "out").exists()

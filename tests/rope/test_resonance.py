@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.features import feature_gap, gap_of_angles
 from resonance_vllm.core.methods.yarn import Yarn
-from resonance_vllm.core.phase import cos_sin, cos_sin_cache, naive_angles
+from resonance_vllm.core.phase import cos_sin, cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.core.wavelengths import Resonance
 
@@ -22,6 +22,11 @@ FACTORS = st.floats(1.0, 64.0)
 def resonance_yarn(base=10000.0, factor=8.0, original=4096, *, resonance=True):
     yarn = Yarn(rope_theta=base, factor=factor, original_max_position_embeddings=original)
     return RopeSpec(yarn, Resonance() if resonance else None)
+
+
+def table(spec, dim, rows, dtype=torch.float32):
+    rotation = frequencies.formula(spec, dim)
+    return cos_sin_table(rotation, spec.method.scale(), rows, dtype=dtype)
 
 
 def cache_gap(cache, original):
@@ -55,14 +60,9 @@ def test_wavelengths_are_integers_and_rounding_twice_changes_nothing(base, dim, 
     lengths = frequencies.wavelengths(spec, dim)
     assert lengths.equal(lengths.round())
     frequency = frequencies.inv_freq(spec, dim)
-    assert frequencies.round_wavelengths(frequency).to(torch.float64).equal(lengths)
+    assert frequencies.rotation(spec, frequency).wavelengths.equal(lengths)
     plain = frequencies.wavelengths(resonance_yarn(base, factor, resonance=False), dim)
     assert bool(((lengths - plain).abs() <= 0.5 + 1e-9 * plain).all())
-
-
-def test_rounding_refuses_float32():
-    with pytest.raises(TypeError, match="float64"):
-        frequencies.round_wavelengths(torch.ones(2))
 
 
 @given(BASES, DIMS, FACTORS, st.sampled_from([torch.float32, torch.bfloat16]), st.data())
@@ -71,7 +71,7 @@ def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype,
     original = data.draw(st.integers(16, 512))
     spec = resonance_yarn(base, factor, original)
     critical = frequencies.critical_dimension(frequencies.wavelengths(spec, dim), original)
-    cache = cos_sin_cache(spec, dim, 4 * original, dtype)
+    cache = table(spec, dim, 4 * original, dtype)
     assert cache_gap(cache, original)[:critical].tolist() == [0.0] * critical
 
 
@@ -80,9 +80,9 @@ def test_pre_critical_gap_in_the_table_is_exactly_zero(base, dim, factor, dtype,
 def test_periods_repeat_to_the_bit_up_to_a_million_positions(base, dim, factor, dtype):
     rows = 2**20
     spec = resonance_yarn(base, factor)
-    lengths = frequencies.integer_wavelengths(spec, dim)
+    lengths = frequencies.formula(spec, dim).periods
     features = sorted({0, dim // 4, dim // 2 - 1})
-    cache = cos_sin_cache(spec, dim, rows, dtype)
+    cache = table(spec, dim, rows, dtype)
     positions = torch.arange(rows)
     for feature in features:
         first = positions % lengths[feature]
@@ -94,9 +94,9 @@ def test_the_module_way_is_as_exact_as_the_table():
     spec = resonance_yarn()
     positions = torch.randint(0, 2**20, (200,), generator=torch.Generator().manual_seed(0))
     cos, sin = cos_sin(spec, 128, positions, torch.float32)
-    cache = cos_sin_cache(spec, 128, 2**20)
+    cache = table(spec, 128, 2**20)
     torch.testing.assert_close(torch.cat((cos, sin), -1), cache[positions], rtol=0, atol=1e-7)
-    lengths = frequencies.integer_wavelengths(spec, 128)
+    lengths = frequencies.formula(spec, 128).periods
     for position, row in zip(positions.tolist(), cos.tolist(), strict=True):
         for feature in (0, 20, 40):
             length = int(lengths[feature])
@@ -107,7 +107,7 @@ def test_the_module_way_is_as_exact_as_the_table():
 def test_without_the_exact_phase_the_gap_is_not_zero():
     spec = resonance_yarn()
     inv_freq = frequencies.inv_freq(spec, 128).to(torch.float32)
-    angles = naive_angles(torch.arange(131072), inv_freq)
+    angles = torch.arange(131072)[:, None] * inv_freq
     gaps = cache_gap(torch.cat((angles.cos(), angles.sin()), -1)[:, [0, 1, 64, 65]], 4096)
     assert float(gaps.max()) > 1e-4
 
