@@ -172,7 +172,9 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     """A cell with its id, from a request and the files of its model."""
     model, task = request.model, request.task
     told = _lengths(request, files)
-    task = task.model_copy(update={"metadata": {**task.metadata, **told.metadata}})
+    mine = own_tasks.of_entry(task.tasks, task_names(config), task.task_gen_kwargs)
+    changes = {"metadata": {**task.metadata, **told.metadata}, "task_gen_kwargs": mine}
+    task = task.model_copy(update=changes)
     method, model_args = _method(request, files, config.rope_precision, told.beside)
     longest = model_args.get("max_length") or model_args.get("max_model_len")
     asked: dict[str, Any] = {
@@ -252,10 +254,11 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
         ConfigError: an unknown task, a model that cannot be found, settings that do not go
             together, or two cells that would compute the same.
     """
-    own_tasks.check_names(task_names(config))
+    names = task_names(config)
+    own_tasks.check_names(names)
     for task in config.tasks:
         own_tasks.check_settings(task.tasks, task.metadata)
-        own_tasks.check_gen_kwargs(task.tasks, task.task_gen_kwargs)
+        own_tasks.check_gen_kwargs(names, task.task_gen_kwargs)
     files: dict[tuple[str, str | None, str], ModelFiles] = {}
     cells: dict[str, PlannedCell] = {}
     for request in expand(config):

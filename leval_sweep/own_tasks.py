@@ -172,6 +172,14 @@ def check_gen_kwargs(names: Iterable[str], task_gen_kwargs: Iterable[str]) -> No
             one_of("task_gen_kwargs", name, members(names), ConfigError)
 
 
+def of_entry(
+    names: Iterable[str], asked: Iterable[str], task_gen_kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Generation settings of single tasks without those of tasks that only other entries ask."""
+    others = set(members(asked)) - set(members(names))
+    return {name: given for name, given in task_gen_kwargs.items() if name not in others}
+
+
 def _in_folder(folder: Path, name: str, task: str) -> Path | None:
     """Where a task finds its file; texts for perplexity may lie in `corpora/` below."""
     places = [folder / name] + ([] if task in TASKS else [folder / "corpora" / name])
