@@ -184,3 +184,46 @@ def test_every_resonance_type_has_the_setting(rope_type, rule):
 def test_wrong_settings_of_resonance_are_named(settings, words):
     with pytest.raises(RopeConfigError, match=words):
         RopeSpec.from_dict({"rope_type": "resonance", "rope_theta": 1e4, **settings})
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("rule", RULES)
+def test_transformers_turns_by_them_through_save_and_reload(tiny, tmp_path, rule):
+    from transformers import AutoModelForCausalLM
+
+    settings = {"rope_type": "resonance", "rope_theta": 10000.0, "wavelengths": rule}
+    settings["original_max_position_embeddings"] = 64
+    model = tiny("llama", settings, head_dim=64, max_position_embeddings=64)
+    model.save_pretrained(tmp_path)
+    rotation = frequencies.formula(RopeSpec.from_dict(settings), 64)
+    positions = torch.arange(512)[None]
+    for each in (model, AutoModelForCausalLM.from_pretrained(tmp_path)):
+        cos, sin = each.model.rotary_emb(torch.zeros(1), positions)
+        angles = phase.angles(positions, rotation)
+        torch.testing.assert_close(cos, torch.cat((angles, angles), -1).cos().float())
+        for feature, period in enumerate(rotation.periods.tolist()[:9]):
+            for values in (cos[0, :, feature], sin[0, :, feature]):
+                assert values[period:].equal(values[:-period])
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("rule", RULES)
+def test_vllms_table_turns_by_them(rule):
+    from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+    from vllm.model_executor.layers import rotary_embedding
+
+    from resonance_vllm.vllm_plugin import register
+
+    register()
+    settings = {"rope_type": "resonance_yarn", "rope_theta": 1e4, "factor": 4.0}
+    settings |= {"original_max_position_embeddings": 64, "wavelengths": rule}
+    with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
+        made = rotary_embedding.get_rope(64, 256, True, settings, dtype=torch.float32)
+    spec = RopeSpec.from_dict(settings)
+    rotation = frequencies.formula(spec, 64)
+    expected = phase.cos_sin_table(rotation, spec.method.scale(), 256)
+    torch.testing.assert_close(made.cos_sin_cache, expected, atol=1e-6, rtol=0)
+    for feature, period in enumerate(rotation.periods.tolist()):
+        if 0 < period < 256:
+            values = made.cos_sin_cache[:, feature]
+            assert values[period:].equal(values[:-period])
