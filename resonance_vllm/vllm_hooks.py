@@ -116,8 +116,18 @@ def wrap_initialize_model(original: Wrapped) -> Wrapped:
         length = int(config.max_model_len)
         from resonance_vllm.vllm_verify import verify
 
-        with _built_with(config, text, length):
-            model = original(*args, **kwargs)
+        try:
+            with _built_with(config, text, length):
+                model = original(*args, **kwargs)
+        except RopeConfigError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # Model code that keeps its RoPE in a form of its own.
+            raise RopeConfigError(
+                f"rope_type: {next(iter(asked.values())).rope_type!r}: the code of "
+                f"{config.architecture} in vLLM does not build with it: "
+                f"{type(error).__name__}: {error}; allowed: what this model's code reads"
+            ) from error
         verify(model, text, asked)
         return model
 
@@ -196,7 +206,8 @@ def wrap_max_len(original: Wrapped) -> Wrapped:
         # vLLM multiplies unknown types by their factor, whether max_position_embeddings has it
         # already or not. It gets the finished limit and a type that it leaves alone.
         plain = copy.copy(config)
-        plain.rope_parameters = {"rope_type": "default", "rope_theta": own[0].method.rope_theta}
+        rope = {"rope_type": "default", "rope_theta": own[0].method.rope_theta}
+        vars(plain)["rope_parameters"] = rope  # some config classes allow one a layer type only
         arch = copy.copy(call.arguments["model_arch_config"])
         name = "original_max_position_embeddings * factor"
         object.__setattr__(arch, "derived_max_model_len_and_key", (limit, name))

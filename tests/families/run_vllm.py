@@ -16,10 +16,10 @@ from pathlib import Path
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 sys.path.insert(0, str(Path(__file__).parent))
 
-import torch  # noqa: E402
-from models import asked, config_of, model_of, output  # noqa: E402
+import torch
+from models import asked, config_of, model_of, output
 
-from resonance_vllm import hf  # noqa: E402
+from resonance_vllm import hf
 
 ORIGINAL, FACTOR, LENGTH = 64, 4.0, 200
 YARN = {"factor": FACTOR, "original_max_position_embeddings": ORIGINAL}
