@@ -28,8 +28,11 @@ def alive(pid: int) -> bool:
     return False
 
 
-def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
+def text_of(path: Path) -> str:
+    """What a file of a process says; nothing once it has ended."""
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
 
 
 def wait_for(what: Callable[[], bool], seconds: float) -> bool:
@@ -133,6 +136,49 @@ def test_no_signal_to_a_sweep_on_ray_leaves_anything(
     assert ("Resume with:" in said) == (number != signal.SIGKILL)
 
 
+ENGINES = "VLLM::EngineCore"
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_engines_of_vllm_die_with_their_sweep(
+    tiny: Path, tmp_path: Path, number: signal.Signals, replicas: int
+) -> None:
+    """They live in processes of their own, data-parallel ones too, and outlive who started them."""
+    model = (
+        f"{{path: {tiny}/model, backend: vllm-long, dtype: float32, methods: [rope], args: "
+        f"{{data_parallel_size: {replicas}, enforce_eager: true}}}}"
+    )
+    start = "from leval_harness.main import main; main()"
+    command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path), f"--set=models={{tiny: {model}}}"],
+        env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=defaults,
+    )
+
+    def below() -> list[int]:
+        keepers = [
+            int(path.parent.name)
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if f"leval_sweep.keeper\0{tmp_path}" in text_of(path)
+        ]
+        return [pid for keeper in keepers for pid in (keeper, *descendants(keeper))]
+
+    def up() -> bool:
+        names = [text_of(Path(f"/proc/{pid}/cmdline")) for pid in below()]
+        return sum(name.startswith(ENGINES) for name in names) == replicas
+
+    assert wait_for(up, 240), [path.read_text()[-2000:] for path in tmp_path.rglob("log.txt")]
+    there = below()
+    process.send_signal(number)
+    assert wait_for(lambda: not any(map(alive, there)), SECONDS)
+    assert process.wait(SECONDS) == (-9 if number == signal.SIGKILL else 130)
+
+
 def test_a_closed_terminal_ends_a_sweep_and_what_it_started(tiny: Path, tmp_path: Path) -> None:
     """The kernel tells the sweep, and there is nobody left to tell how to resume."""
     ours, theirs = pty.openpty()
@@ -169,7 +215,9 @@ def test_a_sweep_that_ignores_hangups_outlives_its_terminal(tiny: Path, tmp_path
 
 def test_a_killed_cell_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
     with Sweep(tiny, tmp_path, "--set=methods={rope: null}", stderr=subprocess.PIPE) as sweep:
-        hanging = next(pid for pid in sweep.orphans() if "cell_main" in command_of(pid))
+        hanging = next(
+            pid for pid in sweep.orphans() if "cell_main" in text_of(Path(f"/proc/{pid}/cmdline"))
+        )
         os.kill(hanging, signal.SIGKILL)
         assert wait_for(lambda: not sweep.left(), SECONDS), sweep.left()
         assert sweep.process.wait(SECONDS) == 1
