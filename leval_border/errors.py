@@ -30,6 +30,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
+def printable(text: str) -> str:
+    """Text for a terminal: control characters, which could steer it, are written as escapes."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def hint(name: object, known: Iterable[str]) -> str:
     """`; allowed: a, b; did you mean 'a'?`: the end of a message about an unknown name."""
     names = list(dict.fromkeys(known))

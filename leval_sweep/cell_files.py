@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from leval_border.errors import printable
 from leval_border.files import file_sha256, read_object, sync_folder, write_json, write_text
 from leval_leaderboard.cell_record import CellRecord, DoneRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
@@ -95,7 +96,7 @@ def relabel(folder: Path, record: CellRecord) -> None:
 
 
 def log_tail(folder: Path, lines: int = 20) -> list[str]:
-    """The last lines of a cell's log; a progress bar counts as its last state."""
+    """The last lines of a cell's log, fit for a terminal; a bar counts as its last state."""
     path = folder / LOG
     try:
         with path.open("rb") as handle:
@@ -104,4 +105,4 @@ def log_tail(folder: Path, lines: int = 20) -> list[str]:
     except OSError:
         return []
     states = (line.rstrip().split("\r")[-1].rstrip() for line in text.split("\n"))
-    return [state[:500] for state in states if state.strip()][-lines:]
+    return [printable(state[:500]) for state in states if state.strip()][-lines:]

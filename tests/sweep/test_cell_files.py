@@ -141,6 +141,11 @@ def test_the_tail_of_a_log_takes_a_progress_bar_at_its_last_state(tmp_path: Path
     assert log_tail(tmp_path / "nowhere") == []
 
 
+def test_a_log_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("\x1b]0;title\x07\x1b[2J\tfree\u202e\n")
+    assert log_tail(tmp_path) == [r"\x1b]0;title\x07\x1b[2J\tfree\u202e"]
+
+
 def test_a_failure_then_success_leaves_no_failure_note(tmp_path: Path) -> None:
     folder = tmp_path / ID
     (folder / "partial-1").mkdir(parents=True)
