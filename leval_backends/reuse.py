@@ -28,12 +28,13 @@ _PROBE_OWN = 14  # tokens of the longer row after the shared prefix
 _PROBE_SPLIT = 10  # tokens of that prefix, beyond the widest window
 _PROBE_WINDOW = 8192  # windows above are not outgrown by the trial
 # Mean difference of log-probabilities over their mean spread. Two right computations differ by
-# rounding: on twelve layouts of random weights at three scales by up to 1e-5, in float16 4e-3, in
-# bfloat16 2e-2; single steps of Nemotron-H by 2e-3 from the same tokens together, on `hf` as well.
-# A lost key, a position off by the padding or a state that was not brought back differ by 0.1 to 1
-# at most of these, however flat the distribution is.
-_PROBE_TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3, torch.float16: 1e-2}
-_PROBE_TOLERANCE_OTHERS = 5e-2
+# rounding: on twelve layouts of random weights at three scales, and on SmolLM2-135M, by up to 1e-5,
+# in float16 4e-3, in bfloat16 4e-2 (30 layers; 2e-2 with two); single steps of Nemotron-H by 2e-3
+# from the same tokens together, on `hf` as well. A lost key, a position off by the padding or a
+# state that was not brought back differ by 0.1 to 1 at most of these, however flat the distribution
+# is. Four times the rounding leaves room for models of more layers.
+_PROBE_TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3, torch.float16: 2e-2}
+_PROBE_TOLERANCE_OTHERS = 0.15
 
 
 @dataclass(frozen=True)
