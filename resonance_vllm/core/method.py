@@ -78,10 +78,6 @@ class Method(Settings):
     """Whether the frequencies change with every further token beyond `L`."""
     hf_warns_of: ClassVar[tuple[str, ...]] = ()
     """Keys of ours that transformers' own type of this name warns of."""
-    vllm_class: ClassVar[str] = "RotaryEmbedding"
-    """Class of vLLM whose table is replaced."""
-    vllm_arguments: ClassVar[Mapping[str, str]] = {}
-    """Constructor arguments of it beyond the common ones -> our fields."""
     vllm_multiplies: ClassVar[bool] = True
     """Whether vLLM multiplies `max_position_embeddings` by `factor` to get the longest sequence."""
     positions_multiplied: ClassVar[bool] = False

@@ -11,8 +11,6 @@ class Linear(ScaledMethod):
     hf_warns_of = ("original_max_position_embeddings",)
     formula = "divided by `factor`"
     positions_multiplied = True
-    vllm_class = "LinearScalingRotaryEmbedding"
-    vllm_arguments = {"scaling_factors": "factor"}
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         return plain_frequencies(self.rope_theta, dim) / self.factor

@@ -24,13 +24,6 @@ class Llama3(ScaledMethod):
     name = "llama3"
     stock = True
     formula = "long wavelengths times `s`, short ones kept, a ramp in the turns within `L` between"
-    vllm_class = "Llama3RotaryEmbedding"
-    vllm_arguments = {
-        "scaling_factor": "factor",
-        "low_freq_factor": "low_freq_factor",
-        "high_freq_factor": "high_freq_factor",
-        "orig_max_position": "original_max_position_embeddings",
-    }
     vllm_multiplies = False
 
     original_max_position_embeddings: TrainedLength

@@ -12,7 +12,6 @@ class Proportional(Method):
     name = "proportional"
     stock = True
     formula = "`b^(-2j/d)` over the whole head, 0 beyond the share `partial_rotary_factor`"
-    vllm_class = "Gemma4RotaryEmbedding"
 
     def rotary_dim(self, head_dim: int) -> int:
         return head_dim

@@ -27,16 +27,6 @@ class Yarn(ScaledMethod):
     variants = {"yarn_wavelength": {"ramp": "wavelength"}}
     stock = True
     formula = "fast features kept, slow ones divided by `s`"
-    vllm_class = "YaRNScalingRotaryEmbedding"
-    vllm_arguments = {
-        "scaling_factor": "factor",
-        "beta_fast": "beta_fast",
-        "beta_slow": "beta_slow",
-        "mscale": "mscale",
-        "mscale_all_dim": "mscale_all_dim",
-        "attention_factor": "attention_factor",
-        "truncate": "truncate",
-    }
     vllm_multiplies = False
     derived = {"attention_factor": ("factor", "mscale", "mscale_all_dim")}
 
