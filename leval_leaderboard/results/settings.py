@@ -86,6 +86,7 @@ TASK_ASIDE = {
 METADATA_ASIDE = {
     **dict.fromkeys(("version", "config_source", "num_fewshot"), "read elsewhere in the file"),
     **dict.fromkeys((*LENGTHS, "max_seq_lengths"), "the row or the column of a number"),
+    **dict.fromkeys(("tokenizer", "pretrained"), "says where the model's files are"),
     **dict.fromkeys(("data", "documents", "documents_in_file", "partial", "chance", "left_out",
                      "skipped_documents", "tokenizer_name", "softmax", "settings", "prompt"),
                     "what a task of ours found; read by the names of its fields"),
