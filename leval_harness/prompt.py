@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_harness.output import json_option
+from leval_tasks.closed.frames import FRAME_NAMES
 
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import Asked
 
+SETTINGS = ("data_dir", "truncation", "truncation_unit", "frame")
 SHOWN = 160  # characters of the document that are shown at each end of a kept piece
 
 
@@ -23,6 +25,8 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 @click.option("--context-length", type=int, help="Default: the checkpoint's limit.")
 @click.option("--max-gen-toks", default=512, help="Tokens left for the answer.")
 @click.option("--truncation", help="middle, right, left or skip; default as the task's protocol.")
+@click.option("--truncation-unit", help="tokens, or words for L-Eval's own cut.")
+@click.option("--frame", help=f"Whose prompt: {', '.join(FRAME_NAMES)}.")
 @click.option("--apply-chat-template", "chat", is_flag=True, help="Through the model's template.")
 @click.option("--full", is_flag=True, help="Print the document too, not only its ends.")
 @json_option
@@ -34,7 +38,8 @@ def command(
     from leval_tasks.closed.preview import preview
 
     task = task_named(task, "TASK").name
-    metadata = {name: options.pop(name) for name in ("data_dir", "truncation")}
+    metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
+    options = {name: value for name, value in options.items() if name not in SETTINGS}
     metadata["pretrained"] = model
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed
@@ -56,8 +61,11 @@ def command(
             f"{cut['kept_head']} at the beginning and {cut['kept_tail']} at the end"
         )
         click.echo(_first_prompt(asked, cut, full))
-        for extra in prompts[1:]:
-            click.echo(f"--- second prompt, without the document\n{extra}")
+        for second, extra in zip(asked.prompts[1:], prompts[1:], strict=True):
+            if second.has_document:
+                click.echo(f"--- second prompt, which ends in\n{second.after}")
+            else:
+                click.echo(f"--- second prompt, without the document\n{extra}")
 
 
 def _first_prompt(asked: "Asked", cut: dict[str, Any], full: bool) -> str:

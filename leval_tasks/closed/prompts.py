@@ -171,13 +171,24 @@ class ChatFrame:
         messages = [{"role": "user", "content": each} for each in (first, *further)]
         if system and self.system_role:
             messages.insert(0, {"role": "system", "content": system})
-        rendered = self.template(messages)
+        rendered = self._rendered(messages)
         if lead_in == "assistant":
             rendered += LEAD_IN
         before, mark, after = rendered.partition(MARK)
         sent = tuple((m["role"], m["content"]) for m in messages) if self.server else ()
         role = "system" if self.system_role else "user"
         return Prompt(before, after, sent, role, lead_in, has_document=bool(mark))
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        from jinja2.exceptions import TemplateError
+
+        try:
+            return self.template(messages)
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise SettingError(
+                f"frame: the model's chat template refuses messages of {roles} ({error})"
+            ) from error
 
 
 def frame_name(asked: str | None, template: ChatTemplate | None) -> str:

@@ -103,6 +103,36 @@ def test_a_frame_says_whether_it_wants_a_template(frame: str) -> None:
             made("tpo", GOLDEN / "sample", frame, template, num_docs=1)
 
 
+def test_a_template_that_takes_turns_alone_refuses_turbos_second_message() -> None:
+    from jinja2.exceptions import TemplateError
+
+    def turns(said: Any, **options: Any) -> str:
+        if [each["role"] for each in said].count("user") > 1:
+            raise TemplateError("roles must alternate")
+        return "".join(each["content"] for each in said)
+
+    made("tpo", GOLDEN / "sample", "turbo", turns, num_docs=1)
+    with pytest.raises(SettingError, match=r"^frame: .* refuses messages of .*user, user \(roles"):
+        made("sci_fi", GOLDEN / "sample", "turbo", turns, num_docs=1)
+
+
+@pytest.mark.parametrize("frame", FRAME_NAMES)
+def test_prompt_shows_every_frame(frame: str) -> None:
+    from click.testing import CliRunner
+
+    from leval_harness.prompt import command
+
+    model = str(GOLDEN / "tokenizer")
+    wants = FRAMES[frame].template if frame in FRAMES else "must"
+    arguments = ["sfiction", "-n", "1", "--model", model, "--data-dir", "sample"]
+    arguments += ["--frame", frame, "--context-length", "4000", "--truncation-unit", "words"]
+    arguments += ["--apply-chat-template"] * (wants == "must")
+    shown = CliRunner().invoke(command, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert f"frame: {TITLES.get(frame, frame)}" in shown.output
+    assert "--- second prompt" in shown.output
+
+
 @pytest.mark.parametrize("template", [None, messages])
 def test_without_a_name_it_is_the_templates_or_llama_2s(template: Any) -> None:
     name = "llama2" if template is None else CHAT_TEMPLATE

@@ -159,6 +159,7 @@ print(type(tokenizer).__name__, len(tokenizer("What").input_ids))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [False, True])
 def test_a_tasks_own_trust_runs_no_code_of_a_checkpoint(
     tmp_path: Path, tiny: Path, trusted: bool
