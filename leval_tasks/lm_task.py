@@ -1,13 +1,35 @@
 """What our tasks have in common as tasks of lm-eval."""
 
+import importlib.metadata
+import inspect
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from lm_eval.api.task import Task, TaskConfig
+from lm_eval.api.task import Task
+from lm_eval.config.task import TaskConfig
 from lm_eval.filters import build_filter_ensemble
 
+from leval_border.errors import UserError
+
 logger = logging.getLogger(__name__)
+
+
+def check_interface(task: type) -> None:
+    """Refuse a line of lm-eval in which tasks are told of their documents in another way.
+
+    Raises:
+        UserError: its class of tasks makes requests by `doc_id`, as 0.5.0.dev1 does.
+    """
+    if "doc_id" in inspect.signature(task.construct_requests).parameters:  # type: ignore[attr-defined]
+        version = importlib.metadata.version("lm-eval")
+        raise UserError(
+            f"lm-eval {version}: its tasks make requests by `doc_id` in place of `metadata`, which "
+            "ours do not know; pip install 'lm-eval~=0.4.13'"
+        )
+
+
+check_interface(Task)
 
 
 class PlainTask(Task):

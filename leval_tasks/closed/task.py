@@ -12,7 +12,7 @@ from typing import Any
 
 from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
-from lm_eval.api.task import TaskConfig
+from lm_eval.config.task import TaskConfig
 
 from leval_border.settings import field_names
 from leval_tasks import data

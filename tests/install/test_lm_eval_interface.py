@@ -1,0 +1,51 @@
+"""What we use of lm-eval is there, found in our own sources; a line that differs is refused."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+from leval_border.errors import UserError
+from leval_tasks.lm_task import check_interface
+
+ROOT = Path(__file__).parents[2]
+# Where its package is installed beside lm-eval alone.
+OPTIONAL = {"lm_eval.models.vllm_causallms": "vllm"}
+
+
+def _used():
+    for file in sorted(ROOT.glob("leval_*/**/*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lm_eval"):
+                yield from ((node.module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(set(_used())), ids=str)
+def test_what_we_import_is_there(module, name):
+    if module in OPTIONAL and importlib.util.find_spec(OPTIONAL[module]) is None:
+        pytest.skip(f"{OPTIONAL[module]} is not installed")
+    if module in OPTIONAL:
+        assert importlib.util.find_spec(module) is not None
+        return
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_requests_are_made_as_our_tasks_make_them():
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.task import Task
+
+    check_interface(Task)
+    assert {"request_type", "doc", "arguments", "idx", "metadata"} <= set(
+        inspect.signature(Instance).parameters
+    )
+
+
+def test_a_line_that_makes_them_otherwise_is_refused():
+    class Later:
+        def construct_requests(self, doc, ctx, *, doc_id, metadata=None):
+            """As in 0.5.0.dev1."""
+
+    with pytest.raises(UserError, match=r"lm-eval .*doc_id.*lm-eval~=0\.4\.13"):
+        check_interface(Later)
