@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from leval_border.secrets import hidden, split, values
 from leval_leaderboard.cell_record import CellRecord, DoneRecord, FailedRecord
 from leval_leaderboard.layout import CELL, DONE, FAILED
 from leval_leaderboard.results.fields import (
@@ -16,6 +17,7 @@ from leval_leaderboard.results.fields import (
     finite,
     parse_json,
     read_bytes,
+    read_json,
     read_model,
     refused,
     typed,
@@ -123,7 +125,9 @@ def _cell(folder: Path, root: Path) -> Run:
         for name in (CELL, DONE, FAILED):
             if os.path.lexists(folder / name) and (why := refused(folder, name, root)):
                 raise ResultsError(f"{folder / name}: {why}")
-        run = run_of_cell(read_model(CellRecord, folder / CELL), folder)
+        asked, secrets = split(read_json(folder / CELL))  # older cells wrote them down
+        asked = hidden(asked, values(secrets, {}))
+        run = run_of_cell(typed(CellRecord, asked, folder / CELL), folder)
         if (folder / DONE).exists():
             return _finished(run)
         if not (folder / FAILED).exists():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat
+from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from leval_border.secrets import redacted
 from leval_leaderboard.results import settings
@@ -129,7 +129,7 @@ class EvaluationConfig(Outside):
         if isinstance(given, str):
             parts = (part.partition("=") for part in _COMMAS.split(given[:LONGEST_ARGUMENTS]))
             given = {name.strip(): _value(text) for name, sign, text in parts if sign}
-        return redacted(given) if isinstance(given, dict) else {}
+        return given if isinstance(given, dict) else {}
 
     def deciding(self) -> dict[str, Any]:
         """Everything that decides numbers, under the names that cells have for them."""
@@ -193,6 +193,15 @@ class ResultsFile(Outside):
     lm_eval_version: Text = None
     transformers_version: Text = None
     git_hash: Text = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_credentials(cls, content: Any) -> Any:
+        """lm-eval writes a model's arguments down, and again among each task's metadata."""
+        if not isinstance(content, Mapping):
+            return content
+        names = {"config", "config_general", "configs"} & set(content)
+        return {**content, **{name: redacted(content[name]) for name in names}}
 
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""

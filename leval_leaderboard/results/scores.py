@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import leval_tasks
-from leval_leaderboard.results.metrics import is_of_nats
+from leval_leaderboard.results.metrics import is_of_nats, length_of
 from leval_leaderboard.results.runs import TELEMETRY, Run
 from leval_tasks import metric_names
 
@@ -75,8 +75,8 @@ class Score:
 
     @property
     def family(self) -> str:
-        """The metric without the context length in its name."""
-        return metric_names.split(self.metric)[0]
+        """The metric without the context length in its name, which may be all there is of it."""
+        return "score" if length_of(self.metric) else metric_names.split(self.metric)[0]
 
     @property
     def at(self) -> int | None:

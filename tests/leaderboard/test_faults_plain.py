@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import fixture_results as make
 import pytest
 from click.testing import CliRunner
 
@@ -401,13 +402,19 @@ def test_a_standard_error_of_a_standard_error_is_no_metric(tmp_path):
 
 def test_credentials_in_somebody_elses_arguments_go_nowhere(tmp_path):
     secret = "hf_marked_secret"
-    for name, arguments in (
-        ("a", f"pretrained=m,token={secret}"),
-        ("b", {"pretrained": "m", "api_key": secret, "x": {"password": secret}}),
-    ):
-        write(tmp_path / name, ACC, config={"model_args": arguments})  # fmt: skip
-    for output in ("md", "csv", "html", "tex"):
-        ran = CliRunner().invoke(cli, ["table", str(tmp_path), "--format", output])
+    nested = {"pretrained": "m", "api_key": secret, "x": {"password": secret}}
+    for name, arguments in (("a", f"pretrained=m,token={secret}"), ("b", nested)):
+        metadata = {"version": 1.0, "token": secret}  # lm-eval merges the arguments into it
+        write(tmp_path / name, ACC, config={"model_args": arguments}, fields={"metadata": metadata})
+    model = {"name": "c", "path": "m", "backend": "hf", "dtype": "float32", "args": nested}
+    rows = make.closed_samples("leval_gsm", 0.4, 3)
+    command = f"leval-harness sweep x --set models.c.args.api_key={secret}"
+    make.write_cell(tmp_path, "c", {"leval_gsm": rows}, model_args=nested, command=command)
+    cell = json.loads((tmp_path / "c" / "cell.json").read_text()) | {"model": model}
+    (tmp_path / "c" / "cell.json").write_text(json.dumps(cell))
+    for flags in (("md",), ("csv",), ("html",), ("tex",), ("md", "--json"), ("md", "--verify")):
+        ran = CliRunner().invoke(cli, ["table", str(tmp_path), "--format", *flags])
+        assert ran.output
         assert secret not in ran.output
     page = CliRunner().invoke(cli, ["page", str(tmp_path), "--out", str(tmp_path / "page")])
     assert page.exit_code == 0, page.output
