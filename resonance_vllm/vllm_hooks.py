@@ -164,6 +164,9 @@ def wrap_overrides(original: Wrapped) -> Wrapped:
 
     @functools.wraps(original)
     def _apply_dict_overrides(self: Any, config: Any, overrides: Any) -> None:
+        if not vllm_request.anywhere(overrides):
+            original(self, config, overrides)
+            return
         top = vllm_request.top_level(config)
         shipped = copy.deepcopy(getattr(config.get_text_config(), "rope_parameters", None))
         original(self, config, overrides)

@@ -11,13 +11,13 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from resonance_vllm import vllm_hooks
 from resonance_vllm.positions import rope_dictionaries
 from resonance_vllm.vllm_hooks import Wrapped, logger
-from resonance_vllm.vllm_request import asks_us
+from resonance_vllm.vllm_request import anywhere
 
 _ROPE = "vllm.model_executor.layers.rotary_embedding"
 HOOKS: dict[tuple[str, str], tuple[tuple[str, ...], Callable[[Wrapped], Wrapped]]] = {
@@ -135,13 +135,11 @@ def _refuse_all(problems: list[str]) -> None:
 
 def _asks_in(value: Any) -> bool:
     """Whether an argument of vLLM, a dictionary or a config, asks for a type of ours."""
-    if isinstance(value, Mapping):
-        return asks_us(value) or any(_asks_in(one) for one in value.values())
     configs = [value, getattr(value, "hf_config", None), getattr(value, "hf_text_config", None)]
     inner = getattr(value, "model_config", None)
-    if inner is not None and inner is not value:
-        configs += [getattr(inner, "hf_config", None), getattr(inner, "hf_text_config", None)]
-    return any(asks_us(rope) for config in configs for rope in rope_dictionaries(config))
+    configs += [getattr(inner, "hf_config", None), getattr(inner, "hf_text_config", None)]
+    ropes = [rope for config in configs for rope in rope_dictionaries(config)]
+    return any(anywhere(each) for each in (value, *ropes))
 
 
 def put(module: str, name: str, wrap: Callable[[Wrapped], Wrapped]) -> None:

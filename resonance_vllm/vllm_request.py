@@ -218,14 +218,14 @@ def settle(config: Any, text: Any, shipped: Any, top: Any) -> None:
         RopeConfigError: a key is none of the type's settings and none of the model's.
     """
     asked = getattr(config, "rope_parameters", None)
-    if text is not config and isinstance(asked, Mapping) and _anywhere(asked):
+    if text is not config and anywhere(asked):
         text.rope_parameters = asked
         if top is _ABSENT:
             del config.rope_parameters
         else:
             config.rope_parameters = top
     rope = getattr(text, "rope_parameters", None)
-    if not isinstance(rope, Mapping) or not _anywhere(rope):
+    if not isinstance(rope, Mapping) or not anywhere(rope):
         return
     shipped = shipped if isinstance(shipped, Mapping) else {}
     if by_layer_type(shipped) and not by_layer_type(rope):
@@ -240,8 +240,11 @@ def settle(config: Any, text: Any, shipped: Any, top: Any) -> None:
         text.rope_parameters = _with_model_keys(rope, shipped)
 
 
-def _anywhere(rope: Mapping[str, Any]) -> bool:
-    return asks_us(rope) or any(asks_us(value) for value in rope.values())
+def anywhere(value: Any) -> bool:
+    """Whether a dictionary, or one in it, has a type that we answer for."""
+    if not isinstance(value, Mapping):
+        return False
+    return asks_us(value) or any(anywhere(one) for one in value.values())
 
 
 def _with_model_keys(rope: Mapping[str, Any], shipped: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,12 +261,14 @@ def refuse_draft(target: Any, speculative: Any) -> None:
 
     vLLM applies `hf_overrides` to the target alone, and a draft's table ends at its own length.
     """
+    asked = of_config(target.hf_text_config)
     draft = getattr(speculative, "draft_model_config", None)
-    if draft is None or draft is target or not of_config(target.hf_text_config):
+    # Methods without a draft model name the target's config.
+    if not asked or draft is None or of_config(draft.hf_text_config) == asked:
         return
-    (spec, *_) = of_config(target.hf_text_config).values()
+    spec = next(iter(asked.values()))
     raise RopeConfigError(
         f"speculative_config: the draft model {getattr(draft, 'model', None)!r} would not get "
         f"rope_type {spec.rope_type!r}, which vLLM gives the target alone; allowed: methods "
-        "without a draft model (ngram, suffix)"
+        "without a draft model (ngram, suffix), or a draft whose own config has the same settings"
     )
