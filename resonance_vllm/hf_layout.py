@@ -32,14 +32,14 @@ class Layout:
     """The form of a module's answer.
 
     Attributes:
-        features: a key of `ARRANGED`.
+        features: a key of `ARRANGED`, or the feature at each place.
         is_complex: one complex tensor in place of cos and sin.
         casts: whether the answer has the dtype of the activations; else it is float32.
         axes: the axis of each feature where positions may have several axes `[axes, b, n]`.
         scale: attention factor, as the module multiplies by it.
     """
 
-    features: str
+    features: str | tuple[int, ...]
     is_complex: bool
     casts: bool
     axes: tuple[int, ...] | None
@@ -50,10 +50,15 @@ class Layout:
         if self.is_complex:
             real = angles.to(torch.float32) if angles.dtype == torch.float32 else angles
             turned = torch.polar(torch.full_like(real, scale), real)
-            return ARRANGED[self.features](turned).to(torch.complex64)
+            return self._put(turned).to(torch.complex64)
         dtype = like.dtype if self.casts else torch.float32
-        put = ARRANGED[self.features]
-        return put(angles.cos() * scale).to(dtype), put(angles.sin() * scale).to(dtype)
+        cos, sin = self._put(angles.cos() * scale), self._put(angles.sin() * scale)
+        return cos.to(dtype), sin.to(dtype)
+
+    def _put(self, values: Tensor) -> Tensor:
+        if isinstance(self.features, str):
+            return ARRANGED[self.features](values)
+        return values[..., torch.tensor(self.features, device=values.device)]
 
 
 def find(module: nn.Module, layer_type: str | None, count: int) -> Layout:
@@ -122,16 +127,26 @@ class _Probe:
         return measured
 
 
-def _features(angles: Tensor, told: Tensor) -> str | None:
+def _features(angles: Tensor, told: Tensor) -> str | tuple[int, ...] | None:
     for name, arranged in ARRANGED.items():
         wanted = arranged(told)
         if wanted.shape == angles.shape and torch.allclose(wanted, angles, atol=1e-4):
             return name
-    return None
+    nearest = (angles[:, None] - told).abs().min(dim=-1)
+    places = tuple(nearest.indices.tolist())
+    complete = set(places) == set(range(len(told)))
+    return places if complete and float(nearest.values.max()) < 1e-4 else None
 
 
-def _axes(probe: _Probe, told: Tensor, features: str | None) -> tuple[int, ...] | None:
+def _axes(
+    probe: _Probe, told: Tensor, features: str | tuple[int, ...] | None
+) -> tuple[int, ...] | None:
     """Axis of each feature, for a module that takes positions `[axes, batch, length]`."""
+    order = torch.arange(len(told))
+    if isinstance(features, str):
+        order = ARRANGED[features](order)
+    elif features is not None:
+        order = torch.tensor(features)
     for count in range(2, _MOST_AXES + 1):
         found: list[int | None] = [None] * len(told)
         for axis in range(count):
@@ -141,17 +156,12 @@ def _axes(probe: _Probe, told: Tensor, features: str | None) -> tuple[int, ...] 
                 angles, _, _ = probe.answer(positions)
             except (IndexError, RuntimeError, ValueError):
                 break
-            for j in _first(angles, features, len(told)).nonzero().flatten().tolist():
+            for j in order[angles != 0].tolist():
                 found[j] = axis
         else:
             if None not in found:
                 return tuple(axis for axis in found if axis is not None)
     return None
-
-
-def _first(angles: Tensor, features: str | None, count: int) -> Tensor:
-    """Angle of each feature at its first place."""
-    return angles[::2] if features == "pairs" else angles[:count]
 
 
 def _unknown(module: nn.Module) -> RopeConfigError:

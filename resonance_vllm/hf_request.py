@@ -7,6 +7,7 @@ method (or `default` where no library has that), and its rotary modules are chan
 """
 
 import contextlib
+import copy
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from resonance_vllm.core.method import Method
+from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import (
     RopeRequest,
     RopeSpec,
@@ -27,6 +29,8 @@ ASKED = "_resonance_asked"
 """Attribute of a config while model code sees stock settings: the keys that differ, by layer."""
 
 _ASIDE = "truncate"
+
+_KEYS = {key for method in METHODS.values() if method.stock for key in method.key_names()}
 
 Settings = dict[str, Any]
 LENGTH = "original_max_position_embeddings"
@@ -88,6 +92,30 @@ def _show_stock(config: Any) -> None:
     for settings in own_requests(config).values():
         spec_of(config, settings)  # checked as a whole before model code sees a part of it
     _show(config, stock_of)
+    for layer_type in vars(config)[ASKED]:
+        if not _is_run(config, layer_type):
+            restore(config)
+            return _show(config, _plain_of)
+    return None
+
+
+def _is_run(config: Any, layer_type: str | None) -> bool:
+    """Whether transformers' function for a type can read this family's config.
+
+    Where it cannot (Mixtral writes no size of a head), plain RoPE is what the method changes.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    function = ROPE_INIT_FUNCTIONS.get(by_layer(config)[layer_type]["rope_type"])
+    keywords = {} if layer_type is None else {"layer_type": layer_type}
+    try:
+        if function is not None:
+            function(copy.deepcopy(config), "cpu", **keywords)
+    except TypeError:
+        return False
+    except Exception:  # noqa: BLE001 - the model's own code says it better
+        return True
+    return True
 
 
 @contextlib.contextmanager
@@ -192,7 +220,13 @@ def _of_model(config: Any, key: str) -> bool:
     """Whether a key beside a method's own is one that the model's code knows."""
     if key == "type" or key in (getattr(config, "ignore_keys_at_rope_validation", None) or ()):
         return True
-    return f'"{key}"' in _source(type(config).__module__)
+    # Published dictionaries keep keys of methods that they do not name.
+    return key in _KEYS or names(config, key)
+
+
+def names(config: Any, word: str) -> bool:
+    """Whether a family's code has a word in quotes."""
+    return f'"{word}"' in _source(type(config).__module__)
 
 
 @functools.cache

@@ -21,7 +21,15 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.held import HeldRope, NoRope
-from resonance_vllm.hf_request import by_layer, configs, requests_of, spec_of, stock_of
+from resonance_vllm.hf_request import (
+    by_layer,
+    configs,
+    names,
+    requests_of,
+    spec_of,
+    stock_of,
+    stock_settings,
+)
 
 OURS = "_resonance_rope"
 """Attribute of our rotary classes: the family's class."""
@@ -97,11 +105,11 @@ class Carried:
         settings = requests_of(module.config)[layer_type]
         self.layer_type, self.name = layer_type, name
         self.spec = spec_of(module.config, settings)
-        shown = stock_of(settings)
+        shown = by_layer(module.config)[layer_type]
         self.stock_type: str = shown["rope_type"]
         self._check_type(module)
         self.stock = _frequencies(module, layer_type)
-        self.by_library = self.spec.base_is_stock
+        self.by_library = self.spec.base_is_stock and self.stock_type == self.spec.method.name
         if self.stock_type != "proportional" and self.spec.method.name != "default":
             whole = _of_whole_head(module, layer_type, shown)
             if whole is not None:
@@ -133,6 +141,7 @@ class Carried:
     def _rotation(self, stock: Tensor, length: int | None) -> Rotation:
         base = frequencies.carried(self.spec, stock, length)
         if self.spec.base_is_stock and not self.by_library:
+            # The library has the type, but not for this module.
             dim, method = 2 * len(stock), self.spec.method
             plain = plain_frequencies(method.rope_theta, dim)
             base = stock.double() / plain * method.frequencies(dim, length)
@@ -174,18 +183,11 @@ def _of_whole_head(module: Any, layer_type: str | None, shown: dict[str, Any]) -
     other types of the registry make fewer features of that share than its heads have.
     """
     share = shown.get("partial_rotary_factor")
-    if share is None or share >= 1:
+    if share is None or share >= 1 or not names(module.config, "proportional"):
         return None
     plain = {"rope_theta": shown["rope_theta"], "partial_rotary_factor": share}
-    kinds = ({"rope_type": "default"}, {"rope_type": "linear", "factor": 1.0})
-    counts = [
-        len(_frequencies(_twin(module, layer_type, plain | kind), layer_type)) for kind in kinds
-    ]
-    if counts[0] == counts[1]:
-        return None
-    return _frequencies(
-        _twin(module, layer_type, plain | {"rope_type": "proportional"}), layer_type
-    )
+    twin = _twin(module, layer_type, plain | {"rope_type": "proportional"})
+    return _frequencies(twin, layer_type)
 
 
 def _twin(module: Any, layer_type: str | None, shown: dict[str, Any]) -> Any:
@@ -227,7 +229,7 @@ def _off_meta(module: Any) -> Any:
     """The module, or one made alike on the CPU where it has no values yet."""
     if not any(buffer.is_meta for buffer in module._buffers.values()):
         return module
-    with torch.device("cpu"):
+    with torch.device("cpu"), stock_settings(module.config):
         return _family(module)(module.config)
 
 
@@ -379,10 +381,10 @@ def text_rotary(model: Any) -> Iterator[tuple[str, nn.Module]]:
     """The rotary modules of a model's text part, those of pictures and sounds aside."""
     config: Any = getattr(model, "config", None)
     text = type(config.get_text_config()) if hasattr(config, "get_text_config") else object
-    for name, module in model.named_modules():
-        own = getattr(module, "config", None)
-        if layer_types(module) and isinstance(own, text):
-            yield name, module
+    rotary = [(name, module) for name, module in model.named_modules() if layer_types(module)]
+    of_text = [each for each in rotary if isinstance(getattr(each[1], "config", None), text)]
+    # A model made of several parts without one text model: all of them.
+    yield from of_text or rotary
 
 
 def verify(model: nn.Module) -> None:

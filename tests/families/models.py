@@ -48,7 +48,9 @@ def _shrink(config: PreTrainedConfig) -> None:
     per_head = state.hidden_size // heads
     few = min(heads, 4)
     # A head size of each layer type cannot be read here, so it is explicit.
-    explicit = config.is_heterogeneous or getattr(config, "head_dim", None) is not None
+    explicit = (
+        getattr(config, "is_heterogeneous", False) or getattr(config, "head_dim", None) is not None
+    )
     if isinstance(getattr(config, "num_key_value_heads", None), int):
         state.num_key_value_heads = max(1, few * state.num_key_value_heads // heads)
     state.num_attention_heads = few

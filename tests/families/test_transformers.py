@@ -119,7 +119,13 @@ def check(folder, name, *, resonance):
     """Ours against the stock model: frequencies, attention factor, rotated features, logits."""
     settings = settings_of(folder, name)
     own = {**settings, "rope_type": name_of(settings["rope_type"], resonance=resonance)}
-    ours = model_of(asked(config_of(folder), own))
+    try:
+        ours = model_of(asked(config_of(folder), own))
+    except (KeyError, RuntimeError):
+        # Loud, where the library has the type and cannot run it either.
+        assert name in STOCK_TYPES
+        assert stock_model(folder, settings) is None
+        return None
     wanted = expected(folder, settings, rounded=resonance)
     pairs = zip(global_rotations(ours), global_rotations(wanted), strict=True)
     for (module, prefix, kind), (reference, _, _) in pairs:
@@ -180,6 +186,8 @@ def test_frequencies_that_change_with_the_length(family, name):
     if not runs(family) or shipped_of(config_of(family))["rope_type"] == "proportional":
         return
     length, settings = 16, settings_of(family, name) | {L: 16}
+    if stock_model(family, settings) is None:
+        return
     stock = model_of(asked(config_of(family), settings, length))
     ours = own_model(family, name, length, **{L: 16})
     same = {kind: module for module, _, kind in global_rotations(ours)}
@@ -215,6 +223,8 @@ def test_rotary_modules_compile_whole(family):
     if not runs(family):
         return
     for module, _, kind in global_rotations(own_model(family)):
+        if module._carried[kind].follows:
+            continue  # a length that frequencies follow is looked at, by transformers too
         keywords = {} if kind is None else {"layer_type": kind}
         compiled = torch.compile(
             functools.partial(module, **keywords), fullgraph=True, backend="aot_eager"
