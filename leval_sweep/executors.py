@@ -97,7 +97,7 @@ class RayExecutor:
         What Ray gave up on is a failed cell, not a failed sweep.
 
         Raises:
-            SweepError: no node of the cluster can ever hold one of the cells.
+            SweepError: no node of the cluster can ever hold one of the cells, or none is left.
         """
         try:
             import ray
@@ -134,6 +134,12 @@ class RayExecutor:
                         progress.start(cell)
                 ready, _ = ray.wait(list(pending), timeout=RAY_POLL_SECONDS)
                 progress.tick()
+                if not ready and not any(node["Alive"] for node in ray.nodes()):
+                    # what waits for a node then waits for ever
+                    raise SweepError(
+                        "no node of the Ray cluster is alive any more: its raylet was killed, or "
+                        "died; what is done is kept, and the same command resumes"
+                    )
                 for reference in ready:
                     cell = pending.pop(reference)
                     if cell.id not in progress.running:

@@ -17,8 +17,10 @@ from leval_sweep.cells import plan
 from leval_sweep.config import load_config
 from leval_sweep.errors import SweepError
 from leval_sweep.estimate import Pace
-from leval_sweep.executors import LocalExecutor, RayExecutor, ray_options
+from leval_sweep.executors import LocalExecutor, RayExecutor, _what_ray_lost, ray_options
 from leval_sweep.progress import Progress
+
+ray_exceptions = pytest.importorskip("ray.exceptions")
 
 pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
 
@@ -110,3 +112,40 @@ def test_resources_become_rays_options(tiny: Path) -> None:
         "memory": 1000.0,
         "resources": {"fast_disk": 1.0},
     }
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ray_exceptions.LocalRayletDiedError(), "the raylet) died: The task's local raylet died"),
+        (ray_exceptions.NodeDiedError("gone"), "the raylet) died: gone"),
+        (ray_exceptions.WorkerCrashedError(), "Ray lost its worker 4 times: The worker died"),
+        (ray_exceptions.RayError("else"), "Ray gave it up: else"),
+    ],
+)
+def test_what_ray_lost_is_called_what_it_is(error: Exception, said: str) -> None:
+    import ray
+
+    assert said in _what_ray_lost(ray, error)
+
+
+def test_a_cluster_without_a_living_node_ends_the_sweep(tiny: Path, tmp_path: Path) -> None:
+    """Ray itself would wait for ever."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cells = plan(load_config(str(tiny / "sweep.yaml")))
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.connect()
+    threading.Timer(3, made.head_node.kill_raylet).start()
+    show = Progress(cells, 0, Pace(cells), tmp_path, lambda line: None)
+    try:
+        outcomes = list(RayExecutor().run(cells, tmp_path, "ray", show))
+        said = [outcome.reason for outcome in outcomes]
+        assert len(said) == len(cells)
+    except SweepError as error:
+        said = [str(error)]
+    finally:
+        ray.shutdown()
+        made.shutdown()
+    assert all("raylet" in each for each in said), said
