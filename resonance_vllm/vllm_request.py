@@ -157,7 +157,8 @@ def shown_as_stock(config: Any, length: int) -> Iterator[None]:
     shown = {k: stock(v, k) for k, v in rope.items()} if by_layer_type(rope) else stock(rope)
     one = shown.get(GLOBAL_LAYERS, {}) if by_layer_type(rope) else shown
     base = one.get("rope_theta")
-    changes = {"rope_parameters": shown}
+    # Layers that keep a rotation of their own get a table of so many rows.
+    changes = {"rope_parameters": shown, "max_position_embeddings": max(positions, length)}
     # Some files read the base beside the dictionary.
     if isinstance(base, Carrier) and vars(config).get("rope_theta") == base:
         changes["rope_theta"] = base

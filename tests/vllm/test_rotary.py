@@ -309,3 +309,18 @@ def test_dual_chunk_attention_is_refused() -> None:
         rotary_embedding.get_rope(
             HEAD, ORIGINAL, True, rope, dual_chunk_attention_config={"chunk_size": 64}
         )
+
+
+def test_layers_with_a_rotation_of_their_own_have_a_row_for_every_position() -> None:
+    """vLLM makes their table as long as the config, which holds the trained length."""
+    from resonance_vllm.vllm_request import shown_as_stock
+
+    sliding = {"rope_type": "default", "rope_theta": 10000.0}
+    rope = {"sliding_attention": sliding, "full_attention": {"rope_type": "ntk_aware", **COMMON}}
+    config = SimpleNamespace(rope_parameters=rope, max_position_embeddings=ORIGINAL)
+    with shown_as_stock(config, SERVED):
+        assert config.max_position_embeddings == SERVED
+        assert config.rope_parameters["sliding_attention"] == sliding
+        assert config.rope_parameters["full_attention"]["rope_type"] == "default"
+    assert config.max_position_embeddings == ORIGINAL
+    assert config.rope_parameters is rope
