@@ -16,6 +16,6 @@ def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingE
     try:
         return json.loads(text)
     except RecursionError:
-        raise error(f"{where}: is not JSON: nested too deep") from None
+        raise error(f"{where}: not JSON (nested too deep)") from None
     except ValueError as wrong:
-        raise error(f"{where}: is not JSON: {wrong}") from None
+        raise error(f"{where}: not JSON ({wrong})") from None

@@ -23,7 +23,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
 
     Raises:
         RopeConfigError: there is no such folder, or transformers cannot read its config.json.
-        OSError: the hub did not give it.
+        OSError: the folder holds no config.json, or the hub did not give it.
     """
     folder = user_path(path, "model")
     if not folder.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
@@ -72,10 +72,10 @@ def _place_of(part: Any, config: Any) -> tuple[str, ...] | None:
 
 
 def _json_object(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise FileNotFoundError(f"model: {file.parent} holds no config.json")
     try:
         content = json.loads(file.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise RopeConfigError(f"model: {file.parent} holds no config.json") from None
     except (ValueError, RecursionError) as error:
         raise RopeConfigError(f"{file}: is not JSON: {str(error)[:200]}") from None
     if not isinstance(content, Mapping):

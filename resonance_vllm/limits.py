@@ -3,6 +3,9 @@
 No torch: lengths are asked before any model is there.
 """
 
+from leval_border.errors import not_allowed
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import LONGEST_FACTOR
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeSpec, is_own_type
 from resonance_vllm.positions import ModelPositions
 
@@ -49,10 +52,16 @@ def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
 
 
 def vllm_limit(model: ModelPositions) -> int:
-    """`max_model_len` that vLLM derives from a config with overrides, our plugin at work."""
+    """`max_model_len` that vLLM derives from a config with overrides, our plugin at work.
+
+    Raises:
+        RopeConfigError: the config has no length, or a factor that is none.
+    """
     if is_own_type(model.rope["rope_type"]):
         return length_limit(model)
     factor = model.rope.get("factor")
     if factor and vllm_multiplies(model, str(model.rope["rope_type"])):
-        return int(model.max_positions * factor)
+        if isinstance(factor, int | float) and 0 < factor <= LONGEST_FACTOR:
+            return int(model.max_positions * factor)
+        raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
     return model.max_positions

@@ -26,8 +26,9 @@ def _whole(value: object) -> object:
 
 
 Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=2**53)]
+LONGEST_FACTOR = 1e6
 # A longer extension is a slip of the hand, and no length that a machine could hold.
-Extension = Annotated[float, Field(ge=1, le=1e6)]
+Extension = Annotated[float, Field(ge=1, le=LONGEST_FACTOR)]
 Positive = Annotated[float, Field(gt=0)]
 TrainedLength = Annotated[Tokens, Field(examples=[4096], description="Trained length L in tokens.")]
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]

@@ -21,6 +21,8 @@ from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
+# Of two, no base is known: Bloom has no RoPE, and GPT-J's code keeps its own.
+NAMES = [name for name in NAMES if name not in ("bloom_7b", "gptj_6b")]
 by_family = pytest.mark.parametrize("name", NAMES)
 
 
