@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from leval_sweep.cell_files import why_not_done
@@ -50,13 +51,14 @@ def samples(folder: Path, cell_id: str) -> list[Any]:
 
 
 def running_cells(folder: Path) -> dict[int, int]:
-    """Process id of every running cell -> its parent, a Ray worker."""
+    """Process id of every running cell -> the Ray worker that started its keeper."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError, IndexError):
+        with contextlib.suppress(OSError, IndexError, psutil.NoSuchProcess):
             words = path.read_bytes().decode(errors="replace").split("\0")
             if "leval_sweep.cell_main" in words and any(str(folder) in w for w in words):
-                found[int(path.parent.name)] = int(words[words.index("--parent") + 1])
+                keeper = psutil.Process(int(words[words.index("--parent") + 1]))
+                found[int(path.parent.name)] = keeper.ppid()
     return found
 
 
