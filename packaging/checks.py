@@ -18,6 +18,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
 REAL = "vllm or ray or browser or latex"
+# Run by hand, one at a time: pytest -m alone
+ALONE = "alone"
 # marker of tests -> programs of the system without which they cannot run
 PROGRAMS = {"browser": ("chromium", "chromedriver"), "latex": ("pdflatex",)}
 
@@ -93,10 +95,10 @@ def main() -> None:
     run_side_by_side(STATIC)
     run("model", ("leval-harness", "model", "smollm2"))
     # One thread each: two test processes with two threads each wait for one another on two cores.
-    fast = ("pytest", "-q", "-n", "2", "--durations=15", "-m", f"not ({REAL})")
+    fast = ("pytest", "-q", "-n", "2", "--durations=15", "-m", f"not ({REAL} or {ALONE})")
     run("fast tests", fast, OMP_NUM_THREADS="1")
     absent = missing(installed)
-    wanted = " and ".join([f"({REAL})", *(f"not {marker}" for marker in absent)])
+    wanted = " and ".join([f"({REAL})", f"not {ALONE}", *(f"not {marker}" for marker in absent)])
     run("real engines", ("pytest", "-q", "--durations=15", "-m", wanted))
     for marker, reason in absent.items():
         print(f"\nThese tests ({marker}) cannot run here: {reason}")
