@@ -25,7 +25,7 @@ def _run(*args):
         ),
         (("finetune", "nowhere", "--warmup", "1"), "warmup: 1.0 is not allowed"),
         (("finetune", "nowhere", "--preset", "cpuu"), "did you mean 'cpu'"),
-        (("finetune", "nowhere", "--rope", "{"), "is not JSON"),
+        (("finetune", "nowhere", "--rope", "{"), "not JSON"),
     ],
 )
 def test_wrong_input_is_named(tmp_path, args, message):
