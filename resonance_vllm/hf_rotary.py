@@ -114,6 +114,7 @@ class Carried:
             whole = _of_whole_head(module, layer_type, shown)
             if whole is not None:
                 self.stock, self.stock_type, self.by_library = whole, "proportional", False
+        self._check_count(module, shown)
         self.layout = hf_layout.find(module, layer_type, len(self.stock))
         self.scale = self.layout.scale if self.by_library else self.spec.method.scale()
         self.current = self.rotation = self._rotation(self.stock, None)
@@ -152,6 +153,25 @@ class Carried:
         kind = kinds.get(self.layer_type) if isinstance(kinds, dict) else kinds
         if kind != self.stock_type:
             raise self._refusal(f"holds rope_type {kind!r} of its own")
+
+    def _check_count(self, module: Any, shown: dict[str, Any]) -> None:
+        """Refuse a type that makes more features than the family's code turns.
+
+        transformers' `proportional` fills a whole head; code that turns a part of a head fails on
+        that, or turns features of which the checkpoint knows nothing.
+        """
+        if self.stock_type != "proportional" or names(module.config, "proportional"):
+            return
+        plain = _frequencies(
+            _twin(module, self.layer_type, shown | {"rope_type": "default"}), self.layer_type
+        )
+        if len(plain) != len(self.stock):
+            raise RopeConfigError(
+                f"rope_type: {self.spec.rope_type!r} makes {len(self.stock)} features of a whole "
+                f"head, and {self.name} ({_family(module).__name__}) turns {len(plain)}: a part of "
+                "a head; allowed: proportional types on families whose whole head is turned, or "
+                "another method"
+            )
 
     def _check_frequencies(self) -> None:
         """Refuse a module that was built with scaled settings and turns by plain ones."""
