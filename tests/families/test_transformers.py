@@ -133,8 +133,8 @@ def check(folder, name, *, resonance):
         assert name in STOCK_TYPES
         assert stock_model(folder, settings) is None
         return None
-    except RopeConfigError as error:
-        assert "a part of a head" in str(error)
+    except RopeConfigError:
+        # The type makes other features than the family's code turns.
         assert counts(model_of(asked(config_of(folder), settings))) != counts(shipped_model(folder))
         return None
     wanted = expected(folder, settings, rounded=resonance)

@@ -73,6 +73,18 @@ def test_what_the_target_would_not_read_is_refused(tmp_path, model_type, keys, w
     assert not (tmp_path / "out").exists()
 
 
+def test_neighbours_are_seen_in_a_function_that_was_given_float32():
+    from transformers.models.glm4 import modeling_glm4
+
+    from resonance_vllm.export_check import turns_neighbours
+    from resonance_vllm.hf_float32 import _MARK, _rotation
+
+    own = modeling_glm4.apply_rotary_pos_emb
+    plain = own.__wrapped__ if hasattr(own, _MARK) else own
+    assert turns_neighbours(plain)
+    assert turns_neighbours(_rotation(plain))
+
+
 def test_a_softmax_scale_that_follows_the_type_is_not_lost(tmp_path):
     """DeepSeek scales its softmax by `mscale` of yarn, which longrope has not."""
     from resonance_vllm.export_check import compare
