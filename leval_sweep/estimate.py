@@ -16,7 +16,8 @@ from leval_sweep import own_tasks
 from leval_sweep.cell_files import why_not_done
 from leval_sweep.cells import PlannedCell
 from leval_tasks.data import SAMPLE
-from leval_tasks.metadata import ClosedSettings, PerplexitySettings, read_metadata
+from leval_tasks.metadata import ClosedSettings, PerplexitySettings, ReachSettings, read_metadata
+from leval_tasks.reach.targets import default_lengths
 
 Sizes = tuple[tuple[int, int], ...]
 """Characters and questions of every document of a file."""
@@ -83,6 +84,9 @@ def estimate(record: CellRecord) -> TokenCounts:
             asked_for = read_metadata(PerplexitySettings, metadata)
             prompt += perplexity_tokens(sizes, asked_for, context)
             continue
+        if task and task.family == "reach":
+            prompt += reach_tokens(read_metadata(ReachSettings, metadata), record.context_length)
+            continue
         if sizes is None:
             return TokenCounts(None, None)
         sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
@@ -106,6 +110,14 @@ def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context
     longest = settings.max_tokens or max(lengths)
     over = sum(max(0.0, min(length, longest) - context) for length in lengths)
     return (over / settings.stride + len(lengths)) * context
+
+
+def reach_tokens(settings: ReachSettings, context: int | None) -> float:
+    """Tokens of the windows of a reach task; lengths not known before the model are guessed."""
+    lengths = settings.context_length or (context or DEFAULT_CONTEXT,)
+    if len(lengths) == 1:
+        lengths = default_lengths(max(lengths[0] // 2, 1), lengths[0])
+    return float(sum(lengths) * settings.num_docs * settings.num_targets)
 
 
 def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:

@@ -21,15 +21,22 @@ from leval_sweep.file_hashes import cached_sha256
 from leval_sweep.lengths import lm_eval_index
 from leval_sweep.task_files import task_hash
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.metadata import ClosedSettings, PerplexitySettings, TaskSettings, read_metadata
+from leval_tasks.metadata import (
+    ClosedSettings,
+    PerplexitySettings,
+    ReachSettings,
+    TaskSettings,
+    read_metadata,
+)
 
 # Stands for the language reference that every Python brings along; it is no file of a folder.
 PYTHON_FILE = "pydocs.jsonl"
 ROOT = Path(str(files("leval_tasks")))
-FAMILIES = ("closed", "perplexity", "posgen")
+FAMILIES = ("closed", "perplexity", "reach", "posgen")
 SETTINGS: dict[str, type[TaskSettings]] = {
     "closed": ClosedSettings,
     "perplexity": PerplexitySettings,
+    "reach": ReachSettings,
 }
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
 

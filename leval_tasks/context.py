@@ -184,6 +184,15 @@ def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
     return vllm_limit(seen) if "hf_overrides" in settings else length_limit(seen)
 
 
+def claimed_length(settings: Mapping[str, Any]) -> int | None:
+    """The length that the checkpoint's own config claims, without the run's RoPE settings."""
+    for each in _names(settings):
+        model = _positions(*each)
+        if model is not None and model.max_position_embeddings is not None:
+            return length_limit(model)
+    return None
+
+
 def _names(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What may name the files of a run's model, and their revision."""
     for key in ("pretrained", "tokenizer", "model"):

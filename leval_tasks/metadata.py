@@ -179,17 +179,58 @@ class PerplexitySettings(TaskSettings):
     @field_validator("context_length", mode="before")
     @classmethod
     def _curve(cls, value: object) -> object:
-        """One length or several, as a tuple."""
-        if value is None or value == "":
-            return None
-        lengths = list(value) if isinstance(value, list | tuple) else [_number(value)]
-        whole = [each for each in lengths if type(each) is int and each > 0]
-        if not lengths or whole != lengths or whole != sorted(set(whole)):
-            raise ValueError(
-                f"{shown(value)} is not allowed; allowed: a positive whole number, or a list of "
-                "them, each larger than the one before"
-            )
-        return tuple(whole)
+        return _lengths(value)
+
+
+class ReachSettings(TaskSettings):
+    """Settings of a reach task as they are asked for.
+
+    Attributes:
+        data_dir: folder of the texts.
+        context_length: tokens in all that the model sees, BOS and target included: a list, or the
+            longest of the default lengths, which are shares of the trained length.
+        target_tokens: tokens scored at the end of each window, the same at every length.
+        num_targets: targets a text at most, where it is long enough for more than one.
+        num_docs: texts drawn.
+        seed: seed of the draw.
+        min_tokens: shortest text that counts; never less than the longest context needs.
+        max_tokens: texts are cut to this many tokens.
+        bos: whether windows begin with BOS; None where the tokenizer decides.
+        key_tokens: samples file of another model's run of the same task, whose key tokens count
+            in place of the model's own.
+    """
+
+    group = "reach"
+
+    data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
+    context_length: tuple[int, ...] | None = None
+    target_tokens: Count = 512
+    num_targets: Count = 1
+    num_docs: Count = 16
+    seed: Natural = 0
+    min_tokens: OptionalCount = None
+    max_tokens: OptionalCount = None
+    bos: bool | None = None
+    key_tokens: str | None = None
+
+    @field_validator("context_length", mode="before")
+    @classmethod
+    def _curve(cls, value: object) -> object:
+        return _lengths(value)
+
+
+def _lengths(value: object) -> object:
+    """One length or several, as a tuple."""
+    if value is None or value == "":
+        return None
+    lengths = list(value) if isinstance(value, list | tuple) else [_number(value)]
+    whole = [each for each in lengths if type(each) is int and each > 0]
+    if not lengths or whole != lengths or whole != sorted(set(whole)):
+        raise ValueError(
+            f"{shown(value)} is not allowed; allowed: a positive whole number, or a list of "
+            "them, each larger than the one before"
+        )
+    return tuple(whole)
 
 
 class PosGenSettings(TaskSettings):
@@ -237,7 +278,7 @@ class PosGenSettings(TaskSettings):
 
 
 Family = TypeVar("Family", bound=TaskSettings)
-FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, PosGenSettings)
+FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, ReachSettings, PosGenSettings)
 
 
 def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:

@@ -44,12 +44,7 @@ def plan_reading(asked: PerplexitySettings, reach: Reach, *, has_bos: bool) -> R
         ContextLengthError: No context length is to be had, or it is above the limit.
     """
     lengths = asked.context_length or (reach.known - reach.after_window,)
-    if asked.bos and not has_bos:
-        raise SettingError(
-            "bos: true is not allowed, the tokenizer has no BOS token; leave bos out: the first "
-            "token of each document is then context only and not scored"
-        )
-    bos = has_bos if asked.bos is None else asked.bos
+    bos = begins_with_bos(asked.bos, has_bos)
     for length in lengths:
         check_settings(length, asked.stride, asked.mode, bos)
     full = lengths[-1] - int(bos)
@@ -60,3 +55,17 @@ def plan_reading(asked: PerplexitySettings, reach: Reach, *, has_bos: bool) -> R
     completed = {"context_length": lengths, "min_tokens": max(asked.min_tokens or full, full)}
     given = {**asked.model_dump(include=set(asked.decides_numbers())), **completed, "bos": bos}
     return ReadingPlan(context_lengths=given.pop("context_length"), **given)
+
+
+def begins_with_bos(asked: bool | None, has_bos: bool) -> bool:
+    """Whether windows begin with BOS; None asks the tokenizer.
+
+    Raises:
+        SettingError: it is asked for and there is none.
+    """
+    if asked and not has_bos:
+        raise SettingError(
+            "bos: true is not allowed, the tokenizer has no BOS token; leave bos out: the first "
+            "token of each document is then context only and not scored"
+        )
+    return has_bos if asked is None else asked

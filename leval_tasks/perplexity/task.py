@@ -15,7 +15,7 @@ from lm_eval.config.task import TaskConfig
 
 from leval_tasks.context import find_reach
 from leval_tasks.lm_task import PlainTask
-from leval_tasks.metadata import PerplexitySettings, read_metadata
+from leval_tasks.metadata import PerplexitySettings, TaskSettings, read_metadata
 from leval_tasks.metric_names import compose
 from leval_tasks.perplexity import metrics
 from leval_tasks.perplexity.documents import TokenizedText, draw, read_corpus
@@ -44,6 +44,8 @@ class PerplexityTask(PlainTask):
     VERSION = 1
     OUTPUT_TYPE = REQUEST
 
+    settings: type[TaskSettings] = PerplexitySettings
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; documents and tokenizer are read when requests are built."""
         self._metadata = dict(config.get("metadata") or {})
@@ -51,7 +53,7 @@ class PerplexityTask(PlainTask):
             task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
         )
         self._configure(lm_config)
-        self._asked = read_metadata(PerplexitySettings, self._metadata)
+        self._asked: Any = read_metadata(self.settings, self._metadata)
 
     def test_docs(self) -> list[dict[str, Any]]:
         """What is logged of each document: its name and size, never its text."""
@@ -74,11 +76,14 @@ class PerplexityTask(PlainTask):
     def _documents(self) -> dict[str, TokenizedText]:
         return self._reading[1]
 
+    def _plan(self, *, has_bos: bool) -> ReadingPlan:
+        return plan_reading(self._asked, find_reach(self._metadata), has_bos=has_bos)
+
     @cached_property
     def _reading(self) -> tuple[ReadingPlan, dict[str, TokenizedText]]:
         reader, corpus = find_reader(self._metadata), str(self._metadata["corpus"])
         bos = reader.tokenizer.bos_token_id
-        plan = plan_reading(self._asked, find_reach(self._metadata), has_bos=bos is not None)
+        plan = self._plan(has_bos=bos is not None)
         self._bos = [bos] * plan.bos
         if not plan.bos:
             logger.warning(
@@ -155,11 +160,7 @@ class PerplexityTask(PlainTask):
             values |= bands
         if failed:
             values = {name: [0.0, 0] for name in values}
-        out: dict[str, Any] = {}
-        for name, pair in values.items():
-            out[name] = pair
-            out[f"{name}_stderr"] = pair  # aggregated after it, into lm-eval's own field
-        return out | {"failed": int(failed)}
+        return with_stderr(values) | {"failed": int(failed)}
 
     def _pairs(
         self, doc: Mapping[str, Any], scored: Sequence[tuple[Window, float]]
@@ -192,3 +193,8 @@ class PerplexityTask(PlainTask):
     def higher_is_better(self) -> dict[str, bool]:
         """Lower is better throughout."""
         return dict.fromkeys((*self.metric_names(), "failed"), False)
+
+
+def with_stderr(values: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Each metric once more, aggregated after it into lm-eval's own field of standard errors."""
+    return {each: pair for name, pair in values.items() for each in (name, f"{name}_stderr")}

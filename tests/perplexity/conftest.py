@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,3 +75,46 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in rows]
     (folder / "govreport.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
+
+
+def evaluate_task(
+    model: str, path: Path, metadata: dict[str, Any], task: str = "ppl_govreport", **args: Any
+) -> Any:
+    import lm_eval
+    import lm_eval.models
+    from lm_eval.tasks import TaskManager
+
+    import leval_backends
+    import leval_tasks
+
+    leval_backends.register()
+    if model == "vllm":
+        settings = {
+            "max_model_len": 256,
+            "enforce_eager": True,
+            "max_num_seqs": 4,
+            "kv_cache_memory_bytes": 2**28,
+            "gpu_memory_utilization": 0.1,
+        }
+    else:
+        settings = {"device": "cpu"}
+    settings |= {"pretrained": str(path), "dtype": "float32"} | args
+    # indexing all of lm-eval's tasks takes seconds; that ours are found there is a test of its own
+    tasks = TaskManager(
+        include_path=[str(each) for each in Path(leval_tasks.__file__).parent.glob("*/tasks")],
+        include_defaults=False,
+        metadata=settings | metadata,
+    )
+    return lm_eval.simple_evaluate(
+        model=model,
+        model_args=settings,
+        tasks=[task],
+        task_manager=tasks,
+        batch_size=1,
+        bootstrap_iters=0,
+    )
+
+
+@pytest.fixture(scope="session")
+def evaluate() -> Callable[..., Any]:
+    return evaluate_task

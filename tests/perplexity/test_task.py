@@ -11,42 +11,6 @@ import pytest
 pytestmark = pytest.mark.hf
 
 
-def evaluate(model: str, path: Path, metadata: dict[str, Any], task="ppl_govreport", **args: Any):
-    import lm_eval
-    import lm_eval.models
-    from lm_eval.tasks import TaskManager
-
-    import leval_backends
-    import leval_tasks.perplexity
-
-    leval_backends.register()
-    if model == "vllm":
-        settings = {
-            "max_model_len": 256,
-            "enforce_eager": True,
-            "max_num_seqs": 4,
-            "kv_cache_memory_bytes": 2**28,
-            "gpu_memory_utilization": 0.1,
-        }
-    else:
-        settings = {"device": "cpu"}
-    settings |= {"pretrained": str(path), "dtype": "float32"} | args
-    # indexing all of lm-eval's tasks takes seconds; that ours are found there is a test of its own
-    tasks = TaskManager(
-        include_path=str(Path(leval_tasks.perplexity.__file__).parent / "tasks"),
-        include_defaults=False,
-        metadata=settings | metadata,
-    )
-    return lm_eval.simple_evaluate(
-        model=model,
-        model_args=settings,
-        tasks=[task],
-        task_manager=tasks,
-        batch_size=1,
-        bootstrap_iters=0,
-    )
-
-
 def per_document(results: dict[str, Any], metric: str, task="ppl_govreport") -> list[list[float]]:
     return [sample[metric] for sample in results["samples"][task]]
 
@@ -80,7 +44,7 @@ SLIDING = {"context_length": [48, 96], "stride": 16, "mode": "sliding"}
 
 
 @pytest.fixture(scope="module")
-def sliding_long(tiny: Path, data_dir: Path) -> dict[str, Any]:
+def sliding_long(tiny: Path, data_dir: Path, evaluate) -> dict[str, Any]:
     return evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir)})
 
 
@@ -98,7 +62,7 @@ def test_sliding_agrees_with_a_plain_loop(tiny, texts, sliding_long):
 
 
 @pytest.mark.parametrize("mode", ["sliding", "truncate", "last", "disjoint"])
-def test_hf_and_hf_long_score_the_same_windows_alike(tiny, data_dir, mode):
+def test_hf_and_hf_long_score_the_same_windows_alike(tiny, data_dir, mode, evaluate):
     metadata = SLIDING | {"mode": mode, "data_dir": str(data_dir)}
     stock = evaluate("hf", tiny, metadata, softmax_dtype="float32")
     own = evaluate("hf-long", tiny, metadata)
@@ -112,7 +76,7 @@ def test_hf_and_hf_long_score_the_same_windows_alike(tiny, data_dir, mode):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_vllm_scores_the_same_windows_alike(tiny, data_dir):
+def test_vllm_scores_the_same_windows_alike(tiny, data_dir, evaluate):
     metadata = SLIDING | {"data_dir": str(data_dir)}
     own = evaluate("hf-long", tiny, metadata)
     served = evaluate("vllm", tiny, metadata)
@@ -125,7 +89,7 @@ def test_vllm_scores_the_same_windows_alike(tiny, data_dir):
             assert x[0] / x[1] == pytest.approx(y[0] / y[1], abs=1e-4)
 
 
-def test_truncate_gives_the_bands_between_its_lengths(tiny, data_dir):
+def test_truncate_gives_the_bands_between_its_lengths(tiny, data_dir, evaluate):
     metadata = {"context_length": [48, 96], "mode": "truncate", "data_dir": str(data_dir)}
     results = evaluate("hf-long", tiny, metadata)
     values = results["results"]["ppl_govreport"]
@@ -137,7 +101,7 @@ def test_truncate_gives_the_bands_between_its_lengths(tiny, data_dir):
     assert values["nll@0-48,none"] == pytest.approx(math.log(values["token_perplexity@48,none"]))
 
 
-def test_one_document_gives_no_interval(tiny, data_dir):
+def test_one_document_gives_no_interval(tiny, data_dir, evaluate):
     results = evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir), "num_docs": 2})
     assert results["results"]["ppl_govreport"]["token_perplexity@48_stderr,none"] == "N/A"
 
@@ -155,7 +119,7 @@ def test_what_is_logged_is_small_and_says_what_was_read(sliding_long, texts):
     assert doc["document_id"] == doc["cluster"] == "govreport-0"
 
 
-def test_the_softmax_of_stock_hf_is_marked_unless_float32(tiny, data_dir, caplog):
+def test_the_softmax_of_stock_hf_is_marked_unless_float32(tiny, data_dir, caplog, evaluate):
     metadata = SLIDING | {"data_dir": str(data_dir), "num_docs": 1}
     with caplog.at_level(logging.WARNING):
         results = evaluate("hf", tiny, metadata, dtype="bfloat16")
@@ -165,7 +129,9 @@ def test_the_softmax_of_stock_hf_is_marked_unless_float32(tiny, data_dir, caplog
     assert results["configs"]["ppl_govreport"]["metadata"]["softmax"] == "float32"
 
 
-def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(tiny, data_dir):
+def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(
+    tiny, data_dir, evaluate
+):
     metadata = {"context_length": 257, "data_dir": str(data_dir)}
     with pytest.raises(ValueError, match=r"257 is above the 256.*max_length=257.*yarn"):
         evaluate("hf-long", tiny, metadata)
@@ -173,7 +139,7 @@ def test_a_window_beyond_the_model_is_refused_with_the_method_that_allows_it(tin
     assert evaluate("hf-long", tiny, metadata, max_length=300)["results"]
 
 
-def test_windows_that_lm_evals_hf_would_mix_up_are_refused(tiny, tmp_path):
+def test_windows_that_lm_evals_hf_would_mix_up_are_refused(tiny, tmp_path, evaluate):
     text = " and" * 200  # every window looks like the first, which scores more of it
     (tmp_path / "pg19.jsonl").write_text(json.dumps({"text": text}) + "\n")
     metadata = {"context_length": 48, "stride": 12, "data_dir": str(tmp_path)}
@@ -187,14 +153,14 @@ def test_windows_that_lm_evals_hf_would_mix_up_are_refused(tiny, tmp_path):
     assert nll / count == pytest.approx(want / count, abs=1e-4)
 
 
-def test_settings_under_perplexity_win(tiny, data_dir):
+def test_settings_under_perplexity_win(tiny, data_dir, evaluate):
     metadata = {"context_length": 9999, "data_dir": "nowhere"}
     metadata["perplexity"] = SLIDING | {"data_dir": str(data_dir), "num_docs": 1}
     results = evaluate("hf-long", tiny, metadata)
     assert "token_perplexity@96,none" in results["results"]["ppl_govreport"]
 
 
-def test_without_bos_the_first_token_is_context_only(build, tmp_path, data_dir, caplog):
+def test_without_bos_the_first_token_is_context_only(build, tmp_path, data_dir, caplog, evaluate):
     path = build(tmp_path / "nobos", bos=False)
     metadata = {"context_length": 48, "mode": "truncate", "data_dir": str(data_dir)}
     with caplog.at_level(logging.WARNING):
@@ -205,13 +171,13 @@ def test_without_bos_the_first_token_is_context_only(build, tmp_path, data_dir, 
         evaluate("hf-long", path, metadata | {"bos": True})
 
 
-def test_a_tokenizer_of_another_model_is_refused(build, tmp_path, data_dir):
+def test_a_tokenizer_of_another_model_is_refused(build, tmp_path, data_dir, evaluate):
     path = build(tmp_path / "small", vocabulary=100)
     with pytest.raises(ValueError, match=r"does not match the model: token id \d+ is outside"):
         evaluate("hf-long", path, SLIDING | {"data_dir": str(data_dir)})
 
 
-def test_pydocs_needs_no_data(tiny):
+def test_pydocs_needs_no_data(tiny, evaluate):
     metadata = {"context_length": [32, 64], "num_docs": 3}
     results = evaluate("hf-long", tiny, metadata, task="ppl_pydocs")
     pairs = per_document(results, "token_perplexity@64", "ppl_pydocs")
@@ -228,7 +194,7 @@ def test_tasks_are_where_lm_eval_looks(task):
 
 
 @pytest.mark.slow
-def test_the_small_real_model_agrees_with_a_plain_loop(smollm2, tmp_path):
+def test_the_small_real_model_agrees_with_a_plain_loop(smollm2, tmp_path, evaluate):
     from pydoc_data.topics import topics
 
     text = topics["assert"]

@@ -1,0 +1,1 @@
+"""How far a model reads: fixed targets under contexts of growing length."""
