@@ -131,6 +131,18 @@ def redacted(content: Any) -> Any:
     return text
 
 
+def in_text(text: str) -> Secrets:
+    """The credentials of an argument: JSON, `a=1,token=2`, or an address."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = text
+    if not isinstance(parsed, str):
+        return split(parsed)[1]
+    pairs = [(name, value) for name, value in _PAIR.findall(text) if is_credential(name)]
+    return [([name], value) for name, value in pairs] + split(text)[1]
+
+
 def values(secrets: Secrets, environment: Mapping[str, str] | None = None) -> list[str]:
     """Every text that must not be seen: of secrets, and of an environment (default: this one)."""
     given = os.environ if environment is None else environment

@@ -4,12 +4,14 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
 
 from leval_border.errors import SettingError, not_allowed, one_of
+from leval_harness.errors import exit_code_for
+from leval_harness.lm_eval_output import cleaned, cleaned_files, credentials
 from resonance_vllm.core.spec import parsed_value
 
 _ROPE_HELP = """\
@@ -35,7 +37,16 @@ Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
     """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow."""
-    rest = with_rope(list(arguments))
+    hidden = credentials(arguments)
+    with cleaned(hidden):
+        try:
+            _run(list(arguments), hidden)
+        except BaseException as error:  # noqa: BLE001 - its message is cleaned as well
+            sys.exit(exit_code_for(error))
+
+
+def _run(arguments: list[str], hidden: Sequence[str]) -> None:
+    rest = with_rope(arguments)
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
     _register()
@@ -43,7 +54,8 @@ def command(arguments: tuple[str, ...]) -> None:
 
     before, sys.argv = sys.argv, ["lm-eval", *rest]
     try:
-        cli_evaluate()
+        with cleaned_files(hidden):
+            cli_evaluate()
     finally:
         sys.argv = before
 

@@ -9,6 +9,7 @@ import sys
 
 import click
 import pytest
+from every_command import leaves
 
 from leval_border.errors import SettingError, UserError
 from leval_harness.main import COMMANDS, GROUPS, cli, main
@@ -18,17 +19,7 @@ OWN_PARSER = ("lm-eval",)
 """Their arguments are another program's, which tells what is wrong with them."""
 
 
-def _leaves(command, path=()):
-    """Path and click command of everything that can be run."""
-    if not isinstance(command, click.Group):
-        yield path, command
-        return
-    with click.Context(command) as context:
-        for name in command.list_commands(context):
-            yield from _leaves(command.get_command(context, name), (*path, name))
-
-
-LEAVES = dict(_leaves(cli))
+LEAVES = dict(leaves(cli))
 OURS = {path: command for path, command in LEAVES.items() if path != OWN_PARSER}
 by_path = pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 by_our_path = pytest.mark.parametrize("path", OURS, ids=" ".join)

@@ -1,6 +1,7 @@
 """`leval-harness lm-eval`: lm-eval's own command line, with our things in it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,37 @@ def test_help_is_lm_evals_with_ours_on_top() -> None:
     assert result.returncode == 0, result.stderr
     assert "--rope TYPE:key=value" in result.stdout
     assert "--num_fewshot" in result.stdout
+
+
+MARK = "s3cr3t-mark"
+
+
+@pytest.mark.hf
+@pytest.mark.slow
+def test_what_lm_eval_prints_and_saves_is_without_credentials(
+    tmp_path: Path, save_llama: Any
+) -> None:
+    model = save_llama(tmp_path / "model", vocab_size=1500, max_position_embeddings=512)
+    for file in (Path(__file__).parents[1] / "golden" / "tokenizer").iterdir():
+        shutil.copy(file, model)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"limit: 1\nmodel_args: {{token: {MARK}-1}}\n")
+    settings = {"data_dir": "sample", "context_length": 512, "auth_token": f"{MARK}-2"}
+    result = run(
+        *("lm-eval", "run", "--config", str(config), "--tasks", "leval_gsm"),
+        *("--model_args", f"pretrained={model},token={MARK}-3,trust_remote_code=False"),
+        *("--metadata", json.dumps(settings), "--gen_kwargs", "max_gen_toks=2"),
+        *("--show_config", "--log_samples", "--output_path", str(tmp_path / "out")),
+    )
+    assert result.returncode == 0, result.stderr
+    assert MARK not in result.stdout + result.stderr
+    assert "***" in result.stderr
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) == 2
+    assert [path for path in files if MARK in path.read_text()] == []
+
+
+def test_what_lm_eval_prints_does_not_steer_the_terminal() -> None:
+    result = run("lm-eval", "run", f"a\x1b[31mb\x07{MARK}", f"--model_args=token={MARK}")
+    assert result.returncode == 2
+    assert r"unrecognized arguments: a\x1b[31mb\x07***" in result.stderr
