@@ -184,13 +184,25 @@ def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
     return vllm_limit(seen) if "hf_overrides" in settings else length_limit(seen)
 
 
-def claimed_length(settings: Mapping[str, Any]) -> int | None:
-    """The length that the checkpoint's own config claims, without the run's RoPE settings."""
+def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """The lengths that the checkpoint's own config claims: as shipped, and under the run's method.
+
+    What the run asks for beyond them is no claim.
+    """
     for each in _names(settings):
         model = _positions(*each)
-        if model is not None and model.max_position_embeddings is not None:
-            return length_limit(model)
-    return None
+        if model is None or model.max_position_embeddings is None:
+            continue
+        shipped = length_limit(model)
+        overrides = _mapping(settings.get("hf_overrides"))
+        rope = _mapping(settings.get("rope_parameters") or overrides.get("rope_parameters"))
+        if not rope:
+            return shipped, shipped
+        try:
+            return shipped, length_limit(model, model.complete({**rope, "replace": True}))
+        except RopeConfigError:
+            return shipped, None
+    return None, None
 
 
 def _names(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

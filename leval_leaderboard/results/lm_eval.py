@@ -54,6 +54,8 @@ class TaskMetadata(Outside):
     partial: Flag = None
     chance: Number = None
     skipped_documents: Number = None
+    shipped_length: Number = None
+    claimed_length: Number = None
     settings: Annotated[dict[str, Any] | None, LENIENT] = None
     prompt: Annotated[dict[str, Any] | None, LENIENT] = None
 

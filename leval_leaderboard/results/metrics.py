@@ -12,10 +12,11 @@ import numpy as np
 from leval_leaderboard.results.samples import Ratios
 from leval_tasks.metric_names import SIGN
 
-NATS = re.compile(r"perplexity|bits_per_|(^|_)ppl$|^(nll|loss)$")
+LOSSES = r"perplexity|bits_per_|(^|_)ppl$|^(nll|loss|key_loss)$"
+NATS = re.compile(rf"{LOSSES}|^gain$")
 """Metrics of sums of negative log-likelihoods over counts."""
 
-LOWER = re.compile(rf"{NATS.pattern}|^(brier_score|ter|wer|cer|likelihood_diff|ece)$")
+LOWER = re.compile(rf"{LOSSES}|^(brier_score|ter|wer|cer|likelihood_diff|ece)$")
 HIGHER = re.compile(
     r"^(acc|acc_norm|acc_bytes|acc_mutual_info|acc_all|exact_match|em|exact|f1|mcc|mc1|mc2|bleu|chrf"
     r"|rouge[12L]|contains|score|pass@\d+|\d+)$|_acc$|accuracy"

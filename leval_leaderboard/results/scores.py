@@ -14,7 +14,7 @@ FAMILY_OF = {
     file.stem: file.parent.parent.name
     for file in Path(leval_tasks.__file__).parent.glob("*/tasks/*.yaml")
 }
-"""Each of our tasks and groups, and its family: `closed`, `perplexity` or `posgen`."""
+"""Each of our tasks and groups, and its family: `closed`, `perplexity`, `reach` or `posgen`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,8 @@ class Score:
     sample, source, data, python: whether the bundled sample was read, where documents came from,
         a fingerprint of their files, and the version of Python whose documentation they are.
     softmax: precision of a perplexity's softmax.
+    shipped_length, claimed_length: tokens that the checkpoint's config claims as shipped, and under
+        the run's method.
     """
 
     run: int
@@ -72,6 +74,8 @@ class Score:
     data: str = ""
     python: str = ""
     softmax: str = ""
+    shipped_length: int | None = None
+    claimed_length: int | None = None
 
     @property
     def family(self) -> str:
@@ -100,7 +104,9 @@ class Score:
         return self.status == "done" and self.value is not None
 
 
-NOT_IN_RECORDS = {"settings", "from_samples", "group", "members", "share"}
+NOT_IN_RECORDS = {
+    "settings", "from_samples", "group", "members", "share", "shipped_length", "claimed_length",
+}  # fmt: skip
 
 
 def score_record(score: Score, run: Run) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _score(
         share=share,
         from_samples=fits,
         n=ratios.questions.size if fits and ratios is not None else base.n,
-        primary=family is None or metric == main or ("perplexity" in metric and at_one_length),
+        primary=family is None or metric == main or (at_one_length and _is_curve(metric)),
         higher_is_better=direction(
             metric, better.get(metric) if isinstance(better, dict) else better
         ),
@@ -159,6 +159,11 @@ def _score(
         value=None if problem else number,
         stderr=None if problem else finite(each.stderr),
     )
+
+
+def _is_curve(metric: str) -> bool:
+    """Whether each length of a metric is a main number."""
+    return "perplexity" in metric or metric.startswith("loss@")
 
 
 def _mean_of_parts(task: str, metric: str, chosen: str, samples: Samples | None) -> float | None:
@@ -203,7 +208,13 @@ def _common(run: Run, index: int, task: str, file: ResultsFile, samples: Samples
         data=data.fingerprint(),
         python=(data.python_version or "")[:30],
         softmax=(stated.softmax or "")[:30],
+        shipped_length=_length(stated.shipped_length),
+        claimed_length=_length(stated.claimed_length),
     )
+
+
+def _length(stated: float | None) -> int | None:
+    return int(stated) if stated and stated > 0 else None
 
 
 def _settings(

@@ -10,6 +10,7 @@ from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_tables
+from leval_leaderboard.tables.reach import LOSS, reach_lines, reach_table
 from leval_leaderboard.tables.scores import score_table
 
 
@@ -30,11 +31,12 @@ def build_tables(
     for name in costs:
         one_of("columns", name, COSTS)
     shown = [entry for entry in analysis.entries if entry.score.primary]
-    scores = [entry for entry in shown if not entry.is_perplexity]
+    scores = [entry for entry in shown if entry.family not in ("perplexity", "reach")]
     tasks = {entry.task for entry in scores} - {""}
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
-    tables = []
+    answer = reach_table(reach_lines(analysis))
+    tables = [answer] if answer else []
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)
@@ -42,6 +44,7 @@ def build_tables(
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores, posgen, costs, analysis))
     tables += _other_tables(scores, sorted(tasks - {*closed, *posgen}), costs, analysis)
+    tables += _reach_tables([entry for entry in shown if entry.family == "reach"], analysis)
     tables += _perplexity_tables([entry for entry in shown if entry.is_perplexity], analysis)
     models = [entry.run.model for entry in analysis.entries]
     tables += published_tables(models, [entry.task for entry in analysis.entries], published)
@@ -73,6 +76,16 @@ def _length_tables(scores: Sequence[Entry], tasks: Sequence[str]) -> list[Table]
         if len({entry.score.context_length for entry in part} - {None}) > 1:
             tables.append(_by_length(f"{task_label(task)} by context length, %", part))
     return tables
+
+
+def _reach_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
+    """One table a task: the loss on its fixed targets, by what the model sees of the text."""
+    losses = [entry for entry in entries if entry.score.family == LOSS]
+    return [
+        _by_length(f"{task_label(task)}: nats a token, the same tokens after more context", part,
+                   table_notes(part, analysis))
+        for task, part in grouped(losses, lambda entry: entry.task).items()
+    ]  # fmt: skip
 
 
 def _perplexity_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:

@@ -52,7 +52,12 @@ class Entry:
     @property
     def is_perplexity(self) -> bool:
         """Whether it is one of our tasks', which have tables of their own."""
-        return FAMILY_OF.get(self.task) == "perplexity"
+        return self.family == "perplexity"
+
+    @property
+    def family(self) -> str | None:
+        """The family of the task, where it is one of ours."""
+        return FAMILY_OF.get(self.task)
 
     def record(self) -> dict[str, Any]:
         """Everything known of it, flat; `diff_low` and `diff_high` end the difference."""

@@ -121,6 +121,8 @@ def headings(entries: Sequence[Entry]) -> Heading:
         score, label = entry.score, task_label(entry.task)
         if entry.is_perplexity and score.at is not None:
             return f"{label} {score.family.split('_')[0]} ppl@{length_label(score.at)}"
+        if entry.family == "reach" and score.at is not None:
+            return f"{label} {score.family}@{length_label(score.at)}"
         if score.task in FAMILY_OF or not score.metric or length_of(score.metric) is not None:
             return label
         metrics = {metric for metric, _ in measured[entry.task]}

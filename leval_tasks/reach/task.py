@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leval_tasks.context import claimed_length, find_reach
+from leval_tasks.context import claimed_lengths, find_reach
 from leval_tasks.metadata import ReachSettings
 from leval_tasks.metric_names import compose
 from leval_tasks.perplexity.pydocs import PYDOCS
@@ -36,12 +36,12 @@ class ReachTask(PerplexityTask):
         return plan
 
     def _plan(self, *, has_bos: bool) -> ReachPlan:
-        claimed = claimed_length(self._metadata)
-        self._config.metadata["claimed_length"] = claimed
+        shipped, claimed = claimed_lengths(self._metadata)
+        self._config.metadata.update(shipped_length=shipped, claimed_length=claimed)
         return plan_reach(
             self._asked,
             find_reach(self._metadata),
-            claimed,
+            shipped,
             has_bos=has_bos,
             endless=self._metadata["corpus"] == PYDOCS,
         )

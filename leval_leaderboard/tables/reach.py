@@ -1,0 +1,237 @@
+"""How far does it really read? One line a model and method, and the numbers that it rests on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leval_leaderboard.results import Results
+from leval_leaderboard.results.samples import Floats, Ratios
+from leval_leaderboard.statistics.clustered import estimate_ratio
+from leval_leaderboard.statistics.paired import Difference, compare_perplexities
+from leval_leaderboard.statistics.reach import MARGIN, Reach, Step, reach_of, steps_of
+from leval_leaderboard.tables.analysis import Analysis, grouped
+from leval_leaderboard.tables.entries import Entry
+from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
+from leval_leaderboard.tables.names import length_label
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The same tokens of the same texts at one length.
+
+    Attributes:
+        length: tokens in all that the model sees.
+        loss: nats a token, over all texts.
+        low, high: its 95% interval by document; None below three texts.
+        step: what changed from the next shorter length; None for the shortest.
+        against: to the block's baseline at this length, on the texts that both read; None for the
+            baseline itself and where nothing can be paired.
+    """
+
+    length: int
+    loss: float
+    low: float | None
+    high: float | None
+    step: Step | None = None
+    against: Difference | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachLine:
+    """How far one model reads under one method.
+
+    Attributes:
+        block: title of the rows that it may be compared with.
+        model: its name.
+        method: the method's label.
+        shipped: tokens that the checkpoint's config claims as it is.
+        claimed: tokens that it claims under the method.
+        no_loss: the largest length without a loss, by the texts; None where no text was read.
+        gain: the largest length up to which each longer context still helped.
+        texts: documents of all `reach_*` tasks together.
+        tokens: scored in them, at each length.
+        tasks: names of those tasks.
+        points: by length, ascending.
+    """
+
+    block: str
+    model: str
+    method: str
+    shipped: int | None = None
+    claimed: int | None = None
+    no_loss: Reach | None = None
+    gain: Reach | None = None
+    texts: int = 0
+    tokens: int = 0
+    tasks: tuple[str, ...] = ()
+    points: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Losses of the texts that were read at every length: `nats` `[K + 1, G]`, `tokens` `[G]`."""
+
+    lengths: tuple[int, ...]
+    documents: Floats
+    nats: Floats
+    tokens: Floats
+
+
+def reach_lines(analysis: Analysis) -> list[ReachLine]:
+    """A line for each model and method that any `reach_*` task was run with; baselines first."""
+    entries = [
+        entry
+        for entry in analysis.entries
+        if entry.family == "reach" and entry.score.family == LOSS and entry.score.finished
+    ]
+    lines = []
+    for block, of_block in grouped(entries, lambda entry: entry.block).items():
+        by_method = grouped(of_block, lambda entry: entry.label)
+        curves = {label: _curve(part, analysis.results) for label, part in by_method.items()}
+        base = curves.get(analysis.baselines.get(block, ""))
+        for label, part in by_method.items():
+            if curve := curves[label]:
+                lines.append(_line(block, label, part, curve, base))
+    return lines
+
+
+def _curve(entries: Sequence[Entry], results: Results) -> _Curve | None:
+    """All tasks of one method together, at the lengths that every task has."""
+    by_task = grouped(entries, lambda entry: entry.task)
+    common = set.intersection(*({e.score.at for e in part} for part in by_task.values()))
+    lengths = tuple(sorted(length for length in common if length is not None))
+    parts: list[list[Floats]] = []
+    for part in by_task.values():
+        at = {entry.score.at: results.ratios(entry.score) for entry in part}
+        found = [at[length] for length in lengths]
+        if lengths and (columns := _aligned(found)):
+            parts.append(columns)
+    if not parts:
+        return None
+    documents, tokens, *nats = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return _Curve(lengths, documents, np.vstack(nats), tokens)
+
+
+def _aligned(ratios: Sequence[Ratios | None]) -> list[Floats]:
+    """Documents, their tokens, and their nats at each length, of what was read at all of them."""
+    known = [each for each in ratios if each is not None]
+    if len(known) < len(ratios):
+        return []
+    sums = [each.by_cluster() for each in known]
+    documents = sums[0][0]
+    for other, _, _ in sums[1:]:
+        documents = np.intersect1d(documents, other)
+    picked = [np.searchsorted(names, documents) for names, _, _ in sums]
+    sizes = [size[at] for (_, _, size), at in zip(sums, picked, strict=True)]
+    if not documents.size or any(not np.array_equal(sizes[0], size) for size in sizes):
+        return []
+    return [documents, sizes[0], *(n[at] for (_, n, _), at in zip(sums, picked, strict=True))]
+
+
+def _line(
+    block: str, label: str, entries: Sequence[Entry], curve: _Curve, base: _Curve | None
+) -> ReachLine:
+    shipped = [e.score.shipped_length for e in entries if e.score.shipped_length]
+    claimed = [e.score.claimed_length for e in entries if e.score.claimed_length]
+    several = len(curve.lengths) > 1
+    args = (curve.nats, curve.tokens, curve.lengths)
+    return ReachLine(
+        block=block,
+        model=entries[0].run.model,
+        method=label,
+        shipped=min(shipped, default=None),
+        claimed=min(claimed, default=None),
+        no_loss=reach_of(*args, MARGIN) if several else None,
+        gain=reach_of(*args, -MARGIN) if several else None,
+        texts=curve.documents.size,
+        tokens=int(curve.tokens.sum()),
+        tasks=tuple(dict.fromkeys(entry.task for entry in entries)),
+        points=_points(curve, None if curve is base else base),
+    )
+
+
+def _points(curve: _Curve, base: _Curve | None) -> tuple[Point, ...]:
+    steps = [None, *steps_of(curve.nats, curve.tokens, curve.lengths)]
+    points = []
+    for at, length in enumerate(curve.lengths):
+        estimate = estimate_ratio(curve.nats[at], curve.tokens, None)
+        point = Point(length, estimate.value, estimate.low, estimate.high, steps[at])
+        points.append(replace(point, against=_against(curve, base, length)))
+    return tuple(points)
+
+
+def _against(curve: _Curve, base: _Curve | None, length: int) -> Difference | None:
+    """Paired with the baseline, on the texts that both read."""
+    if base is None or length not in base.lengths:
+        return None
+    _, own, other = np.intersect1d(curve.documents, base.documents, return_indices=True)
+    tokens = curve.tokens[own]
+    if not own.size or not np.array_equal(tokens, base.tokens[other]):
+        return None
+    return compare_perplexities(
+        curve.nats[curve.lengths.index(length)][own],
+        base.nats[base.lengths.index(length)][other],
+        tokens,
+    )
+
+
+def reach_text(reach: Reach | None) -> str:
+    """`8K`, `at least 8K` or `cannot tell`; a dash where nothing was asked."""
+    if reach is None:
+        return "–"
+    if reach.low is None:
+        return "cannot tell"
+    shown = length_label(reach.low)
+    return shown if reach.known is not None else f"at least {shown}"
+
+
+NOTES = (
+    "No loss: the largest context up to which no longer one made the same tokens of the same texts "
+    f"worse; gain: up to which each longer one made them better. A difference below {MARGIN:g} "
+    "nats a token is none. The ends of the 95% interval are lengths that were asked.",
+    "At least: no loss is seen up to there, and beyond it was not asked or the texts cannot tell",
+    "Config: tokens that the checkpoint's config claims under the method",
+)
+
+
+def reach_table(lines: Sequence[ReachLine]) -> Table | None:
+    """The answer on top of everything: a row a model and method; None where nothing was asked."""
+    if not lines:
+        return None
+    blocks = [
+        Block(name, tuple(_row(line) for line in part))
+        for name, part in grouped(lines, lambda line: line.block).items()
+    ]
+    columns = (
+        Column("Method", numeric=False, kind="name"),
+        Column("Reads without loss", numeric=False),
+        Column("95%", numeric=False),
+        Column("Still gains up to", numeric=False),
+        Column("Config"),
+        Column("Texts"),
+        Column("Tokens"),
+    )
+    return Table("How far does it really read?", columns, tuple(blocks), NOTES)
+
+
+def _row(line: ReachLine) -> Row:
+    cells = (
+        Cell(line.method),
+        Cell(reach_text(line.no_loss)),
+        Cell(_interval(line.no_loss)),
+        Cell(reach_text(line.gain)),
+        Cell(length_label(line.claimed), line.claimed),
+        Cell(str(line.texts), line.texts),
+        Cell(f"{line.tokens:,}", line.tokens),
+    )
+    return Row(cells, "ours", line.method)
+
+
+def _interval(reach: Reach | None) -> str:
+    if reach is None or reach.low == reach.high:
+        return ""
+    low = "?" if reach.low is None else length_label(reach.low)
+    return f"{low} to {length_label(reach.high)}"

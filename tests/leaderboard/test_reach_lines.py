@@ -1,0 +1,128 @@
+"""The answer on top: a line a model and method, from logged losses at growing lengths."""
+
+from pathlib import Path
+
+import fixture_results as make
+import numpy as np
+import pytest
+
+from leval_leaderboard.results import load_results
+from leval_leaderboard.tables import analyse, build_tables
+from leval_leaderboard.tables.formats import render
+from leval_leaderboard.tables.reach import reach_lines
+
+LENGTHS = (2048, 4096, 8192, 12288)
+STEPS = {"none": (-0.1, -0.02, 1.0), "yarn": (-0.09, -0.02, 0.0)}
+
+
+def samples(task, steps, documents=6, targets=2):
+    """Logged samples of a reach task; documents differ in level and a little in their steps."""
+    rng = np.random.default_rng(len(task))
+    rows = []
+    for at in range(documents):
+        tokens = 512 * (1 + at % targets)
+        level = np.cumsum([2.5 + rng.normal(0, 0.3), *steps + rng.normal(0, 0.002, len(steps))])
+        values = {
+            f"loss@{length}": [float(loss) * tokens, tokens]
+            for length, loss in zip(LENGTHS, level, strict=True)
+        }
+        rows.append(
+            {
+                "doc_id": at,
+                "doc": {"document_id": f"{task}-{at}", "cluster": f"{task}-{at}", "source": "hub"},
+                "target": "",
+                "resps": [],
+                "filtered_resps": [],
+                "filter": "none",
+                "metrics": list(values),
+                **values,
+            }
+        )
+    return rows
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("reach")
+    for method, steps in STEPS.items():
+        for task in ("reach_pg19", "reach_proofpile"):
+            make.write_cell(
+                folder / "test",
+                f"{method}{task}",
+                {task: samples(task, steps)},
+                method=method,
+                context_length=12288,
+            )
+    return analyse(load_results(folder))
+
+
+def test_one_line_a_method_over_all_texts(analysis):
+    plain, yarn = reach_lines(analysis)
+    assert (plain.method, yarn.method) == ("none", "yarn")
+    assert plain.tasks == ("reach_pg19", "reach_proofpile")
+    assert plain.texts == 12
+    assert plain.tokens == 2 * (3 * 512 + 3 * 1024)
+    assert plain.no_loss.text == "8192"
+    assert yarn.no_loss.text == "at least 12288"
+    assert plain.gain.text == yarn.gain.text == "8192"
+
+
+def test_points_are_means_over_tokens_with_steps_and_differences_by_text(analysis):
+    plain, yarn = reach_lines(analysis)
+    rows = {
+        method: samples("reach_pg19", steps) + samples("reach_proofpile", steps)
+        for method, steps in STEPS.items()
+    }
+    for at, length in enumerate(LENGTHS):
+        one, other = (np.array([row[f"loss@{length}"] for row in rows[method]]) for method in STEPS)
+        assert plain.points[at].length == length
+        assert plain.points[at].loss == pytest.approx(one[:, 0].sum() / one[:, 1].sum())
+        against = yarn.points[at].against
+        want = (other[:, 0] - one[:, 0]).sum() / one[:, 1].sum()
+        assert against.difference == pytest.approx(want)
+        assert plain.points[at].against is None
+    assert plain.points[0].step is None
+    assert plain.points[3].step.difference == pytest.approx(1.0, abs=0.01)
+    assert yarn.points[3].against.high < -0.9
+
+
+def test_the_answer_is_the_first_table_and_the_losses_follow(analysis):
+    tables = build_tables(analysis)
+    assert [table.title.split(":")[0] for table in tables] == [
+        "How far does it really read?", "Reach on PG19", "Reach on Proof-pile",
+    ]  # fmt: skip
+    text = render(tables, "md")
+    assert "| yarn | at least 12K |  | 8K |" in text
+    assert "gain@" not in text
+
+
+def test_what_the_config_claims_comes_from_the_results(tmp_path: Path):
+    rows = samples("reach_pg19", STEPS["yarn"])
+    metadata = {"shipped_length": 8192, "claimed_length": 16384, "data": {"source": "hub"}}
+    make.write_lm_eval(
+        tmp_path,
+        {"reach_pg19": rows},
+        "2026-01-02T03-04-05.000000",
+        configs={"reach_pg19": {"task": "reach_pg19", "metadata": metadata}},
+    )
+    (line,) = reach_lines(analyse(load_results(tmp_path)))
+    assert (line.shipped, line.claimed) == (8192, 16384)
+
+
+def test_a_text_that_one_length_lacks_counts_at_none(tmp_path: Path):
+    rows = samples("reach_pg19", STEPS["yarn"])
+    rows[2] |= {f"loss@{length}": [0.0, 0] for length in LENGTHS}  # failed
+    make.write_lm_eval(tmp_path, {"reach_pg19": rows}, "2026-01-02T03-04-05.000000")
+    (line,) = reach_lines(analyse(load_results(tmp_path)))
+    assert line.texts == 5
+    losses = [np.array([r[f"loss@{n}"] for r in rows if r["doc_id"] != 2]) for n in LENGTHS]
+    assert line.points[1].loss == pytest.approx(losses[1][:, 0].sum() / losses[1][:, 1].sum())
+
+
+def test_two_texts_say_that_they_cannot_tell(tmp_path: Path):
+    rows = samples("reach_pg19", STEPS["none"], documents=2)
+    make.write_lm_eval(tmp_path, {"reach_pg19": rows}, "2026-01-02T03-04-05.000000")
+    analysis = analyse(load_results(tmp_path))
+    (line,) = reach_lines(analysis)
+    assert line.no_loss.text == "cannot tell"
+    assert "cannot tell" in render(build_tables(analysis), "md")
