@@ -16,6 +16,7 @@ from lm_eval.models.utils import (
 )
 
 from leval_backends import parallel
+from leval_backends.ends import Ends, hf_end
 from leval_backends.generate import Decoder, Question
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
@@ -70,6 +71,7 @@ class HFLong(HFLM):
             self._rank = self.accelerator.process_index
             self._world_size = self.accelerator.num_processes
         self.counters = Counters()
+        self.ends: Ends | None = None
 
     @cached_property
     def reuse(self) -> Reuse:
@@ -158,7 +160,10 @@ class HFLong(HFLM):
             order = list(questions)
             decoder = Decoder(list(questions.values()), self.setup, self.tokenizer)
             finished = (
-                (order[place], self._text(tokens, questions[order[place]].until))
+                (
+                    order[place],
+                    self._finished(requests[order[place]], questions[order[place]], tokens),
+                )
                 for place, tokens in decoder.answers()
                 if tokens is not None
             )
@@ -207,6 +212,14 @@ class HFLong(HFLM):
         if not tokens:
             return question, "empty prompt"
         return question, self.setup.refusal(len(tokens) + budget) or must_run_alone(options)
+
+    def _finished(self, request: parallel.Request, question: Question, tokens: list[int]) -> str:
+        """An answer's text; how it ended is noted where somebody watches."""
+        text = self._text(tokens, question.until)
+        if self.ends is not None:
+            end = hf_end(self, tokens, question.max_new_tokens, question.until)
+            self.ends.note(str(request.args[0]), text, end)
+        return text
 
     def _text(self, tokens: list[int], until: Sequence[str]) -> str:
         """New tokens as the text that lm-eval's `hf` returns."""

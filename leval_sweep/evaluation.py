@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import leval_backends
+from leval_backends.ends import watch
 from leval_border import secrets
 from leval_border.errors import one_of
 from leval_border.files import read_object
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
+from leval_sweep.answer_ends import mark_ends
 from leval_sweep.cell_files import DISK_ERRORS
 from leval_sweep.cuts import mark_cut
 from leval_sweep.errors import CellError
@@ -95,6 +97,7 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     log.info("model ready after %.1f s", time.monotonic() - started)
     tracker = EvaluationTracker(output_path=str(partial))
     manager, tasks = load_tasks(cell)
+    ends = watch(lm)
     results = lm_eval.simple_evaluate(
         model=lm,
         model_args=secrets.redacted(cell.model_args),
@@ -123,6 +126,7 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     samples = results.pop("samples")
     known = own_tasks.own_tasks()
     mark_cut(lm, {name: rows for name, rows in samples.items() if name not in known})
+    mark_ends(ends, samples)
     save(tracker, results, samples)
     flatten(partial, {name: len(rows) for name, rows in samples.items()})
     telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}

@@ -89,9 +89,14 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "g": score.clusters,
         "cut": number(score.cut, times=100),
         "un": number(score.unparsed, times=100),
+        "lim": number(score.at_limit, times=100),
+        "open": number(score.thinking_cut, times=100),
     }
     data = plain(" ".join(text for text in (score.source, score.data) if text))
-    known = {name: value for name, value in numbers.items() if value is not None}
+    known: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    if cell.bounds:
+        ends = (score.if_wrong, score.if_right)
+        known["ends"] = [number(end, times=score.percent) for end in ends]
     if cell.between and not cell.stderr_text:
         known["exact"] = 1
     return {**known, "run": score.run, "data": data}

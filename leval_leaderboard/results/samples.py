@@ -18,7 +18,10 @@ import numpy.typing as npt
 from leval_leaderboard.results.fields import ResultsError, finite, open_regular, pair
 from leval_leaderboard.statistics.clustered import sums_by_cluster
 
-FLAGS = ("unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens")
+FLAGS = (
+    "unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens", "reached_limit",
+    "thinking_unfinished",
+)  # fmt: skip
 NOT_SCORES = {*FLAGS, "right", "wrong", "failed"}
 MISSING = (math.nan, math.nan)
 UNNAMED = ""
@@ -69,8 +72,9 @@ class Samples:
 
     `questions` are numbers for what was asked, by its hash, and `clusters` for documents, the same
     in all runs. `metrics` holds for each (metric, filter) numerators and denominators `[2, n]`, NaN
-    where a question has none, `means` those of `FLAGS`. `bad` counts lines that are not JSON,
-    `damaged` names metrics with values that are no numbers. `path` is the file with the texts.
+    where a question has none, `means` those of `FLAGS`. `unfinished` says of which the thinking was
+    cut before its end. `bad` counts lines that are not JSON, `damaged` names metrics with values
+    that are no numbers. `path` is the file with the texts.
     """
 
     path: Path
@@ -78,6 +82,7 @@ class Samples:
     clusters: Codes
     metrics: Mapping[tuple[str, str], Floats]
     means: Mapping[str, float]
+    unfinished: npt.NDArray[np.bool_]
     bad: int
     damaged: frozenset[str]
 
@@ -94,6 +99,23 @@ class Samples:
         ratios = Ratios(self.questions, self.clusters, *column)
         known = ~np.isnan(ratios.numerator)
         return ratios if known.all() else ratios.take(known)
+
+    def bounds(self, metric: str, chosen: str) -> tuple[float, float] | None:
+        """Mean score if every answer whose thinking was cut were wrong, and if it were right.
+
+        None where no answer was cut so, or the metric is no mean of scores from 0 to 1.
+        """
+        column = self.metrics.get((metric, chosen), self.metrics.get((metric, UNNAMED)))
+        if column is None or not self.unfinished.any():
+            return None
+        known = ~np.isnan(column[0])
+        scores, open_ended = column[0][known], self.unfinished[known]
+        if not scores.size or (column[1][known] != 1).any() or (scores < 0).any():
+            return None
+        if (scores > 1).any() or not open_ended.any():
+            return None
+        wrong, right = (np.where(open_ended, worth, scores).mean() for worth in (0.0, 1.0))
+        return float(wrong), float(right)
 
 
 def same_questions(one: Ratios, other: Ratios) -> bool:
@@ -273,9 +295,13 @@ class _Columns:
             _coded(self.clusters, codes),
             {key: np.array(column).reshape(-1, 2).T.copy() for key, column in self.metrics.items()},
             {name: sum(each.values()) / len(each) for name, each in self.flags.items()},
+            np.array([self._is_open(at) for at in range(len(self.asked))], dtype=np.bool_),
             bad,
             frozenset(self.damaged),
         )
+
+    def _is_open(self, at: int) -> bool:
+        return self.flags.get("thinking_unfinished", {}).get(at, 0.0) > 0
 
 
 def _is_empty(value: object) -> bool:

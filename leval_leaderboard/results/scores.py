@@ -35,6 +35,9 @@ class Score:
 
     n, clusters: questions, and what they are clustered by (documents).
     cut, unparsed: share of the questions whose document was shortened, whose answer was not found.
+    at_limit: share of the answers that the generation limit ended.
+    thinking_cut: share of the answers that ended before their thinking did; `if_wrong` and
+        `if_right` are the value if all of them were wrong, if all of them were right.
     prompt_tokens, kept_tokens: mean of a question.
     chance: expected score of a guess.
     partial: not all questions of the task were asked.
@@ -64,6 +67,10 @@ class Score:
     clusters: int | None = None
     cut: float | None = None
     unparsed: float | None = None
+    at_limit: float | None = None
+    thinking_cut: float | None = None
+    if_wrong: float | None = None
+    if_right: float | None = None
     prompt_tokens: float | None = None
     kept_tokens: float | None = None
     chance: float | None = None

@@ -142,6 +142,7 @@ def _score(
     share = share and (number is None or 0 <= number <= 1)
     at_one_length = "@" in metric and is_of_nats(metric)
     fits = again is not None and number is not None and _equal(again[0], number)
+    bounds = samples.bounds(metric, each.chosen) if fits and samples is not None else None
     return replace(
         base,
         metric=metric,
@@ -149,6 +150,8 @@ def _score(
         context_length=length or base.context_length,
         share=share,
         from_samples=fits,
+        if_wrong=bounds[0] if bounds else None,
+        if_right=bounds[1] if bounds else None,
         n=ratios.questions.size if fits and ratios is not None else base.n,
         primary=family is None or metric == main or (at_one_length and _is_curve(metric)),
         higher_is_better=direction(
@@ -199,6 +202,8 @@ def _common(run: Run, index: int, task: str, file: ResultsFile, samples: Samples
         clusters=clusters,
         cut=means.get("truncated"),
         unparsed=means.get("unparsed"),
+        at_limit=means.get("reached_limit"),
+        thinking_cut=means.get("thinking_unfinished") or None,
         prompt_tokens=means.get("prompt_tokens"),
         kept_tokens=means.get("kept_tokens"),
         chance=chance_level(task, stated.chance, _golds(samples)),

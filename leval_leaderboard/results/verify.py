@@ -274,6 +274,7 @@ def _rescore(
     task = TASKS[name]
     end_of_thinking = (config.stated.settings or {}).get("end_of_thinking")
     end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
+    opened = (config.stated.prompt or {}).get("opens_thinking") is True
     without = 0
     for row in rows_of_first_filter(parsed_lines(path)):
         gold, responses = gold_of(row), responses_of(row)
@@ -283,7 +284,8 @@ def _rescore(
         number = document_of(row).get("question_id")
         number = number if isinstance(number, int) else 0
         outcome.rescored += 1
-        for metric, value in task.judged(responses, gold, number, end_of_thinking).items():
+        judged = task.judged(responses, gold, number, end_of_thinking, opened=opened)
+        for metric, value in judged.items():
             if metric in row and row[metric] != value:
                 question = named(f"question {row.get('doc_id')}"[:50])
                 outcome.differences.append(

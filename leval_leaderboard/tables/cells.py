@@ -51,7 +51,7 @@ def number_cell(entry: Entry | None) -> Cell:
     value = score.percent * score.value
     error = "" if score.stderr is None else _number(score.percent * score.stderr, score)
     known = (entry.mark, entry.rank or 0, entry)
-    return Cell(_number(value, score), value, error, *known, _between(entry))
+    return Cell(_number(value, score), value, error, *known, _between(entry), _bounds(score))
 
 
 def _number(value: float, score: Score) -> str:
@@ -64,6 +64,14 @@ def _between(entry: Entry) -> str:
     if entry.interval == "exact" and entry.low is not None and entry.high is not None:
         return f"({score.percent * entry.low:.1f} to {score.percent * entry.high:.1f})"
     return ""
+
+
+def _bounds(score: Score) -> str:
+    """The score if all answers cut while thinking were wrong, and if they were right."""
+    if score.if_wrong is None or score.if_right is None:
+        return ""
+    wrong, right = (_number(score.percent * end, score) for end in (score.if_wrong, score.if_right))
+    return f"[{wrong} to {right}]"
 
 
 def average_cell(entries: Sequence[Entry | None]) -> Cell:

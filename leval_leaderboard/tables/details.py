@@ -16,17 +16,22 @@ TEXT = (
 )  # fmt: skip
 NUMBERS = (
     "context_length", "value", "stderr", "low", "high", "rank", "n", "clusters", "chance", "cut",
-    "unparsed", "difference", "diff_low", "diff_high", "p", "p_holm", "smallest_p", "wins", "ties",
-    "losses", "detectable", "limit", "seconds", "tokens_per_second", *TELEMETRY,
+    "unparsed", "at_limit", "thinking_cut", "if_wrong", "if_right", "difference", "diff_low",
+    "diff_high", "p", "p_holm", "smallest_p", "wins", "ties", "losses", "detectable", "limit",
+    "seconds", "tokens_per_second", *TELEMETRY,
 )  # fmt: skip
 DIRECTIONS = {True: "higher", False: "lower", None: "unknown"}
-IN_PERCENT = ("value", "stderr", "low", "high", "difference", "diff_low", "diff_high", "detectable")
+IN_PERCENT = (
+    "value", "stderr", "low", "high", "if_wrong", "if_right", "difference", "diff_low", "diff_high",
+    "detectable",
+)  # fmt: skip
 COLUMNS = (*TEXT[:7], *NUMBERS, *TEXT[7:])
 NOTES = (
     "Shares of right answers, their errors, intervals, differences and detectable differences are "
-    "percent; chance, cut and unparsed are shares from 0 to 1. Every other metric is as the "
-    "results file has it, its unit being known to its task alone. Of perplexities difference, its "
-    "ends and detectable are nats a token (or a word, a byte, a window, as the metric counts).",
+    "percent; chance, cut, unparsed, at_limit and thinking_cut are shares from 0 to 1. Every other "
+    "metric is as the results file has it, its unit being known to its task alone. Of perplexities "
+    "difference, its ends and detectable are nats a token (or a word, a byte, a window, as the "
+    "metric counts).",
 )
 
 

@@ -15,7 +15,8 @@ class Cell:
     """One place of a row: plain text to show, and what is known of it.
 
     `value` and `stderr_text` are in the unit shown (percent for shares); CSV writes the value.
-    `between` is the interval where no standard error is known.
+    `between` is the interval where no standard error is known, `bounds` what the number would be
+    if every answer that is missing for want of tokens were wrong, and if it were right.
     `mark` is a short sign explained in the table's notes, `rank` 1 for the best and 0 without
     rivals. `entry` is the score behind a number, or why there is none.
     """
@@ -27,11 +28,13 @@ class Cell:
     rank: int = 0
     entry: Entry | None = None
     between: str = ""
+    bounds: str = ""
 
     @property
     def spread(self) -> str:
         """What is known of the number's uncertainty, as it is shown."""
-        return f"± {self.stderr_text}" if self.stderr_text else self.between
+        error = f"± {self.stderr_text}" if self.stderr_text else self.between
+        return f"{error} {self.bounds}".strip()
 
     @property
     def emphasis(self) -> str:

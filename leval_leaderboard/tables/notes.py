@@ -36,6 +36,13 @@ def table_notes(
         "answers in which no option or number was found, %": any(
             score.cut is not None for score in scores
         ),
+        "At limit: share of the answers that the generation limit ended, %": any(
+            score.at_limit is not None for score in scores
+        ),
+        "Thinking cut: share of the answers that ended before their thinking did, %; in square "
+        "brackets the score if all of these were wrong, and if all were right": any(
+            score.thinking_cut for score in scores
+        ),
         chance_note(): any(score.chance is not None for score in scores),
         "softmax: not float32, or not known to be: bfloat16 shifts a perplexity by some tenths of "
         "a percent": any(score.softmax not in PRECISE_SOFTMAX for score in scores),

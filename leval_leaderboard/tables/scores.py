@@ -23,6 +23,9 @@ from leval_leaderboard.tables.names import BESIDE, CLOSED, length_label, task_la
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_block, sizes_of
 
+SHARES = {"cut": "Cut", "unparsed": "Unparsed"}
+OUT_OF_TOKENS = {"at_limit": "At limit", "thinking_cut": "Thinking cut"}
+
 HIDDEN = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 """Families that no table of several tasks shows: they repeat the token perplexity."""
 
@@ -41,11 +44,15 @@ def score_table(
     entries = [entry for entry in entries if entry.task in tasks]
     heading = headings(entries)
     columns = _columns(entries, tasks, heading)
-    more = [Column("Cut"), Column("Unparsed"), *(Column(COSTS[name].head) for name in costs)]
+    shares = shares_of(entries)
+    more = [Column(head) for head in shares.values()]
+    more += [Column(COSTS[name].head) for name in costs]
 
     def more_cells(line: Sequence[Entry]) -> list[Cell]:
-        shares = [share_cell(line, "cut"), share_cell(line, "unparsed")]
-        return shares + [cost_cell(line, COSTS[name]) for name in costs]
+        return [
+            *(share_cell(line, share) for share in shares),
+            *(cost_cell(line, COSTS[name]) for name in costs),
+        ]
 
     def block_of(name: str, block: Sequence[Entry]) -> Block:
         rows = _rows(block, columns, heading, more_cells)
@@ -56,6 +63,17 @@ def score_table(
     average = any(column.kind == "average" for column in columns) or not {*tasks} & {*CLOSED}
     notes = table_notes(entries, analysis, average)
     return Table(title, (*columns, *more), tuple(blocks), notes)
+
+
+def shares_of(entries: Sequence[Entry]) -> dict[str, str]:
+    """Shares that stand beside scores, and their heads: fields of `Score`.
+
+    Those of answers that ran out of tokens stand where they are known.
+    """
+    known = [
+        name for name in OUT_OF_TOKENS if any(getattr(e.score, name) is not None for e in entries)
+    ]
+    return SHARES | {name: OUT_OF_TOKENS[name] for name in known}
 
 
 def leaderboard_table(analysis: Analysis) -> Table:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leval_tasks.closed.prompts import Frame
-from leval_tasks.closed.rules import Rule, remove_thinking
+from leval_tasks.closed.rules import Rule, remove_thinking, thinking_unfinished
 
 PREFIX = "leval_"
 """Before a task's key, its name in lm-eval."""
@@ -20,6 +20,7 @@ QUESTION_METRICS = {
     "wrong": False,
     "unparsed": False,
     "thinking_removed": False,
+    "thinking_unfinished": False,
 }
 """What is said of every answer, and whether more of it is better."""
 
@@ -94,13 +95,21 @@ class ClosedTask:
         return QUESTION_METRICS | dict.fromkeys(self.rule.parts, True)
 
     def judged(
-        self, responses: Sequence[str], gold: str, number: int, end_of_thinking: str
+        self,
+        responses: Sequence[str],
+        gold: str,
+        number: int,
+        end_of_thinking: str,
+        *,
+        opened: bool = False,
     ) -> dict[str, float | None]:
         """What a question's responses, one a prompt, are worth: a value for each of `metrics`.
 
-        None where the question, the `number`th of its document from 0, has no such part.
+        None where the question, the `number`th of its document from 0, has no such part. `opened`
+        is whether the prompts have opened the thinking already.
         """
-        answers = [remove_thinking(response, end_of_thinking) for response in responses]
+        answers = [remove_thinking(each, end_of_thinking, opened=opened) for each in responses]
+        open_ended = [thinking_unfinished(r, end_of_thinking, opened=opened) for r in responses]
         judged = self.rule.judge(self.rule.join([text for text, _ in answers]), gold)
         return {
             "exact_match": judged.score,
@@ -109,5 +118,6 @@ class ClosedTask:
             "wrong": float(judged.parsed and not judged.right),
             "unparsed": float(not judged.parsed),
             "thinking_removed": float(any(removed for _, removed in answers)),
+            "thinking_unfinished": float(any(open_ended)),
             **self.rule.parts_of(judged, number),
         }

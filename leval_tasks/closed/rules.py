@@ -14,6 +14,8 @@ from typing import ClassVar
 
 LETTERS = "ABCD"
 PARTIAL_CREDIT = 0.25
+PROMPT_TAIL = 100
+"""Characters at a prompt's end in which a chat template opens the answer."""
 _DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -183,18 +185,38 @@ def _squeeze(text: str) -> str:
     return text.lower().replace(" ", "")
 
 
-def remove_thinking(response: str, end_mark: str) -> tuple[str, bool]:
+def remove_thinking(response: str, end_mark: str, *, opened: bool = False) -> tuple[str, bool]:
     """Drop what a reasoning model thinks before it answers; an empty mark keeps everything.
+
+    `opened` is whether the prompt has opened the thinking already, see `opens_thinking`.
 
     Returns:
         The text after the last mark without leading blanks, and whether anything was removed. A
-        response that opens its thinking and never ends it holds no answer: all of it is removed.
+        response whose thinking is open and never ends holds no answer: all of it is removed.
     """
     if not end_mark:
         return response, False
     if end_mark in response:
         return response.rsplit(end_mark, 1)[1].lstrip(), True
-    open_mark = end_mark.replace("/", "", 1)
-    if open_mark != end_mark and response.lstrip().startswith(open_mark):
+    if thinking_unfinished(response, end_mark, opened=opened):
         return "", True
     return response, False
+
+
+def thinking_unfinished(response: str, end_mark: str, *, opened: bool = False) -> bool:
+    """Whether a response thinks to its end: the generation limit came before the answer."""
+    mark = _open_mark(end_mark)
+    begun = opened or bool(mark and response.lstrip().startswith(mark))
+    return bool(end_mark) and begun and end_mark not in response
+
+
+def opens_thinking(prompt: str, end_mark: str) -> bool:
+    """Whether a prompt's last words open the thinking, as some chat templates do for the model."""
+    mark, tail = _open_mark(end_mark), prompt[-PROMPT_TAIL:]
+    return bool(mark) and tail.rfind(mark) > tail.rfind(end_mark)
+
+
+def _open_mark(end_mark: str) -> str:
+    """`<think>` for `</think>`; empty where a mark has no such twin."""
+    mark = end_mark.replace("/", "", 1)
+    return "" if mark == end_mark else mark

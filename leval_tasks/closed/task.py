@@ -21,7 +21,13 @@ from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.frames import FRAMES
 from leval_tasks.closed.prompts import Asked, ChatTemplate
-from leval_tasks.closed.rules import mean, mean_of_parts, parts_known, remove_thinking
+from leval_tasks.closed.rules import (
+    mean,
+    mean_of_parts,
+    opens_thinking,
+    parts_known,
+    remove_thinking,
+)
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import AnswerLength, ClosedSettings, generation_tokens, read_metadata
@@ -88,6 +94,7 @@ class LEvalClosedTask(PlainTask):
         self._configure(lm_config)
         self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.answer_in)])]
         self._asked: dict[tuple[str, int], Asked] = {}
+        self._opened = False
 
     def _read_docs(self) -> list[dict[str, Any]]:
         """One entry a question, in document order, of as many documents as are asked for."""
@@ -169,7 +176,19 @@ class LEvalClosedTask(PlainTask):
         kept = {key: value for key, value in kwargs.items() if key not in names}
         self.config.generation_kwargs = {**kept, "max_gen_toks": asking.generated}
         self.config.metadata["settings"] |= {"frame": asking.frame}
-        self.config.metadata["prompt"] = asking.about
+        self._opened = self._opens_thinking(template)
+        opened = {"opens_thinking": True} if self._opened else {}
+        self.config.metadata["prompt"] = asking.about | opened
+
+    def _opens_thinking(self, template: ChatTemplate | None) -> bool:
+        """Whether the prompts open the thinking, unless the backend removes it by itself."""
+        if self.run.get("think_end_token") is not None:
+            return False
+        first = next(iter(self._asked.values()))
+        return any(
+            opens_thinking(str(argument), self.settings.end_of_thinking)
+            for argument in first.arguments(template)
+        )
 
     def _leave_out_what_is_not_asked(self, context_length: int) -> None:
         left_out = {doc["document_id"] for doc in self._docs if _key(doc) not in self._asked}
@@ -208,7 +227,8 @@ class LEvalClosedTask(PlainTask):
 
     def answer_in(self, response: str, doc: Mapping[str, Any]) -> str:
         """The extracted answer of one generation, for the record."""
-        text, _ = remove_thinking(response, self.settings.end_of_thinking)
+        mark = self.settings.end_of_thinking
+        text, _ = remove_thinking(response, mark, opened=self._opened)
         return self.closed.rule.read(text, str(doc["gold"])).answer
 
     def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
@@ -218,6 +238,7 @@ class LEvalClosedTask(PlainTask):
             str(doc["gold"]),
             int(doc["question_id"]),
             self.settings.end_of_thinking,
+            opened=self._opened,
         )
         metrics: dict[str, Any] = {
             "exact_match": judged["exact_match"],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.rules import compare, remove_thinking
+from leval_tasks.closed.rules import compare, opens_thinking, remove_thinking, thinking_unfinished
 
 
 def rule(name):
@@ -222,6 +222,25 @@ def test_comparison(prediction, reference, score):
 )
 def test_thinking_is_not_scored(response, kept, removed):
     assert remove_thinking(response, "</think>") == (kept, removed)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opened"),
+    [
+        ("What?<|assistant|><think>\n", True),
+        ("What?<|assistant|><think>\nAnswer:", True),
+        ("What?<|assistant|><think>\n\n</think>\n\n", False),
+        ("<think> stands in the text. " + "word " * 40 + "<|assistant|>", False),
+        ("What?", False),
+    ],
+)
+def test_thinking_that_a_prompt_opens_has_no_answer_before_its_end(prompt, opened):
+    assert opens_thinking(prompt, "</think>") == opened
+    assert remove_thinking("B?", "</think>", opened=opened)[0] == ("" if opened else "B?")
+    assert thinking_unfinished("B?", "</think>", opened=opened) == opened
+    assert thinking_unfinished("<think>B?", "</think>", opened=opened)
+    assert not thinking_unfinished("B?</think>C", "</think>", opened=opened)
+    assert not thinking_unfinished("<think>B?", "", opened=opened)
 
 
 def test_thinking_mark_is_a_setting():

@@ -250,6 +250,27 @@ def test_thinking_is_removed_and_recorded(evaluate):
     assert kept["thinking_removed,none"] == 0.0
 
 
+def test_thinking_cut_before_its_end_is_counted(evaluate):
+    def thinks(request: Any) -> str:
+        odd = request.doc["question_id"] % 2
+        return f"A? B? C? {gold(request)}" if odd else f"So.</think>{gold(request)}"
+
+    class Thinker(Reader):
+        def apply_chat_template(self, messages: Any, add_generation_prompt: bool = True) -> str:
+            return super().apply_chat_template(messages) + "<think>\n"
+
+    result = evaluate(["leval_toefl"], Thinker(thinks), chat=True)
+    samples = result["samples"]["leval_toefl"]
+    assert {s["doc"]["question_id"] % 2: s["thinking_unfinished"] for s in samples} == {0: 0, 1: 1}
+    assert all(s["exact_match"] == 1 - s["thinking_unfinished"] for s in samples)
+    described = result["configs"]["leval_toefl"]["metadata"]["prompt"]
+    assert described["opens_thinking"] is True
+    removed = evaluate(
+        ["leval_toefl"], Thinker(thinks), chat=True, think_end_token="</think>"
+    )  # by the backend: an answer without a mark says nothing then
+    assert not any(s["thinking_unfinished"] for s in removed["samples"]["leval_toefl"])
+
+
 def test_topic_retrieval_has_three_positions(evaluate, real_data):
     def not_the_third(request: Any) -> str:
         return "?" if request.doc["question_id"] == 2 else gold(request)

@@ -220,6 +220,8 @@ def test_ruler_asks_every_method_the_same_questions(tmp_path: Path, tiny: Path) 
         ]
         assert [row["truncated"] for row in rows] == [0.0] * 6
         assert max(row["prompt_tokens"] for row in rows) <= 2048 + 128 - 2
+        assert {row["reached_limit"] for row in rows} <= {0.0, 1.0}
+        assert sum(row["reached_limit"] for row in rows)  # two tokens are few
         asked.append([row["doc_hash"] for row in rows])
     assert len(asked) == 2
     assert asked[0] == asked[1]

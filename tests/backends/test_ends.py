@@ -1,0 +1,85 @@
+"""How answers ended, against the tokens that a plain greedy loop gives."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from leval_backends.ends import Ends, _watched_vllm, watch
+from leval_backends.hf_long import HFLong
+from leval_sweep.answer_ends import mark_ends
+
+PROMPTS = [f"w{a} w{3 * a % 97} w{7 * a % 89}" for a in range(1, 25)]
+LIMIT = 6
+
+
+@torch.no_grad()
+def greedy(model, tokenizer, prompt):
+    """The first `LIMIT` tokens, up to an end token, one forward pass each."""
+    ids, new = tokenizer.encode(prompt), []
+    while len(new) < LIMIT and 2 not in new:
+        new.append(int(model(torch.tensor([ids + new])).logits[0, -1].argmax()))
+    return new
+
+
+@pytest.mark.parametrize("backend", [HFLM, HFLong])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
+    make_model, tokenizer, backend, kind
+):
+    model = make_model(kind)
+    texts = {prompt: greedy(model, tokenizer, prompt) for prompt in PROMPTS}
+    stop = tokenizer.decode(texts[PROMPTS[0]][2])
+    lm = backend(model, tokenizer=tokenizer, device="cpu", batch_size=5)
+    ends = watch(lm)
+    given = {"until": [stop], "max_gen_toks": LIMIT, "do_sample": False}
+    asked = [
+        Instance("generate_until", {}, (prompt, dict(given)), 0, ("task", at, 1))
+        for at, prompt in enumerate(PROMPTS)
+    ]
+    answers = lm.generate_until(asked, disable_tqdm=True)
+    rows = [
+        {"arguments": [each.args], "resps": [[answer]]}
+        for each, answer in zip(asked, answers, strict=True)
+    ]
+    mark_ends(ends, {"task": rows})
+    expected = [float(2 not in new and stop not in tokenizer.decode(new)) for new in texts.values()]
+    assert [row["reached_limit"] for row in rows] == expected
+    assert {0.0, 1.0} <= {*expected}
+    assert not any(row["thinking_unfinished"] for row in rows)
+    assert not ends.waiting
+
+
+def test_the_engine_of_vllm_says_why_an_answer_ended():
+    said = [("length", "w1 w2"), ("stop", "w3"), ("length", "w4 </t> w5")]
+    outputs = [
+        SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason, text=text)])
+        for reason, text in said
+    ]
+    lm = SimpleNamespace(think_end_token="</t>", _model_generate=lambda **given: outputs)
+    ends = Ends()
+    _watched_vllm(lm, ends)(requests=[], generate=True)
+    assert [(end.at_limit, end.thinking_open) for end in ends.waiting] == [
+        (True, True),
+        (False, False),
+        (True, False),
+    ]
+
+
+def row(prompt, *answers, **more):
+    return {"arguments": [(prompt, {"until": []})], "resps": [list(answers)], **more}
+
+
+def test_what_is_not_known_is_not_written_and_open_thinking_is_found_by_its_text():
+    rows = [row("Q<think>", "hm"), row("Q", "A"), row("Q", "<think>hm"), row("Q", "x</think>A")]
+    mark_ends(None, {"gsm8k": rows, "scored": [{"arguments": [("Q", " A")], "resps": [[-1.0]]}]})
+    assert [each["thinking_unfinished"] for each in rows] == [1, 0, 1, 0]
+    assert not any("reached_limit" in each for each in rows)
+
+
+def test_other_backends_are_left_alone():
+    lm = SimpleNamespace(cache_hook=None)
+    assert watch(lm) is None
+    assert lm.cache_hook is None
