@@ -105,12 +105,16 @@ def reach_of(
         threshold: nats a token; `MARGIN` for the reach without loss, `-MARGIN` for that with gain.
         level: the interval misses the true reach in at most this share of samples of texts.
     """
-    below = not_below(np.diff(nats, axis=0), tokens, threshold)
-    return reach_by(below.tolist(), lengths, level)
+    below, above = one_sided(np.diff(nats, axis=0), tokens, threshold)
+    return reach_by(below.tolist(), above.tolist(), lengths, level)
 
 
-def not_below(steps: Floats, tokens: Floats, threshold: float) -> Floats:
-    """One-sided p of each step against a true effect at the threshold or above it.
+def one_sided(steps: Floats, tokens: Floats, threshold: float) -> tuple[Floats, Floats]:
+    """Whether each step's true effect is shown to be below a threshold, or above it.
+
+    Of the t test and of the same with Hall's correction for skewness (1992, a third-order
+    transformation of t) the larger p counts: where the texts are skewed, the plain test errs in up
+    to 7% of samples at a level of 2.5%.
 
     Args:
         steps: `[..., G]`, what the negative log-likelihood of each text changed by.
@@ -118,27 +122,37 @@ def not_below(steps: Floats, tokens: Floats, threshold: float) -> Floats:
         threshold: nats a token.
 
     Returns:
-        `[...]`; one minus it is the p against an effect below. One half where texts are too few.
+        p against an effect at the threshold or above it, and p against one below it, `[...]` each;
+        one half where texts are too few.
     """
     mean, stderr, df = linearised_ratio(steps, tokens)
-    distance = mean - threshold
     if steps.shape[-1] < FEWEST:
-        return np.full(mean.shape, 0.5)
+        unknown = np.full(mean.shape, 0.5)
+        return unknown, unknown
+    distance = mean - threshold
+    residuals = steps - mean[..., None] * tokens
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = stats.t.cdf(distance / stderr, df)
+        skewness = (residuals**3).mean(axis=-1) / (residuals**2).mean(axis=-1) ** 1.5
+        t = distance / stderr
+        a = skewness / np.sqrt(steps.shape[-1])
+        corrected = t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6
+        below = np.maximum(stats.t.cdf(t, df), stats.t.cdf(corrected, df))
+        above = np.maximum(stats.t.sf(t, df), stats.t.sf(corrected, df))
     # Where all texts agree to the last bit there is no spread to divide by.
-    known: Floats = np.where(stderr > 0, p, np.heaviside(distance, 0.5))
-    return known
+    certain = np.heaviside(distance, 0.5)
+    spread = stderr > 0
+    return np.where(spread, below, certain), np.where(spread, above, 1 - certain)
 
 
-def reach_by(not_below: Sequence[float], lengths: Sequence[int], level: float = 0.05) -> Reach:
-    """The reach and its interval from the p of `not_below`, one a step."""
+def reach_by(
+    below: Sequence[float], above: Sequence[float], lengths: Sequence[int], level: float = 0.05
+) -> Reach:
+    """The reach and its interval from both p of `one_sided`, one a step."""
     low = 0
-    while low < len(not_below) and not_below[low] <= level / 2:
+    while low < len(below) and below[low] <= level / 2:
         low += 1
     refused = [
-        any(1 - p <= level / 2 / count for p in not_below[:count])
-        for count in range(1, len(not_below) + 1)
+        any(p <= level / 2 / count for p in above[:count]) for count in range(1, len(above) + 1)
     ]
     high = max(at for at, each in enumerate([False, *refused]) if not each)
     nothing = low == 0 and high > 0

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leval_leaderboard.statistics.reach import MARGIN, Reach, reach_by, reach_of, steps_of
+from leval_leaderboard.statistics.reach import (
+    MARGIN,
+    Reach,
+    one_sided,
+    reach_by,
+    reach_of,
+    steps_of,
+)
 
 LENGTHS = (1024, 2048, 4096, 8192, 12288)
 
@@ -29,13 +36,21 @@ def test_steps_are_paired_by_text():
         assert (step.low, step.high) == pytest.approx((low, high))
 
 
-def test_p_is_the_one_sided_t_test_of_each_step():
+def test_p_are_those_of_the_t_test_and_larger_where_texts_are_skewed():
     nats, tokens = losses((0.02, 0.0, 0.01, 0.05), 7, seed=3)
-    p = [
-        stats.ttest_1samp(step / 512, MARGIN, alternative="less").pvalue
-        for step in np.diff(nats, axis=0)
-    ]
-    assert reach_of(nats, tokens, LENGTHS) == reach_by(p, LENGTHS)
+    steps = np.diff(nats, axis=0)
+    steps[1] = 512 * 0.01  # symmetric: nothing to correct
+    steps[1, :6] += np.array([-3, 3, -2, 2, -1, 1])
+    below, above = one_sided(steps, tokens, MARGIN)
+    for at, step in enumerate(steps):
+        for p, side in ((below[at], "less"), (above[at], "greater")):
+            plain = stats.ttest_1samp(step / 512, MARGIN, alternative=side).pvalue
+            assert p >= plain - 1e-12
+            if at == 1:
+                assert p == pytest.approx(plain)
+    assert (
+        below > stats.ttest_1samp(steps.T / 512, MARGIN, alternative="less").pvalue + 1e-6
+    ).any()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +67,7 @@ def test_p_is_the_one_sided_t_test_of_each_step():
     ],
 )
 def test_what_is_said_of_a_reach(p, low, high, text):
-    reach = reach_by(p, LENGTHS)
+    reach = reach_by(p, [1 - each for each in p], LENGTHS)
     assert reach == Reach(low, high, 12288)
     assert reach.text == text
 
