@@ -19,6 +19,7 @@ GROUPS = {
     "Results": {
         "table": "Tables of what came out: Markdown, LaTeX, HTML, CSV, JSON.",
         "page": "A leaderboard page with figures that opens from disk.",
+        "card": "Results as Every Eval Ever records and the Hub's .eval_results.",
         "score": "Score answers in L-Eval's published format.",
     },
     "RoPE methods": {

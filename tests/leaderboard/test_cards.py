@@ -1,0 +1,142 @@
+"""Result cards against the published schemas (`schemas/README.md`) and against the tables."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import fixture_results as make
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from leval_border.errors import SettingError
+from leval_leaderboard.cards import write_cards
+from leval_leaderboard.cards.identity import RELATIONSHIPS, read_says
+from leval_leaderboard.results import load_results
+from leval_leaderboard.tables import analyse
+
+SCHEMAS = Path(__file__).parent / "schemas"
+OURS, SCORED = "leval_toefl", "gsm8k"
+
+
+def schema(name):
+    return Draft7Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def cards(tmp_path_factory):
+    """Two methods on a closed task, GSM8K and a perplexity; a run of the sample, a failed one."""
+    root = tmp_path_factory.mktemp("cards")
+    for at, method in enumerate(("none", "yarn")):
+        tasks = {OURS: make.closed_samples(OURS, 0.4 + 0.1 * at, at)}
+        tasks["ppl_govreport"] = make.perplexity_samples((1024, 2048), -0.02 * at, 7)
+        tasks[SCORED] = [
+            {"doc_id": n, "doc": {"question": f"{n}?"}, "target": "7", "resps": [["7"]],
+             "filtered_resps": ["7"], "filter": "strict", "metrics": ["exact_match"],
+             "exact_match": float(n % 2)} for n in range(12)
+        ]  # fmt: skip
+        make.write_cell(root / "r", f"c{at}", tasks, method=method, context_length=4096)
+    gsm = {"leval_gsm": make.closed_samples("leval_gsm", 0.3, 1)}
+    make.write_cell(root / "r", "s", gsm, method="none", sample=True)
+    (make.write_cell(root / "r", "f", gsm, method="linear") / "done.json").unlink()
+    analysis = analyse(load_results(root / "r"))
+    says = read_says(
+        "A group", "third_party", ["SmolLM2-135M=HuggingFaceTB/SmolLM2-135M"],
+        [f"{SCORED}=openai/gsm8k:gsm8k"], "https://example.org/page",
+    )  # fmt: skip
+    written = write_cards(analysis, root / "out", says)
+    return analysis, written, root / "out"
+
+
+def records(out):
+    return [json.loads(path.read_text()) for path in sorted(out.glob("data/*/*/*/*.json"))]
+
+
+def test_records_and_questions_are_what_every_eval_ever_publishes(cards):
+    _, written, out = cards
+    found = records(out)
+    assert len(found) == written.records == 3
+    for record in found:
+        assert [e.message for e in schema("eval").iter_errors(record)] == []
+        where = record["detailed_evaluation_results"]
+        content = (out / where["file_path"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == where["checksum"]
+        lines = [json.loads(line) for line in content.splitlines()]
+        assert len(lines) == where["total_rows"]
+        names = {each["evaluation_result_id"] for each in record["evaluation_results"]}
+        for line in lines:
+            assert [e.message for e in schema("instance_level_eval").iter_errors(line)] == []
+            assert line["evaluation_id"] == record["evaluation_id"]
+            assert line["evaluation_result_id"] in names
+    assert written.instances == 2 * (269 + 12) + 100
+
+
+def test_a_record_says_what_the_tables_say_and_its_questions_give_it(cards):
+    analysis, _, out = cards
+    entries = {
+        (e.run.run_id, e.task, e.score.metric): e for e in analysis.entries if e.score.finished
+    }
+    for record in records(out):
+        run = record["evaluation_id"].rsplit("/", 1)[1]
+        lines = [json.loads(each) for each in
+                 (out / record["detailed_evaluation_results"]["file_path"]).open()]  # fmt: skip
+        for result in record["evaluation_results"]:
+            entry = entries[run, result["evaluation_name"], result["metric_config"]["metric_id"]]
+            told = result["score_details"]
+            assert told["score"] == entry.score.value
+            assert told["uncertainty"]["num_samples"] == entry.score.n
+            error = told["uncertainty"].get("standard_error", {})
+            assert error.get("value") == entry.score.stderr
+            assert error.get("method", "clustered by document, CR2") == "clustered by document, CR2"
+            assert told["uncertainty"]["confidence_interval"]["lower"] == entry.low
+            mine = [
+                each["evaluation"]["score"]
+                for each in lines
+                if each["evaluation_result_id"] == result["evaluation_result_id"]
+            ]
+            if mine:
+                assert sum(mine) / len(mine) == pytest.approx(told["score"])
+            perplexity = result["metric_config"]["lower_is_better"]
+            assert result["metric_config"].get("max_score") == ("Infinity" if perplexity else 1)
+
+
+def test_the_hub_reads_its_files_and_gets_no_sample(cards):
+    from huggingface_hub import parse_eval_result_entries
+
+    _, written, out = cards
+    files = sorted(out.glob("hub/HuggingFaceTB--SmolLM2-135M/.eval_results/*.yaml"))
+    assert [path.stem for path in files] == [
+        f"{task}_{method}_4K" for task in (SCORED, OURS) for method in ("none", "yarn")
+    ]
+    assert len(files) == written.hub_files
+    for path in files:
+        content = yaml.safe_load(path.read_text())
+        assert [e.message for e in schema("eval_results").iter_errors(content)] == []
+        (entry,) = parse_eval_result_entries(content)
+        task = "openai/gsm8k" if path.stem.startswith(SCORED) else "L4NLP/LEval"
+        assert entry.dataset_id == task
+        assert "clustered by document, CR2" in entry.notes
+    assert any("bundled sample" in each for each in written.left_out)
+
+
+def test_cards_written_again_replace_themselves(cards, tmp_path):
+    analysis, _, _ = cards
+    for _ in range(2):
+        write_cards(analysis, tmp_path, read_says("", "other"))
+    assert len(records(tmp_path)) == 3
+    assert not list(tmp_path.glob("hub/*/.eval_results/gsm8k*"))  # nobody named its benchmark
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"relationship": "friend"}, RELATIONSHIPS[0]),
+        ({"models": ["SmolLM2"]}, "--model-id"),
+        ({"models": ["SmolLM2=a/b/c"]}, "--model-id"),
+        ({"benchmarks": ["gsm8k=gsm8k"]}, "--benchmark"),
+        ({"source_url": "ftp://x"}, "--source-url"),
+    ],
+)
+def test_what_is_said_wrongly_is_named(given, named):
+    with pytest.raises(SettingError, match=named):
+        read_says(**{"organization": "", "relationship": "other", **given})
