@@ -27,18 +27,18 @@ def lock(path: Path, shared: bool = False, patience: float = 0.0) -> Iterator[No
         UserError: the file system has no locks.
     """
     until = time.monotonic() + patience
-    with path.open("a+") as handle:
+    # without a buffer: what a full disk refuses must not be written again when the file is closed
+    with path.open("ab+", buffering=0) as handle:
         while not _taken(handle.fileno(), path, shared):
             if time.monotonic() >= until:
                 handle.seek(0)
-                raise LockedError(handle.read(200).strip() or "another process")
+                raise LockedError(handle.read(200).decode().strip() or "another process")
             time.sleep(0.1)
         if not shared:
             # only a hint for whoever is refused: on a full disk the lock holds without it
             with contextlib.suppress(OSError):
                 handle.truncate(0)
-                handle.write(f"process {os.getpid()} on {platform.node()}")
-                handle.flush()
+                handle.write(f"process {os.getpid()} on {platform.node()}".encode())
         yield
 
 
