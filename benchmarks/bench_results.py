@@ -19,7 +19,13 @@ import tempfile
 import time
 from pathlib import Path
 
-TASKS = ("leval_coursera", "leval_quality", "leval_toefl", "leval_sfiction", "leval_gsm")
+TASKS = (
+    "leval_closed_coursera",
+    "leval_closed_quality",
+    "leval_closed_toefl",
+    "leval_closed_sfiction",
+    "leval_closed_gsm",
+)
 
 
 def fixture(name):

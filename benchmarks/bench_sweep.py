@@ -33,7 +33,7 @@ def config_for(root: Path, cells: int) -> Path:
     path.write_text(
         f"models: {{m: {{path: {model}, backend: hf}}}}\n"
         "methods: {rope: {rope_type: default}, resonance: {rope_type: resonance}}\n"
-        f"tasks: [leval_gsm]\nmetadata: {{data_dir: sample}}\ncontext_lengths: {lengths}\n"
+        f"tasks: [leval_closed_gsm]\nmetadata: {{data_dir: sample}}\ncontext_lengths: {lengths}\n"
     )
     return path
 
@@ -44,7 +44,7 @@ def finish(folder: Path, cell: PlannedCell) -> None:
     partial.mkdir(parents=True)
     write_json(folder / cell.id / "cell.json", cell.record.written())
     row = json.dumps({"doc_id": 0, "resps": [["x" * 200]], "exact_match": 1.0})
-    (partial / "samples_leval_gsm_1.jsonl").write_text(f"{row}\n" * SAMPLES)
+    (partial / "samples_leval_closed_gsm_1.jsonl").write_text(f"{row}\n" * SAMPLES)
     (partial / "results_1.json").write_text("{}")
     publish(folder / cell.id, partial, DoneRecord(schema_version=1, cell_id=cell.id, seconds=1.0))
 

@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -12,6 +13,7 @@ import click
 from leval_border.errors import SettingError, not_allowed, one_of
 from leval_harness.errors import exit_code_for
 from leval_harness.lm_eval_output import cleaned, cleaned_files, credentials
+from leval_tasks.closed.catalog import OLD_NAMES
 from resonance_vllm.core.spec import parsed_value
 
 _ROPE_HELP = """\
@@ -46,7 +48,7 @@ def command(arguments: tuple[str, ...]) -> None:
 
 
 def _run(arguments: list[str], hidden: Sequence[str]) -> None:
-    rest = with_rope(arguments)
+    rest = with_task_names(with_rope(arguments))
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
     _register()
@@ -92,6 +94,43 @@ def with_rope(arguments: list[str]) -> list[str]:
         raise SettingError(not_allowed("--context-length", length, "a whole number above 0"))
     args = _rope_args(ours.rope, ours.rope_precision or "float32", length, lm_eval.model, given)
     return [*rest, "--model", lm_eval.model, "--model_args", json.dumps({**given, **args})]
+
+
+def with_task_names(arguments: list[str]) -> list[str]:
+    """lm-eval's arguments, with our tasks under the names that they have today.
+
+    A notice says what was renamed, and which names are of somebody else's tasks: those are run,
+    as lm-eval does.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--tasks", "-t", nargs="+", action="extend", default=[])
+    parser.add_argument("--include_path")
+    given, rest = parser.parse_known_args(arguments)
+    names = [name for text in given.tasks for name in text.split(",")]
+    renamed = _renamed(names, [Path(given.include_path)] if given.include_path else [])
+    if not renamed:
+        return arguments
+    include = ["--include_path", given.include_path] if given.include_path else []
+    return [*rest, *include, "--tasks", ",".join(renamed.get(name, name) for name in names)]
+
+
+def _renamed(names: list[str], folders: list[Path]) -> dict[str, str]:
+    """The old names among `names` that mean ours, and what those tasks are called today."""
+    from leval_sweep.own_tasks import members, own_tasks
+    from leval_sweep.task_names import owners, runs_theirs
+
+    log, old = logging.getLogger(__name__), [name for name in names if name in OLD_NAMES]
+    ours = [name for name in (*names, *members(names)) if name in own_tasks()]
+    theirs = owners([*old, *ours], folders)
+    for name, path in theirs.items():
+        if name in old:
+            log.warning("--tasks: %s is the one of %s; ours is %s", name, path, OLD_NAMES[name])
+        elif runs_theirs(path):
+            log.warning("--tasks: %s is the one of %s, not ours", name, path)
+    renamed = {name: OLD_NAMES[name] for name in old if name not in theirs}
+    for name, today in renamed.items():
+        log.warning("--tasks: %s is called %s today", name, today)
+    return renamed
 
 
 def _rope_args(

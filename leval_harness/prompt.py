@@ -16,7 +16,7 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 
 
 @click.command(
-    epilog="Example: leval-harness prompt leval_toefl -n 1 --model MODEL --data-dir sample"
+    epilog="Example: leval-harness prompt leval_closed_toefl -n 1 --model MODEL --data-dir sample"
 )
 @click.argument("task")
 @click.option("-n", "count", default=3, help="Number of questions.")

@@ -49,16 +49,16 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
     names = list(cell.tasks)
     metadata = {**cell.model_args, **cell.metadata}
     known = own_tasks.own_tasks()
-    if all(name in known or own_tasks.is_file(name) for name in names):
-        folders = [str(folder) for folder in own_tasks.task_folders()]
-        manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
-    else:
+    folders = [str(folder) for folder in own_tasks.task_folders()]
+    ours = manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+    if not all(name in known or own_tasks.is_file(name) for name in names):
         manager = TaskManager(metadata=metadata)
     objects: list[Any] = []
     tasks: dict[str, Any] = {}
     for name in names:
         seed(cell.seed)  # some tasks draw their questions: the same ones in every cell
-        loaded = manager.load([name])
+        # a name of ours means ours, whoever else has a task of that name
+        loaded = (ours if name in known else manager).load([name])
         tasks |= loaded["tasks"]
         group = loaded["groups"].get(name)
         objects += loaded["tasks"].values() if group is None else [group]

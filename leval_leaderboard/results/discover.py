@@ -24,6 +24,7 @@ from leval_leaderboard.results.fields import (
 )
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.runs import Run, run_of_cell, run_of_results
+from leval_tasks.closed.catalog import OLD_NAMES
 
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
 """Names that lm-eval gives to its results: what bears one of them is a run or a problem."""
@@ -59,11 +60,17 @@ def find_runs(root: Path, warnings: list[str]) -> Iterator[Run]:
 
 
 def samples_file(results: Path, task: str) -> Path | None:
-    """The file with a task's samples that was written together with a results file."""
+    """The file with a task's samples that was written together with a results file.
+
+    Under the name that the task has today, else under its old one.
+    """
     stamp = STAMP.search(results.stem)
-    name = f"samples_{task}_{stamp[0] if stamp else results.stem.removeprefix('results_')}.jsonl"
-    is_plain = Path(name).name == name
-    return results.with_name(name) if is_plain and not refused(results.parent, name) else None
+    end = f"_{stamp[0] if stamp else results.stem.removeprefix('results_')}.jsonl"
+    for called in (task, *(old for old, today in OLD_NAMES.items() if today == task)):
+        name = f"samples_{called}{end}"
+        if Path(name).name == name and not refused(results.parent, name):
+            return results.with_name(name)
+    return None
 
 
 def _in_file(folder: Path, name: str, root: Path, warnings: list[str]) -> Iterator[Run]:

@@ -11,8 +11,18 @@ from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_vali
 from leval_border.secrets import redacted
 from leval_leaderboard.results import settings
 from leval_leaderboard.results.fields import EMPTY_IF_NULL, LENIENT, Object, Outside, finite
+from leval_tasks.closed.catalog import OLD_NAMES
 
 LONGEST_ARGUMENTS = 20_000
+BY_TASK = (
+    "results", "configs", "n-samples", "higher_is_better", "n-shot", "versions", "group_subtasks",
+    "task_hashes",
+)  # fmt: skip
+"""Fields of a results file with an entry a task."""
+
+OUR_SCORE = "exact_match_strict,"
+"""Begins a figure that our closed-ended tasks have and no others."""
+
 _COMMAS = re.compile(r",(?![^{}\[\]]*[}\]])")
 """Those between arguments: the next bracket behind one inside a value closes."""
 
@@ -165,6 +175,19 @@ class SampleCounts(Outside):
     effective: Number = None
 
 
+def _was_ours(name: str, content: Mapping[str, Any]) -> bool:
+    """Whether an old name stands for our task: lm-eval may come to have others of such names."""
+
+    def entry(field: str) -> Mapping[str, Any]:
+        by_task = content.get(field)
+        found = by_task.get(name) if isinstance(by_task, Mapping) else None
+        return found if isinstance(found, Mapping) else {}
+
+    metadata = entry("configs").get("metadata")
+    read_documents = isinstance(metadata, Mapping) and isinstance(metadata.get("data"), Mapping)
+    return read_documents or any(key.startswith(OUR_SCORE) for key in entry("results"))
+
+
 class ResultsFile(Outside):
     """`results_*.json` of lm-eval, as far as it is read."""
 
@@ -204,6 +227,26 @@ class ResultsFile(Outside):
             return content
         names = {"config", "config_general", "configs"} & set(content)
         return {**content, **{name: redacted(content[name]) for name in names}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_of_today(cls, content: Any) -> Any:
+        """Our tasks under the names that they have today, whatever they were called then."""
+        if not isinstance(content, Mapping):
+            return content
+        old = {name: today for name, today in OLD_NAMES.items() if _was_ours(name, content)}
+        named = {
+            field: {old.get(key, key): each for key, each in content[field].items()}
+            for field in BY_TASK
+            if isinstance(content.get(field), Mapping)
+        }
+        groups = named.get("group_subtasks", {})
+        for group, members in groups.items():
+            if isinstance(members, list):
+                groups[group] = [
+                    old.get(each, each) if isinstance(each, str) else each for each in members
+                ]
+        return {**content, **named}
 
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""

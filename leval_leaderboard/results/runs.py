@@ -17,7 +17,7 @@ from leval_leaderboard.results.settings import (
     canonical,
     model_arguments,
 )
-from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.catalog import OLD_NAMES, TASKS
 
 TELEMETRY = (
     "peak_memory_bytes", "tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique",
@@ -105,7 +105,7 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
         model=model.name[:LONGEST_NAME],
         method=method.name[:LONGEST_NAME],
         context_length=cell.context_length,
-        tasks=cell.tasks,
+        tasks=tuple(OLD_NAMES.get(name, name) for name in cell.tasks),
         limit=cell.limit,
         num_docs=finite(metadata.get("num_docs")),
         baseline=(cell.baseline or "")[:LONGEST_NAME] or None,
@@ -129,6 +129,9 @@ def _decided(cell: CellRecord) -> dict[str, Any]:
         "revision": model.revision,
         "model_args": model_arguments(model.args),
         METHOD: cell.method.rope_parameters,
+        "task_gen_kwargs": {
+            OLD_NAMES.get(name, name): given for name, given in cell.task_gen_kwargs.items()
+        },
         "rope_precision": cell.method.rope_precision,
         "chat_template": cell.apply_chat_template if written else None,
     }

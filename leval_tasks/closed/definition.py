@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from leval_tasks.closed.prompts import Frame
 from leval_tasks.closed.rules import Rule, remove_thinking, thinking_unfinished
 
-PREFIX = "leval_"
+PREFIX = "leval_closed_"
 """Before a task's key, its name in lm-eval."""
+
+OLD_PREFIX = "leval_"
+"""The same in earlier versions; lm-eval itself may come to have tasks of such names."""
 
 SCORES = ("exact_match", "exact_match_strict")
 """The scores, in which every part of a rule weighs the same."""

@@ -173,7 +173,7 @@ def test_no_room_for_any_answer_names_the_length_that_is_needed() -> None:
             "context_length": 700,
             "max_length": max_length,
         }
-        config = {"task": "leval_toefl", "generation_kwargs": {"max_gen_toks": 8}}
+        config = {"task": "leval_closed_toefl", "generation_kwargs": {"max_gen_toks": 8}}
         task = LEvalClosedTask({**config, "metadata": metadata})
         task.prepare(None, "")
         return task

@@ -153,8 +153,8 @@ def test_unknown_task_has_near_match(tmp_path):
     command = [sys.executable, "-m", "leval_harness", "score", "--task", "leval_coursea", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "--task: 'leval_coursea' is not allowed; allowed: leval_coursera" in done.stderr
-    assert "did you mean 'leval_coursera'" in done.stderr
+    assert "--task: 'leval_coursea' is not allowed; allowed: leval_closed_coursera" in done.stderr
+    assert "did you mean 'leval_closed_coursera'" in done.stderr
 
 
 def test_missing_file():

@@ -133,11 +133,12 @@ def test_chat_servers_get_messages():
 
 
 def test_names_are_found_or_suggested():
-    assert task_named("toefl") is task_named("leval_toefl")
+    assert task_named("toefl") is task_named("leval_closed_toefl")
     with pytest.raises(
-        SettingError, match=r"task: 'leval_qualty' is not allowed; .*did you mean 'leval_quality'"
+        SettingError,
+        match=r"task: 'leval_closed_qualty' is not allowed; .*did you mean 'leval_closed_quality'",
     ):
-        task_named("leval_qualty")
+        task_named("leval_closed_qualty")
     with pytest.raises(SettingError, match="did you mean 'sfiction'"):
         task_named("sfictoin")
 

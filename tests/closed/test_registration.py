@@ -25,15 +25,20 @@ EXPECTED = {
     "posgen_semi_recursive",
 }
 ROOT = Path(__file__).parents[2]
-# lists the index as `lm_eval ls tasks` does, then builds a task from it
+# lists the index as `lm_eval ls tasks` does, then builds our group from it
 INDEX = """
 import json, leval_tasks, lm_eval
 from lm_eval.tasks import TaskManager
 manager = TaskManager(metadata={"data_dir": "sample"})
 names = [n for n in manager.all_tasks if n.startswith(("leval_", "ppl_", "posgen"))]
-task = manager.load(["leval_toefl"])["tasks"]["leval_toefl"]
-print(json.dumps([sorted(names), leval_tasks.__file__, lm_eval.__file__, len(task.test_docs())]))
+tasks = manager.load(["leval_closed"])["tasks"]
+questions = {name: len(task.test_docs()) for name, task in tasks.items()}
+classes = sorted({f"{type(task).__module__}" for task in tasks.values()})
+print(json.dumps([sorted(names), leval_tasks.__file__, lm_eval.__file__, questions, classes]))
 """
+
+# names that a pull request to lm-eval (#3927) gives to tasks of its own
+OTHERS = ("coursera", "quality", "codeu", "tpo", "topic_retrieval", "gsm100", "sci_fi")
 
 
 FOLDER = ROOT / "leval_tasks" / "closed" / "tasks"
@@ -58,6 +63,8 @@ def test_group_holds_the_tasks_that_count_in_it():
 @pytest.mark.slow
 def test_wheel_in_a_fresh_environment(tmp_path):
     """The environment has our wheel and its own lm-eval; other packages come from this one.
+
+    Beside ours lie other people's tasks of L-Eval, whose names are not ours.
 
     lm-eval's files are linked into the fresh environment because its index scans its own package
     folder, and that is where the wheel puts the task files.
@@ -105,6 +112,10 @@ def test_wheel_in_a_fresh_environment(tmp_path):
     import lm_eval
 
     link_tree(Path(lm_eval.__file__).parent, site / "lm_eval")
+    (site / "lm_eval" / "tasks" / "leval").mkdir()
+    for name in OTHERS:
+        other = f"tag: leval\ntask: leval_{name}\ndataset_path: json\noutput_type: generate_until\n"
+        (site / "lm_eval" / "tasks" / "leval" / f"{name}.yaml").write_text(other)
     # every other package, but not this checkout: its editable install works through a .pth file,
     # and .pth files of folders on PYTHONPATH are not read
     env = {k: v for k, v in os.environ.items() if not k.startswith("LEVAL_")}
@@ -118,11 +129,14 @@ def test_wheel_in_a_fresh_environment(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    names, ours, theirs, questions = json.loads(done.stdout.splitlines()[-1])
+    names, ours, theirs, questions, classes = json.loads(done.stdout.splitlines()[-1])
     assert Path(ours).is_relative_to(site)
     assert Path(theirs).is_relative_to(site)
-    assert set(names) >= EXPECTED
-    assert questions > 0
+    assert set(names) == EXPECTED | {f"leval_{name}" for name in OTHERS}
+    assert list(questions) == [name for name, task in TASKS.items() if task.in_group]
+    assert all(questions.values())
+    assert classes == ["leval_tasks.closed.task"]
+    assert "leval_" not in done.stderr  # no name is there twice
 
 
 def link_tree(source: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-TASKS = "leval_toefl,leval_sfiction"
+TASKS = "leval_closed_toefl,leval_closed_sfiction"
 NEW_TOKENS = 6
 
 

@@ -16,12 +16,12 @@ from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.errors import ContextLengthError, DataError, TokenizerError
 
 SIX = [
-    "leval_coursera",
-    "leval_gsm",
-    "leval_quality",
-    "leval_toefl",
-    "leval_codeu",
-    "leval_sfiction",
+    "leval_closed_coursera",
+    "leval_closed_gsm",
+    "leval_closed_quality",
+    "leval_closed_toefl",
+    "leval_closed_codeu",
+    "leval_closed_sfiction",
 ]
 
 
@@ -128,8 +128,11 @@ def test_standard_error_is_clustered_in_lm_evals_own_field(evaluate):
     def first_document(request: Any) -> str:
         return gold(request) if request.doc["document_id"] == "0" else "D?"
 
-    results = evaluate(["leval_toefl"], Reader(first_document))
-    row, samples = results["results"]["leval_toefl"], results["samples"]["leval_toefl"]
+    results = evaluate(["leval_closed_toefl"], Reader(first_document))
+    row, samples = (
+        results["results"]["leval_closed_toefl"],
+        results["samples"]["leval_closed_toefl"],
+    )
     documents: dict[str, list[float]] = {}
     for item in samples:
         documents.setdefault(item["doc"]["cluster"], []).append(item["exact_match"])
@@ -144,30 +147,32 @@ def test_standard_error_is_clustered_in_lm_evals_own_field(evaluate):
 
 
 def test_gsm_and_codeu_questions_are_their_own_clusters(evaluate):
-    results = evaluate(["leval_gsm", "leval_codeu"], Reader(gold))
-    for task in ("leval_gsm", "leval_codeu"):
+    results = evaluate(["leval_closed_gsm", "leval_closed_codeu"], Reader(gold))
+    for task in ("leval_closed_gsm", "leval_closed_codeu"):
         clusters = {item["doc"]["cluster"] for item in results["samples"][task]}
         assert len(clusters) == len(results["samples"][task])
 
 
 def test_one_document_has_no_standard_error(evaluate):
-    results = evaluate(["leval_toefl"], Reader(gold), num_docs=1)
-    row = results["results"]["leval_toefl"]
+    results = evaluate(["leval_closed_toefl"], Reader(gold), num_docs=1)
+    row = results["results"]["leval_closed_toefl"]
     assert row["exact_match_stderr,none"] == "N/A"
-    assert results["configs"]["leval_toefl"]["metadata"]["partial"]
+    assert results["configs"]["leval_closed_toefl"]["metadata"]["partial"]
 
 
 def test_num_docs_keeps_all_questions_and_min_questions_adds_documents(evaluate):
-    results = evaluate(["leval_toefl", "leval_gsm"], Reader(gold), num_docs=1, min_questions=4)
-    assert results["results"]["leval_toefl"]["sample_len"] == 8
-    assert results["results"]["leval_gsm"]["sample_len"] == 4
+    results = evaluate(
+        ["leval_closed_toefl", "leval_closed_gsm"], Reader(gold), num_docs=1, min_questions=4
+    )
+    assert results["results"]["leval_closed_toefl"]["sample_len"] == 8
+    assert results["results"]["leval_closed_gsm"]["sample_len"] == 4
 
 
 def test_samples_are_small_and_in_document_order(evaluate):
     model = Reader(gold)
-    results = evaluate(["leval_sfiction"], model)
-    samples = results["samples"]["leval_sfiction"]
-    document = task(name="leval_sfiction").file.records[0].document
+    results = evaluate(["leval_closed_sfiction"], model)
+    samples = results["samples"]["leval_closed_sfiction"]
+    document = task(name="leval_closed_sfiction").file.records[0].document
     order = [(int(s["doc"]["document_id"]), s["doc"]["question_id"]) for s in samples]
     assert order == sorted(order)
     for item in samples[:3]:
@@ -186,12 +191,12 @@ def test_cut_documents_are_told_and_share_their_prefix(evaluate, smollm2):
     from transformers import AutoTokenizer
 
     model = Reader(gold)
-    results = evaluate(["leval_quality"], model, context_length=1500, truncation="middle")
-    row = results["results"]["leval_quality"]
+    results = evaluate(["leval_closed_quality"], model, context_length=1500, truncation="middle")
+    row = results["results"]["leval_closed_quality"]
     assert row["truncated,none"] == 1.0
     assert row["kept_tokens,none"] < row["document_tokens,none"]
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    samples = results["samples"]["leval_quality"]
+    samples = results["samples"]["leval_closed_quality"]
     for item, prompt in zip(samples, model.prompts, strict=True):
         assert item["prompt_tokens"] == len(tokenizer(prompt)["input_ids"]) <= 1500 - 64
         assert prompt.endswith(item["doc"]["question"] + prompt.split(item["doc"]["question"])[1])
@@ -200,13 +205,13 @@ def test_cut_documents_are_told_and_share_their_prefix(evaluate, smollm2):
     ]
     heads = {p.split(" \nQuestion: ")[0] for p in same}
     assert len(heads) == 1
-    prompt_record = results["configs"]["leval_quality"]["metadata"]["prompt"]
+    prompt_record = results["configs"]["leval_closed_quality"]["metadata"]["prompt"]
     assert (prompt_record["context_length"], prompt_record["generated_tokens"]) == (1500, 64)
 
 
 def test_codeu_is_cut_from_the_left_by_default(evaluate):
-    results = evaluate(["leval_codeu"], Reader(gold), context_length=1500)
-    prompt = results["samples"]["leval_codeu"][0]["doc"]["prompt"]
+    results = evaluate(["leval_closed_codeu"], Reader(gold), context_length=1500)
+    prompt = results["samples"]["leval_closed_codeu"][0]["doc"]["prompt"]
     assert prompt["kept_head"] == 0
     assert prompt["kept_tail"] > 0
 
@@ -218,34 +223,36 @@ def test_skip_leaves_documents_out_of_the_denominator(evaluate, tmp_path):
     ]
     (tmp_path / "tpo.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {"data_dir": str(tmp_path), "own_data": True, "truncation": "skip"}
-    results = evaluate(["leval_toefl"], Reader(gold), context_length=1000, **settings)
-    samples = results["samples"]["leval_toefl"]
+    results = evaluate(["leval_closed_toefl"], Reader(gold), context_length=1000, **settings)
+    samples = results["samples"]["leval_closed_toefl"]
     assert [s["doc"]["document_id"] for s in samples] == ["0", "0", "2", "2"]
-    assert results["configs"]["leval_toefl"]["metadata"]["skipped_documents"] == 1
-    assert results["n-samples"]["leval_toefl"]["effective"] == 4
-    assert results["results"]["leval_toefl"]["truncated,none"] == 0.0
+    assert results["configs"]["leval_closed_toefl"]["metadata"]["skipped_documents"] == 1
+    assert results["n-samples"]["leval_closed_toefl"]["effective"] == 4
+    assert results["results"]["leval_closed_toefl"]["truncated,none"] == 0.0
     with pytest.raises(ContextLengthError, match="every document is longer"):
-        evaluate(["leval_toefl"], Reader(gold), context_length=250, **settings)
+        evaluate(["leval_closed_toefl"], Reader(gold), context_length=250, **settings)
 
 
 def test_chat_template_of_the_backend(evaluate):
     model = Reader(gold)
-    results = evaluate(["leval_toefl"], model, chat=True)
+    results = evaluate(["leval_closed_toefl"], model, chat=True)
     assert all(p.startswith("<|system|>Now you are given a very long") for p in model.prompts)
     assert all(p.endswith("<|assistant|>Answer:") for p in model.prompts)
-    record = results["configs"]["leval_toefl"]["metadata"]["prompt"]
+    record = results["configs"]["leval_closed_toefl"]["metadata"]["prompt"]
     assert record["system_role"] == "system"
     assert record["answer_prefix"] == "assistant"
-    assert results["results"]["leval_toefl"]["exact_match,none"] == 1.0
+    assert results["results"]["leval_closed_toefl"]["exact_match,none"] == 1.0
 
 
 def test_thinking_is_removed_and_recorded(evaluate):
     def thinks(request: Any) -> str:
         return f"<think>A? B? C. D.</think>\n{gold(request)}"
 
-    row = evaluate(["leval_toefl"], Reader(thinks))["results"]["leval_toefl"]
+    row = evaluate(["leval_closed_toefl"], Reader(thinks))["results"]["leval_closed_toefl"]
     assert row["exact_match,none"] == row["thinking_removed,none"] == 1.0
-    kept = evaluate(["leval_toefl"], Reader(thinks), end_of_thinking="")["results"]["leval_toefl"]
+    kept = evaluate(["leval_closed_toefl"], Reader(thinks), end_of_thinking="")["results"][
+        "leval_closed_toefl"
+    ]
     assert kept["exact_match,none"] < 1.0
     assert kept["thinking_removed,none"] == 0.0
 
@@ -259,16 +266,16 @@ def test_thinking_cut_before_its_end_is_counted(evaluate):
         def apply_chat_template(self, messages: Any, add_generation_prompt: bool = True) -> str:
             return super().apply_chat_template(messages) + "<think>\n"
 
-    result = evaluate(["leval_toefl"], Thinker(thinks), chat=True)
-    samples = result["samples"]["leval_toefl"]
+    result = evaluate(["leval_closed_toefl"], Thinker(thinks), chat=True)
+    samples = result["samples"]["leval_closed_toefl"]
     assert {s["doc"]["question_id"] % 2: s["thinking_unfinished"] for s in samples} == {0: 0, 1: 1}
     assert all(s["exact_match"] == 1 - s["thinking_unfinished"] for s in samples)
-    described = result["configs"]["leval_toefl"]["metadata"]["prompt"]
+    described = result["configs"]["leval_closed_toefl"]["metadata"]["prompt"]
     assert described["opens_thinking"] is True
     removed = evaluate(
-        ["leval_toefl"], Thinker(thinks), chat=True, think_end_token="</think>"
+        ["leval_closed_toefl"], Thinker(thinks), chat=True, think_end_token="</think>"
     )  # by the backend: an answer without a mark says nothing then
-    assert not any(s["thinking_unfinished"] for s in removed["samples"]["leval_toefl"])
+    assert not any(s["thinking_unfinished"] for s in removed["samples"]["leval_closed_toefl"])
 
 
 def test_topic_retrieval_has_three_positions(evaluate, real_data):
@@ -276,12 +283,12 @@ def test_topic_retrieval_has_three_positions(evaluate, real_data):
         return "?" if request.doc["question_id"] == 2 else gold(request)
 
     results = evaluate(
-        ["leval_topic_retrieval"],
+        ["leval_closed_topic_retrieval"],
         Reader(not_the_third),
         data_dir=str(real_data / "leval/closed"),
         num_docs=2,
     )
-    row = results["results"]["leval_topic_retrieval"]
+    row = results["results"]["leval_closed_topic_retrieval"]
     assert (row["first,none"], row["second,none"], row["third,none"]) == (1.0, 1.0, 0.0)
     assert row["exact_match,none"] == pytest.approx(2 / 3)
 
@@ -295,8 +302,8 @@ def test_a_position_without_questions_has_no_number(evaluate, limit, positions, 
         return "?" if request.doc["question_id"] == 2 else gold(request)
 
     options = {"limit": limit}
-    results = evaluate(["leval_topic_retrieval"], Reader(not_the_third), options=options)
-    row = results["results"]["leval_topic_retrieval"]
+    results = evaluate(["leval_closed_topic_retrieval"], Reader(not_the_third), options=options)
+    row = results["results"]["leval_closed_topic_retrieval"]
     assert (row["first,none"], row["second,none"], row["third,none"]) == positions
     assert row["exact_match,none"] == pytest.approx(score)
     assert row["exact_match_strict,none"] == pytest.approx(score)
@@ -310,10 +317,12 @@ def test_every_name_of_the_length_of_answers_counts(evaluate, name):
             return super().generate_until(requests, disable_tqdm)
 
     model = Noting(gold)
-    results = evaluate(["leval_toefl"], model, options={"gen_kwargs": f"{name}=32"}, num_docs=1)
+    results = evaluate(
+        ["leval_closed_toefl"], model, options={"gen_kwargs": f"{name}=32"}, num_docs=1
+    )
     lengths = [{k: v for k, v in each.items() if "max_" in k} for each in model.kwargs]
     assert lengths == [{"max_gen_toks": 32}] * len(lengths)
-    config = results["configs"]["leval_toefl"]
+    config = results["configs"]["leval_closed_toefl"]
     assert config["metadata"]["prompt"]["generated_tokens"] == 32
     assert config["generation_kwargs"]["max_gen_toks"] == 32
 
@@ -321,7 +330,7 @@ def test_every_name_of_the_length_of_answers_counts(evaluate, name):
 def test_two_lengths_of_answers_are_refused(evaluate):
     options = {"gen_kwargs": "max_gen_toks=16,max_new_tokens=32"}
     with pytest.raises(SettingError, match="max_new_tokens: 32 is not allowed; allowed: 16"):
-        evaluate(["leval_toefl"], Reader(gold), options=options, num_docs=1)
+        evaluate(["leval_closed_toefl"], Reader(gold), options=options, num_docs=1)
 
 
 def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path):
@@ -332,17 +341,19 @@ def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path)
 
     tracker = EvaluationTracker(output_path=str(tmp_path))
     options = {"predict_only": True, "evaluation_tracker": tracker}
-    results = evaluate(["leval_toefl"], Reader(gold), options=options, num_docs=1)
+    results = evaluate(["leval_closed_toefl"], Reader(gold), options=options, num_docs=1)
     samples = results.pop("samples")
     tracker.save_results_aggregated(results=results, samples=samples)
-    tracker.save_results_samples(task_name="leval_toefl", samples=samples["leval_toefl"])
+    tracker.save_results_samples(
+        task_name="leval_closed_toefl", samples=samples["leval_closed_toefl"]
+    )
     loaded = load_results(tmp_path)
     assert [score.value for score in loaded.scores] == [None]
     outcome = verify(loaded)
     assert (outcome.differences, outcome.not_recomputed) == ([], [])
 
 
-def task(name: str = "leval_toefl", **metadata: Any) -> LEvalClosedTask:
+def task(name: str = "leval_closed_toefl", **metadata: Any) -> LEvalClosedTask:
     return LEvalClosedTask({"task": name, "metadata": {"data_dir": "sample", **metadata}})
 
 
@@ -380,7 +391,9 @@ def test_no_tokenizer_and_too_small_a_context(smollm2):
 
 
 def test_group_over_data_without_codeu_stops_and_says_what_can_run(evaluate, real_data):
-    with pytest.raises(DataError, match=r"no codeU\.jsonl.*can run on this data: leval_coursera"):
+    with pytest.raises(
+        DataError, match=r"no codeU\.jsonl.*can run on this data: leval_closed_coursera"
+    ):
         evaluate(["leval_closed"], Reader(gold), data_dir=str(real_data / "leval/closed"))
 
 

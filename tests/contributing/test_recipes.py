@@ -219,7 +219,7 @@ def test_backend(copy, model, tmp_path):
                 "models": {"tiny": {"path": str(model), "backend": "hf-float64"}},
                 "methods": {"yarn": {"rope_type": "yarn", "factor": 2.0}},
                 "context_lengths": [4096],
-                "tasks": [{"tasks": "leval_toefl", "metadata": {"data_dir": "sample"}}],
+                "tasks": [{"tasks": "leval_closed_toefl", "metadata": {"data_dir": "sample"}}],
             }
         )
     )

@@ -74,8 +74,8 @@ def test_missing_file_names_the_tasks_that_can_run(tmp_path):
     write(tmp_path, "gsm100.jsonl", ROW)
     with pytest.raises(DataError) as error:
         data.load(data.Source("data_dir", str(tmp_path)), CODEU)
-    assert "has no codeU.jsonl, which leval_codeu reads" in str(error.value)
-    assert "can run on this data: leval_gsm, leval_toefl." in str(error.value)
+    assert "has no codeU.jsonl, which leval_closed_codeu reads" in str(error.value)
+    assert "can run on this data: leval_closed_gsm, leval_closed_toefl." in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,9 @@ def test_sample_file_is_identified_and_marked():
     assert first.sha256 == second.sha256
     assert first.described()["sample"]
     other = PublishedFile(name="other.jsonl", documents=1, questions=1)
-    with pytest.raises(DataError, match=r"sample.* has no other\.jsonl, which leval_toefl reads"):
+    with pytest.raises(
+        DataError, match=r"sample.* has no other\.jsonl, which leval_closed_toefl reads"
+    ):
         data.load(source, dataclasses.replace(TOEFL, file=other))
 
 

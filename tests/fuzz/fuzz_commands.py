@@ -45,7 +45,7 @@ NUMBERS = (
 WORDS = tuple(text for text in JUNK if type(text) is str and "\x00" not in text)
 # lm-eval's own arguments, which click does not know.
 LM_EVAL = (
-    *("run", "--model", "hf", "--model_args", "pretrained=model", "--tasks", "leval_gsm"),
+    *("run", "--model", "hf", "--model_args", "pretrained=model", "--tasks", "leval_closed_gsm"),
     *("--metadata", '{"data_dir": "data", "context_length": 64}', "--limit", "1"),
     *("--gen_kwargs", "max_gen_toks=2", "--rope", "yarn:factor=2"),
 )
@@ -165,7 +165,7 @@ def _values(parameter: click.Parameter) -> st.SearchStrategy[str]:
     if parameter.name in TEXTS:
         return st.sampled_from((*TEXTS[parameter.name], *WORDS))
     if parameter.name == "task":
-        return st.sampled_from(("gsm", "leval_gsm", "coursera", "sfiction", "codeu", *WORDS))
+        return st.sampled_from(("gsm", "leval_closed_gsm", "coursera", "sfiction", "codeu", *WORDS))
     if parameter.name == "overrides":
         return st.tuples(st.sampled_from(OVERRIDDEN), st.sampled_from(JUNK)).map(
             lambda pair: f"{pair[0]}={encoded(pair[1])}"

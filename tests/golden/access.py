@@ -21,13 +21,13 @@ RESULTS = HERE / "results"
 TASK_YAML = REPOSITORY / "leval_tasks"
 # L-Eval's file of each task -> name of the task in lm-eval.
 TASKS = {
-    "coursera.jsonl": "leval_coursera",
-    "gsm100.jsonl": "leval_gsm",
-    "quality.jsonl": "leval_quality",
-    "tpo.jsonl": "leval_toefl",
-    "codeU.jsonl": "leval_codeu",
-    "sci_fi.jsonl": "leval_sfiction",
-    "topic_retrieval_longchat.jsonl": "leval_topic_retrieval",
+    "coursera.jsonl": "leval_closed_coursera",
+    "gsm100.jsonl": "leval_closed_gsm",
+    "quality.jsonl": "leval_closed_quality",
+    "tpo.jsonl": "leval_closed_toefl",
+    "codeU.jsonl": "leval_closed_codeu",
+    "sci_fi.jsonl": "leval_closed_sfiction",
+    "topic_retrieval_longchat.jsonl": "leval_closed_topic_retrieval",
 }
 
 

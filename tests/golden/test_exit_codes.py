@@ -33,7 +33,7 @@ page empty --out new
 page {results}/posgen --out full
 data list --data-dir absent
 data verify --data-dir empty
-prompt leval_gsm --model absent --data-dir sample --context-length 900
+prompt leval_closed_gsm --model absent --data-dir sample --context-length 900
 posgen evaluate empty
 posgen table empty
 """
@@ -55,8 +55,8 @@ export model
 export absent --rope yarn:factor=2 --out new
 prompt
 prompt leval_nope --model model
-prompt leval_gsm
-prompt leval_gsm --model model --data-dir sample -n x
+prompt leval_closed_gsm
+prompt leval_closed_gsm --model model --data-dir sample -n x
 score one.jsonl
 score --task nope one.jsonl
 score --task gsm
@@ -122,7 +122,7 @@ table {results}/posgen --columns nope
 table {results}/posgen --pair yarn
 page {results}/posgen --out new --baseline nope
 posgen table {results}/posgen_train --figure x.nope
-prompt leval_gsm --model model --data-dir sample --truncation nope --context-length 900
+prompt leval_closed_gsm --model model --data-dir sample --truncation nope --context-length 900
 lm-eval run --rope nope:factor=2 --model_args pretrained=model
 lm-eval run --rope yarn:factor=0.5 --model_args pretrained=model
 """

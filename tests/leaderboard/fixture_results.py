@@ -11,12 +11,12 @@ import numpy as np
 
 # documents, questions of each document
 SHAPES = {
-    "leval_coursera": (15, 172),
-    "leval_gsm": (100, 100),
-    "leval_quality": (15, 202),
-    "leval_toefl": (15, 269),
-    "leval_codeu": (90, 90),
-    "leval_sfiction": (7, 64),
+    "leval_closed_coursera": (15, 172),
+    "leval_closed_gsm": (100, 100),
+    "leval_closed_quality": (15, 202),
+    "leval_closed_toefl": (15, 269),
+    "leval_closed_codeu": (90, 90),
+    "leval_closed_sfiction": (7, 64),
 }
 SKILL = {"none": 0.30, "linear": 0.33, "yarn": 0.45, "resonance_yarn": 0.48}
 
@@ -52,7 +52,7 @@ def closed_samples(
                 "document_tokens": 1900.0,
                 "kept_tokens": 1500.0 if document % 3 == 0 else 1900.0,
             }
-            single = task in {"leval_gsm", "leval_codeu"}
+            single = task in {"leval_closed_gsm", "leval_closed_codeu"}
             name = f"{task}-{document}"
             rows.append(
                 {
@@ -240,8 +240,8 @@ def write_sweep(root: Path, methods: Sequence[str] = tuple(SKILL), evil: str = "
             write_cell(sweep, f"{at}{length}", tasks, method=method, context_length=length)
         rows = perplexity_samples((1024, 2048, 4096), -0.02 * at, 7)
         write_cell(sweep, f"{at}ppl", {"ppl_govreport": rows}, method=method, context_length=4096)
-    failed = write_cell(sweep, "f00", {"leval_gsm": closed_samples("leval_gsm", 0.3, 1)},
-                        method="dynamic")  # fmt: skip
+    gsm = {"leval_closed_gsm": closed_samples("leval_closed_gsm", 0.3, 1)}
+    failed = write_cell(sweep, "f00", gsm, method="dynamic")
     (failed / "done.json").unlink()
     (failed / "failed.json").write_text(
         json.dumps({"reason": "out of memory", "kind": "oom", "log_tail": ["x"], "attempts": 2})

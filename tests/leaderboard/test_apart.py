@@ -81,7 +81,7 @@ def test_one_python_version_needs_no_mark(tmp_path):
 
 
 def test_what_was_prefilled_and_shared_are_columns(tmp_path):
-    tasks = {"leval_gsm": make.closed_samples("leval_gsm", 0.3, 1)}
+    tasks = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.3, 1)}
     cell = make.write_cell(tmp_path, "a", tasks)
     done = json.loads((cell / "done.json").read_text())
     done["telemetry"] |= {"tokens_shared": 900000, "tokens_unique": 99000}

@@ -19,13 +19,13 @@ from leval_leaderboard.results.settings import (
 from leval_leaderboard.tables import analyse
 from leval_tasks.metadata import FAMILIES
 
-ROWS = make.closed_samples("leval_gsm", 0.4, 3)
+ROWS = make.closed_samples("leval_closed_gsm", 0.4, 3)
 OURS = sorted({(f.__name__, name) for f in FAMILIES for name in f.decides_numbers()})
 RECORDED = [name for name in TaskConfig.__dataclass_fields__ if name not in ("metric_list",)]
 OTHER = {"metadata": {"subset": "hard"}, "task": "arc"}
 CELLS = {
     "gen_kwargs": {"temperature": 1.0},
-    "task_gen_kwargs": {"leval_gsm": {"temperature": 1.0}},
+    "task_gen_kwargs": {"leval_closed_gsm": {"temperature": 1.0}},
     "seed": 7,
     "num_fewshot": 3,
     "limit": 5,
@@ -43,10 +43,10 @@ def blocks(root):
 
 def recorded(root, **metadata):
     """A cell whose task wrote this metadata."""
-    folder = make.write_cell(root, f"x{len(list(root.iterdir()))}", {"leval_gsm": ROWS})
+    folder = make.write_cell(root, f"x{len(list(root.iterdir()))}", {"leval_closed_gsm": ROWS})
     path = next(folder.glob("results_*.json"))
     content = json.loads(path.read_text())
-    content["configs"]["leval_gsm"]["metadata"] |= metadata
+    content["configs"]["leval_closed_gsm"]["metadata"] |= metadata
     path.write_text(json.dumps(content))
     done = json.loads((folder / "done.json").read_text())
     (folder / "done.json").write_text(json.dumps(done | {"files": {}}))
@@ -89,8 +89,8 @@ def test_a_field_of_a_cell_sets_apart(tmp_path, name):
     field, _, of_model = name.partition(".")
     change = {of_model: MODELS[of_model]} if of_model else CELLS[field]
     change = {field: WRITTEN[field] | change} if field in WRITTEN else {field: change}
-    make.write_cell(tmp_path, "x1", {"leval_gsm": ROWS})
-    make.write_cell(tmp_path, "x2", {"leval_gsm": ROWS}, **change)
+    make.write_cell(tmp_path, "x1", {"leval_closed_gsm": ROWS})
+    make.write_cell(tmp_path, "x2", {"leval_closed_gsm": ROWS}, **change)
     assert len(set(blocks(tmp_path))) == 2
 
 

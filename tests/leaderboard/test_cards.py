@@ -16,7 +16,7 @@ from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import analyse
 
 SCHEMAS = Path(__file__).parent / "schemas"
-OURS, SCORED = "leval_toefl", "gsm8k"
+OURS, SCORED = "leval_closed_toefl", "gsm8k"
 
 
 def schema(name):
@@ -36,7 +36,7 @@ def cards(tmp_path_factory):
              "exact_match": float(n % 2)} for n in range(12)
         ]  # fmt: skip
         make.write_cell(root / "r", f"c{at}", tasks, method=method, context_length=4096)
-    gsm = {"leval_gsm": make.closed_samples("leval_gsm", 0.3, 1)}
+    gsm = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.3, 1)}
     make.write_cell(root / "r", "s", gsm, method="none", sample=True)
     (make.write_cell(root / "r", "f", gsm, method="linear") / "done.json").unlink()
     analysis = analyse(load_results(root / "r"))

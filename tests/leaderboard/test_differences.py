@@ -133,7 +133,7 @@ def test_errors_name_what_is_wrong(results, tmp_path, drawn):
     make.write_cell(tmp_path / "x", "b", {"ppl_pg19": shorter}, method="yarn")
     with pytest.raises(ResultsError, match="another number of tokens"):
         difference_table(analyse(load_results(tmp_path / "x")), [("yarn", "rope")])
-    closed = {"leval_gsm": make.closed_samples("leval_gsm", 0.3, 1)}
+    closed = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.3, 1)}
     for method in ("rope", "yarn"):
         make.write_cell(tmp_path / "y", method, closed, method=method)
     with pytest.raises(ResultsError, match="no perplexity that both methods"):

@@ -11,7 +11,7 @@ from leval_harness.main import cli
 from leval_leaderboard.results import load_results
 from leval_leaderboard.results.fields import DEEPEST_JSON, LARGEST_JSON
 
-GSM = make.closed_samples("leval_gsm", 0.4, 3)
+GSM = make.closed_samples("leval_closed_gsm", 0.4, 3)
 TOO_DEEP = '{"results": ' + '{"a": ' * 200 + "1" + "}" * 201
 
 
@@ -20,7 +20,7 @@ def table(*folders, flags=()):
 
 
 def cell(root, name="x1", **given):
-    return make.write_cell(root, name, {"leval_gsm": GSM}, **given)
+    return make.write_cell(root, name, {"leval_closed_gsm": GSM}, **given)
 
 
 def edited(path, change):
@@ -184,7 +184,7 @@ def test_escapes_never_reach_the_terminal(tmp_path):
 
 
 def topics(questions):
-    rows = make.closed_samples("leval_gsm", 0.4, 3, limit=questions)
+    rows = make.closed_samples("leval_closed_gsm", 0.4, 3, limit=questions)
     for at, row in enumerate(rows):
         for place, name in enumerate(("first", "second", "third")):
             row[name] = row["exact_match"] if at % 3 == place else None
@@ -199,10 +199,12 @@ def test_a_position_that_was_not_asked_is_absent(tmp_path, questions):
     for metric in rows[0]["metrics"]:
         known = [row[metric] for row in rows if row.get(metric) is not None]
         values[f"{metric},extract"] = sum(known) / len(known) if known else 0.0  # as lm-eval says
-    folder = make.write_cell(tmp_path, "x1", {"leval_topic_retrieval": topics(6)}, limit=questions)
+    folder = make.write_cell(
+        tmp_path, "x1", {"leval_closed_topic_retrieval": topics(6)}, limit=questions
+    )
     path = next(folder.glob("results_*.json"))
-    counts = {"leval_topic_retrieval": {"original": 6, "effective": questions}}
-    edited(path, lambda c: c["results"].update(leval_topic_retrieval=values))
+    counts = {"leval_closed_topic_retrieval": {"original": 6, "effective": questions}}
+    edited(path, lambda c: c["results"].update(leval_closed_topic_retrieval=values))
     edited(path, lambda c: c.update({"n-samples": counts}))
     text = "".join(json.dumps(row) + "\n" for row in rows)
     next(folder.glob("samples_*")).write_text(text)

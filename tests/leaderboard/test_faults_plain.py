@@ -121,7 +121,7 @@ def test_a_partial_run_is_marked_and_never_best_of_full_ones(tmp_path):
 @pytest.mark.parametrize(("stated", "length"), [(1024, 1024), (None, 8192)])
 def test_the_context_length_is_the_one_that_questions_were_fitted_to(tmp_path, stated, length):
     metadata = {"prompt": {"context_length": stated}} if stated else {}
-    write(tmp_path, {"exact_match,none": 0.5}, "leval_gsm", fields={"metadata": metadata})
+    write(tmp_path, {"exact_match,none": 0.5}, "leval_closed_gsm", fields={"metadata": metadata})
     (entry,) = entries(tmp_path)
     assert entry.length == length
 
@@ -385,7 +385,12 @@ def test_samples_of_old_versions_have_no_filter_and_no_list_of_metrics(tmp_path)
 
 def test_answers_that_were_not_scored_are_no_numbers(tmp_path):
     rows = [sample(at, 999, "bypass") for at in range(20)]
-    write(tmp_path, {"bypass,none": 999, "bypass_stderr,none": "N/A"}, "leval_gsm", samples=rows)
+    write(
+        tmp_path,
+        {"bypass,none": 999, "bypass_stderr,none": "N/A"},
+        "leval_closed_gsm",
+        samples=rows,
+    )
     ran = CliRunner().invoke(cli, ["table", str(tmp_path)])
     assert "99900" not in ran.output
     assert "not scored" in ran.output
@@ -396,7 +401,7 @@ def test_answers_that_were_not_scored_are_no_numbers(tmp_path):
 def test_a_standard_error_of_a_standard_error_is_no_metric(tmp_path):
     values = {"exact_match,none": 0.5, "exact_match_stderr,none": 0.1,
               "exact_match_stderr_stderr,none": "N/A"}  # fmt: skip
-    write(tmp_path, values, "leval_gsm")
+    write(tmp_path, values, "leval_closed_gsm")
     assert [score.metric for score in load_results(tmp_path).scores] == ["exact_match"]
 
 
@@ -407,9 +412,9 @@ def test_credentials_in_somebody_elses_arguments_go_nowhere(tmp_path):
         metadata = {"version": 1.0, "token": secret}  # lm-eval merges the arguments into it
         write(tmp_path / name, ACC, config={"model_args": arguments}, fields={"metadata": metadata})
     model = {"name": "c", "path": "m", "backend": "hf", "dtype": "float32", "args": nested}
-    rows = make.closed_samples("leval_gsm", 0.4, 3)
+    rows = make.closed_samples("leval_closed_gsm", 0.4, 3)
     command = f"leval-harness sweep x --set models.c.args.api_key={secret}"
-    make.write_cell(tmp_path, "c", {"leval_gsm": rows}, model_args=nested, command=command)
+    make.write_cell(tmp_path, "c", {"leval_closed_gsm": rows}, model_args=nested, command=command)
     cell = json.loads((tmp_path / "c" / "cell.json").read_text()) | {"model": model}
     (tmp_path / "c" / "cell.json").write_text(json.dumps(cell))
     for flags in (("md",), ("csv",), ("html",), ("tex",), ("md", "--json"), ("md", "--verify")):

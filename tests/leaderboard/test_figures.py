@@ -35,7 +35,7 @@ def test_curves_show_the_values_of_the_frame(analysis, drawn):
     for method, line in lines.items():
         rows = frame[
             (frame["label"] == method)
-            & (frame["task"] == "leval_coursera")
+            & (frame["task"] == "leval_closed_coursera")
             & (frame["metric"] == "exact_match")
         ].sort_values("context_length")
         assert list(line.get_xdata()) == [4096, 8192]
@@ -72,7 +72,7 @@ def two_methods(tmp_path):
     lengths = {"none": [6.3, 60.2, 700.0, 9000.0], "yarn": [6.3, 60.2, 900.0, 18000.0]}
     for at, (method, wavelengths) in enumerate(lengths.items()):
         for length in (4096, 8192):
-            samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.4, 1)}
+            samples = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.4, 1)}
             shown = wavelengths if length == 8192 else [1.0, 2.0, 3.0, 4.0]
             make.write_cell(
                 tmp_path / "r",

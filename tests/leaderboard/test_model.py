@@ -37,26 +37,33 @@ def test_a_score_is_frozen_and_knows_nothing_that_is_not_told():
 
 
 def test_chance_and_a_part_are_read_from_what_the_results_state(tmp_path):
-    samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.3, 1),
-               "leval_coursera": make.closed_samples("leval_coursera", 0.3, 1)}  # fmt: skip
+    both = ("leval_closed_gsm", "leval_closed_coursera")
+    samples = {name: make.closed_samples(name, 0.3, 1) for name in both}
     cell = make.write_cell(tmp_path, "a", samples, metadata={"num_docs": 200})
-    change_metadata(cell, "leval_coursera", chance=0.125, partial=False)
-    change_metadata(cell, "leval_gsm", partial=True)
+    change_metadata(cell, "leval_closed_coursera", chance=0.125, partial=False)
+    change_metadata(cell, "leval_closed_gsm", partial=True)
     scores = {s.task: s for s in load_results(tmp_path).scores if s.metric == "exact_match"}
-    assert (scores["leval_coursera"].chance, scores["leval_coursera"].partial) == (0.125, False)
-    assert scores["leval_gsm"].partial
+    assert (scores["leval_closed_coursera"].chance, scores["leval_closed_coursera"].partial) == (
+        0.125,
+        False,
+    )
+    assert scores["leval_closed_gsm"].partial
 
 
 def test_older_results_that_state_nothing_are_read_as_before(tmp_path):
-    samples = {"leval_toefl": make.closed_samples("leval_toefl", 0.3, 1)}
+    samples = {"leval_closed_toefl": make.closed_samples("leval_closed_toefl", 0.3, 1)}
     make.write_cell(tmp_path, "a", samples, metadata={"num_docs": 3})
     (score, *_) = load_results(tmp_path).scores
     assert (score.chance, score.partial) == (0.25, True)
 
 
 def test_what_others_wrote_may_hold_anything(tmp_path):
-    cell = make.write_cell(tmp_path, "a", {"leval_gsm": make.closed_samples("leval_gsm", 0.3, 1)})
-    change_metadata(cell, "leval_gsm", data=["a list"], chance="high", partial="yes", unknown={})
+    cell = make.write_cell(
+        tmp_path, "a", {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.3, 1)}
+    )
+    change_metadata(
+        cell, "leval_closed_gsm", data=["a list"], chance="high", partial="yes", unknown={}
+    )
     (score, *_) = load_results(tmp_path).scores
     assert (score.status, score.source, score.chance, score.partial) == ("done", "", 0.0, False)
 

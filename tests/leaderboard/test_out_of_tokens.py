@@ -8,7 +8,7 @@ from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
 from leval_leaderboard.tables.formats import render
 
-OURS, THEIRS = "leval_gsm", "gsm8k"
+OURS, THEIRS = "leval_closed_gsm", "gsm8k"
 
 
 def written(folder, thinking):

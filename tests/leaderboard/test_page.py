@@ -66,7 +66,7 @@ def test_leaderboard_shows_what_the_analysis_says(opened, sweep):
     value = frame[
         (frame["label"] == "yarn")
         & (frame["context_length"] == 8192)
-        & (frame["task"] == "leval_toefl")
+        & (frame["task"] == "leval_closed_toefl")
         & (frame["metric"] == "exact_match")
     ]["value"].iloc[0]
     row = next(r for r in rows(opened) if r[:2] == ["yarn", "8K"])
@@ -132,7 +132,7 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     row = frame[
         (frame["label"] == "yarn")
         & (frame["context_length"] == 8192)
-        & (frame["task"] == "leval_toefl")
+        & (frame["task"] == "leval_closed_toefl")
         & (frame["metric"] == "exact_match")
     ].iloc[0]
     assert status.startswith(
@@ -249,7 +249,7 @@ def test_the_page_names_no_other_host_and_copies_no_prompt(page):
 
 
 def test_file_names_are_counters_whatever_the_results_say(tmp_path):
-    samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.4, 1)}
+    samples = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.4, 1)}
     make.write_cell(tmp_path / "r", "x1", samples, method="../../evil", model="/etc/passwd")
     write_page(analyse(load_results(tmp_path / "r")), tmp_path / "out")
     names = {p.name for p in (tmp_path / "out" / "data").iterdir()}
@@ -275,7 +275,9 @@ def test_an_older_page_is_replaced_and_other_folders_are_left_alone(tmp_path, sw
 def test_a_block_without_the_method_is_compared_with_nothing(tmp_path):
     for model, methods in (("small", ("none", "linear", "yarn")), ("large", ("none", "linear"))):
         for at, method in enumerate(methods):
-            samples = {"leval_gsm": make.closed_samples("leval_gsm", 0.3 + 0.1 * at, at)}
+            samples = {
+                "leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.3 + 0.1 * at, at)
+            }
             make.write_cell(tmp_path, f"{model}{at}", samples, model=model, method=method)
     analysis = analyse(load_results(tmp_path))
     block_of = {str(at): run.model for at, run in enumerate(analysis.results.runs)}

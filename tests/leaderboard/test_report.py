@@ -38,7 +38,7 @@ def test_table_formats(sweep, output, tmp_path):
 def test_json_is_json_alone(sweep):
     done = CliRunner().invoke(table_command, [str(sweep), "--json"])
     rows = json.loads(done.stdout)
-    toefl = [r for r in rows if r["task"] == "leval_toefl" and r["metric"] == "exact_match"]
+    toefl = [r for r in rows if r["task"] == "leval_closed_toefl" and r["metric"] == "exact_match"]
     assert len(toefl) == 8
     assert all(0 <= r["value"] <= 100 for r in toefl)
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import shutil
+from pathlib import Path
 
 import fixture_results as make
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from leval_leaderboard.results import ResultsError, load_results
 from leval_leaderboard.results.task_scores import chance_level
 
-GSM = make.closed_samples("leval_gsm", 0.4, 1)
+GSM = make.closed_samples("leval_closed_gsm", 0.4, 1)
 
 
-def only(results, task="leval_gsm", metric="exact_match"):
+def only(results, task="leval_closed_gsm", metric="exact_match"):
     rows = results.frame()
     found = rows[(rows["task"] == task) & (rows["metric"].isin([metric, ""]))]
     assert len(found) == 1
@@ -28,7 +29,7 @@ def edit(path, change):
 
 
 def test_a_cell_becomes_tidy_rows(tmp_path):
-    make.write_cell(tmp_path, "ab12", {"leval_gsm": GSM}, method="yarn")
+    make.write_cell(tmp_path, "ab12", {"leval_closed_gsm": GSM}, method="yarn")
     results = load_results(tmp_path)
     row = only(results)
     assert (row["model"], row["method"], row["context_length"]) == ("SmolLM2-135M", "yarn", 8192)
@@ -36,7 +37,7 @@ def test_a_cell_becomes_tidy_rows(tmp_path):
     assert (row["n"], row["clusters"], row["status"]) == (100, 100, "done")
     assert row["cut"] == pytest.approx(0.34)
     assert row["tokens_per_second"] == pytest.approx(102000 / 50)
-    samples = results.samples[0, "leval_gsm"]
+    samples = results.samples[0, "leval_closed_gsm"]
     names = {("exact_match", "extract"), ("exact_match_strict", "extract")}
     assert set(samples.metrics) == names
     assert samples.ratios("exact_match").numerator.tolist() == [r["exact_match"] for r in GSM]
@@ -44,8 +45,8 @@ def test_a_cell_becomes_tidy_rows(tmp_path):
 
 
 def test_several_folders_merge_and_a_run_found_twice_counts_once(tmp_path):
-    make.write_cell(tmp_path / "a", "x1", {"leval_gsm": GSM}, method="yarn")
-    make.write_cell(tmp_path / "b", "x2", {"leval_gsm": GSM}, method="none")
+    make.write_cell(tmp_path / "a", "x1", {"leval_closed_gsm": GSM}, method="yarn")
+    make.write_cell(tmp_path / "b", "x2", {"leval_closed_gsm": GSM}, method="none")
     shutil.copytree(tmp_path / "a" / "x1", tmp_path / "b" / "x1")
     results = load_results(tmp_path / "a", tmp_path / "b")
     assert len(results.runs) == 2
@@ -85,23 +86,29 @@ def test_posgens_main_number_is_its_accuracy_past_the_training_length(tmp_path):
 
 def test_runs_stand_in_the_order_of_their_config(tmp_path):
     for name, method, place in (("a", "yarn", 2), ("b", "none", 1), ("c", "linear", 0)):
-        make.write_cell(tmp_path / "one", name, {"leval_gsm": GSM}, method=method, place=place)
-    make.write_cell(tmp_path / "two", "a2", {"leval_gsm": GSM}, method="ntk", place=0)
+        make.write_cell(
+            tmp_path / "one", name, {"leval_closed_gsm": GSM}, method=method, place=place
+        )
+    make.write_cell(tmp_path / "two", "a2", {"leval_closed_gsm": GSM}, method="ntk", place=0)
     results = load_results(tmp_path)
     assert [run.method for run in results.runs] == ["linear", "none", "yarn", "ntk"]
     assert list(dict.fromkeys(results.frame()["method"])) == ["linear", "none", "yarn", "ntk"]
 
 
 def test_a_limit_marks_a_run_as_partial(tmp_path):
-    make.write_cell(tmp_path, "x1", {"leval_gsm": GSM[:10]}, limit=10)
+    make.write_cell(tmp_path, "x1", {"leval_closed_gsm": GSM[:10]}, limit=10)
     make.write_cell(
-        tmp_path, "x2", {"leval_gsm": GSM[:10]}, method="none", original={"leval_gsm": 100}
+        tmp_path,
+        "x2",
+        {"leval_closed_gsm": GSM[:10]},
+        method="none",
+        original={"leval_closed_gsm": 100},
     )
     assert load_results(tmp_path).frame()["partial"].all()
 
 
 def test_a_newer_schema_is_refused(tmp_path):
-    cell = make.write_cell(tmp_path, "x1", {"leval_gsm": GSM})
+    cell = make.write_cell(tmp_path, "x1", {"leval_closed_gsm": GSM})
     edit(cell / "cell.json", lambda c: c.update(schema_version=2))
     with pytest.raises(ResultsError, match="schema_version 2 is newer"):
         load_results(tmp_path)
@@ -115,7 +122,7 @@ def test_nothing_to_read_is_an_error(tmp_path):
 
 
 def test_failed_and_unfinished_cells_are_marked(tmp_path):
-    cell = make.write_cell(tmp_path, "x1", {"leval_gsm": GSM})
+    cell = make.write_cell(tmp_path, "x1", {"leval_closed_gsm": GSM})
     (cell / "done.json").unlink()
     assert only(load_results(tmp_path))["status"] == "unfinished"
     (cell / "failed.json").write_text('{"kind": "oom", "reason": "out of memory"}')
@@ -131,7 +138,9 @@ def results_file(cell):
 def set_value(value):
     def change(cell):
         path = results_file(cell)
-        edit(path, lambda c: c["results"]["leval_gsm"].update({"exact_match,extract": value}))
+        edit(
+            path, lambda c: c["results"]["leval_closed_gsm"].update({"exact_match,extract": value})
+        )
         edit(cell / "done.json", lambda c: c.update(files={}))
 
     return change
@@ -194,8 +203,8 @@ BAD = {
 
 @pytest.mark.parametrize("name", list(BAD))
 def test_what_cannot_be_trusted_is_marked_and_has_no_number(tmp_path, name):
-    make.write_cell(tmp_path / "results", "good", {"leval_gsm": GSM}, method="none")
-    cell = make.write_cell(tmp_path / "results", "bad", {"leval_gsm": GSM})
+    make.write_cell(tmp_path / "results", "good", {"leval_closed_gsm": GSM}, method="none")
+    cell = make.write_cell(tmp_path / "results", "bad", {"leval_closed_gsm": GSM})
     BAD[name](cell)
     results = load_results(tmp_path / "results")
     rows = results.frame()
@@ -209,8 +218,8 @@ def test_what_cannot_be_trusted_is_marked_and_has_no_number(tmp_path, name):
 
 def test_a_metric_of_every_third_question_is_no_damage(tmp_path):
     """Topic retrieval asks for three positions in turn: a question has a score for one of them."""
-    rows = make.closed_samples("leval_toefl", 0.5, 1)
-    cell = make.write_cell(tmp_path, "x1", {"leval_topic_retrieval": rows})
+    rows = make.closed_samples("leval_closed_toefl", 0.5, 1)
+    cell = make.write_cell(tmp_path, "x1", {"leval_closed_topic_retrieval": rows})
     firsts = [row["exact_match"] for row in rows[::3]]
     for at, row in enumerate(rows):
         row["first"] = row["exact_match"] if at % 3 == 0 else None
@@ -219,42 +228,69 @@ def test_a_metric_of_every_third_question_is_no_damage(tmp_path):
     mean = sum(firsts) / len(firsts)
     edit(
         results_file(cell),
-        lambda c: c["results"]["leval_topic_retrieval"].update({"first,none": mean}),
+        lambda c: c["results"]["leval_closed_topic_retrieval"].update({"first,none": mean}),
     )
     edit(cell / "done.json", lambda c: c.update(files={}))
-    row = only(load_results(tmp_path), "leval_topic_retrieval", "first")
+    row = only(load_results(tmp_path), "leval_closed_topic_retrieval", "first")
     assert (row["status"], row["note"]) == ("done", "")
     assert row["value"] == pytest.approx(mean)
 
 
 def test_a_question_logged_twice_is_marked(tmp_path):
-    make.write_cell(tmp_path, "x1", {"leval_gsm": [*GSM, GSM[0]]})
+    make.write_cell(tmp_path, "x1", {"leval_closed_gsm": [*GSM, GSM[0]]})
     results = load_results(tmp_path)
     assert results.runs[0].status == "malformed"
     assert "twice" in results.runs[0].reason
 
 
 def test_names_with_folders_make_no_paths(tmp_path):
-    make.write_cell(tmp_path, "x1", {"leval_gsm": GSM}, method="../../up", model="a/../../b")
+    make.write_cell(tmp_path, "x1", {"leval_closed_gsm": GSM}, method="../../up", model="a/../../b")
     path = results_file(tmp_path / "x1")
-    edit(path, lambda c: c["results"].update({"../../x": c["results"]["leval_gsm"]}))
+    edit(path, lambda c: c["results"].update({"../../x": c["results"]["leval_closed_gsm"]}))
     edit(tmp_path / "x1" / "done.json", lambda c: c.update(files={}))
     results = load_results(tmp_path)
     assert all(each.path.parent == tmp_path / "x1" for each in results.samples.values())
 
 
 def test_courseras_chance_follows_from_its_gold_answers():
-    assert chance_level("leval_coursera", None, ["A"]) == pytest.approx(1 / 15)
-    assert chance_level("leval_coursera", None, ["ABC"]) == pytest.approx((1 + 0.25 * 6) / 15)
+    assert chance_level("leval_closed_coursera", None, ["A"]) == pytest.approx(1 / 15)
+    assert chance_level("leval_closed_coursera", None, ["ABC"]) == pytest.approx(
+        (1 + 0.25 * 6) / 15
+    )
     letters = [set(s) for n in (1, 2, 3, 4) for s in itertools.combinations("ABCD", n)]
     gold = set("AD")
     brute = sum(1.0 if s == gold else 0.25 if s < gold else 0.0 for s in letters) / 15
-    assert chance_level("leval_coursera", None, ["AD"]) == pytest.approx(brute)
+    assert chance_level("leval_closed_coursera", None, ["AD"]) == pytest.approx(brute)
     assert chance_level("other", None, ["A"]) is None
 
 
 def test_chance_that_a_results_file_states_is_read():
-    assert chance_level("leval_coursera", 0.0875, ["A"]) == 0.0875
-    assert chance_level("leval_toefl", None, ["A"]) == 0.25
+    assert chance_level("leval_closed_coursera", 0.0875, ["A"]) == 0.0875
+    assert chance_level("leval_closed_toefl", None, ["A"]) == 0.25
     # retrieval has no chance level; files of old versions say 0
-    assert chance_level("leval_topic_retrieval", 0.0, ["a topic"]) is None
+    assert chance_level("leval_closed_topic_retrieval", 0.0, ["a topic"]) is None
+
+
+def test_results_under_the_names_of_earlier_versions_read_as_todays(tmp_path):
+    golden = Path(__file__).parents[1] / "golden" / "results" / "lm_eval" / "org__other"
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(golden, old)
+    new.mkdir()
+    for path in golden.iterdir():
+        today = path.read_text("utf-8").replace("leval_", "leval_closed_")
+        (new / path.name.replace("leval_", "leval_closed_")).write_text(today, "utf-8")
+    read, expected = load_results(old), load_results(new)
+    assert {score.task for score in read.scores} == {"leval_closed_coursera", "leval_closed_gsm"}
+    assert read.scores == expected.scores
+    assert set(read.samples) == set(expected.samples)
+    assert read.warnings == expected.warnings
+
+
+def test_somebody_elses_task_of_an_old_name_is_theirs(tmp_path):
+    theirs = {"exact_match,none": 0.5, "exact_match_stderr,none": 0.1}
+    content = {"results": {"leval_quality": theirs, "leval_gsm": {"exact_match_strict,none": 0.5}}}
+    (tmp_path / "results_1.json").write_text(json.dumps(content))
+    assert {score.task for score in load_results(tmp_path).scores} == {
+        "leval_quality",
+        "leval_closed_gsm",
+    }

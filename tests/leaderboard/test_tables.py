@@ -62,14 +62,14 @@ def test_best_second_average_and_mark(tmp_path):
 
 def test_seven_documents_say_when_they_cannot_tell(tmp_path):
     for at, method in enumerate(["none", "a", "b", "c", "d"]):
-        closed(tmp_path, f"x{at}", 0.1 + 0.2 * at, method, seed=at, tasks=["leval_sfiction"])
+        closed(tmp_path, f"x{at}", 0.1 + 0.2 * at, method, seed=at, tasks=["leval_closed_sfiction"])
     table = table_of(tmp_path)[0]
     assert find(table, "d")["SFiction"].mark == "?"
     assert any("7 documents cannot tell" in note for note in table.notes)
 
 
 def test_fewer_than_six_tasks_have_no_average(tmp_path):
-    closed(tmp_path, "a", 0.3, "none", tasks=["leval_gsm", "leval_toefl"])
+    closed(tmp_path, "a", 0.3, "none", tasks=["leval_closed_gsm", "leval_closed_toefl"])
     table = table_of(tmp_path)[0]
     assert "Avg." not in [column.label for column in table.columns]
     assert any("No average" in note for note in table.notes)
@@ -105,9 +105,9 @@ def test_runs_with_other_settings_are_not_ranked_together(tmp_path, setting):
 
 def test_settings_that_differ_between_tasks_alone_set_no_runs_apart(tmp_path):
     for at, method in enumerate(("none", "yarn")):
-        closed(tmp_path, f"g{at}", 0.4, method, tasks=["leval_gsm"],
+        closed(tmp_path, f"g{at}", 0.4, method, tasks=["leval_closed_gsm"],
                gen_kwargs={"max_gen_toks": 128})  # fmt: skip
-        closed(tmp_path, f"t{at}", 0.4, method, tasks=["leval_toefl"])
+        closed(tmp_path, f"t{at}", 0.4, method, tasks=["leval_closed_toefl"])
     (block,) = table_of(tmp_path)[0].blocks
     assert block.title == "SmolLM2-135M"
     row = find(table_of(tmp_path)[0], "yarn")
@@ -119,7 +119,7 @@ def test_two_dtypes_of_one_task_stand_in_two_blocks_that_say_so(tmp_path):
     for dtype in ("float32", "bfloat16"):
         model = {"name": "m", "backend": "hf-long", "dtype": dtype, "args": {}}
         for method in ("none", "yarn"):
-            cell = closed(tmp_path, f"{dtype}-{method}", 0.4, method, tasks=["leval_gsm"])
+            cell = closed(tmp_path, f"{dtype}-{method}", 0.4, method, tasks=["leval_closed_gsm"])
             request = json.loads((cell / "cell.json").read_text())
             (cell / "cell.json").write_text(json.dumps({**request, "model": model}))
     blocks = table_of(tmp_path)[0].blocks
@@ -139,7 +139,7 @@ def change_data(cell, task, digest):
 def test_other_documents_are_not_ranked_together_and_a_row_stays_whole(tmp_path):
     closed(tmp_path, "a", 0.3, "none")
     cell = closed(tmp_path, "b", 0.9, "yarn")
-    change_data(cell, "leval_toefl", "11")
+    change_data(cell, "leval_closed_toefl", "11")
     table = table_of(tmp_path)[0]
     assert len(table.blocks) == 2
     assert all(len([r for r in b.rows if r.kind == "ours"]) == 1 for b in table.blocks)
@@ -210,8 +210,10 @@ def test_csv_holds_full_precision_and_an_origin(tmp_path):
     analysis = analyse(load_results(tmp_path / "r"))
     text = render([details_table(analysis, published=True)], "csv")
     rows = list(csv.DictReader(io.StringIO(text)))
-    ours = next(r for r in rows if r["task"] == "leval_toefl" and r["metric"] == "exact_match")
-    samples = make.closed_samples("leval_toefl", 0.3, 1)
+    ours = next(
+        r for r in rows if r["task"] == "leval_closed_toefl" and r["metric"] == "exact_match"
+    )
+    samples = make.closed_samples("leval_closed_toefl", 0.3, 1)
     assert float(ours["value"]) == pytest.approx(
         100 * sum(s["exact_match"] for s in samples) / len(samples), rel=1e-12
     )

@@ -20,13 +20,13 @@ def samples_of(task, skill=0.5):
         gold = row["doc"]["gold"]
         metrics = {"exact_match": float(right), "exact_match_strict": float(right)}
         resps = [[gold if right else ""]]
-        if task == "leval_sfiction":
+        if task == "leval_closed_sfiction":
             gold = "True [fact: False]"
             parts = {"loyalty": float(right), "factuality": float(at % 2)}
             resps = [["True" if right else "False"], ["It is false." if at % 2 else "true"]]
             metrics = {"exact_match": sum(parts.values()) / 2, **parts}
             metrics["exact_match_strict"] = metrics["exact_match"]
-        if task == "leval_topic_retrieval":
+        if task == "leval_closed_topic_retrieval":
             gold = f"The history of {gold}"
             resps = [[f"the topic was: {gold}." if right else "no idea"]]
             place = row["doc"]["question_id"] % 3
@@ -81,12 +81,12 @@ def write(tmp_path, task, rows, **wrong):
     return verify(load_results(tmp_path / "r"))
 
 
-TASKS = ("leval_toefl", "leval_sfiction", "leval_topic_retrieval")
+TASKS = ("leval_closed_toefl", "leval_closed_sfiction", "leval_closed_topic_retrieval")
 
 
 @pytest.fixture(autouse=True)
 def topic_retrieval(monkeypatch):
-    monkeypatch.setitem(make.SHAPES, "leval_topic_retrieval", (20, 60))
+    monkeypatch.setitem(make.SHAPES, "leval_closed_topic_retrieval", (20, 60))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -102,13 +102,13 @@ def test_what_is_right_is_confirmed_and_nothing_is_left_out(tmp_path, task):
 @pytest.mark.parametrize(
     ("task", "metric"),
     [
-        ("leval_toefl", "exact_match_stderr"),
-        ("leval_toefl", "unparsed"),
-        ("leval_toefl", "wrong"),
-        ("leval_toefl", "prompt_tokens"),
-        ("leval_sfiction", "loyalty"),
-        ("leval_sfiction", "factuality"),
-        ("leval_topic_retrieval", "second"),
+        ("leval_closed_toefl", "exact_match_stderr"),
+        ("leval_closed_toefl", "unparsed"),
+        ("leval_closed_toefl", "wrong"),
+        ("leval_closed_toefl", "prompt_tokens"),
+        ("leval_closed_sfiction", "loyalty"),
+        ("leval_closed_sfiction", "factuality"),
+        ("leval_closed_topic_retrieval", "second"),
     ],
 )
 def test_each_figure_that_differs_is_named(tmp_path, task, metric):
@@ -121,11 +121,11 @@ def test_each_figure_that_differs_is_named(tmp_path, task, metric):
 @pytest.mark.parametrize(
     ("task", "metric"),
     [
-        ("leval_toefl", "exact_match_strict"),
-        ("leval_toefl", "wrong"),
-        ("leval_sfiction", "loyalty"),
-        ("leval_sfiction", "factuality"),
-        ("leval_topic_retrieval", "first"),
+        ("leval_closed_toefl", "exact_match_strict"),
+        ("leval_closed_toefl", "wrong"),
+        ("leval_closed_sfiction", "loyalty"),
+        ("leval_closed_sfiction", "factuality"),
+        ("leval_closed_topic_retrieval", "first"),
     ],
 )
 def test_a_score_that_its_answer_does_not_earn_is_named(tmp_path, task, metric):
@@ -138,14 +138,14 @@ def test_a_score_that_its_answer_does_not_earn_is_named(tmp_path, task, metric):
 
 
 def test_what_was_thought_before_the_answer_does_not_count(tmp_path):
-    rows = samples_of("leval_toefl")
+    rows = samples_of("leval_closed_toefl")
     for row in rows:
         row["resps"] = [[f"Is it B? </think>{row['resps'][0][0]}"]]
-    assert write(tmp_path, "leval_toefl", rows).differences  # no setting: all of it counts
+    assert write(tmp_path, "leval_closed_toefl", rows).differences  # no setting: all of it counts
     cell = tmp_path / "r" / "x1"
     path = next(cell.glob("results_*"))
     content = json.loads(path.read_text())
-    metadata = content["configs"]["leval_toefl"]["metadata"]
+    metadata = content["configs"]["leval_closed_toefl"]["metadata"]
     metadata["settings"] = {"end_of_thinking": "</think>"}
     path.write_text(json.dumps(content))
     assert verify(load_results(tmp_path / "r")).differences == []
@@ -230,8 +230,8 @@ def test_results_of_the_first_schema_stay_readable():
     frame = results.frame()
     rows = frame[frame["status"] == "done"].set_index(["task", "metric"])
     assert set(frame["status"]) == {"done"}
-    assert rows.loc[("leval_sfiction", "factuality"), "value"] == 0.5
-    assert rows.loc[("leval_gsm", "exact_match"), "n"] == 4
+    assert rows.loc[("leval_closed_sfiction", "factuality"), "value"] == 0.5
+    assert rows.loc[("leval_closed_gsm", "exact_match"), "n"] == 4
     assert rows.loc[("ppl_pydocs", "token_perplexity@12288"), "value"] == 7.727327653731784
     assert {run.method for run in results.runs} == {"yarn"}
     outcome = verify(results)

@@ -15,7 +15,7 @@ GOOD: dict[str, Any] = {
     "name": "test",
     "models": {"small": {"path": "some/model", "backend": "hf"}},
     "methods": {"rope": {"rope_type": "default"}, "yarn": {"rope_type": "yarn", "factor": 2}},
-    "tasks": ["leval_gsm", ["leval_quality", "leval_toefl"]],
+    "tasks": ["leval_closed_gsm", ["leval_closed_quality", "leval_closed_toefl"]],
     "context_lengths": [4096, 8192],
 }
 
@@ -35,8 +35,8 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
     assert len(requests) == 1 * 2 * 2 * 2
     assert [request.method for request in requests[:4]] == ["rope", "yarn", "rope", "yarn"]
     assert {r.context_length for r in requests[:2]} == {4096}
-    assert requests[0].task.tasks == ("leval_gsm",)
-    assert requests[-1].task.tasks == ("leval_quality", "leval_toefl")
+    assert requests[0].task.tasks == ("leval_closed_gsm",)
+    assert requests[-1].task.tasks == ("leval_closed_quality", "leval_closed_toefl")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,11 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
             r"config\.context_lengths: empty is not allowed; allowed: at least one",
         ),
         ("tasks", [], r"config\.tasks: empty is not allowed; allowed: at least one"),
-        ("tasks", [{"task": "leval_gsm"}], r"tasks\.0\.task: unknown setting; .* mean 'tasks'"),
+        (
+            "tasks",
+            [{"task": "leval_closed_gsm"}],
+            r"tasks\.0\.task: unknown setting; .* mean 'tasks'",
+        ),
         ("tasks", [{"limit": 3}], r"^config\.tasks\.0\.tasks: missing$"),
         ("tasks", ["a", ["b", 3]], r"config\.tasks\.1\.1: 3 is not allowed; allowed: text"),
         ("tasks", [{"tasks": "a", "metadata": {"x": 1j}}], r"tasks\.0\.metadata\.x: 1j is not"),

@@ -58,10 +58,10 @@ rope_precision: float32
 context_lengths: 2048
 metadata: {{data_dir: {root}/data, own_data: true, truncation: left}}
 gen_kwargs: {{max_gen_toks: 32, until: ["\\n"]}}
-task_gen_kwargs: {{leval_gsm: {{max_gen_toks: 128, temperature: 0.5}}}}
+task_gen_kwargs: {{leval_closed_gsm: {{max_gen_toks: 128, temperature: 0.5}}}}
 limit: 7
 tasks:
-  - leval_gsm
+  - leval_closed_gsm
   - tasks: [ppl_pydocs, posgen]
     metadata: {{context_length: [1024, 2048], num_docs: 2}}
     limit: null

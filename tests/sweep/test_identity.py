@@ -41,7 +41,7 @@ def config(checkpoint: Path, **changes: Any) -> dict[str, Any]:
         "name": "test",
         "models": {"small": {"path": str(checkpoint), "backend": "hf"}},
         "methods": {"yarn": {"rope_type": "yarn", "factor": 2}},
-        "tasks": ["leval_gsm"],
+        "tasks": ["leval_closed_gsm"],
         "metadata": {"data_dir": "sample"},
         "context_lengths": [8192],
     }
@@ -57,12 +57,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rope": {"methods": {"yarn": {"rope_type": "yarn", "factor": 4}}},
     "method": {"methods": {"yarn": {"rope_type": "resonance_yarn", "factor": 2}}},
     "length": {"context_lengths": [4096]},
-    "task": {"tasks": ["leval_codeu"]},
+    "task": {"tasks": ["leval_closed_codeu"]},
     "documents": {"metadata": {"data_dir": "sample", "num_docs": 1}},
     "seed": {"seed": 1},
     "limit": {"limit": 3},
     "generation": {"gen_kwargs": {"max_gen_toks": 32}},
-    "generation of one task": {"task_gen_kwargs": {"leval_gsm": {"max_gen_toks": 32}}},
+    "generation of one task": {"task_gen_kwargs": {"leval_closed_gsm": {"max_gen_toks": 32}}},
     "precision": {"rope_precision": "model"},
     "few shots": {"num_fewshot": 1},
 }
@@ -162,7 +162,7 @@ def test_documents_of_a_folder_are_told_by_their_content(checkpoint: Path, tmp_p
         handle.write("\n")
     assert only_id(config(checkpoint, **own)) != before
     (data / "gsm100.jsonl").unlink()
-    with pytest.raises(ConfigError, match=r"has no gsm100\.jsonl, which leval_gsm reads"):
+    with pytest.raises(ConfigError, match=r"has no gsm100\.jsonl, which leval_closed_gsm reads"):
         only_id(config(checkpoint, **own))
 
 
@@ -387,23 +387,27 @@ def test_the_order_of_keys_is_no_part_of_an_identity(content: dict[str, Any]) ->
 
 
 def test_groups_are_their_tasks() -> None:
-    assert own_tasks.members(["leval_closed", "leval_gsm", "mmlu"]) == [
-        "leval_coursera",
-        "leval_gsm",
-        "leval_quality",
-        "leval_toefl",
-        "leval_codeu",
-        "leval_sfiction",
+    assert own_tasks.members(["leval_closed", "leval_closed_gsm", "mmlu"]) == [
+        "leval_closed_coursera",
+        "leval_closed_gsm",
+        "leval_closed_quality",
+        "leval_closed_toefl",
+        "leval_closed_codeu",
+        "leval_closed_sfiction",
         "mmlu",
     ]
-    assert own_tasks.versions(["leval_gsm", "mmlu"]) == {"leval_gsm": "1", "mmlu": "lm_eval"}
+    assert own_tasks.versions(["leval_closed_gsm", "mmlu"]) == {
+        "leval_closed_gsm": "1",
+        "mmlu": "lm_eval",
+    }
 
 
 def test_unknown_tasks_are_named_with_near_ones() -> None:
     with pytest.raises(
-        ConfigError, match=r"tasks: 'leval_gsn' is not allowed; .*did you mean 'leval_gsm'"
+        ConfigError,
+        match=r"tasks: 'leval_closed_gsn' is not allowed; .*did you mean 'leval_closed_gsm'",
     ):
-        own_tasks.check_names(["leval_gsn"])
+        own_tasks.check_names(["leval_closed_gsn"])
     with pytest.raises(ConfigError, match=r"there is no file nowhere\.yaml"):
         own_tasks.check_names(["nowhere.yaml"])
 

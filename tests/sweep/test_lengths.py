@@ -113,7 +113,7 @@ def test_the_length_may_stand_there_by_hand_where_it_is_the_cells(tmp_path: Path
 
 
 def test_our_tasks_beside_others_read_no_more_than_the_length(tmp_path: Path) -> None:
-    made = planned(tmp_path, [["ruler_vt", "leval_gsm"]], metadata={"data_dir": "sample"})
+    made = planned(tmp_path, [["ruler_vt", "leval_closed_gsm"]], metadata={"data_dir": "sample"})
     assert {c.record.context_length - c.record.model_args["max_length"] for c in made} == {0}
 
 
@@ -231,10 +231,14 @@ def test_ruler_asks_every_method_the_same_questions(tmp_path: Path, tiny: Path) 
 @pytest.mark.parametrize(
     ("tasks", "name", "refused"),
     [
-        (["leval_gsm"], "leval_gms", True),
-        (["leval_closed"], "leval_topic_retrieval", True),
-        (["leval_closed"], "leval_gsm", False),
-        (["leval_gsm", "longbench"], "longbench_qasper", False),  # members are known when it runs
+        (["leval_closed_gsm"], "leval_closed_gms", True),
+        (["leval_closed"], "leval_closed_topic_retrieval", True),
+        (["leval_closed"], "leval_closed_gsm", False),
+        (
+            ["leval_closed_gsm", "longbench"],
+            "longbench_qasper",
+            False,
+        ),  # members are known when it runs
     ],
 )
 def test_generation_settings_of_no_task_of_the_cell(

@@ -36,7 +36,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(
         f"models: {{small: {{path: {model}, backend: hf, tokens_per_second: 100}}}}\n"
         "methods: {rope: {rope_type: default}, yarn: {rope_type: yarn, factor: 2}}\n"
-        "tasks: [leval_quality, leval_gsm]\n"
+        "tasks: [leval_closed_quality, leval_closed_gsm]\n"
         "metadata: {data_dir: sample, num_docs: 1}\n"
         "gen_kwargs: {max_gen_toks: 10}\n"
         "context_lengths: [1000]\n"
@@ -97,7 +97,7 @@ def test_perplexity_is_reckoned_by_its_windows() -> None:
     [
         ["nowhere"],
         ["{config}", "--set", "seeed=1"],
-        ["{config}", "--set", "tasks=leval_gms"],
+        ["{config}", "--set", "tasks=leval_closed_gms"],
         ["{config}", "--set", "models.small.path=/nowhere"],
         ["{config}", "--set", "context_lengths=[100000]", "--set", "methods.rope=null"],
         ["{config}", "--set", "metadata.data_dir=/nowhere"],

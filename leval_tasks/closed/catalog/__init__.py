@@ -1,10 +1,13 @@
 """The closed-ended tasks: every module of this package describes one, as its `TASK`."""
 
 import importlib
+import logging
 import pkgutil
 
 from leval_border.errors import one_of
-from leval_tasks.closed.definition import PREFIX, ClosedTask
+from leval_tasks.closed.definition import OLD_PREFIX, PREFIX, ClosedTask
+
+logger = logging.getLogger(__name__)
 
 
 def _every_task() -> list[ClosedTask]:
@@ -21,13 +24,22 @@ GROUP = "leval_closed"
 """The paper's Avg.: the unweighted mean of the tasks that count in it."""
 
 
+OLD_NAMES: dict[str, str] = {OLD_PREFIX + task.key: name for name, task in TASKS.items()}
+"""What a task was once called -> what it is called today."""
+
+
 def task_named(name: str, field: str = "task") -> ClosedTask:
     """A task by its name in lm-eval or its key, as the user wrote it in a field.
+
+    A name of earlier versions is taken, with a notice.
 
     Raises:
         SettingError: an unknown name, with the nearest one.
     """
-    if name.startswith(PREFIX):
+    if name in OLD_NAMES:
+        logger.warning("%s: %s is called %s today", field, name, OLD_NAMES[name])
+        return TASKS[OLD_NAMES[name]]
+    if name.startswith(OLD_PREFIX):
         return TASKS[one_of(field, name, TASKS)]
     return TASKS[PREFIX + one_of(field, name, [task.key for task in TASKS.values()])]
 
