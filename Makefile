@@ -21,7 +21,7 @@ lint: .venv-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 fast: .venv-test
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n auto -m "not (slow or vllm or ray or browser or latex)"
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not (slow or vllm or ray or browser or latex)"
 
 format: .venv-test
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -95,7 +95,9 @@ def main() -> None:
     run_side_by_side(STATIC)
     run("model", ("leval-harness", "model", "smollm2"))
     # One thread each: two test processes with two threads each wait for one another on two cores.
-    fast = ("pytest", "-q", "-n", "2", "--durations=15", "-m", f"not ({REAL} or {ALONE})")
+    # Tests that one process has not begun go to one that is idle: files differ tenfold in cost.
+    spread = ("-n", "2", "--dist", "worksteal")
+    fast = ("pytest", "-q", *spread, "--durations=25", "-m", f"not ({REAL} or {ALONE})")
     run("fast tests", fast, OMP_NUM_THREADS="1")
     absent = missing(installed)
     wanted = " and ".join([f"({REAL})", f"not {ALONE}", *(f"not {marker}" for marker in absent)])
