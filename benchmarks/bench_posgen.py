@@ -15,10 +15,11 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import cross_entropy
 
+from leval_tasks.posgen.encodings import PUBLISHED
 from leval_tasks.posgen.sequences import splits
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_models import build_model, build_stack
-from resonance_training.posgen_settings import ENCODINGS, Architecture, PosGenRun, Recipe
+from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe
 
 
 def seconds(step: Callable[[], object], repeats: int, device: str) -> float:
@@ -64,7 +65,7 @@ def main() -> None:
         hidden=args.hidden, heads=args.hidden // 64, feed_forward=4 * args.hidden
     )
     recipe = Recipe(architecture=architecture)
-    runs = [PosGenRun("cot", ENCODINGS[i % 4], i) for i in range(args.models)]
+    runs = [PosGenRun("cot", PUBLISHED[i % 4], i) for i in range(args.models)]
     data = StackData(recipe, runs)
     ids = Batches(data)[0].to(args.device)
 

@@ -1,6 +1,7 @@
 """`leval-harness posgen`: train, evaluate and tabulate the paper's own benchmark."""
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from leval_harness.output import (
     write_or_print,
 )
 from leval_tasks.metadata import SUBTASKS
-from resonance_training.posgen_settings import ENCODINGS, PosGenRun, Recipe
+from leval_tasks.posgen.encodings import tests_of, trained_by_default
+from resonance_training.posgen_settings import PRESETS, PosGenRun, Recipe
 from resonance_training.posgen_settings import preset as load_recipe
 
 _COUNT = click.IntRange(1)
@@ -34,10 +36,15 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--preset", default="quick", help="paper, paper-t5, code or quick.")
+@click.option("--preset", default="quick", help=f"{', '.join(PRESETS)}.")
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: all three.")
-@click.option("--encoding", "encodings", multiple=True, help="Repeatable; default: all four.")
+@click.option(
+    "--encoding",
+    "encodings",
+    multiple=True,
+    help="Repeatable; default: those that the published table needs.",
+)
 @click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
 @click.option("--modulus", type=int, help="Size of the number vocabulary.")
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
@@ -63,44 +70,85 @@ def train(
     """
     recipe = load_recipe(preset)
     data = {**recipe.data, **given({"modulus": modulus, "train": train_sequences})}
+    # More seeds are more models of the same recipe.
+    seeds = options.pop("seeds") or recipe.seeds
     changes = {name: options.pop(name) for name in Recipe.model_fields if name in options}
     recipe = recipe.changed(data=data, **given(changes))
     runs = [
         PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or SUBTASKS
-        for encoding in encodings or ENCODINGS
-        for seed in recipe.seeds
+        for seed in seeds
+        for encoding in encodings or trained_by_default(recipe.reading)
     ]
     from resonance_training.posgen_train import train_all  # torch, once all is known to be meant
 
     results: list[dict[str, Any]] = []
     for result in train_all(recipe, runs, out, **options):
         results.append(result)
-        test = result["test"]
-        click.echo(
-            f"[{len(results)}/{len(runs)}] {result['subtask']} {result['encoding']} "
-            f"seed {result['seed']}: ID {100 * test['id_accuracy']:.2f} %, "
-            f"OOD {100 * test['ood_accuracy']:.2f} %",
-            err=as_json,
-        )
+        click.echo(f"[{len(results)}/{len(runs)}] {_told(result)}", err=as_json)
+    asked = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
+    device = "cpu" if options["device"] == "cpu" else None
+    results += _cross(out, asked, options["stack_size"], device, as_json)
     if as_json:
         click.echo(json.dumps(results))
 
 
+def _told(result: dict[str, Any]) -> str:
+    test = result["test"]
+    other = f", tested with {result['tested_with']}" if "tested_with" in result else ""
+    return (
+        f"{result['subtask']} {result['encoding']} seed {result['seed']}{other}: "
+        f"ID {100 * test['id_accuracy']:.2f} %, OOD {100 * test['ood_accuracy']:.2f} %"
+    )
+
+
+def _cross(
+    folder: Path,
+    asked: Mapping[str, Sequence[str]],
+    stack_size: int,
+    device: str | None,
+    as_json: bool,
+) -> list[dict[str, Any]]:
+    """Tests under other encodings, said as they come."""
+    from resonance_training.posgen_crossed import cross
+
+    results = []
+    for result in cross(folder, asked, stack_size=stack_size, device=device):
+        results.append(result)
+        click.echo(_told(result), err=as_json)
+    return results
+
+
 @command.command()
-@click.argument("checkpoint", type=EXISTING_FOLDER)
-@click.option("--subtask", help="Sub-task to test on; default: the one it was trained on.")
-@click.option("--limit", type=int, help="Only the first so many sequences.")
+@click.argument("folder", type=EXISTING_FOLDER)
+@click.option("--encoding", "encodings", multiple=True, help="To test all its models under.")
+@click.option("--subtask", help="Of a checkpoint; default: the one it was trained on.")
+@click.option("--limit", type=int, help="Of a checkpoint: only the first so many sequences.")
+@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models tested at once (GPU).")
 @click.option("--device", default="cpu", help="Torch device.")
 @json_option
-def evaluate(checkpoint: Path, as_json: bool, **options: Any) -> None:
-    """Test a checkpoint through lm-eval and the backend hf-long.
+def evaluate(
+    folder: Path, encodings: tuple[str, ...], stack_size: int, as_json: bool, **options: Any
+) -> None:
+    """Test a checkpoint through lm-eval, or all models of a training under other encodings.
 
-    Example: leval-harness posgen evaluate runs/posgen/cot/yarn/seed-0
+    A model is trained once and tested under any encoding; what is tested already is not repeated.
+
+    Example: leval-harness posgen evaluate runs/posgen --encoding yarn --encoding yarn_code
     """
+    if encodings:
+        if options["subtask"] or options["limit"]:
+            raise click.UsageError("--subtask and --limit are for a single checkpoint")
+        from leval_tasks.posgen.encodings import ENCODINGS
+
+        asked = dict.fromkeys(ENCODINGS, encodings)
+        results = _cross(folder, asked, stack_size, options["device"], as_json)
+        if as_json:
+            click.echo(json.dumps(results))
+        return
     from resonance_training.posgen_evaluate import evaluate_checkpoint
 
-    metrics = evaluate_checkpoint(str(checkpoint), **options)
+    metrics = evaluate_checkpoint(str(folder), **options)
     if as_json:
         click.echo(json.dumps(metrics))
         return
@@ -113,33 +161,70 @@ def evaluate(checkpoint: Path, as_json: bool, **options: Any) -> None:
 @table_options
 @click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
 @click.option("--position-figure", type=FILE, help="Also draw accuracy against position.")
+@click.option("--pairs-figure", type=FILE, help="Also draw every seed, trained with → tested with.")
+@click.option("--only", multiple=True, help="Only tests TRAINED:TESTED; repeatable.")
+@click.option(
+    "--pair",
+    "compared",
+    multiple=True,
+    nargs=2,
+    metavar="METHOD BASELINE",
+    help="Compare two TRAINED:TESTED by seed; repeatable.",
+)
+@click.option("--crossed", is_flag=True, help="Also print trained with × tested with.")
 def table(
-    folders: tuple[Path, ...], output: str, as_json: bool, out: Path | None, **pictures: Path | None
+    folders: tuple[Path, ...],
+    output: str,
+    as_json: bool,
+    out: Path | None,
+    only: tuple[str, ...],
+    compared: tuple[tuple[str, str], ...],
+    crossed: bool,
+    **pictures: Path | None,
 ) -> None:
     """The paper's Table 1, from finished runs and as published.
 
     Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
+    `--crossed` and `--pair METHOD BASELINE` (for example `prime_period:prime_period_yarn_code
+    rope:yarn_code`) add a table for each folder, in every format but JSON.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
     from leval_leaderboard.results.posgen import read_experiment
     from leval_leaderboard.tables import posgen as tables
     from leval_leaderboard.tables.formats import load_format
+    from leval_leaderboard.tables.posgen_pairs import (
+        comparison_table,
+        crossed_table,
+        halves_table,
+        parse_pair,
+    )
 
     if any(pictures.values()) and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")
-    experiments = [read_experiment(folder) for folder in folders]
+    pairs = [(parse_pair(method), parse_pair(baseline)) for method, baseline in compared]
+    shown = [parse_pair(text) for text in only]
+    complete = [read_experiment(folder) for folder in folders]
+    experiments = [experiment.only(shown) for experiment in complete]
     form = load_format(output)
     if as_json:
         text = records_text(tables.posgen_details(experiments).records())
     else:
         make = tables.posgen_details if form.every_number else tables.posgen_table
-        text = form.text([make(experiments)])
+        made = [make(experiments)]
+        made += [each for one in experiments if (each := halves_table(one))]
+        made += [crossed_table(experiment) for experiment in experiments if crossed]
+        made += [comparison_table(experiment, pairs) for experiment in complete if pairs]
+        text = form.text(made)
     write_or_print(text, out)
     from leval_leaderboard.figures import posgen as figures
     from leval_leaderboard.figures.style import write_figure
 
-    drawings = {"figure": figures.loss_figure, "position_figure": figures.position_figure}
+    drawings = {
+        "figure": figures.loss_figure,
+        "position_figure": figures.position_figure,
+        "pairs_figure": figures.pairs_figure,
+    }
     for name, draw in drawings.items():
         if target := pictures[name]:
             write_figure(partial(draw, experiments[0]), target)

@@ -1,6 +1,6 @@
 """Single PosGen models as Hugging Face checkpoints, and the stack that trains many of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import torch
 from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
 from resonance_training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from resonance_training.stacked import StackedDecoder
+
+WEIGHTS = "model.safetensors"
 
 
 def build_config(recipe: Recipe, run: PosGenRun) -> Any:
@@ -27,7 +29,7 @@ def build_config(recipe: Recipe, run: PosGenRun) -> Any:
     a, data = recipe.architecture, recipe.settings(run.subtask)
     end = special_id(PREFIX, data.modulus)
     plain = ModelPositions(max_position_embeddings=data.length + 4)
-    asked = plain.complete(rope_parameters(run.encoding, recipe.scaling))
+    asked = plain.complete(rope_parameters(run.encoding, recipe))
     rope = hf_overrides(asked, plain)
     # A default RoPE has no limit of its own; all models are tested at the same length.
     rope["max_position_embeddings"] = max(rope["max_position_embeddings"], data.length + 4)
@@ -65,15 +67,24 @@ def build_model(recipe: Recipe, run: PosGenRun) -> Any:
 
 
 def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> StackedDecoder:
-    """The models of several runs as one module."""
-    train_ropes, eval_ropes = (
-        [rope_parameters(run.encoding, recipe.scaling, training=training) for run in runs]
-        for training in (True, False)
-    )
-    states = [build_model(recipe, run).state_dict() for run in runs]
+    """The models of several runs as one module, each with its run's own encoding."""
+    return stack_of(recipe, runs, [build_model(recipe, run).state_dict() for run in runs])
+
+
+def load_stack(recipe: Recipe, runs: Sequence[PosGenRun], folder: Path) -> StackedDecoder:
+    """The trained models of several runs of a folder as one module."""
+    from safetensors.torch import load_file
+
+    return stack_of(recipe, runs, [load_file(folder / run.folder / WEIGHTS) for run in runs])
+
+
+def stack_of(
+    recipe: Recipe, runs: Sequence[PosGenRun], states: Sequence[Mapping[str, torch.Tensor]]
+) -> StackedDecoder:
+    """Models with given weights as one module."""
     length = recipe.settings(runs[0].subtask).length + 1
-    best = recipe.keep == "best"
-    return StackedDecoder(recipe.architecture, states, train_ropes, eval_ropes, length, best)
+    ropes = [rope_parameters(run.encoding, recipe) for run in runs]
+    return StackedDecoder(recipe.architecture, states, ropes, length, recipe.keep == "best")
 
 
 def save_models(

@@ -8,9 +8,13 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from leval_border.errors import SettingError, one_of
 from leval_border.settings import Settings, read
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
+from leval_tasks.posgen.encodings import ENCODINGS, Reading
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-ENCODINGS = ("rope", "resonance", "yarn", "resonance_yarn")
+
+
+LATER = ("base",)
+"""Fields of a recipe that folders of the first version do not name."""
 
 
 class Architecture(Settings):
@@ -50,8 +54,6 @@ class Scaling(Settings):
         beta_fast: turns within `L` above which a feature is left alone.
         beta_slow: turns within `L` below which a feature is fully interpolated.
         ramp: `dimension` (all published code) or `wavelength` (the paper's formula).
-        in_training: the paper trains with the scaled encoding; the authors' code trains without
-            it and switches it on for evaluation.
     """
 
     factor: PositiveFloat = 4.0
@@ -59,13 +61,13 @@ class Scaling(Settings):
     beta_fast: float = 2.0
     beta_slow: float = 1.0
     ramp: Literal["dimension", "wavelength"] = "dimension"
-    in_training: bool = True
 
 
 class Recipe(Settings):
     """Everything about training but the run's own sub-task, encoding and seed.
 
     Attributes:
+        reading: of the protocol, see `leval_tasks.posgen.encodings`.
         data: fields of `PosGenSettings` that differ from its defaults.
         seeds: seeds of the runs; they decide initial weights, dropout and batch order.
         validation_rows: sequences of a validation; None takes the whole split.
@@ -75,6 +77,10 @@ class Recipe(Settings):
 
     architecture: Architecture = Architecture()
     scaling: Scaling = Scaling()
+    reading: Reading = Field(
+        default="text",
+        description="text: trained as tested; code: trained unscaled, scaled for the test.",
+    )
     data: dict[str, int | str] = Field(default_factory=dict)
     seeds: tuple[int, ...] = Field(default=(0, 1, 2, 3, 4), strict=False, min_length=1)
     epochs: PositiveInt = Field(default=150, description="Passes over the training sequences.")
@@ -84,6 +90,7 @@ class Recipe(Settings):
     evaluate_every: PositiveInt = Field(default=2, description="Epochs between two validations.")
     validation_rows: PositiveInt | None = None
     bf16: bool = Field(default=False, description="bfloat16 autocast.")
+    base: PositiveFloat = Field(default=10_000.0, description="Of the encodings' frequencies.")
     keep: Literal["last", "best"] = Field(
         default="last", description="Model that is tested and saved: last, or best at a validation."
     )
@@ -91,6 +98,17 @@ class Recipe(Settings):
     def settings(self, subtask: str) -> PosGenSettings:
         """The data set of a sub-task."""
         return read(PosGenSettings, {**self.data, "subtask": subtask})
+
+    def recorded(self) -> dict[str, Any]:
+        """What decides a trained model, as a folder is claimed for it.
+
+        A reading says which models to train and how to test them, and changes none of them. Fields
+        that the first version did not have are there where they are used.
+        """
+        written = self.model_dump(exclude={"reading"})
+        written["scaling"]["in_training"] = True  # the first version's words for the same
+        fields = type(self).model_fields
+        return {k: v for k, v in written.items() if k not in LATER or v != fields[k].default}
 
     @property
     def steps(self) -> int:
@@ -128,10 +146,21 @@ PRESETS = {
     "paper-t5": Recipe(architecture=T5_SMALL),
     "code": Recipe(
         architecture=T5_SMALL.changed(layers=6, freeze_feed_forward=True),
-        scaling=Scaling(factor=257 / 65, original=257, in_training=False),
+        reading="code",
         data={"seed_policy": "cycled"},
         seeds=(5549, 4955, 42, 3701, 49),
         keep="best",
+    ),
+    # Half a minute of one core a run, for comparisons over many seeds; with lower ones, the
+    # wavelengths that are compared were chosen.
+    "small": Recipe(
+        architecture=Architecture(hidden=64, heads=1, feed_forward=256),
+        seeds=tuple(range(5, 25)),
+        epochs=4,
+        learning_rate=2e-3,
+        evaluate_every=2,
+        validation_rows=100,
+        bf16=True,
     ),
     # About two minutes of one core a run: all 36 take 41 minutes on two.
     "quick": Recipe(
@@ -151,17 +180,30 @@ def preset(name: str) -> Recipe:
     return PRESETS[one_of("preset", name, PRESETS)]
 
 
-def rope_parameters(encoding: str, scaling: Scaling, *, training: bool = False) -> dict[str, Any]:
-    """The `rope_parameters` of one of `ENCODINGS`; in training it may be the unscaled one."""
-    resonance = encoding.startswith("resonance")
-    if "yarn" not in encoding or (training and not scaling.in_training):
-        return {"rope_type": "resonance" if resonance else "default", "rope_theta": 10_000.0}
-    rope = {
-        "rope_type": "resonance_yarn" if resonance else "yarn",
-        "rope_theta": 10_000.0,
+def rope_parameters(encoding: str, recipe: Recipe) -> dict[str, Any]:
+    """The `rope_parameters` of one of `ENCODINGS`.
+
+    The authors' code ramps over the extended length N in place of the trained one L, with a factor
+    of N/L. As wavelengths are chosen by the trained length, that is written as the same ramp over
+    L: `beta` turns in N tokens are `beta L/N` turns in L.
+    """
+    about, scaling = ENCODINGS[one_of("encoding", encoding, ENCODINGS)], recipe.scaling
+    rope: dict[str, Any] = {"rope_theta": recipe.base}
+    if about.wavelengths and about.wavelengths != "integer":
+        rope["wavelengths"] = about.wavelengths
+        rope["original_max_position_embeddings"] = scaling.original
+    if about.scaling is None:
+        return {"rope_type": "resonance" if about.wavelengths else "default", **rope}
+    rope |= {
+        "rope_type": "resonance_yarn" if about.wavelengths else "yarn",
         "factor": scaling.factor,
         "original_max_position_embeddings": scaling.original,
         "beta_fast": scaling.beta_fast,
         "beta_slow": scaling.beta_slow,
     }
+    if about.scaling == "code":
+        data = recipe.settings("cot")
+        extension = (data.length + 1) / (data.train_length + 1)
+        rope |= {"factor": extension, "original_max_position_embeddings": data.train_length + 1}
+        rope |= {"beta_fast": 2.0 / extension, "beta_slow": 1.0 / extension}
     return {**rope, "ramp": scaling.ramp} if scaling.ramp != "dimension" else rope

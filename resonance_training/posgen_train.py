@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 SETTINGS_FILE = "settings.json"
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
+TESTS = "tested"
+"""Folder of a run's tests under encodings that it was not trained with."""
 ROWS = "leval_harness_rows"
 METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
 EVALUATION_BATCH = 125
@@ -161,7 +163,7 @@ def train_stack(
     rest = {"steps": steps, "seconds": seconds, "stack": len(runs), **shared.made_by()}
     written = []
     for run, step, result in zip(runs, kept, results, strict=True):
-        files = hashes(folder / run.folder, without=(RESULT_FILE,))
+        files = hashes(folder / run.folder, without=(RESULT_FILE, TESTS))
         record = {"schema_version": 1, **vars(run), "kept_step": step, "test": result, **rest}
         record["files"] = files
         write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
@@ -220,7 +222,7 @@ def train_all(
             f"epochs: {recipe.epochs} make {recipe.steps} steps, whose warm-up is zero long; train "
             "one epoch more or less"
         )
-    request = recipe.model_dump()
+    request = recipe.recorded()
     shared.is_claimed(folder / SETTINGS_FILE, request)
     with shared.held(folder):
         shared.claim(folder / SETTINGS_FILE, request)

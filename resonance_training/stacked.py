@@ -59,8 +59,7 @@ class StackedDecoder(nn.Module):
     Args:
         architecture: of every model.
         states: state dictionaries of the single models (names as in Llama).
-        train_ropes: `rope_parameters` of each model in training.
-        eval_ropes: the same in evaluation.
+        ropes: `rope_parameters` of each model.
         length: longest input in tokens.
         keep_best: hold a second copy of the weights, for `keep` and `restore_kept`; it is part of
             the state dictionary, so that a resumed run knows it.
@@ -70,8 +69,7 @@ class StackedDecoder(nn.Module):
         self,
         architecture: Architecture,
         states: Sequence[Mapping[str, Tensor]],
-        train_ropes: Sequence[Mapping[str, Any]],
-        eval_ropes: Sequence[Mapping[str, Any]],
+        ropes: Sequence[Mapping[str, Any]],
         length: int,
         keep_best: bool = False,
     ) -> None:
@@ -93,10 +91,14 @@ class StackedDecoder(nn.Module):
             self.register_buffer("kept_step", torch.zeros(models, dtype=torch.int64))
             for name, parameter in self.trained.items():
                 self.register_buffer(f"kept__{name}", parameter.detach().clone())
-        for which, ropes in (("train_angles", train_ropes), ("eval_angles", eval_ropes)):
-            angles = angle_table(ropes, architecture.head_dim, length)
-            self.register_buffer(which, angles, persistent=False)
+        angles = angle_table(ropes, architecture.head_dim, length)
+        self.register_buffer("angles", angles, persistent=False)
         self.last_losses: Tensor | None = None
+
+    def rotate_by(self, ropes: Sequence[Mapping[str, Any]]) -> None:
+        """Give each model another encoding, by its `rope_parameters`."""
+        angles = self.get_buffer("angles")
+        angles.copy_(angle_table(ropes, self.architecture.head_dim, angles.shape[2]))
 
     @torch.no_grad()
     def keep(self, scores: Sequence[float], step: int) -> None:
@@ -130,8 +132,7 @@ class StackedDecoder(nn.Module):
     def logits(self, input_ids: Tensor) -> Tensor:
         """`[models, batch, length, vocabulary]` of `[models, batch, length]`."""
         a = self.architecture
-        angles = self.get_buffer("train_angles" if self.training else "eval_angles")
-        cos, sin = angles[:, :, : input_ids.shape[-1]]
+        cos, sin = self.get_buffer("angles")[:, :, : input_ids.shape[-1]]
         vectors = self.weight(EMBEDDING)
         offset = torch.arange(len(vectors), device=input_ids.device) * vectors.shape[1]
         x = embedding(input_ids + offset[:, None, None], vectors.flatten(0, 1))

@@ -10,7 +10,6 @@ from typing import Any
 
 from leval_leaderboard.figures.style import legend, method_looks, new_figure, sign
 from leval_leaderboard.results.posgen import (
-    ENCODINGS,
     SUBTASKS,
     Curve,
     Experiment,
@@ -18,6 +17,8 @@ from leval_leaderboard.results.posgen import (
     loss_curve,
     position_curve,
 )
+from leval_leaderboard.tables.posgen import published_of
+from leval_tasks.posgen.encodings import ENCODINGS
 
 
 def loss_figure(experiment: Experiment) -> Any:
@@ -49,18 +50,57 @@ def position_figure(experiment: Experiment) -> Any:
     return figure
 
 
+def pairs_figure(experiment: Experiment) -> Any:
+    """Accuracy past the trained length of every seed: a row a pair, a panel a sub-task.
+
+    The published number that a pair is a reading of is a diamond.
+    """
+    subtasks = [each for each in SUBTASKS if any(key[0] == each for key in experiment.places)]
+    pairs = experiment.pairs
+    height = 0.28 * len(pairs) + 1.4
+    figure, grid = new_figure(3.4 * len(subtasks) + 2.0, height, len(subtasks))
+    looks = method_looks(ENCODINGS[pair.trained].title for pair in pairs)
+    for axes, subtask in zip(grid, subtasks, strict=True):
+        for at, pair in enumerate(pairs):
+            trained = ENCODINGS[pair.trained].title
+            values = [r.result.test.ood_accuracy for r in experiment.runs_of(subtask, pair)]
+            if not values:
+                continue
+            color = looks[trained]["color"]
+            label = f"trained with {trained}"
+            axes.plot(values, [at] * len(values), "o", color=color, alpha=0.4, ms=4, label=label)
+            mean = statistics.mean(values)
+            axes.plot([mean] * 2, [at - 0.35, at + 0.35], color=color, linewidth=2)
+            if (published := published_of(pair, subtask)) is not None:
+                axes.plot(
+                    [published], [at], "D", color="black", ms=4, mfc="none", label="published"
+                )
+        unlearned = "" if subtask in experiment.learned else " (not learned)"
+        axes.set_title(SUBTASKS[subtask] + unlearned, loc="left")
+        axes.set_yticks(range(len(pairs)), [pair.title for pair in pairs])
+        axes.set_ylim(len(pairs) - 0.5, -0.5)
+        axes.set_xlabel("Accuracy past the trained length, %")
+        axes.tick_params(labelleft=axes is grid[0])
+    legend(figure, grid, "upper center", columns=3)
+    counts = sorted({place.seeds for place in experiment.places.values()})
+    seeds = " to ".join(dict.fromkeys((f"{counts[0]}", f"{counts[-1]}")))
+    note = f"{experiment.name} · trained with → tested with; a dot a seed ({seeds}), lines: means"
+    sign(figure, note, sorted({run.result.command for run in experiment.runs}))
+    return figure
+
+
 def _panels(
     experiment: Experiment, curve: Callable[[Sequence[PosGenRun]], Curve]
 ) -> tuple[Any, list[Any]]:
     """The figure and its axes: mean over seeds, a band from the lowest to the highest seed."""
     results = [run.result for run in experiment.runs]
     subtasks = [each for each in SUBTASKS if any(result.subtask == each for result in results)]
-    looks = method_looks(ENCODINGS.values())
+    looks = method_looks(pair.title for pair in experiment.pairs)
     figure, grid = new_figure(3.2 * len(subtasks) + 0.6, 3.4, len(subtasks))
     for axes, subtask in zip(grid, subtasks, strict=True):
-        for encoding, name in ENCODINGS.items():
-            if runs := experiment.runs_of(subtask, encoding):
-                _draw(axes, curve(runs), name, looks[name])
+        for pair in experiment.pairs:
+            if runs := experiment.runs_of(subtask, pair):
+                _draw(axes, curve(runs), pair.title, looks[pair.title])
         unlearned = "" if subtask in experiment.learned else " (not learned)"
         axes.set_title(SUBTASKS[subtask] + unlearned, loc="left")
     legend(figure, grid, "upper center", columns=4)

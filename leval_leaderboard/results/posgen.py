@@ -1,16 +1,17 @@
 """Finished PosGen runs on disk.
 
-A run's folder holds `result.json` and `metrics.csv`; the folder above all runs `settings.json`.
+A run's folder holds `result.json` and `metrics.csv`, and `tested/` the tests under encodings that
+the model was not trained with; the folder above all runs `settings.json`.
 """
 
 import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
@@ -24,6 +25,7 @@ from leval_leaderboard.results.fields import (
     read_model,
 )
 from leval_tasks.metadata import Subtask
+from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair
 
 LEARNED = 95.0
 """Accuracy within the training length, %, from which on a rule counts as learned."""
@@ -34,15 +36,6 @@ SUBTASKS: Mapping[Subtask, str] = {
     "semi_recursive": "Semi-recursive",
 }
 """The sub-tasks in the paper's order, as it prints them."""
-
-Encoding = Literal["rope", "resonance", "yarn", "resonance_yarn"]
-ENCODINGS: Mapping[Encoding, str] = {
-    "rope": "RoPE",
-    "resonance": "Resonance RoPE",
-    "yarn": "YaRN",
-    "resonance_yarn": "Resonance YaRN",
-}
-"""The encodings in the paper's order."""
 
 Percent = Annotated[
     float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(lambda share: 100 * share)
@@ -59,22 +52,30 @@ class PosGenTest(Outside):
 
 
 class PosGenResult(Outside):
-    """One trained and tested model; `seconds` is its share of a stack's."""
+    """One test of a trained model; `seconds` is its share of a stack's, in its first test only."""
 
     schema_version: int = Field(ge=1)
     subtask: Subtask
-    encoding: Encoding
+    encoding: Name
+    tested_with: Name | None = None
     seed: int = Field(0, ge=0)
     test: PosGenTest
     seconds: Annotated[FiniteFloat | None, LENIENT] = None
     command: str = ""
     versions: Object = Field({})
     host: Object = Field({})
+    weights: str | None = None
+    files: Object = Field({})
+
+    @property
+    def pair(self) -> Pair:
+        """What it was trained with and tested with."""
+        return Pair(self.encoding, self.tested_with or self.encoding)
 
 
 @dataclass(frozen=True)
 class PosGenRun:
-    """A result and where it lies."""
+    """A result, and the folder of its model."""
 
     folder: Path
     result: PosGenResult
@@ -82,43 +83,62 @@ class PosGenRun:
 
 @dataclass(frozen=True)
 class Place:
-    """An encoding on a sub-task, over its seeds; accuracies in percent.
+    """A pair of encodings on a sub-task, over its seeds; accuracies in percent.
 
-    `deviation` is that of `ood_accuracy`, NaN with one seed.
+    `deviation` is that of `ood_accuracy`, NaN with one seed; `learned` says whether the rule was
+    learned at the trained length, under the encoding of training: else longer ones say nothing.
     """
 
     seeds: int
     id_accuracy: float
     ood_accuracy: float
     deviation: float
-
-    @property
-    def learned(self) -> bool:
-        """Whether the rule was learned at the trained length; else longer ones say nothing."""
-        return self.id_accuracy >= LEARNED
+    learned: bool
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All finished runs of one output folder of `posgen train`."""
+    """All tests of one output folder of `posgen train`."""
 
     name: str
     settings: Mapping[str, Any]
     runs: tuple[PosGenRun, ...]
 
-    def runs_of(self, subtask: Subtask, encoding: Encoding) -> list[PosGenRun]:
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Trained and tested encodings, a model's own first, in the order of `ENCODINGS`."""
+        order = list(ENCODINGS)
+        found = {run.result.pair for run in self.runs}
+        return tuple(
+            sorted(found, key=lambda p: (order.index(p[0]), p[0] != p[1], order.index(p[1])))
+        )
+
+    def only(self, pairs: Collection[Pair]) -> "Experiment":
+        """Its tests of some pairs.
+
+        Raises:
+            ResultsError: there is no test of one of them.
+        """
+        for pair in pairs:
+            if pair not in self.pairs:
+                had = ", ".join(":".join(each) for each in self.pairs)
+                raise ResultsError(f"{self.name}: no test of {':'.join(pair)}; there are: {had}")
+        runs = tuple(run for run in self.runs if not pairs or run.result.pair in pairs)
+        return replace(self, runs=runs)
+
+    def runs_of(self, subtask: Subtask, pair: Pair) -> list[PosGenRun]:
         """One for each seed."""
-        wanted = (subtask, encoding)
-        return [run for run in self.runs if (run.result.subtask, run.result.encoding) == wanted]
+        wanted = (subtask, pair)
+        return [run for run in self.runs if (run.result.subtask, run.result.pair) == wanted]
 
     @property
-    def places(self) -> dict[tuple[Subtask, Encoding], Place]:
-        """`(sub-task, encoding)` -> means over the seeds, in the paper's order."""
+    def places(self) -> dict[tuple[Subtask, Pair], Place]:
+        """`(sub-task, pair)` -> means over the seeds, in the paper's order."""
         return {
-            (subtask, encoding): _place([run.result.test for run in runs])
+            (subtask, pair): _place(runs, self.runs_of(subtask, Pair(pair[0], pair[0])))
             for subtask in SUBTASKS
-            for encoding in ENCODINGS
-            if (runs := self.runs_of(subtask, encoding))
+            for pair in self.pairs
+            if (runs := self.runs_of(subtask, pair))
         }
 
     @property
@@ -127,11 +147,14 @@ class Experiment:
         return {subtask for (subtask, _), place in self.places.items() if place.learned}
 
 
-def _place(tests: Sequence[PosGenTest]) -> Place:
-    ood = [test.ood_accuracy for test in tests]
-    id_accuracy = statistics.mean(test.id_accuracy for test in tests)
+def _place(runs: Sequence[PosGenRun], own: Sequence[PosGenRun]) -> Place:
+    """Of the tests of a pair, and of those under the encoding that its models were trained with."""
+    ood = [run.result.test.ood_accuracy for run in runs]
+    inside, learned = (
+        statistics.mean(run.result.test.id_accuracy for run in each) for each in (runs, own or runs)
+    )
     deviation = statistics.stdev(ood) if len(ood) > 1 else math.nan
-    return Place(len(tests), id_accuracy, statistics.mean(ood), deviation)
+    return Place(len(ood), inside, statistics.mean(ood), deviation, learned >= LEARNED)
 
 
 def read_experiment(folder: Path) -> Experiment:
@@ -145,7 +168,14 @@ def read_experiment(folder: Path) -> Experiment:
         raise ResultsError(f"{folder}: no finished PosGen run; start one with `posgen train`")
     settings = folder / "settings.json"
     known = read_json(settings) if settings.is_file() else {}
-    runs = (PosGenRun(file.parent, read_model(PosGenResult, file)) for file in files)
+    runs = []
+    for file in files:
+        runs.append(PosGenRun(file.parent, read_model(PosGenResult, file)))
+        for test in sorted(file.parent.glob("tested/*.json")):
+            result = read_model(PosGenResult, test)
+            # A test of weights that were trained anew since is not one of this model.
+            if result.weights == runs[-1].result.files.get("model.safetensors", result.weights):
+                runs.append(PosGenRun(file.parent, result))
     return Experiment(folder.name, known, tuple(runs))
 
 

@@ -3,13 +3,11 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from leval_leaderboard.results.posgen import (
-    ENCODINGS,
     LEARNED,
     SUBTASKS,
-    Encoding,
     Experiment,
     Place,
 )
@@ -17,8 +15,9 @@ from leval_leaderboard.tables.blocks import counted
 from leval_leaderboard.tables.cells import NOTHING
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table, ranked
 from leval_leaderboard.tables.provenance import machine, provenance_notes
-from leval_leaderboard.tables.published import SOURCE, TABLE_1
+from leval_leaderboard.tables.published import BELOW_CEILING, SOURCE, TABLE_1
 from leval_tasks.metadata import Subtask
+from leval_tasks.posgen.encodings import PUBLISHED, Name, Pair, Reading, published_pairs
 
 NOTES = (
     "Accuracy on tokens past the training length, %; ID: on tokens within it; ± standard deviation "
@@ -27,6 +26,10 @@ NOTES = (
     "longer sequences and is not compared",
     "Bold, underlined: best and second among what was learned in a block",
 )
+ARROW = (
+    "A → B: trained with A, tested with B; (code): YaRN as the authors' code has it, switched on "
+    "for the test"
+)
 
 
 def posgen_table(experiments: Sequence[Experiment]) -> Table:
@@ -34,8 +37,11 @@ def posgen_table(experiments: Sequence[Experiment]) -> Table:
     columns = [Column("Encoding", numeric=False), Column("Seeds")]
     for title in SUBTASKS.values():
         columns += [Column(title), Column(f"{title} ID")]
-    notes = [*NOTES, *map(_distance, experiments)]
+    notes = [*NOTES, *(note for each in experiments for note in _distances(each))]
+    if any(each.tested != each.trained for one in experiments for each in one.pairs):
+        notes.insert(0, ARROW)
     notes.append(f"† {SOURCE.format('Table 1')}; there ± is the variance over 5 seeds")
+    notes.append(f"† {BELOW_CEILING}")
     for experiment in experiments:
         prefix = f"{experiment.name}: " if len(experiments) > 1 else ""
         notes += [prefix + note for note in _provenance(experiment)]
@@ -51,14 +57,15 @@ def _block(experiment: Experiment) -> Block:
         learned = [key for key, place in places.items() if key[0] == subtask and place.learned]
         past |= zip(learned, ranked([past[key] for key in learned]), strict=True)
     rows = []
-    for encoding, name in ENCODINGS.items():
-        seeds = sorted({place.seeds for (_, each), place in places.items() if each == encoding})
-        if not seeds:
-            continue
-        cells = [Cell(name), Cell(" to ".join(dict.fromkeys((f"{seeds[0]}", f"{seeds[-1]}"))))]
+    for pair in experiment.pairs:
+        seeds = sorted({place.seeds for (_, each), place in places.items() if each == pair})
+        cells = [
+            Cell(pair.title),
+            Cell(" to ".join(dict.fromkeys((f"{seeds[0]}", f"{seeds[-1]}")))),
+        ]
         for subtask in SUBTASKS:
-            cells += [past.get((subtask, encoding), NOTHING), NOTHING]
-            if place := places.get((subtask, encoding)):
+            cells += [past.get((subtask, pair), NOTHING), NOTHING]
+            if place := places.get((subtask, pair)):
                 cells[-1] = Cell(f"{place.id_accuracy:.2f}", place.id_accuracy)
         rows.append(Row(tuple(cells)))
     return Block(f"{experiment.name}: {_model(experiment.settings)}", tuple(rows))
@@ -83,22 +90,39 @@ def _published() -> Block:
     return Block("2 layers, width 512, modulus 17 (published)", tuple(rows))
 
 
-def _distance(experiment: Experiment) -> str:
-    """How far a reading of the protocol is from the published numbers, learned or not."""
-    gaps = [
-        abs(place.ood_accuracy - published_accuracy(encoding, subtask))
-        for (subtask, encoding), place in experiment.places.items()
-    ]
-    return (
-        f"{experiment.name}: {statistics.mean(gaps):.1f} points from the published numbers, mean "
-        f"over {len(gaps)} of {len(SUBTASKS) * len(ENCODINGS)} cells"
-    )
+def _distances(experiment: Experiment) -> list[str]:
+    """How far readings of the protocol are from the published numbers, learned or not."""
+    notes = []
+    for reading in get_args(Reading):
+        gaps = [
+            abs(place.ood_accuracy - published_accuracy(name, subtask))
+            for name, pair in published_pairs(reading).items()
+            for subtask in SUBTASKS
+            if (place := experiment.places.get((subtask, pair)))
+        ]
+        crossed = any(pair.trained != pair.tested for pair in experiment.pairs)
+        said = f" (reading: {reading})" if crossed else ""
+        if gaps and (crossed or reading == "text"):
+            notes.append(
+                f"{experiment.name}{said}: {statistics.mean(gaps):.1f} points from the published "
+                f"numbers, mean over {len(gaps)} of {len(SUBTASKS) * len(PUBLISHED)} cells"
+            )
+    return notes
 
 
-def published_accuracy(encoding: Encoding, subtask: Subtask) -> float:
-    """The paper's out-of-distribution accuracy, %; its rows and ours stand in one order."""
-    row = dict(zip(ENCODINGS, TABLE_1.values(), strict=True))[encoding]
+def published_accuracy(encoding: Name, subtask: Subtask) -> float:
+    """The paper's out-of-distribution accuracy, %, of one of its four encodings."""
+    row = dict(zip(PUBLISHED, TABLE_1.values(), strict=True))[encoding]
     return dict(zip(SUBTASKS, row, strict=True))[subtask][0]
+
+
+def published_of(pair: Pair, subtask: Subtask) -> float | None:
+    """The paper's number that a pair is a reading of, %; None where it is of neither reading."""
+    for reading in get_args(Reading):
+        for name, each in published_pairs(reading).items():
+            if each == pair:
+                return published_accuracy(name, subtask)
+    return None
 
 
 def _model(settings: Mapping[str, Any]) -> str:
@@ -117,7 +141,8 @@ def _model(settings: Mapping[str, Any]) -> str:
 def _provenance(experiment: Experiment) -> tuple[str, ...]:
     results = [run.result for run in experiment.runs]
     seconds = [result.seconds for result in results if result.seconds is not None]
-    parts = [counted(len(results), "model"), _model(experiment.settings)]
+    models = len({run.folder for run in experiment.runs})
+    parts = [counted(models, "model"), _model(experiment.settings)]
     parts += sorted({machine(result.host) for result in results} - {""})
     parts += [f"{sum(seconds) / 60:.0f} minutes, all runs added up"] if seconds else []
     return provenance_notes(
@@ -133,24 +158,27 @@ def posgen_details(experiments: Sequence[Experiment]) -> Table:
     records = [
         {
             "Origin": experiment.name,
-            "Encoding": encoding,
+            "Encoding": pair.trained,
+            "Tested with": pair.tested,
             "Sub-task": subtask,
             "Seeds": float(place.seeds),
             "ID": place.id_accuracy,
             "OOD": place.ood_accuracy,
             "Deviation": place.deviation,
             "Learned": "yes" if place.learned else "no",
-            "Published": published_accuracy(encoding, subtask),
+            "Published": published_of(pair, subtask),
         }
         for experiment in experiments
-        for (subtask, encoding), place in experiment.places.items()
+        for (subtask, pair), place in experiment.places.items()
     ]
-    columns = [Column(name, numeric=isinstance(value, float)) for name, value in records[0].items()]
+    columns = [Column(name, not isinstance(value, str)) for name, value in records[0].items()]
     rows = [Row(tuple(_detail(value) for value in record.values())) for record in records]
     return Table("PosGen, all numbers, %", tuple(columns), (Block("", tuple(rows)),))
 
 
-def _detail(value: str | float) -> Cell:
+def _detail(value: str | float | None) -> Cell:
+    if value is None:
+        return Cell()
     if isinstance(value, str):
         return Cell(value)
     return Cell(f"{value:.6g}", value) if math.isfinite(value) else Cell()

@@ -19,6 +19,9 @@ TABLE_1: Mapping[str, Sequence[tuple[float, float]]] = _PRINTED["table_1"]
 """PosGen out-of-distribution accuracy, %: mean and variance over 5 seeds."""
 TABLE_2: Mapping[str, Mapping[str, tuple[int, *tuple[float, ...]]]] = _PRINTED["table_2"]
 """L-Eval closed-ended, %, by model: context in K, the six tasks, and the average as printed."""
+BELOW_CEILING = (
+    "Semi-recursive: a model that never uses the far token reaches 52.9%; all four values lie below"
+)
 TASKS = ("Coursera", "GSM", "QuALITY", "TOEFL", "CodeU", "SFiction", "Avg.")
 
 
@@ -61,7 +64,7 @@ def _table_1() -> Table:
         "Published: PosGen out-of-distribution accuracy, % (the paper's Table 1)",
         (Column("Method", numeric=False), *map(Column, SUBTASKS.values())),
         (Block("2-layer Transformer, 64 to 256 (published)", rows),),
-        (f"† {SOURCE.format('Table 1')}", "±: variance over 5 seeds, as printed"),
+        (f"† {SOURCE.format('Table 1')}", "±: variance over 5 seeds, as printed", BELOW_CEILING),
     )
 
 

@@ -16,6 +16,7 @@ from leval_leaderboard.figures.style import write_figure
 from leval_leaderboard.results import ResultsError
 from leval_leaderboard.results.posgen import loss_curve, read_experiment
 from leval_leaderboard.tables.posgen import posgen_table, published_accuracy
+from leval_tasks.posgen.encodings import Pair
 
 SETTINGS = {
     "architecture": {"kind": "llama", "layers": 2, "hidden": 128},
@@ -144,7 +145,7 @@ def test_every_format(folder, tmp_path):
 
 def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
     experiment = read_experiment(folder)
-    runs = experiment.runs_of("cot", "rope")
+    runs = experiment.runs_of("cot", Pair("rope", "rope"))
     assert loss_curve(runs) == {1.0: [2.0, 1.0], 2.0: [1.0, 1.0]}
     figure = loss_figure(experiment)
     write_run(folder, "recursive", "rope", 0, 0.5)

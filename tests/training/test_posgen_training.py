@@ -7,11 +7,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from leval_border.errors import SettingError, UserError
+from leval_tasks.posgen.sequences import splits
 from resonance_training import posgen_settings as settings
 from resonance_training import posgen_train, t5_layer
+from resonance_training.posgen_crossed import cross
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_evaluate import evaluate_checkpoint
 from resonance_training.posgen_models import build_model, build_stack
@@ -56,7 +59,7 @@ T5 = Architecture(kind="t5", **SMALL)
 
 
 @pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
-@pytest.mark.parametrize("encoding", settings.ENCODINGS)
+@pytest.mark.parametrize("encoding", ["rope", "resonance_yarn", "prime_period_yarn_code"])
 def test_stack_gives_the_logits_of_each_single_model(architecture, encoding):
     recipe = _recipe(architecture=architecture)
     runs = [PosGenRun("cot", encoding, 0), PosGenRun("cot", "rope", 5)]
@@ -77,7 +80,7 @@ def test_t5_layer_is_plain_rope_maths():
     model.model.rotary_emb.float()
     weights = {k: v.double() for k, v in model.state_dict().items()}
     ids = torch.tensor([[21, 3, 5, 0, 16, 2]])
-    spec = RopeSpec.from_dict(settings.rope_parameters("yarn", recipe.scaling))
+    spec = RopeSpec.from_dict(settings.rope_parameters("yarn", recipe))
     angles = torch.arange(6, dtype=torch.float64)[:, None] * inv_freq(spec, 16)
 
     def norm(x, w):
@@ -267,14 +270,13 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path)
 EARLIER = {
     "paper": "6e0cb210065f0f5f",
     "paper-t5": "72027caa70f1eb15",
-    "code": "778e86ca5995c39f",
     "quick": "9bfce5e8430695c7",
 }
 
 
 @pytest.mark.parametrize("name", EARLIER)
 def test_folders_of_earlier_versions_are_continued(tmp_path, name):
-    request = settings.preset(name).model_dump()
+    request = settings.preset(name).recorded()
     file = tmp_path / "settings.json"
     assert not is_claimed(file, request)
     claim(file, request)
@@ -289,17 +291,11 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
         train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
 
 
-def test_code_preset_freezes_feed_forward_and_scales_only_in_evaluation(tmp_path):
-    code = settings.preset("code")
-    assert code.scaling.factor == pytest.approx(3.954, abs=1e-3)
-    assert code.keep == "best"
-    architecture = T5.changed(freeze_feed_forward=True)
-    recipe = _recipe(architecture=architecture, scaling=code.scaling, epochs=1)
-    run = PosGenRun("cot", "resonance_yarn", 0)
-    stack = build_stack(recipe, [run])
-    assert not torch.allclose(stack.train_angles, stack.eval_angles)
-    unscaled = build_stack(recipe, [PosGenRun("cot", "resonance", 0)])
-    assert torch.equal(stack.train_angles, unscaled.eval_angles)
+def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
+    assert settings.preset("code").architecture.freeze_feed_forward
+    assert settings.preset("code").keep == "best"
+    recipe = _recipe(architecture=T5.changed(freeze_feed_forward=True), epochs=1)
+    run = PosGenRun("cot", "resonance", 0)
     train_stack(recipe, [run], tmp_path, device="cpu")
     saved = t5_layer.PosGenT5ForCausalLM.from_pretrained(tmp_path / run.folder).state_dict()
     for name, fresh in build_model(recipe, run).state_dict().items():
@@ -308,13 +304,63 @@ def test_code_preset_freezes_feed_forward_and_scales_only_in_evaluation(tmp_path
 
 
 def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
-    rope = settings.rope_parameters("resonance_yarn", settings.preset("code").scaling)
+    rope = settings.rope_parameters("resonance_yarn_code", settings.preset("code"))
     spec = RopeSpec.from_dict(rope)
     wavelengths = (2 * np.pi / inv_freq(spec, 64)).round().long().tolist()
     # Read off a run of the authors' code; see posgen.md.
     assert wavelengths[8:16] == [63, 84, 112, 198, 396, 1048, 1397, 1863]
     assert wavelengths[-1] == 186294
     assert spec.method.scale() == pytest.approx(1.13747, abs=1e-5)
+
+
+@pytest.mark.parametrize("encoding", ["yarn_code", "resonance_yarn_code"])
+def test_the_codes_ramp_is_the_same_over_either_length(encoding):
+    """The authors' code ramps over the 257 positions of a test, we write it over the 65 trained."""
+    ours = settings.rope_parameters(encoding, settings.preset("small"))
+    theirs = {**ours, "original_max_position_embeddings": 257, "beta_fast": 2.0, "beta_slow": 1.0}
+    assert ours["original_max_position_embeddings"] == 65
+    tables = [inv_freq(RopeSpec.from_dict(each), 64) for each in (ours, theirs)]
+    torch.testing.assert_close(*tables, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
+def test_a_model_is_trained_once_and_tested_under_other_encodings(tmp_path, architecture):
+    """Against the checkpoint that transformers loads with those settings in its config."""
+    recipe = _recipe(architecture=architecture, epochs=2)
+    runs = [PosGenRun("cot", "rope", 0), PosGenRun("recursive", "rope", 1)]
+    list(train_all(recipe, runs, tmp_path, device="cpu"))
+    weights = {run: (tmp_path / run.folder / "model.safetensors").read_bytes() for run in runs}
+    asked = {"rope": ["rope", "yarn_code", "prime_period"]}
+    results = list(cross(tmp_path, asked, stack_size=2))
+    made = [(r["subtask"], r["encoding"], r["tested_with"]) for r in results]
+    assert sorted(made) == [
+        (subtask, "rope", tested)
+        for subtask in ("cot", "recursive")
+        for tested in ("prime_period", "yarn_code")
+    ], "its own encoding was tested in training"
+    for run in runs:
+        assert weights[run] == (tmp_path / run.folder / "model.safetensors").read_bytes()
+    for result in results:
+        run = PosGenRun(result["subtask"], "rope", result["seed"])
+        model = build_model(recipe, PosGenRun(run.subtask, result["tested_with"], 0)).eval()
+        state = load_file(tmp_path / run.folder / "model.safetensors")
+        model.load_state_dict(state, strict=architecture.kind == "llama")
+        numbers = splits(recipe.settings(run.subtask)).test
+        ids = torch.from_numpy(np.pad(numbers, ((0, 0), (1, 0)), constant_values=21))
+        with torch.no_grad():
+            guess = model(input_ids=ids[:, :-1]).logits.argmax(-1)[:, 4:]
+        share = (guess == ids[:, 5:]).double().mean(0)
+        assert result["test"]["by_position"] == pytest.approx(share.tolist(), abs=0.09)
+        assert result["test"]["ood_accuracy"] == pytest.approx(float(share[12:].mean()), abs=0.02)
+    assert list(cross(tmp_path, asked)) == [], "what is tested is not tested again"
+    kept = json.loads((tmp_path / "cot/rope/seed-0/result.json").read_text())
+    kept["files"]["model.safetensors"] = "trained anew"
+    (tmp_path / "cot/rope/seed-0/result.json").write_text(json.dumps(kept))
+    assert len(list(cross(tmp_path, asked))) == 2, "other weights are tested anew"
+    with pytest.raises(SettingError, match="did you mean 'yarn_code'"):
+        list(cross(tmp_path, {"rope": ["yarn_cod"]}))
+    with pytest.raises(UserError, match=r"holds no settings\.json"):
+        list(cross(tmp_path / "cot", asked))
 
 
 @pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])

@@ -1,0 +1,207 @@
+"""PosGen: trained with × tested with, pairs compared by seed, the semi-recursive halves."""
+
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from leval_border.errors import SettingError, one_of
+from leval_leaderboard.results.fields import ResultsError
+from leval_leaderboard.results.posgen import (
+    LEARNED,
+    SUBTASKS,
+    Experiment,
+    PosGenTest,
+)
+from leval_leaderboard.statistics.paired import Difference, compare_scores, holm
+from leval_leaderboard.tables.blocks import counted
+from leval_leaderboard.tables.cells import NOTHING
+from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
+from leval_tasks.metadata import Subtask
+from leval_tasks.posgen.encodings import ENCODINGS, Pair
+
+COMPARED = ("Method", "Baseline", "Seeds", "Method %", "Baseline %", "Difference", "95% low",
+            "95% high", "p", "p (Holm)", "Wins", "Losses")  # fmt: skip
+HALVES = ("Semi-recursive", "Seeds", "ID, first", "ID, second", "OOD, first", "OOD, second")
+
+
+def parse_pair(text: str) -> Pair:
+    """`TRAINED:TESTED`, or one name for a model tested with its own encoding.
+
+    Raises:
+        SettingError: another form, or no such encoding.
+    """
+    names = [name.strip() for name in text.split(":")]
+    if len(names) > 2:
+        raise SettingError(
+            f"encodings: {text!r} must be TRAINED:TESTED, for example rope:yarn_code"
+        )
+    trained, tested = (
+        ENCODINGS[one_of("encoding", name, ENCODINGS)].name for name in (names[0], names[-1])
+    )
+    return Pair(trained, tested)
+
+
+def crossed_table(experiment: Experiment) -> Table:
+    """Trained with down, tested with across: mean past the trained length, a block a sub-task."""
+    places = experiment.places
+    tested = [n for n in ENCODINGS if any(pair.tested == n for pair in experiment.pairs)]
+    trained = [n for n in ENCODINGS if any(pair.trained == n for pair in experiment.pairs)]
+    columns = [Column("Trained with", numeric=False)]
+    columns += [Column(ENCODINGS[name].title) for name in tested]
+    blocks = []
+    for subtask, title in SUBTASKS.items():
+        rows = []
+        for name in trained:
+            row = [places.get((subtask, Pair(name, other))) for other in tested]  # type: ignore[arg-type]
+            if any(row):
+                cells = [
+                    NOTHING
+                    if place is None
+                    else Cell(
+                        f"{place.ood_accuracy:.2f}",
+                        place.ood_accuracy,
+                        "" if place.seeds == 1 else f"{place.deviation:.2f}",
+                        f" ({place.seeds})" if place.learned else f" ({place.seeds}, not learned)",
+                    )
+                    for place in row
+                ]
+                rows.append(Row((Cell(ENCODINGS[name].title), *cells)))
+        if rows:
+            blocks.append(Block(title, tuple(rows)))
+    notes = (
+        "Accuracy past the trained length, %, mean ± standard deviation over seeds (number of "
+        "seeds); tested with: columns",
+    )
+    return Table("PosGen: trained with × tested with", tuple(columns), tuple(blocks), notes)
+
+
+def comparison_table(experiment: Experiment, pairs: Sequence[tuple[Pair, Pair]]) -> Table:
+    """Methods minus baselines by seed, a block a sub-task.
+
+    Args:
+        experiment: with tests of all of them.
+        pairs: (method, baseline).
+
+    Raises:
+        ResultsError: a pair has no two seeds in common.
+    """
+    blocks, dropped = [], 0
+    for subtask, title in SUBTASKS.items():
+        compared = []
+        for method, baseline in pairs:
+            both, unlearned = _by_seed(experiment, subtask, method, baseline)
+            dropped += unlearned
+            if len(both) > 1:
+                compared.append((method, baseline, both, _difference(both)))
+        corrected = holm([difference.p for *_, difference in compared])
+        rows = [_row(*each, p) for each, p in zip(compared, corrected, strict=True)]
+        if rows:
+            blocks.append(Block(title, tuple(rows)))
+    if not blocks:
+        raise ResultsError(f"{experiment.name}: no two seeds in common of what is compared")
+    notes = [
+        "Difference: method minus baseline past the trained length, points, mean over seeds that "
+        "both have; 95% interval: Student's t over seeds; p: sign flips over seeds, (Holm) "
+        "corrected over the rows of a sub-task; wins and losses: seeds",
+    ]
+    if dropped:
+        notes.append(
+            f"{counted(dropped, 'pair')} of a seed left out: one of the two is below {LEARNED:g}% "
+            "within the trained length under the encoding it was trained with"
+        )
+    columns = tuple(Column(name, numeric=at >= 2) for at, name in enumerate(COMPARED))
+    return Table("PosGen: compared by seed", columns, tuple(blocks), tuple(notes))
+
+
+def _by_seed(
+    experiment: Experiment, subtask: Subtask, method: Pair, baseline: Pair
+) -> tuple[list[tuple[float, float]], int]:
+    """Accuracies of method and baseline of each seed, and how many a failed training left out."""
+    sides = []
+    for pair in (method, baseline):
+        own = {
+            run.result.seed: run.result.test.id_accuracy >= LEARNED
+            for run in experiment.runs_of(subtask, Pair(pair.trained, pair.trained))
+        }
+        runs = experiment.runs_of(subtask, pair)
+        sides.append({r.result.seed: (r.result.test, own.get(r.result.seed, False)) for r in runs})
+    seeds = sorted(set(sides[0]) & set(sides[1]))
+    learned = [seed for seed in seeds if all(side[seed][1] for side in sides)]
+    both = [(sides[0][seed][0].ood_accuracy, sides[1][seed][0].ood_accuracy) for seed in learned]
+    return both, len(seeds) - len(learned)
+
+
+def _difference(both: Sequence[tuple[float, float]]) -> Difference:
+    method, baseline = np.array(both, dtype=np.float64).T
+    return compare_scores(method, baseline, np.arange(len(both)))
+
+
+def _row(
+    method: Pair,
+    baseline: Pair,
+    both: Sequence[tuple[float, float]],
+    found: Difference,
+    corrected: float,
+) -> Row:
+    means = [statistics.mean(side) for side in zip(*both, strict=True)]
+    numbers = [*means, found.difference, found.low, found.high]
+    cells = [Cell(method.title), Cell(baseline.title), Cell(f"{len(both)}", float(len(both)))]
+    cells += [
+        NOTHING if number is None else Cell(f"{number:+.2f}" if at > 1 else f"{number:.2f}", number)
+        for at, number in enumerate(numbers)
+    ]
+    cells += [Cell(f"{p:.2g}" if p >= 1e-4 else "<1e-4", p) for p in (found.p, float(corrected))]
+    cells += [Cell(f"{count}", float(count)) for count in (found.wins, found.losses)]
+    return Row(tuple(cells))
+
+
+def ceiling(modulus: int) -> float:
+    """Accuracy on semi-recursive sequences without the far token, %.
+
+    Every second number follows from near ones, and the others are guessed.
+    """
+    return 100 * (1 + 1 / modulus) / 2
+
+
+def halves(test: PosGenTest, inside: int) -> tuple[float, float, float, float] | None:
+    """Accuracy on the first and second of the numbers that share a far token, %.
+
+    Those of the first `inside` numbers after the seed, which are within the trained length, then
+    those of the rest; None where no accuracies by position are known.
+    """
+    values = test.by_position
+    if len(values) < inside + 2:
+        return None
+    parts = (values[0:inside:2], values[1:inside:2], values[inside::2], values[inside + 1 :: 2])
+    first, second, far_first, far_second = map(statistics.mean, parts)
+    # With an odd number inside, the first number past the trained length is a second one.
+    far = (far_second, far_first) if inside % 2 else (far_first, far_second)
+    return first, second, *far
+
+
+def halves_table(experiment: Experiment) -> Table | None:
+    """Semi-recursive accuracy on each half; None where the sub-task was not run."""
+    data = experiment.settings.get("data", {})
+    seed_tokens = data.get("far", 1) + data.get("near", 3)
+    inside = data.get("train_length", 64) - seed_tokens
+    rows = []
+    for pair in experiment.pairs:
+        tests = [run.result.test for run in experiment.runs_of("semi_recursive", pair)]
+        known = [each for test in tests if (each := halves(test, inside))]
+        if known:
+            means = [statistics.mean(column) for column in zip(*known, strict=True)]
+            numbers = [Cell(f"{mean:.2f}", mean) for mean in means]
+            count = Cell(f"{len(known)}", float(len(known)))
+            rows.append(Row((Cell(pair.title), count, *numbers)))
+    if not rows:
+        return None
+    modulus = data.get("modulus", 17)
+    notes = (
+        "First and second of the two numbers that share a far token, %: the second follows from "
+        "near ones alone, the first needs the far one",
+        f"Without the far token {ceiling(modulus):.1f}% of all numbers are the ceiling (modulus "
+        f"{modulus}); all four published values past the trained length lie below it (52.9%)",
+    )
+    columns = tuple(Column(name, numeric=at > 0) for at, name in enumerate(HALVES))
+    return Table("PosGen: semi-recursive by halves", columns, (Block("", tuple(rows)),), notes)

@@ -1,0 +1,111 @@
+"""The position encodings that PosGen compares: names, titles, and what they are made of.
+
+An encoding is a choice of wavelengths (RoPE's, or one of Resonance's rules) and a scaling (none,
+YaRN as the paper's text has it, or YaRN as in the authors' code). Without one it is what a model is
+trained with when scaling is only switched on for the test.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Name = Literal[
+    "rope",
+    "resonance",
+    "yarn",
+    "resonance_yarn",
+    "yarn_code",
+    "resonance_yarn_code",
+    "prime_period",
+    "prime_period_yarn",
+    "prime_period_yarn_code",
+    "coprime",
+    "coprime_yarn",
+    "coprime_yarn_code",
+]
+Reading = Literal["text", "code"]
+"""`text`: a model is trained with the encoding it is tested with; `code`: it is trained without
+scaling, which is switched on for the test."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One encoding; `wavelengths` is a rule of Resonance or None, `scaling` a YaRN or None."""
+
+    name: Name
+    title: str
+    wavelengths: Literal["integer", "coprime", "prime_period"] | None
+    scaling: Reading | None
+
+    @property
+    def unscaled(self) -> Name:
+        """Name of the encoding of the same wavelengths without a scaling."""
+        return self.named(None)
+
+    def named(self, scaling: Reading | None) -> Name:
+        """Name of the encoding of the same wavelengths with a scaling."""
+        return next(
+            each.name
+            for each in ENCODINGS.values()
+            if (each.wavelengths, each.scaling) == (self.wavelengths, scaling)
+        )
+
+
+ENCODINGS: Mapping[str, Encoding] = {
+    each.name: each
+    for each in (
+        Encoding("rope", "RoPE", None, None),
+        Encoding("resonance", "Resonance RoPE", "integer", None),
+        Encoding("yarn", "YaRN", None, "text"),
+        Encoding("resonance_yarn", "Resonance YaRN", "integer", "text"),
+        Encoding("yarn_code", "YaRN (code)", None, "code"),
+        Encoding("resonance_yarn_code", "Resonance YaRN (code)", "integer", "code"),
+        Encoding("prime_period", "Prime periods", "prime_period", None),
+        Encoding("prime_period_yarn", "Prime periods YaRN", "prime_period", "text"),
+        Encoding("prime_period_yarn_code", "Prime periods YaRN (code)", "prime_period", "code"),
+        Encoding("coprime", "Coprime integers", "coprime", None),
+        Encoding("coprime_yarn", "Coprime integers YaRN", "coprime", "text"),
+        Encoding("coprime_yarn_code", "Coprime integers YaRN (code)", "coprime", "code"),
+    )
+}
+"""Name -> encoding; the paper's four first, in its order."""
+
+PUBLISHED: tuple[Name, ...] = ("rope", "resonance", "yarn", "resonance_yarn")
+"""Those of the paper's Table 1, in its order."""
+
+
+class Pair(NamedTuple):
+    """What a model was trained with, and what it was tested with."""
+
+    trained: Name
+    tested: Name
+
+    @property
+    def title(self) -> str:
+        """As tables and figures print it."""
+        titles = [ENCODINGS[name].title for name in dict.fromkeys(self)]
+        return " → ".join(titles)
+
+
+def published_pairs(reading: Reading) -> dict[Name, Pair]:
+    """Row of the paper's Table 1 -> what a reading of the protocol trains and tests for it."""
+    pairs = {}
+    for name in PUBLISHED:
+        encoding = ENCODINGS[name]
+        crossed = reading == "code" and encoding.scaling is not None
+        pairs[name] = (
+            Pair(encoding.unscaled, encoding.named("code")) if crossed else Pair(name, name)
+        )
+    return pairs
+
+
+def trained_by_default(reading: Reading) -> tuple[Name, ...]:
+    """Encodings that the published table needs models of."""
+    return tuple(dict.fromkeys(pair.trained for pair in published_pairs(reading).values()))
+
+
+def tests_of(reading: Reading, trained: str) -> tuple[Name, ...]:
+    """Encodings under which a reading tests a model that was trained with one."""
+    encoding = ENCODINGS[trained]
+    scalings: list[Reading | None] = [encoding.scaling]
+    return tuple(map(encoding.named, [*scalings, "code"] if reading == "code" else scalings))

@@ -1,0 +1,148 @@
+"""PosGen's crossed tests: what was trained with what and tested with what, compared by seed."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from leval_border.errors import SettingError
+from leval_harness.main import cli
+from leval_leaderboard.figures.posgen import pairs_figure
+from leval_leaderboard.results import ResultsError
+from leval_leaderboard.results.posgen import read_experiment
+from leval_leaderboard.tables.posgen import posgen_table, published_of
+from leval_leaderboard.tables.posgen_pairs import (
+    ceiling,
+    comparison_table,
+    crossed_table,
+    halves_table,
+    parse_pair,
+)
+from leval_tasks.posgen import encodings
+from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, published_pairs
+
+ROPE = Pair("rope", "rope")
+CODE = Pair("rope", "yarn_code")
+OWN = {0: 0.6, 1: 0.7, 2: 0.9, 3: 0.5}
+SCALED = {0: 0.9, 1: 0.75, 2: 0.95, 3: 0.1}
+
+
+def write(folder: Path, subtask, trained, tested, seed, ood, inside=0.99, **more):
+    run = folder / subtask / trained / f"seed-{seed}"
+    own = trained == tested
+    file = run / ("result.json" if own else f"tested/{tested}.json")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record = {"schema_version": 1, "subtask": subtask, "encoding": trained, "seed": seed}
+    record |= {} if own else {"tested_with": tested}
+    record |= {"files" if own else "weights": {"model.safetensors": "w"} if own else "w"}
+    test = {"id_accuracy": inside, "ood_accuracy": ood, **more}
+    file.write_text(json.dumps({**record, "test": test, "command": "leval-harness posgen"}))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Seed 3 of RoPE was not learned."""
+    for seed in range(4):
+        inside = 0.5 if seed == 3 else 0.99
+        write(tmp_path, "recursive", "rope", "rope", seed, OWN[seed], inside)
+        write(tmp_path, "recursive", "rope", "yarn_code", seed, SCALED[seed])
+    write(tmp_path, "recursive", "resonance", "resonance", 0, 0.4)
+    write(tmp_path, "recursive", "resonance", "yarn_code", 0, 0.8, inside=0.7)
+    return tmp_path
+
+
+def values(table):
+    labels = [column.label for column in table.columns]
+    return [dict(zip(labels, row.cells, strict=True)) for b in table.blocks for row in b.rows]
+
+
+def test_encodings_are_named_once_and_paired_as_the_readings_say():
+    assert set(ENCODINGS) == set(Name.__args__)
+    assert len({e.title for e in ENCODINGS.values()}) == len(ENCODINGS)
+    assert published_pairs("text")["resonance_yarn"] == Pair("resonance_yarn", "resonance_yarn")
+    assert published_pairs("code")["resonance_yarn"] == Pair("resonance", "resonance_yarn_code")
+    assert encodings.tests_of("code", "prime_period") == ("prime_period", "prime_period_yarn_code")
+    assert encodings.tests_of("text", "yarn") == ("yarn",)
+    assert published_of(CODE, "recursive") == 95.93
+    assert published_of(Pair("prime_period", "prime_period"), "recursive") is None
+
+
+def test_crossed_tests_are_rows_and_cells_of_their_own(folder):
+    experiment = read_experiment(folder)
+    assert experiment.pairs[:2] == (ROPE, CODE)
+    table = posgen_table([experiment])
+    titles = [row.cells[0].text for row in table.blocks[0].rows]
+    assert titles[:2] == ["RoPE", "RoPE → YaRN (code)"]
+    assert "Scale: 5 models" in " ".join(table.notes), "a test is no model"
+    assert any("(reading: code)" in note for note in table.notes)
+    rope, resonance = values(crossed_table(experiment))
+    assert rope["YaRN (code)"].value == pytest.approx(100 * statistics.mean(SCALED.values()))
+    assert rope["YaRN (code)"].mark.startswith(" (4"), "number of seeds"
+    assert resonance["RoPE"].text == "–"
+    assert "not learned" not in resonance["YaRN (code)"].mark, "learned under its own encoding"
+    figure = pairs_figure(experiment)
+    (axes,) = figure.axes
+    dots = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    assert sorted(dots[1].get_xdata()) == pytest.approx(sorted(100 * x for x in SCALED.values()))
+
+
+def test_pairs_are_compared_by_seed_where_both_were_learned(folder):
+    (row,) = values(comparison_table(read_experiment(folder), [(CODE, ROPE)]))
+    gaps = [100 * (SCALED[seed] - OWN[seed]) for seed in range(3)]
+    expected = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
+    assert row["Seeds"].value == 3
+    assert row["Difference"].value == pytest.approx(statistics.mean(gaps))
+    assert row["95% low"].value == pytest.approx(expected.low)
+    assert row["95% high"].value == pytest.approx(expected.high)
+    assert row["p"].value == 0.25, "2 of 8 sign patterns are as far from 0"
+    assert (row["Wins"].text, row["Losses"].text) == ("3", "0")
+    notes = comparison_table(read_experiment(folder), [(CODE, ROPE)]).notes
+    assert any(note.startswith("1 pair of a seed left out") for note in notes)
+    with pytest.raises(ResultsError, match="no two seeds in common"):
+        comparison_table(read_experiment(folder), [(CODE, Pair("resonance", "yarn_code"))])
+
+
+def test_a_test_of_other_weights_is_left_out(folder):
+    file = folder / "recursive/rope/seed-0/tested/yarn_code.json"
+    file.write_text(file.read_text().replace('"weights": "w"', '"weights": "old"'))
+    assert len(read_experiment(folder).runs_of("recursive", CODE)) == 3
+
+
+def test_semi_recursive_halves_stand_apart(tmp_path):
+    """Numbers 4, 5 share a far token, then 6, 7: first right never, second within the length."""
+    shares = [0.0, 1.0] * 2 + [0.0, 0.5] * 3
+    (tmp_path / "settings.json").write_text('{"data": {"train_length": 8, "modulus": 5}}')
+    write(tmp_path, "semi_recursive", "rope", "rope", 0, 0.25, by_position=shares)
+    experiment = read_experiment(tmp_path)
+    table = halves_table(experiment)
+    (row,) = values(table)
+    numbers = [row[f"{where}, {half}"].value for where in ("ID", "OOD") for half in HALF]
+    assert numbers == [0, 100, 0, 50]
+    assert ceiling(17) == pytest.approx(52.94, abs=0.01)
+    assert "60.0%" in table.notes[1]
+    assert halves_table(experiment.only([Pair("rope", "rope")])) is not None
+
+
+HALF = ("first", "second")
+
+
+def test_pairs_on_the_command_line(folder, tmp_path):
+    def table(*args):
+        command = ["posgen", "table", str(folder), *args]
+        return CliRunner().invoke(cli, command, standalone_mode=False)
+
+    text = table("--crossed", "--pair", "rope:yarn_code", "rope", "--only", "rope:yarn_code").stdout
+    assert "trained with × tested with" in text
+    assert "| RoPE → YaRN (code) | RoPE | 3 |" in text, "compared in full, whatever is shown"
+    assert "Resonance RoPE → YaRN" not in text
+    assert table("--pairs-figure", str(tmp_path / "f.svg")).exception is None
+    assert parse_pair("rope") == ROPE
+    wrong = table("--only", "coprime").exception
+    assert isinstance(wrong, ResultsError)
+    assert "there are: rope:rope, rope:yarn_code" in str(wrong)
+    for text in ("rope:yarn:yarn", "yarm"):
+        with pytest.raises(SettingError):
+            parse_pair(text)
