@@ -157,9 +157,33 @@ def train_stack(
     trainer.train(resume_from_checkpoint=last)
     steps = trainer.state.global_step
     kept = stack.restore_kept() if recipe.keep == "best" else [steps] * len(runs)
+    written = finish(stack, data, folder, kept, steps, clock.seconds)
+    shutil.rmtree(states, ignore_errors=True)
+    return written
+
+
+def finish(
+    stack: StackedDecoder,
+    data: StackData,
+    folder: Path,
+    kept: Sequence[int],
+    steps: int,
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Test the models of a stack, write each as a checkpoint, and its `result.json` last.
+
+    Args:
+        stack: the trained models.
+        data: of their runs.
+        folder: output folder of all runs.
+        kept: for each model the step whose weights it has.
+        steps: of the training.
+        seconds: all of them together took.
+    """
+    runs = data.runs
     results = evaluate(stack, data, "test")
-    save_models(stack, recipe, runs, folder)
-    seconds = clock.seconds / len(runs)
+    save_models(stack, data.recipe, runs, folder)
+    seconds = seconds / len(runs)
     rest = {"steps": steps, "seconds": seconds, "stack": len(runs), **shared.made_by()}
     written = []
     for run, step, result in zip(runs, kept, results, strict=True):
@@ -168,7 +192,6 @@ def train_stack(
         record["files"] = files
         write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
         written.append(record)
-    shutil.rmtree(states, ignore_errors=True)
     return written
 
 
@@ -217,12 +240,17 @@ def train_all(
     """
     for subtask in {run.subtask for run in runs}:
         splits(recipe.settings(subtask))
-    if WARM_UP * (recipe.steps + 1) == 1:  # OneCycleLR then divides by the warm-up's length
+    by_rule = recipe.labels == "rule"
+    if (
+        not by_rule and WARM_UP * (recipe.steps + 1) == 1
+    ):  # OneCycleLR then divides by the warm-up's length
         raise SettingError(
             f"epochs: {recipe.epochs} make {recipe.steps} steps, whose warm-up is zero long; train "
             "one epoch more or less"
         )
     request = recipe.recorded()
+    from resonance_training.posgen_rule import train_by_rule  # which needs what stands here
+
     shared.is_claimed(folder / SETTINGS_FILE, request)
     with shared.held(folder):
         shared.claim(folder / SETTINGS_FILE, request)
@@ -236,8 +264,9 @@ def train_all(
             (recipe, waiting[start : start + stack_size], folder, save_steps, device, jobs == 1)
             for start in range(0, len(waiting), stack_size)
         ]
+        train = train_by_rule if by_rule else train_stack
         if jobs == 1:
             for call in calls:
-                yield from train_stack(*call)
+                yield from train(*call)
         elif calls:
-            yield from in_processes(train_stack, calls, jobs)
+            yield from in_processes(train, calls, jobs)

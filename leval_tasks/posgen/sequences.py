@@ -67,10 +67,36 @@ def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, nea
     tokens = np.empty((length, len(seeds)), dtype=np.int64)
     tokens[: far + near] = seeds.T
     for index in range(far + near, length):
-        start = {"recursive": index - far - near, "cot": 0}.get(subtask, (index - far - near) // 2)
-        total = tokens[start : start + far].sum(axis=0) + tokens[index - near : index].sum(axis=0)
-        np.remainder(total, modulus, out=tokens[index])
+        tokens[index] = _next(tokens, index, subtask, modulus, far, near)
     return np.ascontiguousarray(tokens.T)
+
+
+def _next(tokens: Tokens, index: int, subtask: str, modulus: int, far: int, near: int) -> Tokens:
+    """What the rule gives at an index for the tokens before it, `[positions, n]`."""
+    start = {"recursive": index - far - near, "cot": 0}.get(subtask, (index - far - near) // 2)
+    total = tokens[start : start + far].sum(axis=0) + tokens[index - near : index].sum(axis=0)
+    return np.remainder(total, modulus)
+
+
+def rule_labels(tokens: Tokens, subtask: str, modulus: int, far: int, near: int) -> Tokens:
+    """What the rule gives at every position after the seed, for the numbers that do stand before.
+
+    In a PosGen sequence that is the sequence itself; in random numbers no shorter rule gives it.
+
+    Args:
+        tokens: `[n, length]` numbers below `modulus`.
+        subtask: one of `SUBTASKS`.
+        modulus: `m`.
+        far: `j`.
+        near: `k`.
+
+    Returns:
+        `[n, length - far - near]`.
+    """
+    one_of("subtask", subtask, SUBTASKS, PosGenError)
+    rows = np.ascontiguousarray(tokens.T)
+    indices = range(far + near, len(rows))
+    return np.stack([_next(rows, at, subtask, modulus, far, near) for at in indices], axis=1)
 
 
 def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:

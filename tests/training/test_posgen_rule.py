@@ -1,0 +1,89 @@
+"""PosGen trained on random numbers that the rule labels: labels, stages, resuming, learning."""
+
+import numpy as np
+import pytest
+
+from leval_border.errors import UserError
+from leval_tasks.metadata import SUBTASKS, PosGenSettings
+from leval_tasks.posgen.sequences import extend, random_seeds, rule_labels
+from resonance_training import posgen_rule
+from resonance_training.posgen_rule import batch, lengths, train_by_rule
+from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe, preset
+from resonance_training.posgen_train import train_all
+
+pytestmark = pytest.mark.hf
+
+RUN = PosGenRun("semi_recursive", "rope", 0)
+
+
+def _recipe(**changes):
+    recipe = Recipe(
+        architecture=Architecture(hidden=32, heads=2, head_dim=16, feed_forward=48),
+        data={"modulus": 3, "train": 1, "validation": 8, "test": 8, "train_length": 10,
+              "length": 20},
+        batch_size=8,
+        learning_rate=3e-3,
+        labels="rule",
+        stage_steps=30,
+        final_steps=10,
+    )  # fmt: skip
+    return recipe.changed(**changes)
+
+
+@pytest.mark.parametrize("subtask", SUBTASKS)
+def test_labels_are_the_rule_for_the_numbers_that_stand_there(subtask):
+    sequences = extend(random_seeds(20, 4, 7, 0), subtask, 30, 7, 1, 3)
+    assert np.array_equal(rule_labels(sequences, subtask, 7, 1, 3), sequences[:, 4:])
+    numbers = np.random.RandomState(1).randint(0, 7, size=(5, 12))
+    labels = rule_labels(numbers, subtask, 7, 1, 3)
+    for row, made in zip(numbers, labels, strict=True):
+        for at in range(4, 12):
+            far = {"recursive": at - 4, "cot": 0, "semi_recursive": (at - 4) // 2}[subtask]
+            assert made[at - 4] == (row[far] + row[at - 3 : at].sum()) % 7
+
+
+def test_batches_hold_so_many_tokens_and_a_label_never_stands_in_its_input():
+    settings = PosGenSettings(subtask="semi_recursive", modulus=5)
+    inputs, labels = batch(settings, 16, 2048, np.random.RandomState(0))
+    assert inputs.shape == (128, 16)
+    assert labels.shape == (128, 12)
+    assert (inputs[:, 0] == 5 + 4).all(), "the prefix"
+    again = rule_labels(np.pad(inputs[:, 1:], ((0, 0), (0, 1))), "semi_recursive", 5, 1, 3)
+    assert np.array_equal(labels, again), "the last number is not needed"
+    assert lengths(settings) == [6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64]
+    assert preset("semi-recursive").settings("semi_recursive").modulus == 5
+
+
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path, killed):
+    recipe = _recipe()
+
+    def all_of(folder):
+        return list(train_all(recipe, [RUN], folder, save_steps=7, device="cpu"))
+
+    (unbroken,) = all_of(tmp_path / "a")
+    with killed(posgen_rule._Training, "_end_stage"):
+        all_of(tmp_path / "b")
+    assert list((tmp_path / "b/.unfinished").iterdir())
+    (resumed,) = all_of(tmp_path / "b")
+    for name in ("test", "steps"):
+        assert resumed[name] == unbroken[name]
+    weights = [(tmp_path / x / RUN.folder / "model.safetensors").read_bytes() for x in "ab"]
+    assert weights[0] == weights[1]
+    assert not (tmp_path / "b/.unfinished").exists()
+    rows = (tmp_path / "b" / RUN.folder / "metrics.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(lengths(recipe.settings("cot"))) + 1
+    assert list(train_all(recipe, [RUN], tmp_path / "b", device="cpu")) == [resumed]
+
+
+def test_a_stage_ends_when_it_is_learned_and_a_damaged_state_starts_anew(tmp_path):
+    recipe = _recipe(stage_accuracy=0.0)
+    file = tmp_path / ".unfinished/semi_recursive-rope-seed-0.pt"
+    file.parent.mkdir()
+    file.write_bytes(b"no state")
+    (result,) = train_by_rule(recipe, [RUN], tmp_path, device="cpu", progress=False)
+    assert result["steps"] == 3 * posgen_rule.JUDGED + 10, "stages of 6, 8 and 10 numbers"
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+    with pytest.raises(UserError, match=r"loss: nan at step \d+ in semi_recursive/rope/seed-0"):
+        train_by_rule(_recipe(learning_rate=1e30), [RUN], tmp_path, device="cpu", progress=False)
