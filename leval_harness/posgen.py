@@ -21,7 +21,7 @@ from leval_harness.output import (
 )
 from leval_tasks.metadata import SUBTASKS
 from leval_tasks.posgen.encodings import tests_of, trained_by_default
-from resonance_training.posgen_settings import PRESETS, PosGenRun, Recipe
+from resonance_training.posgen_settings import PRESETS, Architecture, PosGenRun, Recipe
 from resonance_training.posgen_settings import preset as load_recipe
 
 _COUNT = click.IntRange(1)
@@ -48,7 +48,12 @@ def command() -> None:
 @click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
 @click.option("--modulus", type=int, help="Size of the number vocabulary.")
 @click.option("--train-sequences", type=int, help="Number of training sequences.")
+@click.option("--train-length", type=int, help="Numbers in a training sequence.")
+@click.option("--length", type=int, help="Numbers in a test sequence.")
+@click.option("--seed-policy", help="random, or cycled: tests begin like training sequences.")
 @setting_options(Recipe)
+@setting_options(Architecture)
+@click.option("--minutes", type=float, help="Stop after so long; repeat the command to go on.")
 @click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models trained at once (GPU).")
 @click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
 @click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
@@ -61,6 +66,9 @@ def train(
     encodings: tuple[str, ...],
     modulus: int | None,
     train_sequences: int | None,
+    train_length: int | None,
+    length: int | None,
+    seed_policy: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -69,11 +77,14 @@ def train(
     Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
     """
     recipe = load_recipe(preset)
-    data = {**recipe.data, **given({"modulus": modulus, "train": train_sequences})}
+    asked = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
+    recipe = recipe.changed(data={**recipe.data, **given(asked)}).at_lengths(train_length, length)
     # More seeds are more models of the same recipe.
     seeds = options.pop("seeds") or recipe.seeds
     changes = {name: options.pop(name) for name in Recipe.model_fields if name in options}
-    recipe = recipe.changed(data=data, **given(changes))
+    shape = {name: options.pop(name) for name in Architecture.model_fields if name in options}
+    architecture = recipe.architecture.changed(**given(shape))
+    recipe = recipe.changed(architecture=architecture, **given(changes))
     runs = [
         PosGenRun(subtask, encoding, seed)
         for subtask in subtasks or SUBTASKS
@@ -86,9 +97,11 @@ def train(
     for result in train_all(recipe, runs, out, **options):
         results.append(result)
         click.echo(f"[{len(results)}/{len(runs)}] {_told(result)}", err=as_json)
-    asked = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
+    if len(results) < len(runs):
+        click.echo(f"Stopped after {options['minutes']:g} minutes; repeat the command", err=True)
+    tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
     device = "cpu" if options["device"] == "cpu" else None
-    results += _cross(out, asked, options["stack_size"], device, as_json)
+    results += _cross(out, tests, options["stack_size"], device, as_json)
     if as_json:
         click.echo(json.dumps(results))
 

@@ -165,6 +165,7 @@ def train_by_rule(
     save_steps: int = 200,
     device: str = "auto",
     progress: bool = True,
+    deadline: float | None = None,
 ) -> list[dict[str, Any]]:
     """Train runs one after another; what is written and raised is as in `train_stack`."""
     best = None if device == "cpu" else torch.accelerator.current_accelerator()
@@ -176,7 +177,9 @@ def train_by_rule(
         if (state := _load(file, where)) is not None:
             training.restore(state)
         logger.info("training %s, from step %d", run.folder, training.step)
-        _train(training, file, save_steps, progress and not os.environ.get("CI"))
+        bar = progress and not os.environ.get("CI")
+        if not _train(training, file, save_steps, bar, deadline or math.inf):
+            break
         shared.write_rows(folder / run.folder / METRICS_FILE, METRICS, training.rows)
         steps = training.step
         training.stack.eval()
@@ -187,16 +190,22 @@ def train_by_rule(
     return written
 
 
-def _train(training: _Training, file: Path, save_steps: int, progress: bool) -> None:
+def _train(
+    training: _Training, file: Path, save_steps: int, progress: bool, deadline: float
+) -> bool:
+    """Whether the training came to its end; else its state is saved."""
     most = len(training.stages) * training.recipe.stage_steps + training.recipe.final_steps
-    start, before = time.perf_counter(), training.seconds
+    start, before = time.monotonic(), training.seconds
     with tqdm(total=most, initial=training.step, disable=not progress) as bar:
-        while not training.done:
+        while not training.done and time.monotonic() < deadline:
             training.advance()
-            training.seconds = before + time.perf_counter() - start
+            training.seconds = before + time.monotonic() - start
             bar.update()
             if training.step % save_steps == 0:
                 _save(training.state(), file)
+    if not training.done:
+        _save(training.state(), file)
+    return training.done
 
 
 def _save(state: dict[str, Any], file: Path) -> None:

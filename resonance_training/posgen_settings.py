@@ -29,14 +29,16 @@ class Architecture(Settings):
         freeze_feed_forward: the authors' code never trains these layers and their norms.
     """
 
-    kind: Literal["llama", "t5"] = "llama"
-    layers: PositiveInt = 2
-    hidden: PositiveInt = 512
-    heads: PositiveInt = 8
-    head_dim: PositiveInt = 64
-    feed_forward: PositiveInt = 2048
-    dropout: Share = 0.0
-    freeze_feed_forward: bool = False
+    kind: Literal["llama", "t5"] = Field(default="llama", description="Of the layers.")
+    layers: PositiveInt = Field(default=2, description="Number of layers.")
+    hidden: PositiveInt = Field(default=512, description="Width of the residual stream.")
+    heads: PositiveInt = Field(default=8, description="Attention heads of a layer.")
+    head_dim: PositiveInt = Field(default=64, description="Dimensions of a head.")
+    feed_forward: PositiveInt = Field(default=2048, description="Width of the feed-forward.")
+    dropout: Share = Field(default=0.0, description="With kind=t5.")
+    freeze_feed_forward: bool = Field(
+        default=False, description="Never train the feed-forward layers and their norms."
+    )
 
     @model_validator(mode="after")
     def _only_t5_drops(self) -> Self:
@@ -122,6 +124,18 @@ class Recipe(Settings):
         written["scaling"]["in_training"] = True  # the first version's words for the same
         fields = type(self).model_fields
         return {k: v for k, v in written.items() if k not in LATER or v != fields[k].default}
+
+    def at_lengths(self, train_length: int | None, length: int | None) -> Self:
+        """The same recipe with other lengths of the sequences, and YaRN set up for those."""
+        if train_length is None and length is None:
+            return self
+        given = {"train_length": train_length, "length": length}
+        data = {**self.data, **{name: value for name, value in given.items() if value}}
+        made = read(PosGenSettings, {**data, "subtask": "cot"})
+        factor, original = made.length / made.train_length, made.train_length + 1
+        return self.changed(
+            data=data, scaling=self.scaling.changed(factor=factor, original=original)
+        )
 
     @property
     def steps(self) -> int:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,14 +122,18 @@ def train_stack(
     save_steps: int = 200,
     device: str = "auto",
     progress: bool = True,
+    deadline: float | None = None,
 ) -> list[dict[str, Any]]:
     """Train runs in the same steps; write a checkpoint, metrics and `result.json` for each.
 
-    An unfinished stack of the same runs in the folder is continued.
+    An unfinished stack of the same runs in the folder is continued. Past the `deadline`, by
+    `time.monotonic`, a state is saved and nothing returned.
 
     Raises:
         UserError: a loss became NaN or infinite.
     """
+    if deadline is not None and time.monotonic() >= deadline:
+        return []
     torch.manual_seed(runs[0].seed)
     stack, data = build_stack(recipe, runs), StackData(recipe, runs)
     name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
@@ -153,9 +158,12 @@ def train_stack(
     trainer.add_callback(_Recorder(stack, data, folder))
     trainer.add_callback(shared.WholeStates(states))
     trainer.add_callback(clock)
+    trainer.add_callback(shared.Deadline(deadline))
     logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
     trainer.train(resume_from_checkpoint=last)
     steps = trainer.state.global_step
+    if steps < recipe.steps:
+        return []
     kept = stack.restore_kept() if recipe.keep == "best" else [steps] * len(runs)
     written = finish(stack, data, folder, kept, steps, clock.seconds)
     shutil.rmtree(states, ignore_errors=True)
@@ -227,11 +235,13 @@ def train_all(
     jobs: int = 1,
     save_steps: int = 200,
     device: str = "auto",
+    minutes: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Train every run that has no result in the folder yet; yield all results.
 
     `stack_size` runs are trained in the same steps, and `jobs` such stacks at a time, each in a
-    process of its own. The device is `auto` or `cpu`.
+    process of its own. The device is `auto` or `cpu`. After so many `minutes` what is not finished
+    is left as a state, and only what is finished is yielded.
 
     Raises:
         SettingError: the sequences cannot be made as asked, or the steps leave no warm-up; the
@@ -260,8 +270,10 @@ def train_all(
                 waiting.append(run)
             else:
                 yield done
+        deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        how = (folder, save_steps, device, jobs == 1, deadline)
         calls = [
-            (recipe, waiting[start : start + stack_size], folder, save_steps, device, jobs == 1)
+            (recipe, waiting[start : start + stack_size], *how)
             for start in range(0, len(waiting), stack_size)
         ]
         train = train_by_rule if by_rule else train_stack

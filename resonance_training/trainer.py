@@ -182,6 +182,18 @@ class Clock(TrainerCallback):
         state.stateful_callbacks[CLOCK] = self.seconds
 
 
+class Deadline(TrainerCallback):
+    """Saves a state and ends the training after the first step past a time of `time.monotonic`."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Look at the clock."""
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            control.should_save = control.should_training_stop = True
+
+
 def made_by() -> dict[str, Any]:
     """`command`, `versions` and `host` (cores, and the GPU if there is one) of this process."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}

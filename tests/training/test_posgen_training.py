@@ -3,6 +3,8 @@
 import csv
 import hashlib
 import json
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from leval_border.errors import SettingError, UserError
 from leval_tasks.posgen.sequences import splits
 from resonance_training import posgen_settings as settings
-from resonance_training import posgen_train, t5_layer
+from resonance_training import posgen_train, t5_layer, trainer
 from resonance_training.posgen_crossed import cross
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_evaluate import evaluate_checkpoint
@@ -198,6 +200,21 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, killed, where, dropou
         assert [r["step"] for r in csv.DictReader(curves[0].splitlines())] == ["3", "6", "9", "12"]
     assert resumed[0]["seconds"] > 0
     assert set(resumed[0]["versions"]) >= {"leval-harness", "torch", "transformers"}
+
+
+def test_a_training_in_parts_gives_what_one_part_does(tmp_path, monkeypatch):
+    recipe, run, last = _recipe(), RUNS[:1], time.monotonic() + 600
+    (whole,) = train_stack(recipe, run, tmp_path / "a", device="cpu", deadline=last)
+    claim(tmp_path / "c/settings.json", recipe.recorded())
+    late = SimpleNamespace(monotonic=lambda: last, perf_counter=time.perf_counter)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "time", late)
+        assert train_stack(recipe, run, tmp_path / "c", device="cpu", deadline=last) == []
+    (state,) = (tmp_path / "c").glob(".unfinished/*/checkpoint-1")
+    (result,) = train_all(recipe, run, tmp_path / "c", device="cpu", minutes=10)
+    assert result["test"] == whole["test"]
+    assert not state.exists()
+    assert list(train_all(recipe, RUNS, tmp_path / "c", device="cpu", minutes=0)) == [result]
 
 
 def test_processes_side_by_side_train_what_one_does(tmp_path):
