@@ -25,6 +25,7 @@ from leval_backends.options import must_run_alone
 from leval_backends.reader import Setup
 from leval_backends.reuse import Reuse, examine
 from leval_backends.settings import split_arguments, unknown_argument
+from leval_backends.sums import SumOfLogprobs
 from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError, not_allowed
 from resonance_vllm import hf
@@ -258,7 +259,7 @@ class HFLong(HFLM):
             for _, context, scored, name in asked
         ]
         finished = (
-            (index, (float(scores.logprob.double().sum()), bool(scores.correct.all())))
+            (index, (_total(scores), bool(scores.correct.all())))
             for index, scores in self._scored(passages, share=True)
         )
         missing = [(float("nan"), False)] * len(asked)
@@ -297,3 +298,7 @@ class HFLong(HFLM):
             for place, scores in scorer.scores(share=order is sharing):
                 if scores is not None:
                     yield order[place], scores
+
+
+def _total(scores: Scores) -> SumOfLogprobs:
+    return SumOfLogprobs(float(scores.logprob.double().sum()), scores.logprob.tolist())

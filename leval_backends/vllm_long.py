@@ -14,6 +14,7 @@ from lm_eval.models.vllm_causallms import VLLM
 
 from leval_backends.parallel import divide
 from leval_backends.plan import Plan, reading_order, unique_tokens
+from leval_backends.sums import SumOfLogprobs
 from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError, not_allowed
 
@@ -102,6 +103,14 @@ class VLLMLong(VLLM):
                 len(output.token_ids) for answer in answers for output in answer.outputs
             )
         return answers
+
+    @staticmethod
+    def _parse_logprobs(tokens: list[int], outputs: Any, ctxlen: int) -> tuple[float, bool]:
+        """As lm-eval, with the log-probability of each scored token."""
+        total, greedy = VLLM._parse_logprobs(tokens, outputs, ctxlen)
+        scored = zip(tokens[ctxlen:], outputs.prompt_logprobs[ctxlen:], strict=True)
+        each = [getattr(known[token], "logprob", known[token]) for token, known in scored]
+        return SumOfLogprobs(total, each), greedy
 
 
 def concurrency(batch_size: str | int) -> int | None:

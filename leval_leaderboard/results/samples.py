@@ -22,7 +22,7 @@ FLAGS = (
     "unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens", "reached_limit",
     "thinking_unfinished",
 )  # fmt: skip
-NOT_SCORES = {*FLAGS, "right", "wrong", "failed"}
+NOT_SCORES = {*FLAGS, "right", "wrong", "failed", "key_spans"}
 MISSING = (math.nan, math.nan)
 UNNAMED = ""
 """Stands for the filter in samples of old versions, which do not name it."""

@@ -10,7 +10,7 @@ from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_tables
-from leval_leaderboard.tables.reach import LOSS, reach_lines, reach_table
+from leval_leaderboard.tables.reach import KEY_LOSS, LOSS, reach_lines, reach_table
 from leval_leaderboard.tables.scores import score_table
 
 
@@ -44,7 +44,7 @@ def build_tables(
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores, posgen, costs, analysis))
     tables += _other_tables(scores, sorted(tasks - {*closed, *posgen}), costs, analysis)
-    tables += _reach_tables([entry for entry in shown if entry.family == "reach"], analysis)
+    tables += _reach_tables([e for e in analysis.entries if e.family == "reach"], analysis)
     tables += _perplexity_tables([entry for entry in shown if entry.is_perplexity], analysis)
     models = [entry.run.model for entry in analysis.entries]
     tables += published_tables(models, [entry.task for entry in analysis.entries], published)
@@ -79,13 +79,18 @@ def _length_tables(scores: Sequence[Entry], tasks: Sequence[str]) -> list[Table]
 
 
 def _reach_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
-    """One table a task: the loss on its fixed targets, by what the model sees of the text."""
-    losses = [entry for entry in entries if entry.score.family == LOSS]
-    return [
-        _by_length(f"{task_label(task)}: nats a token, the same tokens after more context", part,
-                   table_notes(part, analysis))
-        for task, part in grouped(losses, lambda entry: entry.task).items()
-    ]  # fmt: skip
+    """One table a task: the loss on its fixed targets, by what the model sees of the text.
+
+    Beside it that on the key tokens, where the backend tells each token's.
+    """
+    tables = []
+    for task, of_task in grouped(entries, lambda entry: entry.task).items():
+        for family, what in ((LOSS, "nats a token"), (KEY_LOSS, "nats a key token")):
+            part = [entry for entry in of_task if entry.score.family == family]
+            if part:
+                title = f"{task_label(task)}: {what}, the same tokens after more context"
+                tables.append(_by_length(title, part, table_notes(part, analysis)))
+    return tables
 
 
 def _perplexity_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:

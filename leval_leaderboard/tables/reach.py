@@ -7,7 +7,7 @@ import numpy as np
 
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.samples import Floats, Ratios
-from leval_leaderboard.statistics.clustered import estimate_ratio
+from leval_leaderboard.statistics.clustered import Estimate, estimate_ratio
 from leval_leaderboard.statistics.paired import Difference, compare_perplexities
 from leval_leaderboard.statistics.reach import MARGIN, Reach, Step, reach_of, steps_of
 from leval_leaderboard.tables.analysis import Analysis, grouped
@@ -15,7 +15,7 @@ from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import length_label
 
-LOSS = "loss"
+LOSS, KEY_LOSS = "loss", "key_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Point:
         step: what changed from the next shorter length; None for the shortest.
         against: to the block's baseline at this length, on the texts that both read; None for the
             baseline itself and where nothing can be paired.
+        key: nats a token on the key tokens, those that a long context helps; None where the backend
+            does not tell each token's or there are none.
     """
 
     length: int
@@ -37,6 +39,7 @@ class Point:
     high: float | None
     step: Step | None = None
     against: Difference | None = None
+    key: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ class ReachLine:
         gain: the largest length up to which each longer context still helped.
         texts: documents of all `reach_*` tasks together.
         tokens: scored in them, at each length.
+        key_tokens: of these, those that a long context helps.
         tasks: names of those tasks.
         points: by length, ascending.
     """
@@ -66,8 +70,12 @@ class ReachLine:
     gain: Reach | None = None
     texts: int = 0
     tokens: int = 0
+    key_tokens: int = 0
     tasks: tuple[str, ...] = ()
     points: tuple[Point, ...] = ()
+
+
+_NONE = (np.zeros(0), np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +93,38 @@ def reach_lines(analysis: Analysis) -> list[ReachLine]:
     entries = [
         entry
         for entry in analysis.entries
-        if entry.family == "reach" and entry.score.family == LOSS and entry.score.finished
+        if entry.family == "reach"
+        and entry.score.family in (LOSS, KEY_LOSS)
+        and entry.score.finished
     ]
     lines = []
+    keys = grouped(entries, lambda entry: entry.score.family).get(KEY_LOSS, [])
+    entries = [entry for entry in entries if entry.score.family == LOSS]
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
         by_method = grouped(of_block, lambda entry: entry.label)
         curves = {label: _curve(part, analysis.results) for label, part in by_method.items()}
         base = curves.get(analysis.baselines.get(block, ""))
         for label, part in by_method.items():
             if curve := curves[label]:
-                lines.append(_line(block, label, part, curve, base))
+                line = _line(block, label, part, curve, base)
+                of_line = [key for key in keys if (key.block, key.label) == (block, label)]
+                lines.append(_with_keys(line, of_line, analysis.results))
     return lines
+
+
+def _with_keys(line: ReachLine, keys: Sequence[Entry], results: Results) -> ReachLine:
+    """With the losses on key tokens, all tasks together."""
+    points, most = [], 0
+    for point in line.points:
+        found = [results.ratios(e.score) for e in keys if e.score.at == point.length]
+        sums = [each.by_cluster()[1:] for each in found if each is not None]
+        nats, tokens = (np.concatenate(each) for each in zip(*sums, strict=True)) if sums else _NONE
+        counted = tokens > 0
+        if counted.any():
+            most = int(tokens.sum())
+            point = replace(point, key=estimate_ratio(nats[counted], tokens[counted], None))
+        points.append(point)
+    return replace(line, points=tuple(points), key_tokens=most)
 
 
 def _curve(entries: Sequence[Entry], results: Results) -> _Curve | None:

@@ -1,13 +1,15 @@
 """How far a model reads, as lm-eval tasks: the same tokens scored after more of their text.
 
 A length `c` counts all that the model sees, BOS and target included. `loss@c` is in nats a token,
-`gain@c` what the loss fell by from the next shorter length.
+`gain@c` what the loss fell by from the next shorter length, `key_loss@c` the loss on the tokens
+that long context helps, on backends that tell each token's (`hf-long`, `vllm-long`).
 """
 
 import itertools
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from leval_tasks.context import claimed_lengths, find_reach
@@ -16,11 +18,14 @@ from leval_tasks.metric_names import compose
 from leval_tasks.perplexity.pydocs import PYDOCS
 from leval_tasks.perplexity.task import PerplexityTask, with_stderr
 from leval_tasks.perplexity.windows import Window
+from leval_tasks.reach.key_tokens import Span, key_places, merged, places_within
+from leval_tasks.reach.reference import read_reference
 from leval_tasks.reach.settings import ReachPlan, plan_reach
 from leval_tasks.reach.targets import target_ends, target_windows
 
 logger = logging.getLogger(__name__)
-LOSS, GAIN = "loss", "gain"
+LOSS, GAIN, KEY_LOSS = "loss", "gain", "key_loss"
+KEY_SPANS = "key_spans"
 
 
 class ReachTask(PerplexityTask):
@@ -68,17 +73,63 @@ class ReachTask(PerplexityTask):
         values = {compose(LOSS, each): [nats[each], tokens[each]] for each in lengths}
         for shorter, longer in itertools.pairwise(lengths):
             values[compose(GAIN, longer)] = [nats[shorter] - nats[longer], tokens[longer]]
-        if failed:
+        parts = [list(getattr(total, "logprobs", ())) for total, _ in results]
+        spans: dict[str, Any] = {}
+        if not failed and all(len(p) == self.plan.stride for p in parts):
+            keys, spans[KEY_SPANS] = self._key_tokens(doc, parts)
+            values |= keys
+        elif failed:
             values = {name: [0.0, 0] for name in values}
-        return with_stderr(values) | {"failed": int(failed)}
+        return with_stderr(values) | spans | {"failed": int(failed)}
+
+    def _key_tokens(
+        self, doc: Mapping[str, Any], parts: Sequence[Sequence[float]]
+    ) -> tuple[dict[str, list[float]], list[Span]]:
+        """Pairs of (nats, tokens) a length over the key tokens, and where they are in the text."""
+        document, lengths = self._documents[doc["document_id"]], self.plan.context_lengths
+        nats: dict[int, list[float]] = {length: [] for length in lengths}
+        spans: list[Span] = []
+        for window, logprobs in zip(self.windows(doc), parts, strict=True):
+            nats[window.context_length] += [-each for each in logprobs]
+            if window.context_length == lengths[0]:
+                spans += document.spans(window.score_start, window.end)
+        if self._reference is None:
+            places = key_places(nats[lengths[0]], nats[self._long])
+        else:
+            places = places_within(self._reference.get(doc["document_id"], []), spans)
+        keys = {
+            compose(KEY_LOSS, length): [math.fsum(of_all[at] for at in places), len(places)]
+            for length, of_all in nats.items()
+        }
+        return keys, merged(spans[at] for at in places)
+
+    @property
+    def _long(self) -> int:
+        """The length that tells the model's own key tokens: its trained one, if it was asked."""
+        lengths, shipped = self.plan.context_lengths, self._config.metadata["shipped_length"]
+        return max((n for n in lengths[1:] if shipped and n <= shipped), default=lengths[-1])
+
+    @cached_property
+    def _reference(self) -> dict[str, list[Span]] | None:
+        """Key tokens of a reference model's run, where one is given."""
+        if not self._asked.key_tokens:
+            return None
+        spans, digest = read_reference(self._asked.key_tokens)
+        self._config.metadata["key_tokens_sha256"] = digest
+        return spans
 
     def metric_names(self) -> list[str]:
         """Every metric of this run but `failed`, without standard errors."""
         lengths = self.plan.context_lengths
         losses = [compose(LOSS, each) for each in lengths]
-        return losses + [compose(GAIN, each) for each in lengths[1:]]
+        keys = [compose(KEY_LOSS, each) for each in lengths]
+        return [*losses, *keys, *(compose(GAIN, each) for each in lengths[1:])]
+
+    def aggregation(self) -> dict[str, Any]:
+        """Those of every perplexity task, and the number of stretches of key tokens."""
+        return {**super().aggregation(), KEY_SPANS: lambda spans: sum(map(len, spans))}
 
     def higher_is_better(self) -> dict[str, bool]:
         """A gain is good, a loss is not."""
-        names = (*self.metric_names(), "failed")
+        names = (*self.metric_names(), KEY_SPANS, "failed")
         return {name: name.startswith(GAIN) for name in names}

@@ -25,6 +25,9 @@ def samples(task, steps, documents=6, targets=2):
         values = {
             f"loss@{length}": [float(loss) * tokens, tokens]
             for length, loss in zip(LENGTHS, level, strict=True)
+        } | {
+            f"key_loss@{length}": [float(loss) * at, at]  # the first text has none
+            for length, loss in zip(LENGTHS, level + 1, strict=True)
         }
         rows.append(
             {
@@ -86,10 +89,21 @@ def test_points_are_means_over_tokens_with_steps_and_differences_by_text(analysi
     assert yarn.points[3].against.high < -0.9
 
 
+def test_key_tokens_stand_beside_over_the_texts_that_have_some(analysis):
+    plain, _ = reach_lines(analysis)
+    steps = STEPS["none"]
+    rows = samples("reach_pg19", steps) + samples("reach_proofpile", steps)
+    pairs = np.array([row["key_loss@8192"] for row in rows])
+    assert plain.key_tokens == 2 * sum(range(6))
+    assert plain.points[2].key.value == pytest.approx(pairs[:, 0].sum() / pairs[:, 1].sum())
+    assert plain.points[2].key.clusters == 10
+
+
 def test_the_answer_is_the_first_table_and_the_losses_follow(analysis):
     tables = build_tables(analysis)
     assert [table.title.split(":")[0] for table in tables] == [
-        "How far does it really read?", "Reach on PG19", "Reach on Proof-pile",
+        "How far does it really read?",
+        "Reach on PG19", "Reach on PG19", "Reach on Proof-pile", "Reach on Proof-pile",
     ]  # fmt: skip
     text = render(tables, "md")
     assert "| yarn | at least 12K |  | 8K |" in text

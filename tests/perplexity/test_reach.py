@@ -162,6 +162,7 @@ def check_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
             x, y = a[f"loss@{length}"], b[f"loss@{length}"]
             assert x[1] == y[1]
             assert x[0] / x[1] == pytest.approx(y[0] / y[1], abs=1e-4)
+            assert a.get("key_spans", b["key_spans"]) == b["key_spans"]
 
 
 @pytest.mark.hf
@@ -186,3 +187,91 @@ def test_without_lengths_the_model_is_asked_at_shares_of_its_trained_one(tiny, f
 def test_settings_that_do_not_fit_are_refused_by_name(tiny, folder, wrong, named, evaluate):
     with pytest.raises((SettingError, ValueError), match=named):
         evaluate("hf-long", tiny, ASKED | {"data_dir": str(folder)} | wrong, "reach_govreport")
+
+
+def published_key_tokens(path: Path, ids: list[int], trunc_len: int, sliding_window: int):
+    """LongPPL's `find_key_token` for the last `sliding_window` tokens, and their full losses."""
+    import torch
+    from torch.nn.functional import cross_entropy
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    whole = torch.tensor([ids])
+    start = len(ids) - trunc_len - sliding_window
+    with torch.no_grad():
+        full, short = model(whole).logits[0], model(whole[:, start:]).logits[0]
+    aims = whole[0, start + trunc_len :]
+    loss_full = cross_entropy(full[start + trunc_len - 1 : -1], aims, reduction="none")
+    loss_short = cross_entropy(short[trunc_len - 1 : -1], aims, reduction="none")
+    is_key = (loss_short - loss_full > 2) & (loss_full < 2)
+    return torch.nonzero(is_key).flatten().tolist(), loss_full
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory, tiny: Path, texts: list[str]) -> Path:
+    """A model that has learned the texts' last 200 tokens at their places, and no shorter ones."""
+    import shutil
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = tmp_path_factory.mktemp("learned") / "model"
+    shutil.copytree(tiny, path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    encoded = tokenizer(texts, add_special_tokens=False).input_ids
+    batch = torch.tensor([ids[-200:] for ids in encoded])
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        model(batch, labels=batch).loss.backward()
+        optimizer.step()
+    model.save_pretrained(path)
+    return path
+
+
+KEYED = {"context_length": [90, 200], "target_tokens": 80, "num_docs": 4, "bos": False}
+
+
+@pytest.fixture(scope="module")
+def keyed(learned: Path, folder: Path, evaluate) -> dict[str, Any]:
+    return evaluate("hf-long", learned, KEYED | {"data_dir": str(folder)}, "reach_govreport")
+
+
+@pytest.mark.hf
+def test_key_tokens_and_longppl_are_those_of_the_published_definition(learned, texts, keyed):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(learned)
+    found = 0
+    for sample, text in zip(keyed["samples"]["reach_govreport"], texts, strict=True):
+        encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        offsets = encoded["offset_mapping"][-80:]
+        places, losses = published_key_tokens(learned, encoded["input_ids"][-200:], 10, 80)
+        nats, count = sample["key_loss@200"]
+        assert count == len(places)
+        assert nats == pytest.approx(losses[places].sum().item(), abs=1e-3)
+        within = {at for start, end in sample["key_spans"] for at in range(start, end)}
+        assert within == {at for i in places for at in range(*offsets[i])}
+        found += count
+    assert found > 5
+
+
+@pytest.mark.hf
+def test_key_tokens_of_a_reference_model_are_used_in_place_of_the_own(
+    learned, tiny, folder, evaluate, keyed, tmp_path
+):
+    samples = keyed["samples"]["reach_govreport"]
+    path = tmp_path / "samples.jsonl"
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples), encoding="utf-8")
+    asked = KEYED | {"data_dir": str(folder), "key_tokens": str(path)}
+    results = evaluate("hf-long", tiny, asked, "reach_govreport")
+    for own, told in zip(results["samples"]["reach_govreport"], samples, strict=True):
+        assert own["key_spans"] == told["key_spans"]
+        # of a character in several tokens the reference may have told one
+        assert own["key_loss@90"][1] >= told["key_loss@90"][1]
+        assert own["key_loss@90"][0] != told["key_loss@90"][0]
+    assert results["configs"]["reach_govreport"]["metadata"]["key_tokens_sha256"]
+    missing = asked | {"key_tokens": str(tmp_path / "absent.jsonl")}
+    with pytest.raises(ValueError, match=r"absent\.jsonl"):
+        evaluate("hf-long", tiny, missing, "reach_govreport")
