@@ -8,11 +8,11 @@ from golden_access import SAMPLE, TOKENIZER, fine, run
 SMOLLM2 = "models.SmolLM2-135M.path={root}/smollm2"
 POSGEN = [f"{encoding}-{seed}" for encoding in ("yarn", "resonance_yarn") for seed in range(3)]
 LLAMA2 = ["chat", "yarn-ft32k", "resonance-yarn-ft32k", "yarn-ft4k", "resonance-yarn-ft4k"]
-IN_FIRST = ("tasks.0.metadata.data_dir={sample}", "tasks.0.metadata.own_data=true")
+IN_SECOND = ("tasks.1.metadata.data_dir={sample}", "tasks.1.metadata.own_data=true")
 IN_ALL = ("metadata.data_dir={sample}", "metadata.own_data=true")
 SWEEPS = {
-    "quickstart": (SMOLLM2, *IN_FIRST),
-    "all_methods": (SMOLLM2, *IN_FIRST),
+    "quickstart": (SMOLLM2, *IN_SECOND),
+    "all_methods": (SMOLLM2, *IN_SECOND),
     "leval_smollm2": (SMOLLM2, *IN_ALL),
     "posgen_crossed": tuple(f"models.{name}.path={{root}}/{name}" for name in POSGEN),
     "llama2_7b": (*(f"models.{name}.path={{root}}/{name}" for name in LLAMA2), *IN_ALL),
