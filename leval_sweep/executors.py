@@ -6,6 +6,7 @@ An executor takes cells and a display, and yields outcomes. Both judge a cell by
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections import deque
@@ -24,6 +25,8 @@ from leval_sweep.ray_guard import guarded
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0
+RAY_LAST_CLUSTER = "ray/ray_current_cluster"
+"""In Ray's folder of temporary files."""
 _KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -162,9 +165,29 @@ Executor = LocalExecutor | RayExecutor
 def _connect(ray: Any, address: str | None) -> None:
     """Join or start a cluster; signals keep the handlers that Ray would put its own in place of."""
     handlers = {each: signal.getsignal(each) for each in _KEPT_SIGNALS}
-    ray.init(address=address, log_to_driver=False, logging_level="WARNING")
+    ray.init(address=address or _default_address(), log_to_driver=False, logging_level="WARNING")
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+def _default_address() -> str | None:
+    """Where Ray looks for itself, or `local` where that cluster is gone.
+
+    Without an address Ray joins the cluster that was last started on this machine; the file that
+    says which one outlives a cluster that was killed, for which Ray then waits in vain.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        return None
+    try:
+        last = (Path(os.environ.get("RAY_TMPDIR", "/tmp")) / RAY_LAST_CLUSTER).read_text()
+    except OSError:
+        return None
+    host, _, port = last.strip().rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+            return None
+    except (OSError, ValueError):
+        return "local"
 
 
 def _what_ray_lost(ray: Any, error: Exception) -> str:

@@ -20,6 +20,7 @@ from leval_leaderboard.cell_record import CellRecord, FailedRecord, read_record
 from leval_leaderboard.layout import CELL, DONE, FAILED, LOG, SCHEMA_VERSION
 from leval_sweep.cell_files import clear_attempt, log_tail, why_not_done
 from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, kind_of
+from leval_sweep.keeper import MARK, end_marked
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
@@ -89,8 +90,9 @@ def run_cell(
     """
     started = time.monotonic()
     cell_id = record.cell_id
+    mark = f"{os.getpid()}-{time.time_ns()}"
     try:
-        given = {**(environment or {}), **secrets.to_environment(kept or [])}
+        given = {**(environment or {}), **secrets.to_environment(kept or []), MARK: mark}
         command = secrets.hidden(command, secrets.values(kept or []))
         keeper = _start(record, folder, command, given)
     except OSError as error:
@@ -108,6 +110,8 @@ def run_cell(
             keeper.stdin.close()
             _ended(keeper, said, PATIENCE_SECONDS)
     code = int(said) if said.lstrip(b"-").isdigit() else None
+    if code is None:  # its keeper was killed, and could not end what the cell has started
+        end_marked(mark)
     seconds = round(time.monotonic() - started, 3)
     wrong = why_not_done(folder, cell_id)
     if wrong is None:  # an engine that aborts while it shuts down has still delivered

@@ -112,11 +112,16 @@ class TaskConfig(Outside):
 
     def aggregation(self, metric: str) -> str:
         """How the task says that a metric is aggregated; empty if it does not."""
+        return str(self._listed(metric).get("aggregation") or "")[:60]
+
+    def direction(self, metric: str) -> Any:
+        """Whether higher is better, as the task says; files before 0.4.3 say it nowhere else."""
+        return self._listed(metric).get("higher_is_better")
+
+    def _listed(self, metric: str) -> dict[str, Any]:
         listed = self.metric_list if isinstance(self.metric_list, list) else []
-        for entry in listed:
-            if isinstance(entry, dict) and entry.get("metric") == metric:
-                return str(entry.get("aggregation") or "")[:60]
-        return ""
+        entries = (each for each in listed if isinstance(each, dict))
+        return next((each for each in entries if each.get("metric") == metric), {})
 
 
 class EvaluationConfig(Outside):

@@ -137,7 +137,7 @@ def _score(
     counts = file.counts.get(base.task) or SampleCounts()
     problem = _problem(base, metric, each.chosen, number, samples, counts.effective)
     problem = problem or _contradiction(number, again)
-    better = file.higher_is_better.get(base.task)
+    better = file.higher_is_better.get(base.task, file.config_of(base.task).direction(metric))
     share = family in ("closed", "posgen") or (family is None and is_share(base.task, metric))
     share = share and (number is None or 0 <= number <= 1)
     at_one_length = "@" in metric and is_of_nats(metric)

@@ -1,7 +1,8 @@
 """One setting is changed at a time: another cell id, or a reason why the numbers are the same."""
 
+import ast
 import copy
-import inspect
+import importlib.util
 import json
 import typing
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ import pytest
 from pydantic import BaseModel
 
 from leval_backends.settings import HFLongSettings
+from leval_border.secrets import is_credential
+from leval_leaderboard.cell_record import CellRecord
+from leval_leaderboard.results.settings import ARGUMENTS_ASIDE, model_arguments
 from leval_sweep import cells
 from leval_sweep.config import (
     RESERVED_ARGS,
@@ -98,11 +102,6 @@ def settings() -> Iterator[tuple[tuple[str | int, ...], Any]]:
     for name, annotation, default in fields(HFLongSettings):
         if name not in RESERVED_ARGS:
             yield ("models", "small", "args", name), another(name, annotation, default)
-    from lm_eval.models.huggingface import HFLM
-
-    for name in inspect.signature(HFLM.__init__).parameters:
-        if name not in ("self", "kwargs", *RESERVED_ARGS):
-            yield ("models", "small", "args", name), f"another {name}"
     yield ("models", "small", "args", "an_argument_that_nobody_knows"), 3
     for family in SETTINGS.values():
         for name, annotation, default in fields(family):
@@ -172,3 +171,60 @@ def test_a_setting_is_another_cell_or_has_its_reason(
 def test_the_list_of_reasons_names_settings_that_there_are() -> None:
     assert set(REASONS) <= set(CASES)
     assert set(EntrySettings.model_fields) & set(REASONS) == set()
+
+
+def arguments_of(module: str, name: str) -> list[str]:
+    """Arguments of a class's `__init__`, or its fields, read without importing what it needs."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    assert spec is not None
+    assert spec.submodule_search_locations
+    path = Path(spec.submodule_search_locations[0]).joinpath(*module.split(".")[1:])
+    tree = ast.parse(path.with_suffix(".py").read_text())
+    (found,) = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == name]
+    for part in found.body:
+        if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+            return [each.arg for each in part.args.args[1:]]
+    return [part.target.id for part in found.body
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)]  # fmt: skip
+
+
+HF = arguments_of("lm_eval.models.huggingface", "HFLM")
+VLLM = {
+    *arguments_of("lm_eval.models.vllm_causallms", "VLLM"),
+    *(
+        arguments_of("vllm.engine.arg_utils", "EngineArgs")
+        if importlib.util.find_spec("vllm")
+        else ()
+    ),
+}
+ARGUMENTS = {
+    "hf": HF,
+    "hf-long": [*HF, *HFLongSettings.model_fields],
+    "vllm": sorted(VLLM),
+    "vllm-long": sorted(VLLM),
+}
+
+
+@pytest.mark.parametrize("backend", ARGUMENTS)
+def test_an_argument_of_a_model_is_another_cell_and_another_block_or_has_its_reason(
+    content: dict[str, Any], backend: str
+) -> None:
+    def planned(**args: Any) -> CellRecord:
+        model = {"path": str(content["root"] / "model"), "backend": backend, "args": args}
+        changed = {**content, "models": {"small": model}}
+        (cell,) = cells.plan(parse_config({k: v for k, v in changed.items() if k != "root"}))
+        return cell.record
+
+    plain = planned()
+    wrong = []
+    for name in dict.fromkeys(ARGUMENTS[backend]):
+        if name in RESERVED_ARGS:
+            continue
+        own = HFLongSettings.model_fields.get(name)
+        value = another(name, own.annotation, own.get_default()) if own else f"another {name}"
+        record = planned(**{name: value})
+        same_id = record.cell_id == plain.cell_id
+        same_block = model_arguments(record.model_args) == model_arguments(plain.model_args)
+        if same_id != is_credential(name) or same_block != (same_id or name in ARGUMENTS_ASIDE):
+            wrong.append(name)
+    assert not wrong

@@ -249,7 +249,12 @@ def test_no_kill_on_ray_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path:
         words = ["sweep", str(trial.config), *trial.options, "--executor", "ray"]
         while trial.kills < RAY_KILLS:
             command = [sys.executable, "-c", start, *words, "--out", str(trial.out)]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, "RAY_ADDRESS": "local"},  # not that of another test
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
             victim, moment = trial.dice.choice(["sweep", "cell"]), trial.dice.uniform(5, 40)
             killer = threading.Timer(moment, kill, (process.pid, victim, trial.out))
             killer.start()

@@ -17,6 +17,10 @@ from leval_sweep.keeper import descendants
 FAULTS = Path(__file__).parent / "faults"
 ORPHANS = 3
 SECONDS = 10
+BUSY = 60
+"""Seconds for the same where engines share a busy machine with other tests."""
+UP = 400
+"""Seconds for a cell to be there: Ray's processes and the engine's are slow to start."""
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
@@ -52,6 +56,7 @@ class Sweep:
         path = os.pathsep.join(filter(None, [str(FAULTS), os.environ.get("PYTHONPATH")]))
         fault = {"SWEEP_FAULT": "cell:orphans:0", "SWEEP_FAULT_ROOT": str(out)}
         fault |= {"PYTHONPATH": path, "SWEEP_FAULT_COUNT": str(self.record)}
+        fault |= {"RAY_ADDRESS": "local"}  # not that of another test
         start = "from leval_harness.main import main; main()"
         command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
         self.process = subprocess.Popen(
@@ -69,7 +74,9 @@ class Sweep:
         return [pid for pid in self.orphans() if alive(pid)]
 
     def __enter__(self) -> "Sweep":
-        assert wait_for(self.is_up, 120)
+        if not wait_for(self.is_up, UP):
+            self.__exit__()
+            raise AssertionError("no cell has started")
         assert len(self.left()) == ORPHANS
         return self
 
@@ -128,9 +135,9 @@ def test_no_signal_to_a_sweep_on_ray_leaves_anything(
         started = helpers_of(sweep.process.pid)
         assert started
         sweep.process.send_signal(number)
-        assert wait_for(lambda: not sweep.left(), SECONDS), sweep.left()
-        assert sweep.process.wait(SECONDS) == code
-        assert wait_for(lambda: not any(map(alive, started)), SECONDS)
+        assert wait_for(lambda: not sweep.left(), BUSY), sweep.left()
+        assert sweep.process.wait(BUSY) == code
+        assert wait_for(lambda: not any(map(alive, started)), BUSY)
         assert sweep.process.stderr is not None
         said = sweep.process.stderr.read().decode()
     assert "Traceback" not in said
@@ -159,7 +166,7 @@ def test_engines_of_vllm_die_with_their_sweep(
     command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path), f"--set=models={{tiny: {model}}}"],
-        env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"},
+        env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "RAY_ADDRESS": "local"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         preexec_fn=defaults,
@@ -177,11 +184,11 @@ def test_engines_of_vllm_die_with_their_sweep(
         names = [text_of(Path(f"/proc/{pid}/cmdline")) for pid in below()]
         return any(ENGINE in name or (replicas > 1 and RAYLET in name) for name in names)
 
-    assert wait_for(up, 240), [path.read_text()[-2000:] for path in tmp_path.rglob("log.txt")]
+    assert wait_for(up, UP), [path.read_text()[-2000:] for path in tmp_path.rglob("log.txt")]
     there = below()
     process.send_signal(number)
-    assert wait_for(lambda: not any(map(alive, there)), SECONDS)
-    assert process.wait(SECONDS) == (-9 if number == signal.SIGKILL else 130)
+    assert wait_for(lambda: not any(map(alive, there)), BUSY)
+    assert process.wait(BUSY) == (-9 if number == signal.SIGKILL else 130)
 
 
 def test_a_closed_terminal_ends_a_sweep_and_what_it_started(tiny: Path, tmp_path: Path) -> None:
@@ -226,6 +233,24 @@ def test_a_killed_cell_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
         os.kill(hanging, signal.SIGKILL)
         assert wait_for(lambda: not sweep.left(), SECONDS), sweep.left()
         assert sweep.process.wait(SECONDS) == 1
+
+
+def test_a_killed_keeper_leaves_what_cannot_be_told_alone(tiny: Path, tmp_path: Path) -> None:
+    """Its cell dies with it; what that has started is told by the environment that it was given."""
+    with Sweep(tiny, tmp_path, "--set=methods={rope: null}", stderr=subprocess.PIPE) as sweep:
+        told = [pid for pid in sweep.orphans() if text_of(Path(f"/proc/{pid}/environ"))]
+        assert len(told) == ORPHANS - 1
+        keepers = [
+            int(path.parent.name)
+            for path in Path("/proc").glob("[0-9]*/cmdline")
+            if f"leval_sweep.keeper\0{tmp_path}" in text_of(path)
+        ]
+        assert len(keepers) == 1
+        os.kill(keepers[0], signal.SIGKILL)
+        assert wait_for(lambda: not any(map(alive, told)), SECONDS), sweep.left()
+        assert sweep.process.wait(BUSY) == 1
+        assert sweep.process.stderr is not None
+        assert "the process that watches over it was ended" in sweep.process.stderr.read().decode()
 
 
 def test_output_that_nobody_reads_stops_no_sweep(tiny: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,14 @@ from leval_sweep.cells import plan
 from leval_sweep.config import load_config
 from leval_sweep.errors import SweepError
 from leval_sweep.estimate import Pace
-from leval_sweep.executors import LocalExecutor, RayExecutor, _what_ray_lost, ray_options
+from leval_sweep.executors import (
+    RAY_LAST_CLUSTER,
+    LocalExecutor,
+    RayExecutor,
+    _default_address,
+    _what_ray_lost,
+    ray_options,
+)
 from leval_sweep.progress import Progress
 
 ray_exceptions = pytest.importorskip("ray.exceptions")
@@ -96,6 +104,28 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(
         assert why_not_done(folder / cell.id, cell.id) is None
         assert samples(folder, cell.id) == samples(quiet, cell.id)
     assert not running_cells(folder)
+
+
+def test_a_cluster_that_was_killed_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray leaves a file that names it; a cluster that still listens there is joined."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert _default_address() is None
+    named = tmp_path / RAY_LAST_CLUSTER
+    named.parent.mkdir()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        named.write_text(f"127.0.0.1:{listening.getsockname()[1]}\n")
+        assert _default_address() == "local"
+        listening.listen()
+        assert _default_address() is None
+    assert _default_address() == "local"
+    named.write_text("nothing")
+    assert _default_address() == "local"
+    monkeypatch.setenv("RAY_ADDRESS", "somewhere:1")
+    assert _default_address() is None
 
 
 def test_what_no_node_can_hold_is_refused_at_once(tiny: Path, tmp_path: Path, cluster: Any) -> None:
