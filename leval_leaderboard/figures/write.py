@@ -16,11 +16,13 @@ from leval_leaderboard.results.rope_features import RopeFeatures, read_features
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.names import length_label, task_label
+from leval_leaderboard.tables.scores import without_twins
 
 MOST_METHODS = 14
 """More curves than this in one figure cannot be told apart; such a block gets none."""
 
-SHOWN_PERPLEXITIES = ("token_perplexity", "paper_perplexity")
+SHOWN_NATS = ("token_perplexity", "paper_perplexity", "loss")
+"""Families of log-likelihoods that have a figure; the others repeat them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
 def planned_figures(analysis: Analysis) -> Iterator[Planned]:
     """What there is to draw: scores by length, differences to the baseline, RoPE features."""
     looks = method_looks(entry.label for entry in analysis.entries)
-    finished = [e for e in analysis.entries if e.score.finished and e.score.primary]
+    finished = without_twins([e for e in analysis.entries if e.score.finished and e.score.primary])
     yield from _lengths(finished, looks)
     yield from _differences(finished, analysis.baselines, looks)
     yield from _rope_features(analysis.entries, looks)
@@ -60,7 +62,7 @@ def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
     with_length = [entry for entry in entries if entry.length is not None]
     families = grouped(with_length, lambda entry: (entry.block, entry.task, entry.score.family))
     for (block, task, family), curves in families.items():
-        shown = family in SHOWN_PERPLEXITIES or not is_of_nats(family)
+        shown = family in SHOWN_NATS or not is_of_nats(family)
         if shown and len({entry.length for entry in curves}) > 1 and _readable(curves):
             what = family.replace("_", " ")
             title = f"{block}: {task_label(task)}, {what} by context length"

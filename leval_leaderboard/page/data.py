@@ -6,10 +6,13 @@ from typing import Any
 
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
+from leval_leaderboard.results.metrics import is_of_nats
 from leval_leaderboard.statistics.paired import Difference
 from leval_leaderboard.tables import Analysis, leaderboard_table
 from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.model import Block, Cell, Row, Table
+from leval_leaderboard.tables.names import task_label
+from leval_leaderboard.tables.reach import Point, ReachLine, reach_lines, reach_text
 from leval_tasks.closed.catalog import chance_note
 
 MOST_BASELINES = 16
@@ -47,9 +50,11 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
             }
             for column in tasks
         ],
+        "reach": [_reach(line) for line in reach_lines(analysis)],
         "average": any(column.kind == "average" for column in table.columns),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
+        "costs": [_cost(run) for run in analysis.results.runs],
         "baselines": {plain(k): plain(v) for k, v in analysis.baselines.items()},
         "notes": [chance_note()] if any(column.chance is not None for column in tasks) else [],
     }
@@ -66,6 +71,7 @@ def _row(table: Table, block: Block, row: Row) -> dict[str, Any]:
         "ctx": row.length,
         "cells": {at: shown for at, cell in enumerate(tasks) if (shown := _cell(cell))},
         "avg": number(average.value),
+        "avgText": average.text,
     }
     if row.kind == "published":
         return {**shown, "published": True}
@@ -75,7 +81,7 @@ def _row(table: Table, block: Block, row: Row) -> dict[str, Any]:
 def _cell(cell: Cell) -> dict[str, Any]:
     """One number of the leaderboard, or why there is none; empty where nothing was run."""
     if cell.entry is None:
-        return {} if cell.value is None else {"v": cell.value}
+        return {} if cell.value is None else {"v": cell.value, "t": cell.text}
     entry, score = cell.entry, cell.entry.score
     if not score.finished:
         return {"s": score.status, "why": plain(score.note)[:300], "run": score.run}
@@ -94,16 +100,21 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
     data = plain(" ".join(text for text in (score.source, score.data) if text))
     known: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    known["t"] = cell.text  # as the tables round it
+    if cell.stderr_text:
+        known["e"] = cell.stderr_text
     if cell.bounds:
         ends = (score.if_wrong, score.if_right)
         known["ends"] = [number(end, times=score.percent) for end in ends]
     if cell.between and not cell.stderr_text:
         known["exact"] = 1
+    if is_of_nats(score.metric):
+        known["m"] = score.metric  # by which the samples of a text name it
     return {**known, "run": score.run, "data": data}
 
 
 def comparisons(analysis: Analysis) -> dict[str, dict[str, list[Any]]]:
-    """For each baseline method `"run column" -> comparison`, in the blocks that have the method."""
+    """For each baseline `"run column length" -> comparison`, in the blocks that have the method."""
     labels = {entry.label: None for entry in analysis.entries if entry.label}
     if len(labels) > MOST_BASELINES:
         labels = {name: None for name in analysis.baselines.values() if name}
@@ -114,7 +125,9 @@ def _compared_with(baseline: str, analysis: Analysis) -> dict[str, list[Any]]:
     """Comparisons with this very method; a block without it has another baseline."""
     table = leaderboard_table(analysis)
     return {
-        f"{entry.score.run} {plain(column.label)}": _comparison(difference, entry.score.percent)
+        f"{entry.score.run} {plain(column.label)} {row.length}": _comparison(
+            difference, entry.score.percent
+        )
         for block in table.blocks
         for row in block.rows
         for column, cell in zip(table.columns, row.cells, strict=True)
@@ -138,6 +151,46 @@ def _comparison(difference: Difference, times: float) -> list[Any]:
         number(difference.smallest_p, 3),
         number(difference.threshold, 3),
     ]
+
+
+def _reach(line: ReachLine) -> dict[str, Any]:
+    """How far a model reads under a method, and the losses by length that say so."""
+    told = (line.no_loss, line.gain)
+    ends = [[each.low, each.high] if each else None for each in told]
+    return {
+        "block": plain(line.block),
+        "method": plain(line.method),
+        "shipped": line.shipped,
+        "claimed": line.claimed,
+        "noLoss": reach_text(line.no_loss),
+        "gain": reach_text(line.gain),
+        "noLossEnds": ends[0],
+        "gainEnds": ends[1],
+        "texts": line.texts,
+        "tokens": line.tokens,
+        "tasks": [task_label(task) for task in line.tasks],
+        "points": [_point(point) for point in line.points],
+    }
+
+
+def _point(point: Point) -> list[Any]:
+    """`[length, loss, low, high, difference to the baseline, low, high]`, nats a token."""
+    against = point.against
+    ends = (against.difference, against.low, against.high) if against else (None, None, None)
+    told = (point.loss, point.low, point.high, *ends)
+    return [point.length, *(number(each, 5) for each in told)]
+
+
+def _cost(run: Run) -> dict[str, float]:
+    """What a whole run took: seconds, tokens read and written, bytes."""
+    known = run.telemetry
+    tokens = known.get("tokens_prefilled", 0.0) + known.get("tokens_generated", 0.0)
+    cost = {
+        "seconds": number(known.get("seconds") or run.seconds),
+        "tokens": number(tokens or None),
+        "memory": number(known.get("peak_memory_bytes")),
+    }
+    return {name: value for name, value in cost.items() if value is not None}
 
 
 def _provenance(run: Run) -> dict[str, str]:

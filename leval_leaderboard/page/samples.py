@@ -6,8 +6,9 @@ from typing import Any
 
 from leval_leaderboard.page.data import number, script
 from leval_leaderboard.results import Results
-from leval_leaderboard.results.fields import finite
+from leval_leaderboard.results.fields import finite, pair
 from leval_leaderboard.results.samples import (
+    logged_metrics,
     parsed_lines,
     question_key,
     responses_of,
@@ -34,7 +35,7 @@ def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
             continue
         questions, answers = _texts(samples.path)
         if not any(text for text, *_ in [*questions.values(), *answers.values()]):
-            continue  # windows of a text: nothing was asked or answered in words
+            questions, answers = _measured(samples.path)  # texts: nothing was asked in words
         content = json.dumps(questions)
         if content not in question_sets:
             name = question_sets[content] = f"q{len(question_sets):05d}"
@@ -62,6 +63,20 @@ def _texts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return questions, answers
 
 
+def _measured(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`key -> [nothing, nothing, document]` and `key -> {metric: [nats, tokens]}` of texts."""
+    texts: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+    for row in rows_of_first_filter(parsed_lines(path)):
+        key, document, _ = question_key(row)
+        ratios = {name: pair(row.get(name)) for name in logged_metrics(row)}
+        texts[key] = ["", "", document[:100]]
+        numbers[key] = {
+            name[:100]: [number(each) for each in ratio] for name, ratio in ratios.items() if ratio
+        }
+    return texts, numbers
+
+
 def _answer(row: dict[str, Any], prompt: dict[str, Any]) -> list[Any]:
     extracted = row.get("filtered_resps")
     if isinstance(extracted, list) and extracted:  # SFiction asks twice: both answers are shown
@@ -74,6 +89,7 @@ def _answer(row: dict[str, Any], prompt: dict[str, Any]) -> list[Any]:
         1 if finite(row.get("unparsed")) else 0,
         1 if prompt.get("truncated") is True else 0,
         *(finite(prompt.get(name)) for name in ("document_tokens", "kept_head", "kept_tail")),
+        *(1 if finite(row.get(name)) else 0 for name in ("reached_limit", "thinking_unfinished")),
     ]
 
 

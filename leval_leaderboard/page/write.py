@@ -11,12 +11,15 @@ from leval_border.files import write_text
 from leval_leaderboard.figures import write_figures
 from leval_leaderboard.page.data import comparisons, leaderboard, script
 from leval_leaderboard.page.samples import write_samples
-from leval_leaderboard.tables import Analysis, leaderboard_table
+from leval_leaderboard.tables import Analysis, details_table, leaderboard_table
 from leval_leaderboard.tables.escape import plain
+from leval_leaderboard.tables.formats import load_format
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
 INDEX = "index.html"
+NUMBERS = "numbers.csv"
+SCRIPTS = ("page.js", "answer.js", "charts.js", "compare.js")
 NEW = ".new-"
 FOLDERS = ("data", "figures")
 ATTEMPTS = 20
@@ -57,17 +60,21 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))
     write_text(data / "leaderboard.js", script("leaderboard", board))
+    write_text(out / NUMBERS, load_format("csv").text([details_table(analysis)]))
     figures = [
         {"src": f"figures/{name}", "title": plain(figure)}
         for name, figure in write_figures(analysis, out / "figures").items()
     ]
-    for name in ("page.js", "compare.js", "page.css"):
+    for name in (*SCRIPTS, "page.css"):
         shutil.copyfile(TEMPLATES / name, out / name)
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
     flags = ("sample", "partial", "published")
     html = environment.get_template("index.html.j2").render(
         title=plain(title),
         figures=figures,
+        scripts=SCRIPTS,
+        numbers=NUMBERS,
+        reach=bool(board["reach"]),
         **{flag: any(row.get(flag) for row in board["rows"]) for flag in flags},
     )
     write_text(out / INDEX, html)

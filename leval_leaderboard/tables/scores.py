@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from leval_leaderboard.results import Score
 from leval_leaderboard.results.metrics import is_of_nats, length_of
 from leval_leaderboard.results.scores import FAMILY_OF
 from leval_leaderboard.results.task_scores import PRIMARY
@@ -77,17 +78,31 @@ def shares_of(entries: Sequence[Entry]) -> dict[str, str]:
 
 
 def leaderboard_table(analysis: Analysis) -> Table:
-    """Everything on one board: all tasks and perplexities, and the paper's rows of its models."""
+    """Everything on one board: all tasks and perplexities, and the paper's rows of its models.
+
+    A number stands in the row of the length that its metric names, else of its run's.
+    """
     entries = [e for e in analysis.entries if e.score.primary and e.score.family not in HIDDEN]
-    heading = headings(entries)
+    entries = without_twins(entries)
+    heading = headings(entries, with_length=False)
     columns = _columns(entries, (*CLOSED, *BESIDE), heading)
     blocks = [
-        Block(name, tuple(_rows(block, columns, heading)))
+        Block(name, tuple(_rows(block, columns, heading, length_of_row=lambda entry: entry.length)))
         for name, block in grouped(entries, lambda entry: entry.block).items()
     ]
     models = [entry.run.model for entry in analysis.entries]
     blocks += [published_block(size, columns) for size in sorted(sizes_of(models))]
     return Table("Leaderboard", tuple(columns), tuple(blocks), table_notes(entries, analysis))
+
+
+def without_twins(entries: Sequence[Entry]) -> list[Entry]:
+    """Without the paper's perplexity where the token perplexity of the same run says the same."""
+    token = {(e.score.run, e.task) for e in entries if e.score.family == "token_perplexity"}
+    return [
+        entry
+        for entry in entries
+        if entry.score.family != "paper_perplexity" or (entry.score.run, entry.task) not in token
+    ]
 
 
 Heading = Callable[[Entry], str]
@@ -122,8 +137,10 @@ def _column(label: str, entries: Sequence[Entry]) -> Column:
     )
 
 
-def headings(entries: Sequence[Entry]) -> Heading:
+def headings(entries: Sequence[Entry], *, with_length: bool = True) -> Heading:
     """What each entry stands under: the task, and of a perplexity which one and its length.
+
+    Without the length, which a row may say, all lengths of a perplexity stand under one heading.
 
     Of another project's task the metric and the filter, where it has several, or a metric that does
     not go without saying. What has no number stands under the first.
@@ -133,14 +150,17 @@ def headings(entries: Sequence[Entry]) -> Heading:
         if entry.score.metric and length_of(entry.score.metric) is None:
             measured[entry.task].setdefault((entry.score.metric, entry.score.chosen), entry)
 
+    def at(score: Score) -> str:
+        return f"@{length_label(score.at)}" if with_length else ""
+
     def heading(entry: Entry) -> str:
         if not entry.score.metric:
             entry = next(iter(measured[entry.task].values()), entry)
         score, label = entry.score, task_label(entry.task)
         if entry.is_perplexity and score.at is not None:
-            return f"{label} {score.family.split('_')[0]} ppl@{length_label(score.at)}"
+            return f"{label} {score.family.split('_')[0]} ppl{at(score)}"
         if entry.family == "reach" and score.at is not None:
-            return f"{label} {score.family}@{length_label(score.at)}"
+            return f"{label} {score.family}{at(score)}"
         if score.task in FAMILY_OF or not score.metric or length_of(score.metric) is not None:
             return label
         metrics = {metric for metric, _ in measured[entry.task]}
@@ -162,14 +182,15 @@ def _rows(
     columns: Sequence[Column],
     heading: Heading,
     more_cells: Callable[[Sequence[Entry]], list[Cell]] = lambda line: [],
+    length_of_row: Callable[[Entry], int | None] = lambda entry: entry.score.context_length,
 ) -> list[Row]:
     """A row for each length, ascending, and method; averages are ranked among those of one length.
 
     Under each heading the last entry of a row counts.
     """
     rows = []
-    ordered = sorted(block, key=lambda entry: entry.score.context_length or -1)
-    for length, of_length in grouped(ordered, lambda entry: entry.score.context_length).items():
+    ordered = sorted(block, key=lambda entry: length_of_row(entry) or -1)
+    for length, of_length in grouped(ordered, length_of_row).items():
         lines = grouped(of_length, lambda entry: entry.label)
         by_heading = [{heading(entry): entry for entry in line} for line in lines.values()]
         six = [[under.get(title) for title in CLOSED.values()] for under in by_heading]

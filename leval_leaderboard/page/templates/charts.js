@@ -1,0 +1,162 @@
+"use strict";
+// Charts drawn at the size at which they stand, in the page's own colours, from the board's numbers.
+const COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
+const HEIGHT = 240, LEFT = 52, RIGHT = 14, TOP = 14, BOTTOM = 34;
+
+function startCharts() {
+  const board = LEVAL.board;
+  view.blocks = unique([...board.reach, ...board.rows.filter((r) => !r.published)].map((r) => r.block)).filter((b) => plots(b).length);
+  by("evidence").hidden = !view.blocks.length;
+  fill(by("chart-block"), view.blocks.map((b) => [b, b]));
+  by("chart-block").parentElement.hidden = view.blocks.length < 2;
+  for (const id of ["chart-block", "chart-show", "chart-cost"]) by(id).addEventListener("change", () => { view.charted = null; drawCharts(); });
+  by("chart-controls").addEventListener("submit", (event) => event.preventDefault());
+  let waiting;
+  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { view.charted = null; drawCharts(); }, 150); });
+}
+function drawCharts() {
+  if (by("evidence").hidden) return;
+  const model = by("model").value;
+  if (model && view.blocks.includes(model)) by("chart-block").value = model;
+  const block = by("chart-block").value;
+  const key = [block, by("chart-show").value, by("chart-cost").value, view.baseline, view.compare !== null, innerWidth].join("\n");
+  if (key === view.charted) return;
+  view.charted = key;
+  const chosenPlots = plots(block), methods = unique(chosenPlots.flatMap((p) => p.series.map((s) => s.method))).sort();
+  const look = (method) => methods.indexOf(method);
+  by("legend").replaceChildren(...methods.map((method) => {
+    const item = make("li", "", method);
+    item.prepend(make("span", "c" + (look(method) % COLOURS), MARKS[look(method) % MARKS.length] + " "));
+    return item;
+  }));
+  by("charts").replaceChildren();
+  for (const plot of chosenPlots) {
+    const figure = make("figure"), caption = make("figcaption");
+    caption.append(make("strong", "", plot.title), make("span", "dim", " " + plot.note));
+    figure.append(caption);
+    by("charts").append(figure);
+    plot.figure = figure;
+  }
+  for (const plot of chosenPlots) plot.figure.append(svgOf(plot, Math.max(280, plot.figure.firstChild.clientWidth), look));
+}
+// what there is to draw of a block: curves over the context length, then score against cost
+function plots(block) {
+  const difference = by("chart-show").value === "difference" && Boolean(view.baseline);
+  const rows = LEVAL.board.rows.filter((row) => row.block === block && !row.published);
+  const found = [];
+  const lines = LEVAL.board.reach.filter((line) => line.block === block);
+  if (lines.length) {
+    const apart = difference && lines.some((line) => line.points.some((p) => p[4] !== null));
+    const at = apart ? 4 : 1;
+    found.push(curves("Loss of the same tokens", apart, "nats a token, lower is better", true, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2]]) }))));
+  }
+  for (const column of LEVAL.board.columns) {
+    if (lines.length && / loss$/.test(column.label)) continue;
+    const with_ = rows.filter((row) => row.ctx !== null && row.cells[column.at] && row.cells[column.at].v !== undefined);
+    if (new Set(with_.map((row) => row.ctx)).size < 2) continue;
+    const apart = difference && with_.some((row) => comparisonOf(row, column));
+    const unit = apart && column.nats ? "nats a token" : column.raw ? "" : apart ? "points" : "%";
+    const series = unique(with_.map((row) => row.method)).map((method) => ({ method, points: with_.filter((row) => row.method === method).map((row) => {
+      const cell = row.cells[column.at], c = comparisonOf(row, column);
+      return apart ? [row.ctx, c ? c[0] : null, c ? c[1] : null, c ? c[2] : null] : [row.ctx, cell.v, cell.lo, cell.hi];
+    }) }));
+    found.push(curves(column.label, apart, [unit, column.lower ? "lower is better" : ""].filter(Boolean).join(", "), column.lower, series, column.chance !== null && !column.raw && !apart ? 100 * column.chance : undefined));
+  }
+  const cost = costPlot(rows);
+  return (cost ? [...found, cost] : found).filter((plot) => plot.series.some((s) => s.points.length));
+}
+function curves(title, apart, note, lower, series, level) {
+  const kept = series.map((s) => ({ method: s.method, points: s.points.filter((p) => p[1] !== null && p[1] !== undefined).sort((a, b) => a[0] - b[0]) })).filter((s) => s.points.length);
+  const intervals = kept.some((s) => s.points.some((p) => p[2] !== null && p[2] !== undefined));
+  const told = [note, intervals ? (apart ? "intervals at the corrected level" : "95% intervals") : ""].filter(Boolean).join("; ");
+  return { title: title + (apart ? " against " + view.baseline : ""), note: told && "(" + told + ")", series: kept, lines: true, log: true, zero: apart, level, x: lengthLabel };
+}
+// the number that most rows of the block have, against what its run took
+function costPlot(rows) {
+  const kind = by("chart-cost").value, unit = { seconds: "seconds", tokens: "tokens read and written", memory: "GiB at the peak" }[kind];
+  const points = (column) => rows.flatMap((row) => {
+    const cell = column === "avg" ? Object.values(row.cells).find((c) => c.run !== undefined) : row.cells[column.at];
+    const value = column === "avg" ? row.avg : cell && cell.v, cost = cell && cell.run !== undefined ? LEVAL.board.costs[cell.run][kind] : undefined;
+    if (value === null || value === undefined || cost === undefined) return [];
+    return [{ method: row.method, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx] }];
+  });
+  const spread = (found) => new Set(found.map((p) => p.point[0])).size > 1;
+  const candidates = [...(LEVAL.board.average ? ["avg"] : []), ...LEVAL.board.columns].map((column) => [column, points(column)]);
+  // the first that has several methods: the average, then scores, then perplexities
+  const best = candidates.find(([, found]) => spread(found) && new Set(found.map((p) => p.method)).size > 1);
+  if (!best) return null;
+  const column = best[0], label = column === "avg" ? "Average" : column.label;
+  const several = new Set(best[1].map((p) => p.point[4])).size > 1;
+  if (!several) best[1].forEach((p) => { p.point[4] = undefined; });
+  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4]] : p.point)) }));
+  return { title: label + " against cost", note: "(" + unit + " of the whole run" + (several ? "; labels: context" : "") + ")", series, lines: false, log: false, x: (n) => short(n) };
+}
+function short(n) {
+  if (n >= 1e6) return +(n / 1e6).toPrecision(2) + "M";
+  if (n >= 1e4) return +(n / 1e3).toPrecision(2) + "k";
+  return String(+n.toPrecision(3));
+}
+function drawn(tag, attributes, text) {
+  const node = document.createElementNS("http" + "://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+function svgOf(plot, width, look) {
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": plot.title + " " + plot.note });
+  const points = plot.series.flatMap((s) => s.points), known = (n) => n !== null && n !== undefined;
+  const xs = unique(points.map((p) => p[0])).sort((a, b) => a - b);
+  const ys = points.flatMap((p) => [p[1], p[2], p[3]]).filter(known);
+  if (plot.zero) ys.push(0);
+  if (known(plot.level)) ys.push(plot.level);
+  let [low, high] = [Math.min(...ys), Math.max(...ys)];
+  if (low === high) { low -= 1; high += 1; }
+  const room = 0.05 * (high - low), move = plot.log ? Math.log : (n) => n;
+  low -= room; high += room;
+  const [first, last] = [move(xs[0]), move(xs[xs.length - 1])];
+  const side = 24;
+  const X = (n) => LEFT + side + ((width - LEFT - RIGHT - 2 * side) * (first === last ? 0.5 : (move(n) - first) / (last - first)));
+  const Y = (n) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - n)) / (high - low);
+  for (const tick of ticks(low, high)) {
+    svg.append(drawn("line", { x1: LEFT, x2: width - RIGHT, y1: Y(tick), y2: Y(tick), class: "grid" }));
+    svg.append(drawn("text", { x: LEFT - 6, y: Y(tick) + 4, class: "end" }, String(tick)));
+  }
+  let free = -Infinity;
+  for (const x of plot.log ? xs : ticks(xs[0], xs[xs.length - 1]).filter((t) => t >= xs[0])) {
+    if (X(x) < free) continue;
+    free = X(x) + 38;
+    svg.append(drawn("text", { x: X(x), y: HEIGHT - 12, class: "middle" }, plot.x(x)));
+  }
+  if (plot.zero) svg.append(drawn("line", { x1: LEFT, x2: width - RIGHT, y1: Y(0), y2: Y(0), class: "zero" }));
+  if (known(plot.level)) {
+    svg.append(drawn("line", { x1: LEFT, x2: width - RIGHT, y1: Y(plot.level), y2: Y(plot.level), class: "chance" }));
+    svg.append(drawn("text", { x: width - RIGHT, y: Y(plot.level) - 4, class: "end" }, "chance"));
+  }
+  // bands where there are many lengths; where there are few, bars side by side
+  plot.bands = plot.lines && xs.length > 4;
+  plot.series.forEach((s, at) => {
+    const aside = plot.lines && !plot.bands ? (at - (plot.series.length - 1) / 2) * 7 : 0;
+    drawSeries(svg, plot, s, (n) => X(n) + aside, Y, look(s.method), known);
+  });
+  return svg;
+}
+function drawSeries(svg, plot, s, X, Y, at, known) {
+  const colour = "c" + (at % COLOURS), bands = s.points.filter((p) => known(p[2]) && known(p[3]));
+  if (plot.bands && bands.length > 1)
+    svg.append(drawn("polygon", { points: [...bands.map((p) => [X(p[0]), Y(p[3])]), ...bands.map((p) => [X(p[0]), Y(p[2])]).reverse()].join(" "), class: "band " + colour }));
+  else for (const p of bands) svg.append(drawn("line", { x1: X(p[0]), x2: X(p[0]), y1: Y(p[2]), y2: Y(p[3]), class: "error " + colour }));
+  if (plot.lines) svg.append(drawn("polyline", { points: s.points.map((p) => [X(p[0]), Y(p[1])]).join(" "), class: "curve " + colour, "stroke-dasharray": ["", "6 3", "2 3"][Math.floor(at / COLOURS) % 3] }));
+  for (const p of s.points) {
+    const mark = drawn("text", { x: X(p[0]), y: Y(p[1]) + 4, class: "middle point " + colour }, MARKS[at % MARKS.length]);
+    mark.append(drawn("title", {}, s.method + ", " + (p[4] !== undefined ? lengthLabel(p[4]) + ", " : "") + plot.x(p[0]) + ": " + p[1]));
+    svg.append(mark);
+    if (p[4]) svg.append(drawn("text", { x: X(p[0]) + 8, y: Y(p[1]) - 4 }, lengthLabel(p[4])));
+  }
+}
+function ticks(low, high) {
+  const step = 10 ** Math.floor(Math.log10((high - low) / 3 || 1));
+  const wide = [1, 2, 5, 10].map((n) => n * step).find((n) => (high - low) / n <= 5);
+  const found = [];
+  for (let n = Math.ceil(low / wide); n * wide <= high; n++) found.push(+(n * wide).toPrecision(6));
+  return found;
+}

@@ -1,0 +1,219 @@
+"""What a reader of a small page gets: the answer, a link to any view, every number, its samples."""
+
+import csv
+import io
+import shutil
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import fixture_results as make
+import pytest
+from browser import chromium
+
+from leval_leaderboard.page import write_page
+from leval_leaderboard.page.data import leaderboard
+from leval_leaderboard.results import load_results
+from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
+from leval_leaderboard.tables.formats import render
+
+LENGTHS = (2048, 4096, 8192)
+STEPS = {"rope": (-0.1, 0.9), "yarn": (-0.1, -0.05)}
+
+
+def losses(method):
+    """Six texts whose loss falls and, without a method, rises beyond the second length."""
+    rows = []
+    for text in range(6):
+        level = 2.5 + text / 20
+        values = {}
+        for length, step in zip(LENGTHS, (0.0, *STEPS[method]), strict=True):
+            level += step * (1 + text / 100)
+            values[f"loss@{length}"] = [512 * level, 512]
+        rows.append(
+            {"doc_id": text, "doc": {"document_id": f"text {text}", "cluster": f"text {text}"},
+             "target": "", "resps": [], "filtered_resps": [], "filter": "none",
+             "metrics": list(values), **values}
+        )  # fmt: skip
+    return rows
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory):
+    """Two methods: a closed task at one length, losses at three; costs that differ."""
+    root = tmp_path_factory.mktemp("small")
+    for at, method in enumerate(STEPS):
+        closed = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.1, 3, limit=32)}
+        closed["leval_closed_gsm"][0] |= {"exact_match": 1.0 - at, "reached_limit": 1.0}
+        named = {"method": method, "baseline": "rope"}
+        make.write_cell(root, f"c{at}", closed, **named)
+        make.write_cell(root, f"l{at}", {"reach_pg19": losses(method)}, **named)
+    return analyse(load_results(root))
+
+
+@pytest.fixture(scope="module")
+def opened(analysis, tmp_path_factory):
+    assert shutil.which("chromium"), "the page's tests need chromium and chromium-driver"
+    index = write_page(analysis, tmp_path_factory.mktemp("page") / "out")
+    with chromium(tmp_path_factory.mktemp("profile"), width=1440) as driver:
+        driver.get(index.as_uri())
+        ready(driver)
+        yield driver
+        assert [e for e in driver.get_log("browser") if e["level"] != "INFO"] == []
+
+
+def ready(driver, condition="by('board').tBodies[0].rows.length"):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(driver, 20).until(lambda d: d.execute_script("return " + condition))
+
+
+def script(driver, text, *arguments):
+    return driver.execute_script(text, *arguments)
+
+
+def texts(driver, selector):
+    """Of everything that can be seen and matches."""
+    return script(
+        driver,
+        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility())"
+        ".map((e) => e.textContent)",
+        selector,
+    )
+
+
+def press(driver, method, column):
+    """Click the number of a method's first row that has it; wait for its samples."""
+    script(
+        driver,
+        "[...document.querySelectorAll('#board td button')].find(b => b.ariaLabel.startsWith("
+        "arguments[1]) && b.ariaLabel.includes(', ' + arguments[0] + ':')).click()",
+        *(method, column),
+    )
+    ready(driver, "by('compare-status').textContent.includes('shown')")
+
+
+def test_numbers_are_rounded_as_the_tables_round_them(tmp_path):
+    """15.625 is 15.62 in one rounding and 15.63 in another: the page shows the table's text."""
+    rows = make.closed_samples("leval_closed_gsm", 0.0, 1, limit=64)
+    for at, row in enumerate(rows):
+        row["exact_match"] = float(at < 10)
+    make.write_cell(tmp_path, "a", {"leval_closed_gsm": rows}, method="rope")
+    analysis = analyse(load_results(tmp_path))
+    board = leaderboard(leaderboard_table(analysis), analysis)
+    (cell,) = board["rows"][0]["cells"].values()
+    assert cell["v"] == 15.625
+    assert cell["t"] == "15.62"
+    assert f"| {cell['t']} ± {cell['e']} |" in render(build_tables(analysis), "md")
+
+
+@pytest.mark.browser
+def test_the_answer_comes_first_and_what_leaves_no_choice_takes_no_room(opened):
+    titles = texts(opened, "h2")
+    assert titles[:3] == ["How far does it really read?", "Comparison", "Evidence"]
+    told = texts(opened, ".reach p")
+    assert told == [
+        "rope reads 4K without loss, and still gains up to 4K.",
+        "yarn reads at least 8K without loss, and still gains up to at least 8K.",
+    ]
+    hidden = ["search", "model"]
+    assert not any(script(opened, f"return by('{name}').checkVisibility()") for name in hidden)
+    heads = texts(opened, "thead th")
+    shares = ["Cut %", "Unparsed %", "At limit %"]
+    assert heads == ["Method", "Context", "GSM", "Reach on PG19 loss", *shares]
+
+
+@pytest.mark.browser
+def test_two_clicks_from_a_loss_to_every_text_of_two_methods(opened, analysis):
+    press(opened, "yarn", "Reach on PG19 loss")
+    lines = texts(opened, ".texts span")
+    rows = [lines[at : at + 5] for at in range(0, len(lines), 5)]
+    assert rows[0] == ["Text", "Tokens", "yarn", "rope", "Difference"]
+    given = [row["loss@2048"][0] / 512 for row in losses("yarn")]
+    rows = rows[1:]
+    assert [float(row[2]) for row in rows] == pytest.approx(given, abs=6e-4)
+    assert [row[0] for row in rows] == [f"text {at}" for at in range(6)]
+    press(opened, "rope", "GSM")
+    assert "at the limit" in script(opened, "return by('questions').textContent")
+
+
+@pytest.mark.browser
+def test_a_link_shows_the_same_view_again(opened):
+    script(
+        opened,
+        "const chosen = {context: '8192', show: 'difference', baseline: 'yarn'};"
+        "for (const [id, value] of Object.entries(chosen))"
+        "{ by(id).value = value; by(id).dispatchEvent(new Event('change')); }",
+    )
+    ready(opened, "view.baseline === 'yarn'")
+    script(opened, "document.querySelector(\"thead button[data-key='1']\").click()")
+    press(opened, "rope", "GSM")
+    script(opened, "by('which').value = 'win'; by('which').dispatchEvent(new Event('change'))")
+    seen = (
+        "return [location.hash, by('board').textContent, by('detail').textContent,"
+        "by('which').value, view.sort]"
+    )
+    before = script(opened, seen)
+    address = opened.current_url
+    opened.get("about:blank")
+    opened.get(address)
+    ready(opened, "by('compare-status').textContent.includes('shown')")
+    assert script(opened, seen) == before
+    assert "context=8192" in before[0]
+    opened.get("about:blank")
+    opened.get(address.partition("#")[0])
+    ready(opened)
+
+
+@pytest.mark.browser
+def test_the_numbers_can_be_taken_along(opened, analysis):
+    page = Path(unquote(urlparse(opened.current_url).path)).parent
+    told = list(csv.DictReader(io.StringIO((page / "numbers.csv").read_text(encoding="utf-8"))))
+    assert len(told) == len(details_table(analysis).records()) > 6
+    text = script(
+        opened,
+        "let kept; const [made, link] = [URL.createObjectURL, HTMLAnchorElement.prototype];"
+        "const click = link.click; link.click = () => {};"
+        "URL.createObjectURL = (blob) => { kept = blob; return '#'; };"
+        "downloadView(); URL.createObjectURL = made; link.click = click; return kept.text();",
+    )
+    shown = list(csv.DictReader(io.StringIO(text)))
+    rope = next(row for row in shown if row["method"] == "rope" and row["context"] == "8192")
+    entry = next(e for e in analysis.entries if e.label == "rope" and e.score.metric == "loss@8192")
+    assert float(rope["Reach on PG19 loss"]) == pytest.approx(entry.score.value, rel=1e-5)
+    assert float(rope["GSM"]) == pytest.approx(100 * next(
+        e.score.value for e in analysis.entries if e.task == "leval_closed_gsm" and e.label == "rope"
+        and e.score.metric == "exact_match"))  # fmt: skip
+
+
+@pytest.mark.browser
+def test_charts_are_legible_where_they_stand(opened):
+    """At both widths and in both themes: text as large as it says, contrast, nothing too wide."""
+    drawn = """
+        const light = (text) => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map(
+            (c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+        const back = light(getComputedStyle(document.body).backgroundColor);
+        const contrast = (text) => { const [a, b] = [light(text), back].sort((x, y) => y - x);
+          return (a + 0.05) / (b + 0.05); };
+        return [...document.querySelectorAll('#charts svg')].map((svg) => {
+          const looks = [...svg.querySelectorAll('text')].map((t) => getComputedStyle(t));
+          return [svg.getBoundingClientRect().width / svg.viewBox.baseVal.width,
+                  Math.min(...looks.map((look) => parseFloat(look.fontSize))),
+                  Math.min(...looks.map((look) => contrast(look.fill)))];
+        });
+    """
+    for width in (1440, 390):
+        opened.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700},
+        )
+        for theme in ("light", "dark"):
+            script(opened, "document.documentElement.dataset.theme = arguments[0]", theme)
+            script(opened, "view.charted = null; drawCharts()")
+            charts = script(opened, drawn)
+            assert len(charts) == 1
+            for scale, size, contrast in charts:
+                assert 0.97 <= scale <= 1.03
+                assert size >= 12
+                assert contrast >= 3
+        assert script(opened, "return document.documentElement.scrollWidth") <= width
