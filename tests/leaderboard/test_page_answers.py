@@ -180,9 +180,13 @@ def test_the_numbers_can_be_taken_along(opened, analysis):
     rope = next(row for row in shown if row["method"] == "rope" and row["context"] == "8192")
     entry = next(e for e in analysis.entries if e.label == "rope" and e.score.metric == "loss@8192")
     assert float(rope["Reach on PG19 loss"]) == pytest.approx(entry.score.value, rel=1e-5)
-    assert float(rope["GSM"]) == pytest.approx(100 * next(
-        e.score.value for e in analysis.entries if e.task == "leval_closed_gsm" and e.label == "rope"
-        and e.score.metric == "exact_match"))  # fmt: skip
+    (score,) = (
+        entry.score.value
+        for entry in analysis.entries
+        if (entry.task, entry.label) == ("leval_closed_gsm", "rope")
+        and entry.score.metric == "exact_match"
+    )
+    assert float(rope["GSM"]) == pytest.approx(100 * score)
 
 
 @pytest.mark.browser
