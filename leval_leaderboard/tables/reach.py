@@ -1,6 +1,6 @@
 """How far does it really read? One line a model and method, and the numbers that it rests on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +10,12 @@ from leval_leaderboard.results.samples import Floats, Ratios
 from leval_leaderboard.statistics.clustered import Estimate, estimate_ratio
 from leval_leaderboard.statistics.paired import Difference, compare_perplexities
 from leval_leaderboard.statistics.reach import MARGIN, Reach, Step, reach_of, steps_of
+from leval_leaderboard.statistics.retrieval import DROP, THRESHOLD
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import length_label
+from leval_leaderboard.tables.retrieval import Retrieval, retrievals
 
 LOSS, KEY_LOSS = "loss", "key_loss"
 
@@ -59,6 +61,7 @@ class ReachLine:
         key_tokens: of these, those that a long context helps.
         tasks: names of those tasks.
         points: by length, ascending.
+        retrieval: by RULER's tasks; None where none was run.
     """
 
     block: str
@@ -73,6 +76,7 @@ class ReachLine:
     key_tokens: int = 0
     tasks: tuple[str, ...] = ()
     points: tuple[Point, ...] = ()
+    retrieval: Retrieval | None = None
 
 
 _NONE = (np.zeros(0), np.zeros(0))
@@ -89,7 +93,11 @@ class _Curve:
 
 
 def reach_lines(analysis: Analysis) -> list[ReachLine]:
-    """A line for each model and method that any `reach_*` task was run with; baselines first."""
+    """A line for each model and method that was run with a `reach_*` task, or with RULER's.
+
+    What rests on a limited number of questions has a block of its own: it is joined to the model's
+    line by loss where there is one alone.
+    """
     entries = [
         entry
         for entry in analysis.entries
@@ -109,7 +117,29 @@ def reach_lines(analysis: Analysis) -> list[ReachLine]:
                 line = _line(block, label, part, curve, base)
                 of_line = [key for key in keys if (key.block, key.label) == (block, label)]
                 lines.append(_with_keys(line, of_line, analysis.results))
-    return lines
+    return _joined(lines, retrievals(analysis))
+
+
+def _joined(
+    lines: Sequence[ReachLine], retrieved: Mapping[tuple[str, str], tuple[Entry, Retrieval]]
+) -> list[ReachLine]:
+    """Lines by loss with what was retrieved, and lines of what was retrieved alone."""
+    by_loss = grouped(lines, lambda line: (line.model, line.method))
+    by_probes = grouped(retrieved, lambda key: (retrieved[key][0].run.model, key[1]))
+    joined = []
+    for line in lines:
+        keys = by_probes.get((line.model, line.method), [])
+        own = (line.block, line.method)
+        alone = len(keys) == 1 and len(by_loss[line.model, line.method]) == 1
+        key = own if own in retrieved else keys[0] if alone else None
+        joined.append(replace(line, retrieval=retrieved[key][1]) if key else line)
+    told = {id(line.retrieval) for line in joined}
+    for (block, label), (entry, found) in retrieved.items():
+        if id(found) not in told:
+            joined.append(
+                ReachLine(block=block, model=entry.run.model, method=label, retrieval=found)
+            )
+    return joined
 
 
 def _with_keys(line: ReachLine, keys: Sequence[Entry], results: Results) -> ReachLine:
@@ -213,6 +243,8 @@ def reach_text(reach: Reach | None) -> str:
         return "–"
     if reach.low is None:
         return "cannot tell"
+    if reach.low == 0:
+        return "below the shortest"
     shown = length_label(reach.low)
     return shown if reach.known is not None else f"at least {shown}"
 
@@ -221,42 +253,74 @@ NOTES = (
     "No loss: the largest context up to which no longer one made the same tokens of the same texts "
     f"worse; gain: up to which each longer one made them better. A difference below {MARGIN:g} "
     "nats a token is none. The ends of the 95% interval are lengths that were asked.",
-    "At least: no loss is seen up to there, and beyond it was not asked or the texts cannot tell",
+    "At least: shown up to there, and beyond it was not asked or the texts cannot tell",
     "Config: tokens that the checkpoint's config claims under the method",
+)
+PROBES = (
+    f"Retrieves: RULER's tasks together, up to which length the score is at least {THRESHOLD:.1%}, "
+    f"and up to which it is less than {DROP:.0%} below that at the shortest length",
 )
 
 
 def reach_table(lines: Sequence[ReachLine]) -> Table | None:
-    """The answer on top of everything: a row a model and method; None where nothing was asked."""
-    if not lines:
+    """The answer on top of everything: a row a model and method; None where nothing was asked.
+
+    By loss and by retrieval, as far as there is something to say.
+    """
+    losses, probes = any(line.texts for line in lines), any(line.retrieval for line in lines)
+    heads = [*(_LOSS_HEADS if losses else ()), *(_PROBE_HEADS if probes else ())]
+    if not heads:
         return None
-    blocks = [
-        Block(name, tuple(_row(line) for line in part))
-        for name, part in grouped(lines, lambda line: line.block).items()
-    ]
-    columns = (
-        Column("Method", numeric=False, kind="name"),
-        Column("Reads without loss", numeric=False),
-        Column("95%", numeric=False),
-        Column("Still gains up to", numeric=False),
-        Column("Config"),
-        Column("Texts"),
-        Column("Tokens"),
-    )
-    return Table("How far does it really read?", columns, tuple(blocks), NOTES)
+    blocks = []
+    for name, part in grouped(lines, lambda line: line.block).items():
+        rows = []
+        for line in part:
+            cells = [
+                *(_loss_cells(line) if losses else ()),
+                *(_probe_cells(line) if probes else ()),
+            ]
+            rows.append(Row((Cell(line.method), *cells), "ours", line.method))
+        blocks.append(Block(name, tuple(rows)))
+    columns = (Column("Method", numeric=False, kind="name"), *heads)
+    notes = (*(NOTES if losses else ()), *(PROBES if probes else ()))
+    return Table("How far does it really read?", columns, tuple(blocks), notes)
 
 
-def _row(line: ReachLine) -> Row:
-    cells = (
-        Cell(line.method),
+_LOSS_HEADS = (
+    Column("Reads without loss", numeric=False),
+    Column("95%", numeric=False),
+    Column("Still gains up to", numeric=False),
+    Column("Config"),
+    Column("Texts"),
+    Column("Tokens"),
+)
+_PROBE_HEADS = (
+    Column(f"Retrieves {THRESHOLD:.1%}", numeric=False),
+    Column("Retrieves as at the shortest", numeric=False),
+    Column("Probes"),
+)
+
+
+def _loss_cells(line: ReachLine) -> list[Cell]:
+    return [
         Cell(reach_text(line.no_loss)),
         Cell(_interval(line.no_loss)),
         Cell(reach_text(line.gain)),
         Cell(length_label(line.claimed), line.claimed),
-        Cell(str(line.texts), line.texts),
-        Cell(f"{line.tokens:,}", line.tokens),
-    )
-    return Row(cells, "ours", line.method)
+        _count(line.texts),
+        _count(line.tokens),
+    ]
+
+
+def _probe_cells(line: ReachLine) -> list[Cell]:
+    found = line.retrieval
+    if found is None:
+        return [Cell("–")] * len(_PROBE_HEADS)
+    return [Cell(reach_text(found.above)), Cell(reach_text(found.kept)), _count(found.probes)]
+
+
+def _count(number: int) -> Cell:
+    return Cell(f"{number:,}", number) if number else Cell("–")
 
 
 def _interval(reach: Reach | None) -> str:

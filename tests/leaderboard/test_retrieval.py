@@ -1,0 +1,142 @@
+"""Reach by retrieval: counts at growing lengths against exact tails, and needles in prompts."""
+
+import json
+from pathlib import Path
+
+import fixture_results as make
+import numpy as np
+import pytest
+from scipy import stats
+
+from leval_leaderboard.results import load_results
+from leval_leaderboard.results.needles import needles_of
+from leval_leaderboard.statistics.retrieval import Retrieved, reach_above, reach_kept
+from leval_leaderboard.tables import analyse, build_tables
+from leval_leaderboard.tables.formats import render
+from leval_leaderboard.tables.reach import reach_lines, reach_text
+
+LENGTHS = (4096, 8192, 12288)
+
+
+def counts(*right: float, asked: int = 100) -> list[Retrieved]:
+    return [Retrieved(n, each, asked) for n, each in zip(LENGTHS, right, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("right", "asked", "above", "kept"),
+    [
+        ((100, 99, 0), 100, "8K", "8K"),
+        ((100, 99, 98), 100, "at least 12K", "at least 8K"),
+        ((40, 38, 0), 400, "below the shortest", "8K"),
+        ((1, 1, 0), 1, "cannot tell", "cannot tell"),
+        ((20, 19, 0), 20, "cannot tell", "cannot tell"),
+    ],
+)
+def test_what_is_said_of_counts(right, asked, above, kept):
+    found = counts(*right, asked=asked)
+    assert reach_text(reach_above(found)) == above
+    assert reach_text(reach_kept(found)) == kept
+
+
+@pytest.mark.parametrize("right", range(80, 101))
+def test_a_length_is_shown_by_the_exact_binomial_tail(right):
+    reach = reach_above(counts(right, 0, 0))
+    p = stats.binomtest(right, 100, 0.856, alternative="greater").pvalue
+    assert (reach.low == 4096) == (p <= 0.025)
+
+
+@pytest.mark.parametrize("rates", [(0.9, 0.856, 0.5), (0.9, 0.85, 0.85), (0.6, 0.56, 0.54)])
+@pytest.mark.parametrize("asked", [20, 200])
+def test_the_interval_holds_the_true_reach_in_nineteen_of_twenty_samples(rates, asked):
+    lengths = (0, *LENGTHS)
+    above = next((at for at, rate in enumerate(rates) if rate < 0.856), 3)
+    kept = next((at for at, rate in enumerate(rates) if rate <= rates[0] - 0.05), 3)
+    right = np.random.default_rng(1).binomial(asked, rates, (2000, 3))
+    missed = np.zeros(2)
+    for each in right:
+        found = counts(*map(float, each), asked=asked)
+        for at, (reach, true) in enumerate(
+            ((reach_above(found), lengths[above]), (reach_kept(found), lengths[kept]))
+        ):
+            missed[at] += not (reach.low or 0) <= true <= reach.high
+    assert (missed / 2000 <= 0.06).all()
+
+
+def probe(at: int, length: int, depth: float, right: bool) -> dict:
+    needle = str(1000 + at)
+    filler = "The grass is green. " * 50
+    cut = int(depth * len(filler))
+    prompt = f"{filler[:cut]}{needle}{filler[cut:]}"
+    answer = f": {needle}" if right else ": none"
+    return {
+        "doc_id": at,
+        "doc": {"index": at, "input": prompt, "outputs": [needle], "max_length": length},
+        "target": needle,
+        "arguments": {},
+        "resps": [[answer]],
+        "filtered_resps": [answer],
+        "filter": "none",
+        "metrics": [str(length)],
+        "prompt_hash": f"{at}-{length}",
+        "target_hash": needle,
+        str(length): float(right),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """At 12K only the last half of each prompt is read."""
+    folder = tmp_path_factory.mktemp("ruler")
+    for length in LENGTHS:
+        rows = [
+            probe(at, length, at % 10 / 10 + 0.05, length < 12288 or at % 10 >= 5)
+            for at in range(100)
+        ]
+        tasks = {"niah_single_1": rows}
+        make.write_cell(
+            folder, f"c{length}", tasks, method="none", context_length=length, limit=100
+        )
+    return folder
+
+
+def test_needles_are_found_in_prompts(folder):
+    path = next((folder / "c12288").glob("samples_*"))
+    needles = list(needles_of(path))
+    assert len(needles) == 100
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for needle, row in zip(needles, rows, strict=True):
+        assert needle.depth == pytest.approx(row["doc"]["index"] % 10 / 10 + 0.05, abs=0.01)
+        assert needle.found == row["12288"]
+
+
+def test_retrieval_stands_on_top_with_depth_against_length(folder):
+    analysis = analyse(load_results(folder))
+    (line,) = reach_lines(analysis)
+    found = line.retrieval
+    assert found.probes == 300
+    assert (reach_text(found.above), reach_text(found.kept)) == ("8K", "8K")
+    cells = {(cell.length, cell.part): cell.found / cell.asked for cell in found.depths}
+    assert len(cells) == 30
+    assert all(share == (length < 12288 or part >= 5) for (length, part), share in cells.items())
+    assert "| none | 8K | 8K | 300 |" in render(build_tables(analysis), "md")
+
+
+def test_a_limited_retrieval_joins_the_one_line_by_loss(folder, tmp_path):
+    rows = [
+        {
+            "doc_id": at,
+            "doc": {"document_id": f"d{at}", "cluster": f"d{at}", "source": "hub"},
+            "target": "",
+            "resps": [],
+            "filtered_resps": [],
+            "filter": "none",
+            "metrics": ["loss@4096", "loss@8192"],
+            "loss@4096": [500.0 + at, 200],
+            "loss@8192": [400.0 + 0.99 * at, 200],
+        }
+        for at in range(5)
+    ]
+    make.write_cell(tmp_path, "loss", {"reach_pg19": rows}, method="none")
+    (line,) = reach_lines(analyse(load_results(tmp_path, folder)))
+    assert line.texts == 5
+    assert line.retrieval.probes == 300
