@@ -1,7 +1,6 @@
 """How the config of a checkpoint is read: by transformers' own class, a folder like a hub name."""
 
 import functools
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any
 
 from leval_border.errors import shown
 from leval_border.files import user_path
+from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
 
 logger = logging.getLogger(__name__)
@@ -74,10 +74,7 @@ def _place_of(part: Any, config: Any) -> tuple[str, ...] | None:
 def _json_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"model: {file.parent} holds no config.json")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise RopeConfigError(f"{file}: is not JSON: {str(error)[:200]}") from None
+    content = parse_json(file.read_bytes(), str(file), RopeConfigError)
     if not isinstance(content, Mapping):
         raise RopeConfigError(f"{file}: {shown(content)} is not allowed; allowed: an object")
     return dict(content)

@@ -110,6 +110,23 @@ def _answers(url: str) -> bool:
         return False
 
 
+@pytest.fixture
+def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where vLLM is not installed: a process of it for each question takes half a minute."""
+    import resonance_vllm.check
+    from resonance_vllm.held import NoRope
+
+    seen = resonance_vllm.check.installed
+    monkeypatch.setattr(
+        resonance_vllm.check, "installed", lambda library: library != "vllm" and seen(library)
+    )
+
+    def not_asked(*_: object, **__: object) -> None:
+        raise NoRope("vLLM is not asked in this test")
+
+    monkeypatch.setattr("resonance_vllm.vllm_build.held_by_vllm", not_asked)
+
+
 @pytest.fixture(scope="session")
 def while_running() -> Callable[..., Any]:
     """Calls a function as lm-eval's evaluator would, with a model of some module running."""

@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from leval_border.errors import SettingError
+from leval_border.json_texts import parse_json
 from leval_leaderboard.results.fields import ResultsError, finite, open_regular, pair
 from leval_leaderboard.statistics.clustered import sums_by_cluster
 
@@ -155,8 +157,8 @@ def _lines(handle: BinaryIO, path: Path) -> Iterator[bytes]:
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line, "a sample")
+    except SettingError:
         return None
     return row if isinstance(row, dict) else None
 

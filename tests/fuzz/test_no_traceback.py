@@ -21,7 +21,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from leval_harness.main import cli, main
-from resonance_vllm.held import NoRope
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "2000"))
@@ -133,17 +132,11 @@ def check(each, code, err):
         assert len(message.strip()) > 8, told
 
 
-def _not_asked(*_, **__):
-    raise NoRope("vLLM is not asked in this test")
-
-
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-def test_in_process(path, world, monkeypatch):
+def test_in_process(path, world, monkeypatch, without_vllm):
     monkeypatch.delenv("LEVAL_HARNESS_DEBUG", raising=False)
     # Settings that are fine would be trained with for minutes.
     monkeypatch.setattr("resonance_training.posgen_train.train_all", lambda *_, **__: iter(()))
-    # A process of vLLM's for every input would take minutes as well.
-    monkeypatch.setattr("resonance_vllm.vllm_build.held_by_vllm", _not_asked)
 
     @settings(
         max_examples=int(INPUTS * SHARE.get(path, 1) / WHOLE),

@@ -5,8 +5,6 @@ import json
 import pytest
 from golden_access import fine, run
 
-import resonance_vllm.check
-
 BASE = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -49,10 +47,8 @@ ASKED = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _without_vllm(monkeypatch):
-    """What vLLM holds is compared where it runs; here it would be asked two hundred times."""
-    monkeypatch.setattr(resonance_vllm.check, "installed", lambda library: library != "vllm")
+# What vLLM holds is compared where it runs; here it would be asked two hundred times.
+pytestmark = pytest.mark.usefixtures("without_vllm")
 
 
 def told(folder, *options):

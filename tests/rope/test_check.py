@@ -36,15 +36,6 @@ LLAMA = {
 
 
 @pytest.fixture
-def without_vllm(monkeypatch):
-    """As where vLLM is not installed: it takes half a minute to be asked."""
-    seen = resonance_vllm.check.installed
-    monkeypatch.setattr(
-        resonance_vllm.check, "installed", lambda library: library != "vllm" and seen(library)
-    )
-
-
-@pytest.fixture
 def check(capsys, without_vllm):
     """`check(*arguments)`: exit code, output and errors."""
 
