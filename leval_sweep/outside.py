@@ -6,6 +6,7 @@ afterwards, on its own machine.
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,23 @@ from typing import Any
 from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
-from leval_sweep.errors import CellError
+from leval_sweep.errors import CellError, ModelNotFoundError
 from leval_sweep.file_hashes import cached_sha256, folder_hashes, state, watching
-from leval_sweep.identity import folder_identity, package_versions
+from leval_sweep.identity import folder_identity, hub_commit, package_versions
 
 # Arguments whose bare word may name a folder of weights or tokenizer files.
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
+# Arguments, also inside of others (vLLM's speculative_config), that may name a model of the hub.
+HUB_ARGS = (*FOLDER_ARGS, "model", "hf_config_path")
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 MOST_NAMED = 5
 
 
 def argument_identity(value: Any, where: str, key: str = "") -> Any:
-    """Arguments with every folder or file that they name replaced by hashes of its content."""
+    """Arguments with what they name replaced: a folder or file by hashes, the hub's by its commit.
+
+    A name of the hub that neither it nor the cache knows stays as it is.
+    """
     if isinstance(value, Mapping):
         return {k: argument_identity(v, f"{where}.{k}", k) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -34,6 +41,9 @@ def argument_identity(value: Any, where: str, key: str = "") -> Any:
             return folder_hashes(path)
         if path.is_file():
             return {path.name: cached_sha256(path)}
+        if key in HUB_ARGS and _HUB_NAME.fullmatch(value):
+            with contextlib.suppress(ModelNotFoundError):
+                return {"hub": value, "commit": hub_commit(value, None)[0]}
     return value
 
 

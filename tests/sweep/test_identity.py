@@ -15,6 +15,7 @@ from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import cells, file_hashes, identity, outside, own_tasks
 from leval_sweep.config import parse_config
 from leval_sweep.errors import CellError, ConfigError, ModelNotFoundError
+from leval_sweep.outside import argument_identity
 
 LLAMA = {
     "model_type": "llama",
@@ -423,3 +424,25 @@ def test_vllms_own_parallelism_reaches_it_from_the_config(checkpoint: Path, back
     assert reached["hf_overrides"]["rope_parameters"]["rope_type"] == "yarn"
     content["models"]["small"]["args"] = {"tensor_parallel_size": 2}
     assert only_id(content) != cell.id
+
+
+@pytest.mark.parametrize("file", ["config.json", "adapter_config.json", "tokenizer_config.json"])
+def test_a_name_of_the_hub_in_an_argument_counts_with_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """As the cache has it: a branch that moved is another cell."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repo = tmp_path / "models--some--adapter"
+    (repo / "refs").mkdir(parents=True)
+
+    def identity(commit: str) -> Any:
+        (repo / "snapshots" / commit).mkdir(parents=True)
+        (repo / "snapshots" / commit / file).write_text("{}")
+        (repo / "refs" / "main").write_text(commit)
+        return argument_identity({"peft": "some/adapter", "deep": {"model": "some/adapter"}}, "a")
+
+    first, second = identity("a" * 40), identity("b" * 40)
+    assert first["peft"] == first["deep"]["model"] == {"hub": "some/adapter", "commit": "a" * 40}
+    assert second["peft"]["commit"] == "b" * 40
+    unknown = {"peft": "some/unknown", "quantization": "some/adapter"}
+    assert argument_identity(unknown, "a") == unknown
