@@ -7,6 +7,23 @@ import click
 
 from leval_border.errors import SettingError
 
+EXTRAS = {
+    "hf": ("torch", "transformers", "accelerate", "safetensors", "tokenizers"),
+    "quickstart": ("gguf", "sentencepiece"),
+    "ray": ("ray",),
+    "ruler": ("nltk", "wonderwords"),
+    "train": ("peft",),
+    "vllm": ("vllm",),
+}
+"""Packages that the base installation lacks, and the extra that brings them."""
+
+
+def _extra_for(error: BaseException) -> str:
+    """What to install where a package of an extra is missing; empty for every other error."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    found = [extra for extra, packages in EXTRAS.items() if missing in packages]
+    return f"; pip install 'leval-harness[{found[0]}]' brings it" if found else ""
+
 
 def exit_code_for(error: BaseException) -> int:
     """Print `error` as a user should see it and return the exit code.
@@ -31,5 +48,5 @@ def exit_code_for(error: BaseException) -> int:
     mendable = isinstance(error, ValueError | OSError | ImportError | NotImplementedError)
     if os.environ.get("LEVAL_HARNESS_DEBUG") or not mendable:
         traceback.print_exception(error)
-    click.echo(f"Error: {error}", err=True)
+    click.echo(f"Error: {error}{_extra_for(error)}", err=True)
     return 2 if isinstance(error, SettingError) else 1

@@ -1,0 +1,203 @@
+"""The built wheel in an empty environment and an empty folder, with each extra, and used there.
+
+An environment holds our wheel and the distributions that its metadata asks for, theirs included,
+and nothing else: what we import without asking for it is missing there. They are linked from this
+environment, where installing them again would take minutes.
+"""
+
+import importlib.metadata as metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from leval_leaderboard.results.scores import FAMILY_OF
+from leval_tasks.closed.catalog import TASKS
+
+ROOT = Path(__file__).parents[2]
+
+# needs of vllm-cpu that break the CPU build of torch; packaging/bootstrap.py takes them out as well
+TAKEN_OUT = {"torchvision", "torchaudio", "torchcodec"}
+
+# names that a pull request to lm-eval (#3927) gives to tasks of its own
+OTHERS = ("coursera", "quality", "codeu", "tpo", "topic_retrieval", "gsm100", "sci_fi")
+
+# lists the index as `lm_eval ls tasks` does, then builds our group from it
+INDEX = """
+import json, leval_tasks, lm_eval
+from lm_eval.tasks import TaskManager
+manager = TaskManager(metadata={"data_dir": "sample"})
+names = [n for n in manager.all_tasks if n.startswith(("leval_", "ppl_", "posgen", "reach_"))]
+tasks = manager.load(["leval_closed"])["tasks"]
+questions = {name: len(task.test_docs()) for name, task in tasks.items()}
+classes = sorted({type(task).__module__ for task in tasks.values()})
+print(json.dumps([sorted(names), leval_tasks.__file__, lm_eval.__file__, questions, classes]))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("*.whl"))
+
+
+def required(wheel: Path, extra: str) -> dict[str, metadata.Distribution]:
+    """Every distribution that the wheel's metadata asks for with an extra, directly or not."""
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (n for n in opened.namelist() if n.endswith(".dist-info/METADATA"))
+        own = metadata.PathDistribution(zipfile.Path(opened, name.rpartition("/")[0] + "/"))
+        asked = [Requirement(each) for each in own.requires or ()]
+    found: dict[str, metadata.Distribution] = {}
+    seen: set[tuple[str, str]] = set()
+    ahead = [(each, extra) for each in asked]
+    while ahead:
+        need, wanted = ahead.pop()
+        if need.marker and not any(need.marker.evaluate({"extra": e}) for e in ("", wanted)):
+            continue
+        name = canonicalize_name(need.name)
+        extras = {"", *need.extras}
+        if name == "leval-harness":  # an extra that is made of others
+            ahead += [(each, e) for each in asked for e in need.extras]
+            continue
+        if name in TAKEN_OUT:
+            continue
+        if name not in found:
+            found[name] = metadata.distribution(name)
+            assert need.specifier.contains(found[name].version, prereleases=True), need
+        for e in extras - {e for n, e in seen if n == name}:
+            seen.add((name, e))
+            ahead += [(Requirement(r), e) for r in found[name].requires or ()]
+    return found
+
+
+def top_level(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    """What a distribution puts into site-packages: name and place."""
+    for file in distribution.files or ():
+        name = file.parts[0]
+        if name not in ("..", "__pycache__"):
+            yield name, Path(str(distribution.locate_file(name)))
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """Link lm-eval's files, without the task files that our editable install has put there."""
+    for folder, names, files in os.walk(source):
+        names[:] = [name for name in names if name not in ("leval_harness", "__pycache__")]
+        place = target / Path(folder).relative_to(source)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            (place / name).symlink_to(Path(folder) / name)
+
+
+class Environment:
+    """A virtual environment, and an empty folder in which its commands run."""
+
+    def __init__(self, root: Path, wheel: Path, extra: str) -> None:
+        self.root, self.folder = root, root / "empty"
+        self.folder.mkdir()
+        venv = [sys.executable, "-m", "venv", "--without-pip", str(root / "env")]
+        subprocess.run(venv, check=True)
+        self.site = next((root / "env" / "lib").glob("python3*")) / "site-packages"
+        for distribution in required(wheel, extra).values():
+            for name, place in top_level(distribution):
+                if name == "lm_eval":
+                    continue
+                if place.exists() and not (self.site / name).exists():
+                    (self.site / name).symlink_to(place)
+        lm_eval = Path(str(metadata.distribution("lm_eval").locate_file("lm_eval")))
+        link_tree(lm_eval, self.site / "lm_eval")
+        install = [sys.executable, "-m", "pip", "--python", root / "env", "install", "-q"]
+        subprocess.run([*install, "--no-deps", wheel], check=True, capture_output=True)
+
+    def run(self, *command: object, **more: str) -> subprocess.CompletedProcess[str]:
+        ours = ("LEVAL_", "PYTHON")
+        env = {k: v for k, v in os.environ.items() if not k.startswith(ours)} | more
+        program = self.root / "env" / "bin" / str(command[0])
+        return subprocess.run(
+            [program, *map(str, command[1:])],
+            cwd=self.folder, env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def fine(self, *command: object, **more: str) -> str:
+        done = self.run(*command, **more)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+
+@pytest.mark.slow
+def test_base(wheel, tmp_path):
+    """Stock lm-eval finds our tasks, beside others of like names; scoring needs no torch."""
+    environment = Environment(tmp_path, wheel, "")
+    assert environment.run("python", "-c", "import torch").returncode == 1
+    beside = environment.site / "lm_eval" / "tasks" / "leval"
+    beside.mkdir()
+    for name in OTHERS:
+        task = f"tag: leval\ntask: leval_{name}\ndataset_path: json\noutput_type: generate_until\n"
+        (beside / f"{name}.yaml").write_text(task)
+    done = environment.run("python", "-c", INDEX)
+    assert done.returncode == 0, done.stderr
+    names, ours, theirs, questions, classes = json.loads(done.stdout.splitlines()[-1])
+    assert Path(ours).is_relative_to(environment.site)
+    assert Path(theirs).is_relative_to(environment.site)
+    assert set(names) == {*FAMILY_OF, "leval", *(f"leval_{name}" for name in OTHERS)} - {"leval"}
+    assert list(questions) == [name for name, task in TASKS.items() if task.in_group]
+    assert all(questions.values())
+    assert classes == ["leval_tasks.closed.task"]
+    assert "leval_" not in done.stderr  # no name is there twice
+    answers = environment.folder / "toefl.pred.jsonl"
+    answers.write_text('{"evaluation": "exam", "gt": "A", "m_pred": "A"}\n')
+    score = json.loads(
+        environment.fine("leval-harness", "score", "--task", "toefl", answers, "--json")
+    )
+    assert (score["n"], score["exact_match"]) == (1, 100.0)
+    missing = environment.run("leval-harness", "check", "model", "--rope", "yarn:factor=2")
+    assert "leval-harness[hf]" in missing.stderr
+    assert "Traceback" not in missing.stderr
+
+
+@pytest.fixture
+def model(tmp_path: Path, save_llama) -> Path:
+    folder = save_llama(tmp_path / "model", vocab_size=4096, max_position_embeddings=512)
+    for file in (ROOT / "tests" / "golden" / "tokenizer").iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+CHECK = ("--rope", "resonance_yarn:factor=2", "--context-length", "1024")
+
+
+@pytest.mark.slow
+@pytest.mark.hf
+def test_hf(wheel, tmp_path, model):
+    """A model is checked and asked by lm-eval with one of our methods; there is no vLLM."""
+    environment = Environment(tmp_path, wheel, "hf")
+    assert environment.run("python", "-c", "import ray").returncode == 1
+    assert "transformers" in environment.fine("leval-harness", "check", model, *CHECK)
+    environment.fine(
+        *("leval-harness", "lm-eval", "run", "--model", "hf-long", "--device", "cpu"),
+        *("--model_args", f"pretrained={model}", *CHECK, "--tasks", "leval_closed_toefl"),
+        *("--limit", "1", "--gen_kwargs", "max_gen_toks=2", "--output_path", "out"),
+        *("--metadata", '{"data_dir": "sample"}'),
+    )
+    assert "TOEFL" in environment.fine("leval-harness", "table", "out")
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_vllm_cpu(wheel, tmp_path, model):
+    """vLLM finds our plugin by itself and builds a model with one of our methods."""
+    environment = Environment(tmp_path, wheel, "vllm-cpu")
+    said = json.loads(environment.fine("leval-harness", "check", model, *CHECK, "--json"))
+    assert said["vllm"]

@@ -1,0 +1,72 @@
+"""What a release consists of: one version, typed packages, metadata that an index takes."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+VERSION = PROJECT["project"]["version"]
+PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+def test_the_version_stands_in_one_place():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == VERSION
+    assert re.search(
+        rf"^## ({re.escape(VERSION)}|Unreleased)", (ROOT / "CHANGELOG.md").read_text(), re.M
+    )
+    in_code = [p for p in ROOT.glob("leval_*/**/*.py") if f'"{VERSION}"' in p.read_text()]
+    assert in_code == []
+    assert importlib.metadata.version("leval-harness") == VERSION
+
+
+def test_every_package_says_that_it_is_typed():
+    code = [name for name in PACKAGES if name != "harness_configs"]
+    assert [name for name in code if not (ROOT / name / "py.typed").is_file()] == []
+
+
+def test_workflows_try_every_python_that_is_named():
+    named = {c.rsplit(" ", 1)[1] for c in PROJECT["project"]["classifiers"] if "Python ::" in c}
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    assert named == set(re.findall(r'"(3\.\d+)"', text))
+    publish = yaml.safe_load((ROOT / ".github" / "workflows" / "publish.yml").read_text())
+    assert publish["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "-o", folder, ROOT],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, source
+
+
+def test_wheel_and_source_are_whole_and_pass_the_index_checks(built):
+    wheel, source = built
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", wheel, source],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    tracked = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    in_wheel = set(zipfile.ZipFile(wheel).namelist())
+    assert [name for name in tracked if name not in in_wheel] == []
+    with tarfile.open(source) as opened:
+        in_source = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"pyproject.toml", "LICENSE", "CHANGELOG.md", "CITATION.cff"} <= in_source
+    assert [name for name in tracked if name not in in_source] == []
