@@ -1,7 +1,7 @@
 """Score or perplexity against context length, with 95% bands."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leval_leaderboard.figures.style import (
@@ -12,6 +12,7 @@ from leval_leaderboard.figures.style import (
     new_figure,
     sign_entries,
 )
+from leval_leaderboard.results.metrics import is_of_nats
 from leval_leaderboard.tables.analysis import grouped
 from leval_leaderboard.tables.cells import chance_of
 from leval_leaderboard.tables.entries import Entry
@@ -19,29 +20,35 @@ from leval_leaderboard.tables.names import length_label, task_label
 
 
 def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
-    """Curves of finished entries of one block, task and family of metrics, as a `Figure`."""
+    """Curves of finished entries of one block, task and family of metrics, as a `Figure`.
+
+    Where methods were compared with a baseline their differences stand below: curves that lie on
+    each other are told apart there.
+    """
     score, block = entries[0].score, entries[0].block
-    figure, (axes,) = new_figure(7.2, 4.2)
-
-    def shown(numbers: Sequence[float | None]) -> list[float]:
-        return [math.nan if number is None else score.percent * number for number in numbers]
-
+    compared = any(entry.difference for entry in entries)
+    figure, (axes, *below) = new_figure(7.2, 6.6 if compared else 4.2, rows=2 if compared else 1)
     for method, curve in sorted(grouped(entries, lambda entry: entry.label).items()):
         curve.sort(key=lambda entry: entry.length or 0)
-        lengths = [entry.length for entry in curve]
         look = {**looks[method], "label": literal(method), "markersize": 5, "linewidth": 1.6}
-        axes.plot(lengths, shown([entry.score.value for entry in curve]), **look)
-        low, high = (shown([getattr(entry, end) for entry in curve]) for end in ("low", "high"))
-        if any(map(math.isfinite, low)):
-            colour = looks[method]["color"]
-            axes.fill_between(lengths, low, high, color=colour, alpha=0.08, linewidth=0)
-    axes.set_xscale("log", base=2)
+        ends = [(entry.score.value, entry.low, entry.high) for entry in curve]
+        _curve(axes, [entry.length for entry in curve], ends, score.percent, look)
+        told = [(entry.length, each) for entry in curve if (each := entry.difference)]
+        for lower in below if told else ():
+            differences = [(each.difference, each.low, each.high) for _, each in told]
+            _curve(lower, [length for length, _ in told], differences, score.percent, look)
     ticks = sorted({entry.length for entry in entries if entry.length})
-    axes.set_xticks(ticks, [length_label(length) for length in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("Context length (tokens)")
+    for each in (axes, *below):
+        each.set_xscale("log", base=2)
+        each.set_xticks(ticks, [length_label(length) for length in ticks])
+        each.minorticks_off()
+    (axes, *below)[-1].set_xlabel("Context length (tokens)")
     unit = ", %" if score.percent == 100 else ", lower is better" * (not score.higher)
     axes.set_ylabel(score.family.replace("_", " ") + unit)
+    for lower in below:
+        lower.axhline(0, color="black", linewidth=1)
+        unit = "points" if score.percent == 100 else "nats a token" * is_of_nats(score.metric)
+        lower.set_ylabel("difference to the baseline" + (f", {unit}" if unit else ""))
     if (chance := chance_of(entries)) is not None:
         mark_level(axes, 100 * chance, "chance", x=1, color="#888888")
     axes.set_title(literal(f"{task_label(score.task)} by context length"), loc="left")
@@ -49,3 +56,20 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     bands = any(entry.low is not None for entry in entries)
     sign_entries(figure, block + " · bands: 95% intervals, by document" * bands, entries)
     return figure
+
+
+def _curve(
+    axes: Any,
+    lengths: Sequence[int | None],
+    numbers: Sequence[tuple[float | None, float | None, float | None]],
+    times: float,
+    look: Mapping[str, Any],
+) -> None:
+    """A curve with its band; `numbers` are values and the ends of their intervals."""
+    middle, low, high = (
+        [math.nan if each is None else times * each for each in part]
+        for part in zip(*numbers, strict=True)
+    )
+    axes.plot(lengths, middle, **look)
+    if any(map(math.isfinite, low)):
+        axes.fill_between(lengths, low, high, color=look["color"], alpha=0.08, linewidth=0)

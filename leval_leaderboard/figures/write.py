@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from leval_leaderboard.tables.scores import without_twins
 MOST_METHODS = 14
 """More curves than this in one figure cannot be told apart; such a block gets none."""
 
+MOST_FIGURES = 60
+"""Results with more than this, of many models, get none: a figure takes half a second, and nobody
+looks through hundreds."""
+
 SHOWN_NATS = ("token_perplexity", "paper_perplexity", "loss")
 """Families of log-likelihoods that have a figure; the others repeat them."""
 
@@ -37,11 +42,13 @@ class Planned:
 def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
     """Write the figures into `folder`, under names made here, and return `name -> title`.
 
-    The names bear no extension: each figure is an SVG and a PNG. An OSError if that fails.
+    The names bear no extension: each figure is an SVG and a PNG. An OSError if that fails. None
+    where there would be more than `MOST_FIGURES`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     titles: dict[str, str] = {}
-    for figure in planned_figures(analysis):
+    planned = list(islice(planned_figures(analysis), MOST_FIGURES + 1))
+    for figure in planned if len(planned) <= MOST_FIGURES else ():
         name = f"{figure.kind}-{len(titles):03d}"
         write_figure(figure.draw, folder / f"{name}.svg", folder / f"{name}.png")
         titles[name] = figure.title

@@ -168,6 +168,7 @@ def _reach(line: ReachLine) -> dict[str, Any]:
         "gainEnds": ends[1],
         "texts": line.texts,
         "tokens": line.tokens,
+        "keys": line.key_tokens,
         "tasks": [task_label(task) for task in line.tasks],
         "points": [_point(point) for point in line.points],
     }

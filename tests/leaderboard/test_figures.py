@@ -41,7 +41,7 @@ def test_curves_show_the_values_of_the_frame(analysis, drawn):
         assert list(line.get_xdata()) == [4096, 8192]
         assert list(line.get_ydata()) == pytest.approx(list(100 * rows["value"]))
     assert len(axes.collections) == 4  # one band a method
-    assert "tokens" in axes.get_xlabel()
+    assert "tokens" in drawn[title].axes[-1].get_xlabel()
     below = drawn[title].get_supxlabel()
     assert "SmolLM2-135M" in below
     assert "leval-harness sweep" in below
@@ -153,3 +153,27 @@ def test_files_are_written_as_svg_and_png_under_our_own_names(analysis, tmp_path
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {f"{name}.{kind}" for name in figures for kind in ("svg", "png")}
     assert len(figures) == 9
+
+
+def test_differences_stand_below_curves_that_lie_on_each_other(analysis, drawn):
+    (figure,) = [f for title, f in drawn.items() if "token perplexity" in title]
+    upper, lower = figure.axes
+    compared = {
+        (entry.label, entry.length): entry.difference.difference
+        for entry in analysis.entries
+        if entry.difference and entry.score.family == "token_perplexity"
+    }
+    lines = {line.get_color(): line.get_label() for line in upper.get_lines()}
+    shown = {
+        (lines[line.get_color()], length): value
+        for line in lower.get_lines()
+        if line.get_color() in lines
+        for length, value in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    }
+    assert shown == pytest.approx(compared)
+    assert lower.get_ylabel() == "difference to the baseline, nats a token"
+
+
+def test_results_of_many_models_get_no_figures(analysis, tmp_path, monkeypatch):
+    monkeypatch.setattr("leval_leaderboard.figures.write.MOST_FIGURES", 1)
+    assert write_figures(analysis, tmp_path / "figures") == {}

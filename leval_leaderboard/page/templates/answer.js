@@ -1,6 +1,6 @@
 "use strict";
 // The answer, before any number is looked for: how far each method reads, and where methods differ.
-const FIRST = 12;
+const FIRST = 12, MANY = 4;
 
 function drawAnswer() {
   const key = [by("model").value, by("search").value, view.baseline, view.compare !== null].join("\n");
@@ -54,7 +54,7 @@ function drawLine(line, longest) {
     mark.title = "The config claims " + lengthLabel(line.claimed);
     track.append(mark);
   }
-  const rests = [line.texts + (line.texts === 1 ? " text" : " texts"), line.tokens.toLocaleString("en") + " tokens at each length", line.tasks.join(", ")];
+  const rests = [line.texts + (line.texts === 1 ? " text" : " texts"), line.tokens.toLocaleString("en") + " tokens at each length" + (line.keys ? ", " + line.keys.toLocaleString("en") + " of them key tokens" : ""), line.tasks.join(", ")];
   if (line.claimed) rests.unshift("config: " + lengthLabel(line.claimed));
   rests.push("asked up to " + lengthLabel(asked));
   box.append(told, track, make("small", "", rests.join(" · ")));
@@ -63,28 +63,33 @@ function drawLine(line, longest) {
 // against the baseline, over all tasks and lengths: on how many it is better, worse, not told apart
 function drawVerdict() {
   if (!view.compare) return [];
-  const counts = new Map();
-  for (const row of chosen(LEVAL.board.rows)) for (const column of LEVAL.board.columns) {
+  const counts = new Map(), rows = chosen(LEVAL.board.rows);
+  const blocks = new Set(rows.map((row) => row.block)).size, over = blocks > MANY;  // then over all models
+  for (const row of rows) for (const column of LEVAL.board.columns) {
     const found = comparisonOf(row, column);
     if (!found) continue;
-    const key = row.block + "\n" + row.method;
+    const key = over ? row.method : row.block + "\n" + row.method;
     if (!counts.has(key)) counts.set(key, { block: row.block, method: row.method, better: [], worse: [], same: [], few: [] });
     const kind = found[4] === "?" ? "few" : found[4] !== "*" ? "same" : (found[0] < 0) === Boolean(column.lower) ? "better" : "worse";
-    counts.get(key)[kind].push(column.label + " at " + lengthLabel(row.ctx));
+    counts.get(key)[kind].push((over ? named(row.block)[0] + " " : "") + column.label + " at " + lengthLabel(row.ctx));
   }
   if (!counts.size) return [];
-  const several = new Set([...counts.values()].map((c) => c.block)).size > 1;
+  const several = !over && new Set([...counts.values()].map((c) => c.block)).size > 1;
   const words = { better: "better", worse: "worse", same: "not told apart", few: "too few documents to tell" };
   const list = [...counts.values()].map((count) => {
     const item = make("li"), total = Object.keys(words).reduce((n, kind) => n + count[kind].length, 0);
     item.append(make("strong", "", count.method));
-    if (several) item.append(make("small", "", " " + named(count.block)[0]));
+    if (several) {
+      const where = make("small", "where", count.block);
+      where.title = count.block;
+      item.append(where);
+    }
     for (const [kind, text] of Object.entries(words)) {
       const n = count[kind].length;
       if (!n) continue;
       const part = make("span", "count " + kind, n + " " + text);
       part.style.flexGrow = n;
-      part.title = count[kind].join(", ");
+      part.title = count[kind].slice(0, 100).join(", ");
       item.append(part);
     }
     item.dataset.total = total;
@@ -92,5 +97,5 @@ function drawVerdict() {
   });
   const box = make("ul", "verdict");
   box.append(...shortened(list));
-  return [make("p", "", "Against " + view.baseline + ", on the same questions and texts, of every task and length (5% level, corrected):"), box];
+  return [make("p", "", "Against " + view.baseline + ", on the same questions and texts, of every task and length" + (over ? " of " + blocks + " models and settings" : "") + " (5% level, corrected):"), box];
 }

@@ -1,13 +1,16 @@
 "use strict";
 // Charts drawn at the size at which they stand, in the page's own colours, from the board's numbers.
-const COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
+const MOST_CHARTS = 12, COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
 const HEIGHT = 240, LEFT = 52, RIGHT = 14, TOP = 14, BOTTOM = 34;
 
 function startCharts() {
   const board = LEVAL.board;
-  view.blocks = unique([...board.reach, ...board.rows.filter((r) => !r.published)].map((r) => r.block)).filter((b) => plots(b).length);
+  const drawable = unique([...board.reach, ...board.rows.filter((r) => !r.published)].map((r) => r.block)).map((b) => [b, plots(b).length]).filter(([, n]) => n);
+  view.blocks = drawable.map(([b]) => b);
   by("evidence").hidden = !view.blocks.length;
-  fill(by("chart-block"), view.blocks.map((b) => [b, b]));
+  // few charts stand together, of many models one is chosen
+  const all = view.blocks.length > 1 && drawable.reduce((sum, [, n]) => sum + n, 0) <= MOST_CHARTS;
+  fill(by("chart-block"), [...(all ? [["", "all"]] : []), ...view.blocks.map((b) => [b, b])]);
   by("chart-block").parentElement.hidden = view.blocks.length < 2;
   for (const id of ["chart-block", "chart-show", "chart-cost"]) by(id).addEventListener("change", () => { view.charted = null; drawCharts(); });
   by("chart-controls").addEventListener("submit", (event) => event.preventDefault());
@@ -17,12 +20,15 @@ function startCharts() {
 function drawCharts() {
   if (by("evidence").hidden) return;
   const model = by("model").value;
-  if (model && view.blocks.includes(model)) by("chart-block").value = model;
+  if (model !== view.model && view.blocks.includes(model)) by("chart-block").value = model;
+  view.model = model;
   const block = by("chart-block").value;
   const key = [block, by("chart-show").value, by("chart-cost").value, view.baseline, view.compare !== null, innerWidth].join("\n");
   if (key === view.charted) return;
   view.charted = key;
-  const chosenPlots = plots(block), methods = unique(chosenPlots.flatMap((p) => p.series.map((s) => s.method))).sort();
+  const blocks = block ? [block] : view.blocks;
+  const chosenPlots = blocks.flatMap((b) => plots(b).map((plot) => ({ ...plot, block: blocks.length > 1 ? b : "" })));
+  const methods = unique(chosenPlots.flatMap((p) => p.series.map((s) => s.method))).sort();
   const look = (method) => methods.indexOf(method);
   by("legend").replaceChildren(...methods.map((method) => {
     const item = make("li", "", method);
@@ -33,6 +39,7 @@ function drawCharts() {
   for (const plot of chosenPlots) {
     const figure = make("figure"), caption = make("figcaption");
     caption.append(make("strong", "", plot.title), make("span", "dim", " " + plot.note));
+    if (plot.block) caption.append(make("div", "dim", plot.block));
     figure.append(caption);
     by("charts").append(figure);
     plot.figure = figure;
