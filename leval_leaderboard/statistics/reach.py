@@ -113,8 +113,7 @@ def one_sided(steps: Floats, tokens: Floats, threshold: float) -> tuple[Floats, 
     """Whether each step's true effect is shown to be below a threshold, or above it.
 
     Of the t test and of the same with Hall's correction for skewness (1992, a third-order
-    transformation of t) the larger p counts: where the texts are skewed, the plain test errs in up
-    to 7% of samples at a level of 2.5%.
+    transformation of t) the larger p counts: where texts are skewed the plain test errs too often.
 
     Args:
         steps: `[..., G]`, what the negative log-likelihood of each text changed by.
