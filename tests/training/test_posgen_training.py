@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from leval_border.errors import SettingError, UserError
+from leval_harness.main import cli
 from leval_tasks.posgen.sequences import splits
 from resonance_training import posgen_settings as settings
 from resonance_training import posgen_train, t5_layer, trainer
@@ -460,3 +462,32 @@ def test_other_backends_stop_with_an_error_that_names_hf_long(tmp_path):
 def test_wrong_settings_are_named(make, message):
     with pytest.raises(SettingError, match=message):
         make()
+
+
+def test_the_codes_reading_trains_unscaled_and_tests_scaled(tmp_path):
+    """By the command line: one training gives the published rows RoPE and YaRN, at any lengths."""
+
+    def posgen(*words):
+        command = ["posgen", *map(str, words)]
+        return CliRunner().invoke(cli, command, standalone_mode=False, catch_exceptions=False)
+
+    shape = "--hidden 32 --heads 2 --head-dim 16 --feed-forward 48 --modulus 7 --train-sequences 96"
+    words = [*shape.split(), "--train-length", 16, "--length", 32, "--epochs", 1, "--batch-size", 8]
+    words = ["train", "--preset", "small", *words, "--subtask", "cot", "--out", tmp_path]
+    written = posgen(*words, "--reading", "code", "--seed", 3).stdout
+    assert "cot resonance seed 3, tested with resonance_yarn_code" in written
+    found = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.glob("*/*/*/*/*.json"))
+    assert found == [
+        "cot/resonance/seed-3/tested/resonance_yarn_code.json",
+        "cot/rope/seed-3/tested/yarn_code.json",
+    ]
+    config = json.loads((tmp_path / "settings.json").read_text())
+    assert (config["scaling"]["factor"], config["scaling"]["original"]) == (2.0, 17)
+    more = posgen(*words, "--reading", "text", "--encoding", "rope", "--seed", 4).stdout
+    assert "cot rope seed 4: " in more, "the folder takes more seeds, and the other reading"
+    assert "tested with" not in more
+    again = posgen("evaluate", tmp_path, "--encoding", "yarn_code", "--json").stdout
+    assert [(r["encoding"], r["seed"]) for r in json.loads(again)] == [
+        ("resonance", 3),
+        ("rope", 4),
+    ]
