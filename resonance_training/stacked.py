@@ -6,12 +6,10 @@ product a layer then trains seeds, encodings and sub-tasks together, which is wh
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, dropout, embedding, scaled_dot_product_attention
 
 from resonance_training.posgen_settings import Architecture
@@ -44,6 +42,21 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     cos, sin = cos[:, None, None], sin[:, None, None]
     rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return rotated.to(x.dtype)
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, drop: float) -> Tensor:
+    """Causal attention of `[batch, heads, length, d]` by plain products.
+
+    On a CPU and at such lengths torch's own kernels take longer for it with their backward pass,
+    fused or not.
+    """
+    length = q.shape[-2]
+    future = torch.full((length, length), -torch.inf, dtype=q.dtype, device=q.device).triu(1)
+    keys = k.flatten(0, 1).transpose(1, 2)
+    weights = torch.baddbmm(future, q.flatten(0, 1), keys, alpha=scale).softmax(-1).to(v.dtype)
+    if drop:
+        weights = dropout(weights, drop)
+    return torch.bmm(weights, v.flatten(0, 1)).view(v.shape)
 
 
 def angle_table(ropes: Sequence[Mapping[str, Any]], head_dim: int, length: int) -> Tensor:
@@ -157,17 +170,14 @@ class StackedDecoder(nn.Module):
             .transpose(2, 3)
             for part in "qkv"
         )
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        # On a CPU, the fused kernel's backward pass is slower than plain products at such lengths.
-        plain = self.training and x.device.type == "cpu"
-        with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        q, k = (rotate(each, cos, sin).flatten(0, 1) for each in (q, k))
+        scale = 1.0 if a.kind == "t5" else a.head_dim**-0.5
+        drop = a.dropout if self.training else 0.0
+        if self.training and x.device.type == "cpu":
+            out = plain_attention(q, k, v.flatten(0, 1), scale, drop)
+        else:
             out = scaled_dot_product_attention(
-                q.flatten(0, 1),
-                k.flatten(0, 1),
-                v.flatten(0, 1),
-                is_causal=True,
-                scale=1.0 if a.kind == "t5" else None,
-                dropout_p=a.dropout if self.training else 0.0,
+                q, k, v.flatten(0, 1), is_causal=True, scale=scale, dropout_p=drop
             )
         merged = out.transpose(1, 2).reshape(models, batch, length, -1)
         return linear(merged, self.weight(name + "o_proj.weight"))
