@@ -50,11 +50,13 @@ class Reach:
         low: the largest length that is shown; None where nothing is, beyond the shortest asked.
         high: the largest length that is not refused.
         longest: the longest that was asked.
+        refused: the shortest length that is refused, the one after `high`; None where none is.
     """
 
     low: int | None
     high: int
     longest: int
+    refused: int | None = None
 
     @property
     def known(self) -> int | None:
@@ -63,9 +65,9 @@ class Reach:
 
     @property
     def text(self) -> str:
-        """`8192`, `at least 8192` or `cannot tell`."""
+        """`8192, not 12288`, `at least 8192` or `cannot tell`."""
         if self.known is not None:
-            return str(self.known)
+            return f"{self.known}, not {self.refused}"
         return "cannot tell" if self.low is None else f"at least {self.low}"
 
 
@@ -155,7 +157,8 @@ def reach_by(
     ]
     high = max(at for at, each in enumerate([False, *refused]) if not each)
     nothing = low == 0 and high > 0
-    return Reach(None if nothing else lengths[low], lengths[high], lengths[-1])
+    after = lengths[high + 1] if high + 1 < len(lengths) else None
+    return Reach(None if nothing else lengths[low], lengths[high], lengths[-1], after)
 
 
 def _paired(totals: Floats, sizes: Floats) -> tuple[float, float, float]:

@@ -10,7 +10,8 @@ from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_tables
-from leval_leaderboard.tables.reach import KEY_LOSS, LOSS, reach_lines, reach_table
+from leval_leaderboard.tables.reach import KEY_LOSS, LOSS, reach_lines
+from leval_leaderboard.tables.reach_tables import against_table, reach_table
 from leval_leaderboard.tables.scores import score_table
 
 
@@ -35,8 +36,8 @@ def build_tables(
     tasks = {entry.task for entry in scores} - {""}
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
-    answer = reach_table(reach_lines(analysis))
-    tables = [answer] if answer else []
+    lines = reach_lines(analysis)
+    tables = [table for make in (reach_table, against_table) if (table := make(lines))]
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)

@@ -65,9 +65,9 @@ def test_one_line_a_method_over_all_texts(analysis):
     assert plain.tasks == ("reach_pg19", "reach_proofpile")
     assert plain.texts == 12
     assert plain.tokens == 2 * (3 * 512 + 3 * 1024)
-    assert plain.no_loss.text == "8192"
+    assert plain.no_loss.text == "8192, not 12288"
     assert yarn.no_loss.text == "at least 12288"
-    assert plain.gain.text == yarn.gain.text == "8192"
+    assert plain.gain.text == yarn.gain.text == "8192, not 12288"
 
 
 def test_points_are_means_over_tokens_with_steps_and_differences_by_text(analysis):
@@ -103,11 +103,15 @@ def test_the_answer_is_the_first_table_and_the_losses_follow(analysis):
     tables = build_tables(analysis)
     assert [table.title.split(":")[0] for table in tables] == [
         "How far does it really read?",
+        "Against the baseline, nats a token on the same tokens (95% interval)",
         "Reach on PG19", "Reach on PG19", "Reach on Proof-pile", "Reach on Proof-pile",
     ]  # fmt: skip
     text = render(tables, "md")
-    assert "| yarn | at least 12K |  | 8K |" in text
+    assert "| yarn | at least 12K |  | 8K, not 12K |" in text
     assert "gain@" not in text
+    against = reach_lines(analysis)[1].points[3].against
+    ends = f"{against.difference:+.3f} ({against.low:+.3f} to {against.high:+.3f})"
+    assert f"{ends}\\* |" in text
 
 
 def test_what_the_config_claims_comes_from_the_results(tmp_path: Path):
