@@ -236,13 +236,12 @@ def _against(curve: _Curve, base: _Curve | None, length: int) -> Difference | No
 
 
 def reach_text(reach: Reach | None) -> str:
-    """`8K, not 12K`, `at least 8K`, `not 4K` or `cannot tell`; a dash where nothing was asked."""
+    """`8K`, `at least 8K`, `nowhere` or `cannot tell`; a dash where nothing was asked."""
     if reach is None:
         return "–"
     if reach.low is None:
         return "cannot tell"
+    if reach.low == 0:
+        return "nowhere"
     shown = length_label(reach.low)
-    if reach.known is None:
-        return f"at least {shown}"
-    refused = f"not {length_label(reach.refused)}"
-    return f"{shown}, {refused}" if reach.known else refused
+    return shown if reach.known is not None else f"at least {shown}"
