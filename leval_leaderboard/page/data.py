@@ -8,11 +8,13 @@ from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
 from leval_leaderboard.results.metrics import is_of_nats
 from leval_leaderboard.statistics.paired import Difference
+from leval_leaderboard.statistics.retrieval import THRESHOLD
 from leval_leaderboard.tables import Analysis, leaderboard_table
 from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.model import Block, Cell, Row, Table
 from leval_leaderboard.tables.names import task_label
 from leval_leaderboard.tables.reach import Point, ReachLine, reach_lines, reach_text
+from leval_leaderboard.tables.retrieval import DEPTHS, Retrieval
 from leval_tasks.closed.catalog import chance_note
 
 MOST_BASELINES = 16
@@ -171,6 +173,22 @@ def _reach(line: ReachLine) -> dict[str, Any]:
         "keys": line.key_tokens,
         "tasks": [task_label(task) for task in line.tasks],
         "points": [_point(point) for point in line.points],
+        "retrieval": _retrieval(line.retrieval) if line.retrieval else None,
+    }
+
+
+def _retrieval(found: Retrieval) -> dict[str, Any]:
+    """How far a model retrieves, and `[length, part, found, asked]` by depth in the prompt."""
+    return {
+        "above": reach_text(found.above),
+        "kept": reach_text(found.kept),
+        "keptEnds": [found.kept.low, found.kept.high] if found.kept else None,
+        "threshold": 100 * THRESHOLD,
+        "probes": found.probes,
+        "lengths": [each.length for each in found.counts],
+        "tasks": [task_label(task) for task in found.tasks],
+        "parts": DEPTHS,
+        "depths": [[each.length, each.part, each.found, each.asked] for each in found.depths],
     }
 
 

@@ -37,6 +37,22 @@ def losses(method):
     return rows
 
 
+def needles(length):
+    """RULER's questions: four needles in each tenth of the prompt; the deep ones are lost."""
+    rows = []
+    for at in range(40):
+        before = "x" * (at % 10 * 10)
+        prompt = before + "needle" + "x" * (94 - len(before))
+        doc = {"index": at, "input": prompt, "outputs": ["needle"]}
+        found = at % 10 < 5
+        rows.append(
+            {"doc_id": at, "doc": doc, "target": "", "resps": [["needle" if found else "?"]],
+             "filtered_resps": [""], "filter": "none", "metrics": [f"{length}"],
+             f"{length}": float(found)}
+        )  # fmt: skip
+    return rows
+
+
 @pytest.fixture(scope="module")
 def analysis(tmp_path_factory):
     """Two methods: a closed task at one length, losses at three; costs that differ."""
@@ -47,6 +63,9 @@ def analysis(tmp_path_factory):
         named = {"method": method, "baseline": "rope"}
         make.write_cell(root, f"c{at}", closed, **named)
         make.write_cell(root, f"l{at}", {"reach_pg19": losses(method)}, **named)
+    for length in LENGTHS[:2]:
+        named = {"method": "rope", "baseline": "rope", "context_length": length}
+        make.write_cell(root, f"n{length}", {"niah_single_1": needles(length)}, **named)
     return analyse(load_results(root))
 
 
@@ -113,13 +132,15 @@ def test_the_answer_comes_first_and_what_leaves_no_choice_takes_no_room(opened):
     told = texts(opened, ".reach p")
     assert told == [
         "rope reads 4K without loss, and still gains up to 4K.",
+        "rope retrieves as at its shortest length up to a length that so few probes cannot tell; "
+        "retrieves 85.6% or more at no length that was asked.",
         "yarn reads at least 8K without loss, and still gains up to at least 8K.",
     ]
     hidden = ["search", "model"]
     assert not any(script(opened, f"return by('{name}').checkVisibility()") for name in hidden)
     heads = texts(opened, "thead th")
     shares = ["Cut %", "Unparsed %", "At limit %"]
-    assert heads == ["Method", "Context", "GSM", "Reach on PG19 loss", *shares]
+    assert heads == ["Method", "Context", "GSM", "Reach on PG19 loss", "niah_single_1", *shares]
 
 
 @pytest.mark.browser
@@ -134,6 +155,22 @@ def test_two_clicks_from_a_loss_to_every_text_of_two_methods(opened, analysis):
     assert [row[0] for row in rows] == [f"text {at}" for at in range(6)]
     press(opened, "rope", "GSM")
     assert "at the limit" in script(opened, "return by('questions').textContent")
+
+
+@pytest.mark.browser
+def test_answers_and_charts_lead_to_the_texts_behind_them(opened):
+    for way in (
+        "document.querySelector('.reach button').click()",
+        "document.querySelector('svg .leads').dispatchEvent(new Event('click'))",
+    ):
+        script(opened, "by('questions').replaceChildren(); by('compare-status').textContent = ''")
+        script(opened, way)
+        ready(opened, "by('compare-status').textContent.includes('shown')")
+        assert script(opened, "return by('detail-title').textContent").startswith(("rope", "yarn"))
+        assert "text 5" in script(opened, "return by('questions').textContent")
+    script(opened, "document.querySelector('.count').click()")
+    assert script(opened, "return [by('show').value, by('search').value]") == ["difference", "yarn"]
+    script(opened, "by('search').value = ''; by('show').value = 'score'; draw()")
 
 
 @pytest.mark.browser
@@ -190,6 +227,17 @@ def test_the_numbers_can_be_taken_along(opened, analysis):
 
 
 @pytest.mark.browser
+def test_depth_against_length_shows_where_needles_were_found(opened):
+    drawn = "return [...document.querySelectorAll('rect.depth title')].map((t) => t.textContent)"
+    cells = script(opened, drawn)
+    assert len(cells) == 20
+    for length in ("2K", "4K"):
+        for part in range(10):
+            found = f"{length}, {10 * part}% to {10 * part + 10}% of the prompt: "
+            assert found + ("4 of 4" if part < 5 else "0 of 4") in cells
+
+
+@pytest.mark.browser
 def test_charts_are_legible_where_they_stand(opened):
     """At both widths and in both themes: text as large as it says, contrast, nothing too wide."""
     drawn = """
@@ -215,7 +263,7 @@ def test_charts_are_legible_where_they_stand(opened):
             script(opened, "document.documentElement.dataset.theme = arguments[0]", theme)
             script(opened, "view.charted = null; drawCharts()")
             charts = script(opened, drawn)
-            assert len(charts) == 1
+            assert len(charts) == 3
             for scale, size, contrast in charts:
                 assert 0.97 <= scale <= 1.03
                 assert size >= 12

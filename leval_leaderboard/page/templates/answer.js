@@ -25,7 +25,7 @@ function shortened(nodes) {
 function drawReach() {
   const lines = chosen(LEVAL.board.reach);
   if (!lines.length) return LEVAL.board.reach.length ? [make("p", "dim", "Reach was not asked of these.")] : [];
-  const longest = Math.max(...lines.flatMap((l) => [l.claimed || 0, ...l.points.map((p) => p[0])]));
+  const longest = Math.max(...lines.flatMap((l) => [l.claimed || 0, ...askedOf(l)]));
   const nodes = [];
   lines.forEach((line, at) => {
     if (at === 0 || lines[at - 1].block !== line.block) {
@@ -35,30 +35,69 @@ function drawReach() {
     }
     nodes.push(drawLine(line, longest));
   });
-  return [...shortened(nodes), make("p", "dim", "Green: no longer context made the same tokens worse; hatched: the texts cannot tell; the mark: what the config claims. Ends of 95% intervals, by document.")];
+  return [...shortened(nodes), make("p", "dim", "Green: no longer context made it worse; hatched: so few texts or probes cannot tell; the mark: what the config claims. Ends of 95% intervals.")];
 }
 function drawLine(line, longest) {
-  const box = make("div", "reach"), told = make("p");
-  told.append(make("strong", "", line.method), " reads ", make("strong", "", line.noLoss), line.noLoss === "cannot tell" ? ": too few texts to say how far without loss" : " without loss", ", and still gains up to ", make("strong", "", line.gain), ".");
-  const asked = Math.max(...line.points.map((p) => p[0])), scale = (n) => (100 * n) / longest + "%";
-  const track = make("div", "track"), [low, high] = line.noLossEnds || [null, asked];
-  const parts = [["asked", asked], ["maybe", high], ["sure", low]].filter(([, end]) => end);
-  for (const [name, end] of parts) {
+  const box = make("div", "reach"), found = line.retrieval;
+  const asked = Math.max(...askedOf(line)), rests = ["asked up to " + lengthLabel(asked)];
+  if (line.claimed) rests.unshift("config: " + lengthLabel(line.claimed));
+  if (line.texts) {
+    const told = make("p");
+    told.append(make("strong", "", line.method), " reads ", leading(line, line.noLoss, line.noLossEnds), line.noLoss === "cannot tell" ? ": too few texts to say how far without loss" : " without loss", ", and still gains up to ", leading(line, line.gain, line.gainEnds), ".");
+    box.append(told);
+    rests.push(counted(line.texts, "text"), line.tokens.toLocaleString("en") + " tokens at each length" + (line.keys ? ", " + line.keys.toLocaleString("en") + " of them key tokens" : ""), line.tasks.join(", "));
+  }
+  if (found) {
+    const told = make("p"), percent = found.threshold.toFixed(1) + "%";
+    told.append(make("strong", "", line.method));
+    const said = [];
+    if (found.kept !== "–") said.push([" retrieves as at its shortest length ", found.kept]);
+    said.push([" retrieves " + percent + " or more ", found.above === "below the shortest" ? "at no length that was asked" : found.above]);
+    said.forEach(([what, text], at) => {
+      const unknown = text === "cannot tell";
+      told.append((at ? ";" : "") + what + (unknown ? "up to a length that so few probes " : text.startsWith("at no") ? "" : "up to "), make("strong", "", text));
+    });
+    told.append(".");
+    box.append(told);
+    rests.push(counted(found.probes, "probe"), found.tasks.join(", "));
+  }
+  const [low, high] = (line.texts ? line.noLossEnds : found.keptEnds) || [null, asked];
+  box.append(drawTrack([["asked", asked], ["maybe", high], ["sure", low]], line.claimed, longest), make("small", "", rests.join(" · ")));
+  return box;
+}
+function askedOf(line) {
+  return [...line.points.map((p) => p[0]), ...(line.retrieval ? line.retrieval.lengths : [])];
+}
+function drawTrack(ends, claimed, longest) {
+  const track = make("div", "track"), scale = (n) => (100 * n) / longest + "%";
+  for (const [name, end] of ends) {
+    if (!end) continue;
     const bar = make("span", name);
     bar.style.width = scale(end);
     track.append(bar);
   }
-  if (line.claimed) {
+  if (claimed) {
     const mark = make("span", "claim");
-    mark.style.left = "calc(" + scale(line.claimed) + " - 2px)";
-    mark.title = "The config claims " + lengthLabel(line.claimed);
+    mark.style.left = "calc(" + scale(claimed) + " - 2px)";
+    mark.title = "The config claims " + lengthLabel(claimed);
     track.append(mark);
   }
-  const rests = [line.texts + (line.texts === 1 ? " text" : " texts"), line.tokens.toLocaleString("en") + " tokens at each length" + (line.keys ? ", " + line.keys.toLocaleString("en") + " of them key tokens" : ""), line.tasks.join(", ")];
-  if (line.claimed) rests.unshift("config: " + lengthLabel(line.claimed));
-  rests.push("asked up to " + lengthLabel(asked));
-  box.append(told, track, make("small", "", rests.join(" · ")));
-  return box;
+  return track;
+}
+// a length, which leads to the texts whose losses there say so
+function leading(line, text, ends) {
+  const length = ends ? ends[0] ?? ends[1] : null, found = lossAt(line.block, line.method, length);
+  if (!found) return make("strong", "", text);
+  const button = make("button", "plain", text);
+  button.type = "button";
+  button.setAttribute("aria-label", text + ": the texts at " + lengthLabel(length));
+  button.addEventListener("click", () => openDetail(...found));
+  return button;
+}
+function lossAt(block, method, length) {
+  const row = LEVAL.board.rows.find((r) => r.block === block && r.method === method && r.ctx === length);
+  const column = row && LEVAL.board.columns.find((c) => / loss$/.test(c.label) && row.cells[c.at] && row.cells[c.at].v !== undefined);
+  return column ? [row, column] : null;
 }
 // against the baseline, over all tasks and lengths: on how many it is better, worse, not told apart
 function drawVerdict() {
@@ -87,7 +126,15 @@ function drawVerdict() {
     for (const [kind, text] of Object.entries(words)) {
       const n = count[kind].length;
       if (!n) continue;
-      const part = make("span", "count " + kind, n + " " + text);
+      const part = make("button", "count " + kind, n + " " + text);
+      part.type = "button";
+      part.addEventListener("click", () => {  // to the differences that it counts
+        by("search").value = count.method;
+        by("show").value = "difference";
+        if (!over) by("model").value = count.block;
+        draw();
+        by("comparison").scrollIntoView({ block: "start" });
+      });
       part.style.flexGrow = n;
       part.title = count[kind].slice(0, 100).join(", ");
       item.append(part);

@@ -44,18 +44,18 @@ function drawCharts() {
     by("charts").append(figure);
     plot.figure = figure;
   }
-  for (const plot of chosenPlots) plot.figure.append(svgOf(plot, Math.max(280, plot.figure.firstChild.clientWidth), look));
+  for (const plot of chosenPlots) plot.figure.append((plot.found ? depthsOf : svgOf)(plot, Math.max(280, plot.figure.firstChild.clientWidth), look));
 }
 // what there is to draw of a block: curves over the context length, then score against cost
 function plots(block) {
   const difference = by("chart-show").value === "difference" && Boolean(view.baseline);
   const rows = LEVAL.board.rows.filter((row) => row.block === block && !row.published);
   const found = [];
-  const lines = LEVAL.board.reach.filter((line) => line.block === block);
+  const reach = LEVAL.board.reach.filter((line) => line.block === block), lines = reach.filter((line) => line.points.length);
   if (lines.length) {
     const apart = difference && lines.some((line) => line.points.some((p) => p[4] !== null));
     const at = apart ? 4 : 1;
-    found.push(curves("Loss of the same tokens", apart, "nats a token, lower is better", true, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2]]) }))));
+    found.push(curves("Loss of the same tokens", apart, "nats a token, lower is better", true, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2], undefined, lossAt(block, line.method, p[0])]) }))));
   }
   for (const column of LEVAL.board.columns) {
     if (lines.length && / loss$/.test(column.label)) continue;
@@ -65,12 +65,15 @@ function plots(block) {
     const unit = apart && column.nats ? "nats a token" : column.raw ? "" : apart ? "points" : "%";
     const series = unique(with_.map((row) => row.method)).map((method) => ({ method, points: with_.filter((row) => row.method === method).map((row) => {
       const cell = row.cells[column.at], c = comparisonOf(row, column);
-      return apart ? [row.ctx, c ? c[0] : null, c ? c[1] : null, c ? c[2] : null] : [row.ctx, cell.v, cell.lo, cell.hi];
+      return [row.ctx, ...(apart ? (c ? c.slice(0, 3) : [null, null, null]) : [cell.v, cell.lo, cell.hi]), undefined, [row, column]];
     }) }));
     found.push(curves(column.label, apart, [unit, column.lower ? "lower is better" : ""].filter(Boolean).join(", "), column.lower, series, column.chance !== null && !column.raw && !apart ? 100 * column.chance : undefined));
   }
   const cost = costPlot(rows);
-  return (cost ? [...found, cost] : found).filter((plot) => plot.series.some((s) => s.points.length));
+  const depths = reach.filter((line) => line.retrieval && line.retrieval.depths.length).map((line) => ({
+    title: line.method + ": needles found by depth", note: "(top: the beginning of the prompt; found of asked)", series: [], found: line.retrieval,
+  }));
+  return [...(cost ? [...found, cost] : found).filter((plot) => plot.series.some((s) => s.points.length)), ...depths];
 }
 function curves(title, apart, note, lower, series, level) {
   const kept = series.map((s) => ({ method: s.method, points: s.points.filter((p) => p[1] !== null && p[1] !== undefined).sort((a, b) => a[0] - b[0]) })).filter((s) => s.points.length);
@@ -85,7 +88,7 @@ function costPlot(rows) {
     const cell = column === "avg" ? Object.values(row.cells).find((c) => c.run !== undefined) : row.cells[column.at];
     const value = column === "avg" ? row.avg : cell && cell.v, cost = cell && cell.run !== undefined ? LEVAL.board.costs[cell.run][kind] : undefined;
     if (value === null || value === undefined || cost === undefined) return [];
-    return [{ method: row.method, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx] }];
+    return [{ method: row.method, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx, column === "avg" ? null : [row, column]] }];
   });
   const spread = (found) => new Set(found.map((p) => p.point[0])).size > 1;
   const candidates = [...(LEVAL.board.average ? ["avg"] : []), ...LEVAL.board.columns].map((column) => [column, points(column)]);
@@ -95,7 +98,7 @@ function costPlot(rows) {
   const column = best[0], label = column === "avg" ? "Average" : column.label;
   const several = new Set(best[1].map((p) => p.point[4])).size > 1;
   if (!several) best[1].forEach((p) => { p.point[4] = undefined; });
-  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4]] : p.point)) }));
+  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4], null] : p.point)) }));
   return { title: label + " against cost", note: "(" + unit + " of the whole run" + (several ? "; labels: context" : "") + ")", series, lines: false, log: false, x: (n) => short(n) };
 }
 function short(n) {
@@ -108,6 +111,21 @@ function drawn(tag, attributes, text) {
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   if (text !== undefined) node.textContent = text;
   return node;
+}
+// a cell a length and part of the prompt, the fuller the more needles were found
+function depthsOf(plot, width) {
+  const svg = drawn("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": plot.title + " " + plot.note });
+  const { depths, parts } = plot.found, lengths = unique(depths.map((d) => d[0]));
+  const wide = (width - LEFT - RIGHT) / lengths.length, high = (HEIGHT - BOTTOM) / parts;
+  for (const part of [0, parts / 2, parts]) svg.append(drawn("text", { x: LEFT - 6, y: Math.min(HEIGHT - BOTTOM, Math.max(10, part * high + 4)), class: "end" }, (100 * part) / parts + "%"));
+  lengths.forEach((length, at) => svg.append(drawn("text", { x: LEFT + (at + 0.5) * wide, y: HEIGHT - 12, class: "middle" }, lengthLabel(length))));
+  for (const [length, part, right, asked] of depths) {
+    const x = LEFT + lengths.indexOf(length) * wide, y = part * high;
+    const cell = drawn("rect", { x: x + 1, y: y + 1, width: wide - 2, height: high - 2, class: "depth", "fill-opacity": 0.75 * (right / asked) });
+    cell.append(drawn("title", {}, lengthLabel(length) + ", " + (100 * part) / parts + "% to " + (100 * (part + 1)) / parts + "% of the prompt: " + right + " of " + asked));
+    svg.append(cell, drawn("text", { x: x + wide / 2, y: y + high / 2 + 4, class: "middle full" }, right + "/" + asked));
+  }
+  return svg;
 }
 function svgOf(plot, width, look) {
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": plot.title + " " + plot.note });
@@ -156,6 +174,10 @@ function drawSeries(svg, plot, s, X, Y, at, known) {
   for (const p of s.points) {
     const mark = drawn("text", { x: X(p[0]), y: Y(p[1]) + 4, class: "middle point " + colour }, MARKS[at % MARKS.length]);
     mark.append(drawn("title", {}, s.method + ", " + (p[4] !== undefined ? lengthLabel(p[4]) + ", " : "") + plot.x(p[0]) + ": " + p[1]));
+    if (p[5]) {
+      mark.classList.add("leads");
+      mark.addEventListener("click", () => openDetail(...p[5]));
+    }
     svg.append(mark);
     if (p[4]) svg.append(drawn("text", { x: X(p[0]) + 8, y: Y(p[1]) - 4 }, lengthLabel(p[4])));
   }

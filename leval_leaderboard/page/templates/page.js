@@ -300,12 +300,15 @@ function drawRow(row, columns, average, shares) {
   if (average && scores >= 0) tr.append(drawAverage(row));
   for (const key of shares) {
     const value = share(row, key);
-    tr.append(part("td", "cell", "", value === undefined ? "–" : value.toFixed(1)));
+    const td = part("td", "cell", value === undefined ? "none" : "", value === undefined ? "–" : value.toFixed(1));
+    td.title = "Of all answers in this row; each task’s share, and each answer, is behind its score";
+    tr.append(td);
   }
   return tr;
 }
 function drawAverage(row) {
   const td = part("td", "cell");
+  td.title = "Mean of the six tasks to the left; the questions are behind each";
   td.append(make("span", row.avgRank === 1 ? "best" : row.avgRank === 2 ? "second" : "", row.avgText || "–"));
   return td;
 }
