@@ -1,0 +1,238 @@
+"""The GPU kit: what only a GPU can tell, in parts of at most eight minutes.
+
+    python benchmarks/gpu/run.py PART [PART ...] [--size full|tiny] [--device cuda] [--out DIR]
+
+Parts: checks, speed, tasks, hybrid, posgen, finetune. Each writes into DIR/gpu.json and DIR/gpu.md,
+beside what other parts wrote; what did not fit into a part's time is noted as not run. It needs no
+network and no vLLM.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+from kit import SIZES, Part, about, checkpoint, documentation, prompts, write
+
+TESTS = Path(__file__).resolve().parents[2] / "tests" / "gpu"
+
+
+def checks(part: Part) -> None:
+    """`pytest -m gpu`: tables, answers, memory, telemetry."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", TESTS]
+    seconds, _, done = part.timed(
+        lambda: subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=part.size.seconds
+        )
+    )
+    said = done.stdout.strip().splitlines()[-1:] or done.stderr.strip().splitlines()[-1:]
+    part.row("pytest -m gpu", exit_code=done.returncode, seconds=seconds, said=" ".join(said))
+    if done.returncode:
+        print(done.stdout[-8000:], file=sys.stderr)
+
+
+def backend(name: str, part: Part, model: Path, **arguments: Any) -> Any:
+    """lm-eval's `hf`, or ours."""
+    from lm_eval.models.huggingface import HFLM
+
+    from leval_backends.hf_long import HFLong
+
+    made = {"hf": HFLM, "hf-long": HFLong}[name]
+    arguments = {"dtype": "bfloat16", "device": part.device, "batch_size": 1, **arguments}
+    return made(pretrained=str(model), **arguments)
+
+
+def ask(lm: Any, texts: list[str], new_tokens: int) -> list[str]:
+    """Answers of `new_tokens` tokens at most."""
+    from lm_eval.api.instance import Instance
+
+    options = {"until": [], "max_gen_toks": new_tokens, "do_sample": False}
+    return lm.generate_until(
+        [
+            Instance("generate_until", {}, (text, dict(options)), at, ("gpu", at, 1))
+            for at, text in enumerate(texts)
+        ],
+        disable_tqdm=True,
+    )
+
+
+def asked_all(
+    part: Part, name: str, model: Path, texts: list[str], length: int
+) -> tuple[float, float, list[str] | None]:
+    """Seconds and peak GiB of a backend for all questions, its loading left aside; its answers."""
+    lm = backend(name, part, model, max_length=length)
+    ask(lm, texts[:1], 1)  # kernels are chosen, and how prefixes are shared is found
+    return part.timed(lambda: ask(lm, texts, part.size.new_tokens))
+
+
+def compared(part: Part, model: Path, lengths: tuple[int, ...], what: str) -> None:
+    """`hf-long` against `hf` on many questions about one document, a length after the other."""
+    expected = 0.0
+    for length in lengths:
+        if not part.has_time(f"{what} {length}", expected):
+            continue
+        texts = prompts(length - part.size.new_tokens, part.size.questions)
+        row: dict[str, Any] = {}
+        answers = {}
+        spent = 0.0
+        for name in ("hf-long", "hf"):
+            seconds, peak, answers[name] = asked_all(part, name, model, texts, length)
+            row |= {f"{name}_s": seconds, f"{name}_gib": peak}
+            spent += seconds
+        if None not in answers.values():
+            row["same_answers"] = sum(
+                a == b for a, b in zip(answers["hf"], answers["hf-long"], strict=True)
+            )
+            row["faster"] = row["hf_s"] / row["hf-long_s"]
+        part.row(f"{what} {length}", questions=len(texts), **row)
+        expected = 3 * spent  # the next length is twice this one
+
+
+def speed(part: Part) -> None:
+    """A Llama layout of about a billion parameters, from 8k to 128k tokens."""
+    compared(part, checkpoint(part), part.size.lengths, "llama")
+
+
+def hybrid(part: Part) -> None:
+    """Prefixes shared across convolutions and attention (LFM2's layout)."""
+    layers = part.size.model["num_hidden_layers"]
+    kinds = ["full_attention" if at % 2 else "conv" for at in range(layers)]
+    model = checkpoint(part, "lfm2", layer_types=kinds)
+    compared(part, model, part.size.lengths[:3], "lfm2")
+
+
+def tasks(part: Part) -> None:
+    """Our reach and perplexity tasks against bare forward passes over as many tokens."""
+    import lm_eval
+
+    model = checkpoint(part)
+    longest = part.size.lengths[min(2, len(part.size.lengths) - 1)]
+    texts = part.folder / "texts"
+    texts.mkdir(parents=True, exist_ok=True)
+    text = documentation()
+    rows = [text[at * part.size.text_tokens :][: part.size.text_tokens] for at in range(2)]
+    lines = "".join(json.dumps({"text": each}) + "\n" for each in rows)
+    (texts / "govreport.jsonl").write_text(lines)
+    lm = backend("hf-long", part, model, max_length=longest)
+    limits = [longest // 4, longest // 2, longest]
+    for name in ("ppl_govreport", "reach_govreport"):
+        if not part.has_time(name):
+            continue
+        before = lm.counters.tokens_prefilled
+        metadata = {"data_dir": str(texts), "context_length": limits, "max_length": longest}
+        metadata |= {"tokenizer": str(model), "pretrained": str(model)}
+        if name.startswith("ppl"):
+            metadata |= {"context_length": longest, "stride": longest // 4}
+        else:
+            metadata |= {"target_tokens": longest // 8, "num_targets": 4}
+        seconds, peak, _ = part.timed(
+            lambda name=name, metadata=metadata: lm_eval.simple_evaluate(
+                model=lm, tasks=[name], metadata=metadata, bootstrap_iters=0
+            )
+        )
+        tokens = lm.counters.tokens_prefilled - before
+        bare, _, _ = part.timed(lambda tokens=tokens: forward(lm.model, tokens, longest))
+        part.row(name, tokens=tokens, seconds=seconds, gib=peak, bare_s=bare, ratio=seconds / bare)
+
+
+def forward(model: Any, tokens: int, length: int) -> None:
+    """Bare passes of the model's body over `tokens` tokens, `length` at a time."""
+    vocabulary = model.config.get_text_config().vocab_size
+    with torch.no_grad():
+        while tokens > 0:
+            ids = torch.randint(vocabulary, (1, min(tokens, length)), device=model.device)
+            model.model(input_ids=ids, use_cache=False)
+            tokens -= length
+
+
+def posgen(part: Part) -> None:
+    """Optimiser steps of the paper's presets, many models as one stack."""
+    from leval_tasks.posgen.encodings import PUBLISHED
+    from resonance_training.posgen_data import Batches, StackData
+    from resonance_training.posgen_models import build_stack
+    from resonance_training.posgen_settings import PosGenRun, preset
+
+    for name in ("paper", "paper-t5"):
+        recipe = preset(name)
+        if part.device == "cpu":
+            small = recipe.architecture.changed(hidden=32, heads=2, feed_forward=64, layers=1)
+            recipe = recipe.changed(architecture=small, batch_size=4)
+        count = part.size.posgen_models
+        if not part.has_time(name):
+            continue
+        runs = [PosGenRun("cot", PUBLISHED[at % len(PUBLISHED)], at) for at in range(count)]
+        data = StackData(recipe, runs)
+        ids = Batches(data)[0].to(part.device)
+        stack = build_stack(recipe, runs).to(part.device).train()
+        optimizer = torch.optim.AdamW(stack.parameters())
+
+        def step(
+            stack: Any = stack, optimizer: Any = optimizer, ids: Any = ids, data: Any = data
+        ) -> None:
+            optimizer.zero_grad()
+            stack(ids, data.first_target)["loss"].backward()
+            optimizer.step()
+
+        part.timed(step)
+        seconds, peak, _ = part.timed(lambda step=step: [step() for _ in range(5)])
+        part.row(name, models=count, step_s=seconds / 5, model_steps_per_s=5 * count / seconds,
+                 gib=peak)  # fmt: skip
+        del stack, optimizer
+
+
+def finetune(part: Part) -> None:
+    """One step of fine-tuning with Resonance YaRN, all weights, with its memory."""
+    from resonance_training.finetune import finetune as train
+    from resonance_training.finetune_settings import FineTuneSettings
+
+    model, length = checkpoint(part), part.size.train_length
+    text = documentation()
+    pieces = [text[at : at + 3 * length] for at in range(0, 12 * length, 3 * length)]
+    source = part.folder / "train.jsonl"
+    source.write_text("".join(json.dumps({"text": each}) + "\n" for each in pieces))
+    settings = FineTuneSettings(
+        rope={"rope_type": "resonance_yarn", "factor": 2.0}, sequence_length=length, steps=1,
+        held_out=1, gradient_checkpointing=True, save_steps=10, bf16=part.device == "cuda",
+    )  # fmt: skip
+    out = part.folder / "trained"
+    shutil.rmtree(out, ignore_errors=True)  # a finished run is not repeated
+    seconds, peak, result = part.timed(lambda: train(str(model), [str(source)], out, settings))
+    if result is None:
+        part.row(f"one step at {length}", gib=peak, note="out of memory")
+    else:
+        part.row(f"one step at {length}", seconds=seconds, gib=peak, tokens=result["tokens"])
+
+
+PARTS: dict[str, Callable[[Part], None]] = {
+    each.__name__: each for each in (checks, speed, tasks, hybrid, posgen, finetune)
+}
+
+
+def main() -> None:
+    """Run the parts that were named, one after the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("parts", nargs="+", choices=list(PARTS))
+    parser.add_argument("--size", choices=list(SIZES), default="full")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=Path("gpu-results"))
+    parser.add_argument("--work", type=Path, default=Path("gpu-work"), help="models and texts")
+    args = parser.parse_args()
+    for name in args.parts:
+        part = Part(name, SIZES[args.size], args.device, args.work.resolve())
+        PARTS[name](part)
+        write(args.out, part.rows, {**about(args.device), "size": args.size})
+
+
+if __name__ == "__main__":
+    main()

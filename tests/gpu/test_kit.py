@@ -1,0 +1,48 @@
+"""The GPU kit on a CPU, at tiny size; and what `prepare` would collect."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_parts_are_at_most_so_large(prepare, tmp_path):
+    sizes = [30, 25, 20, 20, 10, 5]
+    for at, size in enumerate(sizes):
+        (tmp_path / f"p{at}.whl").write_bytes(b"x" * size)
+    parts = prepare.in_parts(tmp_path, 40)
+    assert sorted(p.stat().st_size for part in parts for p in part) == sorted(sizes)
+    assert all(sum(p.stat().st_size for p in part) <= 40 for part in parts)
+    with pytest.raises(SystemExit, match="more than a part may have"):
+        prepare.in_parts(tmp_path, 29)
+
+
+def test_what_is_there_and_its_needs_are_not_collected(prepare):
+    found = prepare.needed(("hf",), {"torch", "transformers", "datasets"}, "3.12")
+    assert {"lm-eval", "pydantic", "accelerate", "scipy"} <= set(found)
+    assert not {"torch", "transformers", "datasets", "pyarrow", "ray"} & set(found)
+
+
+@pytest.mark.slow
+@pytest.mark.hf
+def test_every_measuring_part_runs_at_tiny_size_on_a_cpu(tmp_path):
+    parts = ("speed", "tasks", "hybrid", "posgen", "finetune")
+    command = [sys.executable, ROOT / "benchmarks" / "gpu" / "run.py", *parts, "--size", "tiny"]
+    done = subprocess.run(
+        [*command, "--device", "cpu"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    made = json.loads((tmp_path / "gpu-results" / "gpu.json").read_text())
+    rows = {(row["part"], row["what"]): row for row in made["rows"]}
+    assert {part for part, _ in rows} == set(parts)
+    assert not any("note" in row for row in rows.values())
+    for length in (96, 192):
+        assert rows["speed", f"llama {length}"]["same_answers"] == 3
+        assert rows["hybrid", f"lfm2 {length}"]["same_answers"] == 3
+    assert rows["tasks", "reach_govreport"]["tokens"] > 0
+    table = (tmp_path / "gpu-results" / "gpu.md").read_text().splitlines()
+    assert len([line for line in table if line.startswith("| ")]) == len(rows) + 2
