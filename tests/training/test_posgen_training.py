@@ -11,13 +11,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention
 
 from leval_border.errors import SettingError, UserError
 from leval_harness.main import cli
 from leval_tasks.posgen.sequences import splits
 from resonance_training import posgen_settings as settings
-from resonance_training import posgen_train, t5_layer, trainer
+from resonance_training import posgen_train, stacked, t5_layer, trainer
 from resonance_training.posgen_crossed import cross
 from resonance_training.posgen_data import Batches, StackData
 from resonance_training.posgen_evaluate import evaluate_checkpoint
@@ -74,6 +74,25 @@ def test_stack_gives_the_logits_of_each_single_model(architecture, encoding):
         for index, run in enumerate(runs):
             single = build_model(recipe, run).eval()(input_ids=ids[index]).logits
             torch.testing.assert_close(stacked[index], single, atol=2e-5, rtol=2e-5)
+
+
+def test_norm_and_attention_have_the_gradients_of_torchs_own():
+    generator = torch.Generator().manual_seed(0)
+
+    def leaf(*shape):
+        return torch.randn(*shape, generator=generator).requires_grad_()
+
+    x, weight = leaf(2, 3, 5, 8), leaf(2, 8)
+    ours = stacked.rms_norm(x, weight)
+    theirs = torch.stack([rms_norm(x[i], (8,), weight[i], 1e-6) for i in range(2)])
+    q, k, v = (leaf(6, 2, 7, 4) for _ in range(3))
+    plain = stacked.plain_attention(q, k, v, 0.3, 0.0)
+    fused = scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+    for one, other, leaves in ((ours, theirs, (x, weight)), (plain, fused, (q, k, v))):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        outer = torch.randn(one.shape, generator=generator)
+        grads = [torch.autograd.grad(each, leaves, outer) for each in (one, other)]
+        torch.testing.assert_close(*grads, atol=1e-5, rtol=1e-5)
 
 
 def test_t5_layer_is_plain_rope_maths():
