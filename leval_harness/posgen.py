@@ -199,7 +199,7 @@ def table(
 
     Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
     `--crossed` and `--pair METHOD BASELINE` (for example `prime_period:prime_period_yarn_code
-    rope:yarn_code`) add a table for each folder, in every format but JSON.
+    rope:yarn_code`) add a table for each folder; as JSON or CSV, `--pair` prints that table alone.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
@@ -220,15 +220,17 @@ def table(
     complete = [read_experiment(folder) for folder in folders]
     experiments = [experiment.only(shown) for experiment in complete]
     form = load_format(output)
-    if as_json:
-        text = records_text(tables.posgen_details(experiments).records())
+    compared_by_seed = [comparison_table(experiment, pairs) for experiment in complete if pairs]
+    if as_json or form.every_number:  # one set of columns
+        if len(compared_by_seed) > 1:
+            raise click.UsageError("--pair with --json or csv is for one folder; give one")
+        numbers = (compared_by_seed or [tables.posgen_details(experiments)])[0]
+        text = records_text(numbers.records()) if as_json else form.text([numbers])
     else:
-        make = tables.posgen_details if form.every_number else tables.posgen_table
-        made = [make(experiments)]
+        made = [tables.posgen_table(experiments)]
         made += [each for one in experiments if (each := halves_table(one))]
         made += [crossed_table(experiment) for experiment in experiments if crossed]
-        made += [comparison_table(experiment, pairs) for experiment in complete if pairs]
-        text = form.text(made)
+        text = form.text([*made, *compared_by_seed])
     write_or_print(text, out)
     from leval_leaderboard.figures import posgen as figures
     from leval_leaderboard.figures.style import write_figure

@@ -14,6 +14,7 @@ from leval_leaderboard.results.posgen import (
 from leval_leaderboard.tables.blocks import counted
 from leval_leaderboard.tables.cells import NOTHING
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table, ranked
+from leval_leaderboard.tables.posgen_pairs import halves_record
 from leval_leaderboard.tables.provenance import machine, provenance_notes
 from leval_leaderboard.tables.published import BELOW_CEILING, SOURCE, TABLE_1
 from leval_tasks.metadata import Subtask
@@ -167,6 +168,7 @@ def posgen_details(experiments: Sequence[Experiment]) -> Table:
             "Deviation": place.deviation,
             "Learned": "yes" if place.learned else "no",
             "Published": published_of(pair, subtask),
+            **halves_record(experiment, subtask, pair),
         }
         for experiment in experiments
         for (subtask, pair), place in experiment.places.items()

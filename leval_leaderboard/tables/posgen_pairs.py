@@ -22,7 +22,7 @@ from leval_tasks.posgen.encodings import ENCODINGS, Pair
 
 COMPARED = ("Method", "Baseline", "Seeds", "Method %", "Baseline %", "Difference", "95% low",
             "95% high", "p", "p (Holm)", "Wins", "Losses")  # fmt: skip
-HALVES = ("Semi-recursive", "Seeds", "ID, first", "ID, second", "OOD, first", "OOD, second")
+HALVES = ("ID, first", "ID, second", "OOD, first", "OOD, second")
 
 
 def parse_pair(text: str) -> Pair:
@@ -180,28 +180,40 @@ def halves(test: PosGenTest, inside: int) -> tuple[float, float, float, float] |
     return first, second, *far
 
 
-def halves_table(experiment: Experiment) -> Table | None:
-    """Semi-recursive accuracy on each half; None where the sub-task was not run."""
-    data = experiment.settings.get("data", {})
-    seed_tokens = data.get("far", 1) + data.get("near", 3)
-    inside = data.get("train_length", 64) - seed_tokens
-    rows = []
-    for pair in experiment.pairs:
-        tests = [run.result.test for run in experiment.runs_of("semi_recursive", pair)]
+def halves_record(experiment: Experiment, subtask: Subtask, pair: Pair) -> dict[str, float | None]:
+    """Means of `halves` over seeds by the titles of `HALVES`, and the ceiling; None: unknown."""
+    known: list[tuple[float, float, float, float]] = []
+    modulus = 0
+    if subtask == "semi_recursive":
+        data = experiment.settings.get("data", {})
+        modulus = data.get("modulus", 17)
+        inside = data.get("train_length", 64) - data.get("far", 1) - data.get("near", 3)
+        tests = [run.result.test for run in experiment.runs_of(subtask, pair)]
         known = [each for test in tests if (each := halves(test, inside))]
-        if known:
-            means = [statistics.mean(column) for column in zip(*known, strict=True)]
-            numbers = [Cell(f"{mean:.2f}", mean) for mean in means]
-            count = Cell(f"{len(known)}", float(len(known)))
-            rows.append(Row((Cell(pair.title), count, *numbers)))
+    means = [statistics.mean(column) for column in zip(*known, strict=True)] or [None] * 4
+    limit = ceiling(modulus) if modulus else None
+    return {**dict(zip(HALVES, means, strict=True)), "Ceiling": limit}
+
+
+def halves_table(experiment: Experiment) -> Table | None:
+    """Semi-recursive accuracy on each half; None where no such test has accuracies by position."""
+    rows, limit = [], 0.0
+    for pair in experiment.pairs:
+        record = halves_record(experiment, "semi_recursive", pair)
+        means = [record[name] for name in HALVES]
+        if means[0] is not None:
+            seeds = len(experiment.runs_of("semi_recursive", pair))
+            numbers = [Cell(f"{mean:.2f}", mean) for mean in means if mean is not None]
+            rows.append(Row((Cell(pair.title), Cell(f"{seeds}", float(seeds)), *numbers)))
+            limit = record["Ceiling"] or 0.0
     if not rows:
         return None
-    modulus = data.get("modulus", 17)
     notes = (
         "First and second of the two numbers that share a far token, %: the second follows from "
         "near ones alone, the first needs the far one",
-        f"Without the far token {ceiling(modulus):.1f}% of all numbers are the ceiling (modulus "
-        f"{modulus}); all four published values past the trained length lie below it (52.9%)",
+        f"Without the far token {limit:.1f}% of all numbers are the ceiling; all four published "
+        "values past the trained length lie below theirs (52.9%)",
     )
-    columns = tuple(Column(name, numeric=at > 0) for at, name in enumerate(HALVES))
+    titles = ("Semi-recursive", "Seeds", *HALVES)
+    columns = tuple(Column(name, numeric=at > 0) for at, name in enumerate(titles))
     return Table("PosGen: semi-recursive by halves", columns, (Block("", tuple(rows)),), notes)

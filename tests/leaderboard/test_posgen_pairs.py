@@ -13,8 +13,9 @@ from leval_harness.main import cli
 from leval_leaderboard.figures.posgen import pairs_figure
 from leval_leaderboard.results import ResultsError
 from leval_leaderboard.results.posgen import read_experiment
-from leval_leaderboard.tables.posgen import posgen_table, published_of
+from leval_leaderboard.tables.posgen import posgen_details, posgen_table, published_of
 from leval_leaderboard.tables.posgen_pairs import (
+    HALVES,
     ceiling,
     comparison_table,
     crossed_table,
@@ -123,6 +124,9 @@ def test_semi_recursive_halves_stand_apart(tmp_path):
     assert numbers == [0, 100, 0, 50]
     assert ceiling(17) == pytest.approx(52.94, abs=0.01)
     assert "60.0%" in table.notes[1]
+    record = posgen_details([experiment]).records()[0]
+    assert [record[name] for name in HALVES] == numbers
+    assert record["Ceiling"] == pytest.approx(60)
     assert halves_table(experiment.only([Pair("rope", "rope")])) is not None
 
 
@@ -138,6 +142,10 @@ def test_pairs_on_the_command_line(folder, tmp_path):
     assert "trained with × tested with" in text
     assert "| RoPE → YaRN (code) | RoPE | 3 |" in text, "compared in full, whatever is shown"
     assert "Resonance RoPE → YaRN" not in text
+    (row,) = json.loads(table("--json", "--pair", "rope:yarn_code", "rope").stdout)
+    assert (row["Seeds"], row["Wins"]) == (3, 3)
+    csv = table("--format", "csv", "--crossed").stdout
+    assert len(csv.splitlines()) == 1 + 4, "a line a pair, whatever else is asked for"
     assert table("--pairs-figure", str(tmp_path / "f.svg")).exception is None
     assert parse_pair("rope") == ROPE
     wrong = table("--only", "coprime").exception
