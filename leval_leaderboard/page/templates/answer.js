@@ -43,7 +43,14 @@ function drawLine(line, longest) {
   if (line.claimed) rests.unshift("config: " + lengthLabel(line.claimed));
   if (line.texts) {
     const told = make("p");
-    told.append(make("strong", "", line.method), " reads ", leading(line, line.noLoss, line.noLossEnds), line.noLoss === "cannot tell" ? ": too few texts to say how far without loss" : " without loss", ", and still gains up to ", leading(line, line.gain, line.gainEnds), ".");
+    const [reads, gains] = [line.noLoss, line.gain].map((text) => text !== "cannot tell");
+    const loss = leading(line, line.noLoss, line.noLossEnds), gain = leading(line, line.gain, line.gainEnds);
+    told.append(make("strong", "", line.method));
+    if (reads) told.append(" reads ", loss, " without loss");
+    else told.append(": how far it reads without loss, so few texts ", loss);
+    if (gains) told.append(reads ? ", and still gains up to " : "; it still gains up to ", gain, ".");
+    else if (reads) told.append("; up to where it still gains, so few texts ", gain, ".");
+    else told.append(", nor up to where it still gains.");
     box.append(told);
     rests.push(counted(line.texts, "text"), line.tokens.toLocaleString("en") + " tokens at each length" + (line.keys ? ", " + line.keys.toLocaleString("en") + " of them key tokens" : ""), line.tasks.join(", "));
   }
@@ -52,7 +59,7 @@ function drawLine(line, longest) {
     told.append(make("strong", "", line.method));
     const said = [];
     if (found.kept !== "–") said.push([" retrieves as at its shortest length ", found.kept]);
-    said.push([" retrieves " + percent + " or more ", found.above === "below the shortest" ? "at no length that was asked" : found.above]);
+    said.push([" retrieves " + percent + " or more ", found.above === "nowhere" ? "at no length that was asked" : found.above]);
     said.forEach(([what, text], at) => {
       const unknown = text === "cannot tell";
       told.append((at ? ";" : "") + what + (unknown ? "up to a length that so few probes " : text.startsWith("at no") ? "" : "up to "), make("strong", "", text));

@@ -88,17 +88,19 @@ function costPlot(rows) {
     const cell = column === "avg" ? Object.values(row.cells).find((c) => c.run !== undefined) : row.cells[column.at];
     const value = column === "avg" ? row.avg : cell && cell.v, cost = cell && cell.run !== undefined ? LEVAL.board.costs[cell.run][kind] : undefined;
     if (value === null || value === undefined || cost === undefined) return [];
-    return [{ method: row.method, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx, column === "avg" ? null : [row, column]] }];
+    return [{ method: row.method, run: cell.run, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx, column === "avg" ? null : [row, column]] }];
   });
   const spread = (found) => new Set(found.map((p) => p.point[0])).size > 1;
-  const candidates = [...(LEVAL.board.average ? ["avg"] : []), ...LEVAL.board.columns].map((column) => [column, points(column)]);
+  // of a run that was measured at several lengths the longest stands for it
+  const longest = (found) => found.filter((p) => !found.some((q) => q.run === p.run && q.point[4] > p.point[4]));
+  const candidates = [...(LEVAL.board.average ? ["avg"] : []), ...LEVAL.board.columns].map((column) => [column, longest(points(column))]);
   // the first that has several methods: the average, then scores, then perplexities
   const best = candidates.find(([, found]) => spread(found) && new Set(found.map((p) => p.method)).size > 1);
   if (!best) return null;
   const column = best[0], label = column === "avg" ? "Average" : column.label;
   const several = new Set(best[1].map((p) => p.point[4])).size > 1;
   if (!several) best[1].forEach((p) => { p.point[4] = undefined; });
-  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4], null] : p.point)) }));
+  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4], null] : [p.point[0], p.point[1], null, null, ...p.point.slice(4)])) }));
   return { title: label + " against cost", note: "(" + unit + " of the whole run" + (several ? "; labels: context" : "") + ")", series, lines: false, log: false, x: (n) => short(n) };
 }
 function short(n) {

@@ -165,7 +165,8 @@ async function loadBaseline() {
 
 function columnsShown() {
   const chosen = by("tasks").value;
-  return LEVAL.board.columns.filter((c) =>
+  const answers = (c) => LEVAL.board.reach.length > 0 && / loss$/.test(c.label);  // what the answer rests on comes first
+  return [...LEVAL.board.columns].sort((a, b) => answers(b) - answers(a)).filter((c) =>
     chosen === "" || (chosen === "scores" ? !c.nats : chosen === "perplexity" ? c.nats : String(c.at) === chosen));
 }
 function comparisonOf(row, column) {
@@ -245,7 +246,7 @@ function show(rows, drawn, from = 0, turn = ++view.turn) {
 }
 function drawHead(columns, average, shares) {
   const heads = [["method", "Method", "--method"], ["ctx", "Context", "--short"], ...columns.map((c) => [c.at, c.label, c.raw ? "--exact" : "--number", c.lower])];
-  if (average) heads.splice(2 + columns.filter((c) => !c.nats).length, 0, ["avg", "Avg.", "--short"]);
+  if (average) heads.splice(2 + spot(columns), 0, ["avg", "Avg.", "--short"]);
   for (const key of shares) heads.push([key, SHARES[key], "--short"]);
   const board = by("board"), widths = heads.map(([, , width]) => "var(" + width + ")");
   board.style.setProperty("--columns", widths.map((width) => "minmax(" + width + ",1fr)").join(" "));
@@ -271,6 +272,10 @@ function drawHead(columns, average, shares) {
   }
   board.tHead.replaceChildren(row);
 }
+// behind the last score
+function spot(columns) {
+  return columns.findLastIndex((c) => !c.nats) + 1;
+}
 // a part of the table, with the role that its display as a grid would take from it
 function part(tag, role, className, text) {
   const node = make(tag, className, text);
@@ -292,12 +297,9 @@ function drawRow(row, columns, average, shares) {
   if (view.flat) name.append(make("small", "model", named(row.block)[0]));
   name.title = row.block;
   tr.append(name, part("td", "cell", "", lengthLabel(row.ctx)));
-  let scores = columns.filter((c) => !c.nats).length;
-  for (const column of columns) {
-    if (average && scores-- === 0) tr.append(drawAverage(row));
-    tr.append(drawCell(row, column));
-  }
-  if (average && scores >= 0) tr.append(drawAverage(row));
+  const cells = columns.map((column) => drawCell(row, column));
+  if (average) cells.splice(spot(columns), 0, drawAverage(row));
+  tr.append(...cells);
   for (const key of shares) {
     const value = share(row, key);
     const td = part("td", "cell", value === undefined ? "none" : "", value === undefined ? "–" : value.toFixed(1));
