@@ -24,7 +24,10 @@ FLAGS = (
     "unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens", "reached_limit",
     "thinking_unfinished",
 )  # fmt: skip
-NOT_SCORES = {*FLAGS, "right", "wrong", "failed", "key_spans"}
+LISTINGS = {"key_spans"}
+"""What a task of ours lists of each text; its figure is how many there are."""
+
+NOT_SCORES = {*FLAGS, "right", "wrong", "failed", *LISTINGS}
 MISSING = (math.nan, math.nan)
 UNNAMED = ""
 """Stands for the filter in samples of old versions, which do not name it."""

@@ -16,7 +16,7 @@ from leval_tasks.metadata import FAMILIES
 METHOD = "rope"
 """The one setting that is compared and sets nothing apart: it is a row's method."""
 
-FOLLOW_LENGTH = ("min_tokens", "max_length", "questions_asked")
+FOLLOW_LENGTH = ("min_tokens", "max_length", "questions_asked", "step")
 """Settings that follow from the context length: they set apart what stands at one length only."""
 
 LENGTHS = ("context_length", "max_length", "max_model_len")

@@ -17,6 +17,7 @@ from leval_leaderboard.results.lm_eval import ResultsFile, TaskConfig
 from leval_leaderboard.results.load import Results
 from leval_leaderboard.results.metrics import MEANS, NO_METRIC, NOT_MEASURED, length_of
 from leval_leaderboard.results.samples import (
+    LISTINGS,
     document_of,
     gold_of,
     logged_metrics,
@@ -205,6 +206,12 @@ def _aggregated(metric: str, logged: Sequence[Any], is_ours: bool) -> Possible:
     if metric.endswith("_stderr") and is_ours:
         return _our_stderr(metric, logged)
     known = [value for value in logged if value is not None]
+    if metric in LISTINGS and is_ours:
+        return [float(sum(len(value) for value in known if isinstance(value, list)))]
+    if is_ours and [0.0, 0] in known:  # a text of which nothing was counted says nothing
+        known = [value for value in known if value != [0.0, 0]]
+        if not known:
+            return [NOT_AVAILABLE]
     numbers = [number for value in known if (number := finite(value)) is not None]
     if known and len(numbers) == len(known):
         return [statistics.fmean(numbers)]

@@ -120,6 +120,8 @@ def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {"alias": "x", "sample_len": len(rows)}
     for metric in rows[0]["metrics"]:
         values = [row[metric] for row in rows if row[metric] is not None]
+        if metric == "key_spans" or all(v == [0.0, 0] for v in values):
+            continue  # a list; nothing was counted
         if isinstance(values[0], list):
             mean = sum(v[0] for v in values) / sum(v[1] for v in values)
             out[f"{metric},{name}"] = math.exp(mean) if "perplexity" in metric else mean

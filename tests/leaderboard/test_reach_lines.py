@@ -1,5 +1,6 @@
 """The answer on top: a line a model and method, from logged losses at growing lengths."""
 
+import json
 from pathlib import Path
 
 import fixture_results as make
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from leval_leaderboard.results import load_results
+from leval_leaderboard.results.verify import verify
 from leval_leaderboard.tables import analyse, build_tables
 from leval_leaderboard.tables.formats import render
 from leval_leaderboard.tables.reach import reach_lines
@@ -144,3 +146,22 @@ def test_two_texts_say_that_they_cannot_tell(tmp_path: Path):
     (line,) = reach_lines(analysis)
     assert line.no_loss.text == "cannot tell"
     assert "cannot tell" in render(build_tables(analysis), "md")
+
+
+def test_key_losses_are_recomputed_where_texts_have_no_key_token(tmp_path: Path):
+    rows = samples("reach_pg19", STEPS["none"])
+    for row in rows:
+        row["key_loss@12288"] = [0.0, 0]
+        row["key_spans"] = [[0, 3]] * row["doc_id"]
+        row["metrics"].append("key_spans")
+    make.write_lm_eval(tmp_path, {"reach_pg19": rows}, "2026-01-02T03-04-05.000000")
+    (path,) = tmp_path.glob("results_*.json")
+    results = json.loads(path.read_text(encoding="utf-8"))
+    results["results"]["reach_pg19"] |= {"key_loss@12288,none": "N/A", "key_spans,none": 15}
+    path.write_text(json.dumps(results), encoding="utf-8")
+    outcome = verify(load_results(tmp_path))
+    assert not outcome.differences
+    assert not outcome.not_recomputed
+    results["results"]["reach_pg19"] |= {"key_loss@8192,none": 1.0, "key_spans,none": 14}
+    path.write_text(json.dumps(results), encoding="utf-8")
+    assert len(verify(load_results(tmp_path)).differences) == 2
