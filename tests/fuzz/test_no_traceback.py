@@ -6,6 +6,7 @@ that many new ones.
 
 import contextlib
 import io
+import logging
 import os
 import re
 import shutil
@@ -97,8 +98,20 @@ def hanging_is_an_error():
             signal.signal(number, handler)
 
 
+def forget_closed_streams():
+    """Take away handlers that write where an earlier test does not listen any more.
+
+    Logging says that with a traceback, and no process of its own has such handlers.
+    """
+    for logger in [logging.root, *logging.Logger.manager.loggerDict.values()]:
+        for handler in list(getattr(logger, "handlers", ())):
+            if getattr(getattr(handler, "stream", None), "closed", False):
+                logger.removeHandler(handler)
+
+
 def tried(line, world):
     """Exit code and errors of a command in this process."""
+    forget_closed_streams()
     out, err = io.StringIO(), io.StringIO()
     before = Path.cwd()
     os.chdir(world.root)

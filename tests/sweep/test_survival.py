@@ -186,8 +186,8 @@ def test_killed_at_any_moment_and_resumed(
 
 
 def wait_for_orphans(out: Path) -> None:
-    """A cell dies with its sweep, at once."""
-    until = time.monotonic() + 5
+    """A cell dies with its sweep; a busy machine takes its time."""
+    until = time.monotonic() + 60
     while cells_running(out):
         assert time.monotonic() < until, "a cell outlived its sweep"
         time.sleep(0.05)
