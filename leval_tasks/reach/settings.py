@@ -14,11 +14,13 @@ from leval_tasks.reach.targets import check_targets, default_lengths, spacing
 class ReachPlan(ReadingPlan):
     """`ReachSettings` of a task made complete; `stride` is the number of tokens of a target.
 
-    Targets of a text, `num_targets` at most, end `step` tokens apart.
+    Targets of a text, `num_targets` at most, end `step` tokens apart. `key_tokens` is `own`, or
+    what tells the reference's file from others.
     """
 
     num_targets: int
     step: int
+    key_tokens: str
 
     def recorded(self) -> dict[str, Any]:
         """Plain values for the results file, under the names of `ReachSettings`."""
@@ -29,7 +31,13 @@ class ReachPlan(ReadingPlan):
 
 
 def plan_reach(
-    asked: ReachSettings, reach: Reach, trained: int | None, *, has_bos: bool, endless: bool
+    asked: ReachSettings,
+    reach: Reach,
+    trained: int | None,
+    *,
+    has_bos: bool,
+    endless: bool,
+    key_tokens: str = "own",
 ) -> ReachPlan:
     """What a reach task reads.
 
@@ -39,6 +47,7 @@ def plan_reach(
         trained: the length that the checkpoint's config claims; None where there is none to read.
         has_bos: whether the tokenizer has a BOS token.
         endless: whether texts are cut to the size that the targets need.
+        key_tokens: whose they are.
 
     Raises:
         SettingError: Settings that do not fit each other, or `bos: true` without a BOS token.
@@ -66,4 +75,5 @@ def plan_reach(
         bos=bos,
         num_targets=asked.num_targets,
         step=step,
+        key_tokens=key_tokens,
     )

@@ -49,6 +49,7 @@ class ReachTask(PerplexityTask):
             shipped,
             has_bos=has_bos,
             endless=self._metadata["corpus"] == PYDOCS,
+            key_tokens=self._reference[1],
         )
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
@@ -93,10 +94,11 @@ class ReachTask(PerplexityTask):
             nats[window.context_length] += [-each for each in logprobs]
             if window.context_length == lengths[0]:
                 spans += document.spans(window.score_start, window.end)
-        if self._reference is None:
+        reference, _ = self._reference
+        if reference is None:
             places = key_places(nats[lengths[0]], nats[self._long])
         else:
-            places = places_within(self._reference.get(doc["document_id"], []), spans)
+            places = places_within(reference.get(doc["document_id"], []), spans)
         keys = {
             compose(KEY_LOSS, length): [math.fsum(of_all[at] for at in places), len(places)]
             for length, of_all in nats.items()
@@ -110,13 +112,12 @@ class ReachTask(PerplexityTask):
         return max((n for n in lengths[1:] if shipped and n <= shipped), default=lengths[-1])
 
     @cached_property
-    def _reference(self) -> dict[str, list[Span]] | None:
-        """Key tokens of a reference model's run, where one is given."""
+    def _reference(self) -> tuple[dict[str, list[Span]] | None, str]:
+        """Key tokens of a reference model's run, where one is given, and whose they are."""
         if not self._asked.key_tokens:
-            return None
+            return None, "own"
         spans, digest = read_reference(self._asked.key_tokens)
-        self._config.metadata["key_tokens_sha256"] = digest
-        return spans
+        return spans, digest[:16]
 
     def metric_names(self) -> list[str]:
         """Every metric of this run but `failed`, without standard errors."""

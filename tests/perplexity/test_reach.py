@@ -1,5 +1,6 @@
 """Reach tasks: windows over fixed targets, and their losses against a plain transformers loop."""
 
+import hashlib
 import itertools
 import json
 import math
@@ -271,7 +272,9 @@ def test_key_tokens_of_a_reference_model_are_used_in_place_of_the_own(
         # of a character in several tokens the reference may have told one
         assert own["key_loss@90"][1] >= told["key_loss@90"][1]
         assert own["key_loss@90"][0] != told["key_loss@90"][0]
-    assert results["configs"]["reach_govreport"]["metadata"]["key_tokens_sha256"]
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    settings = results["configs"]["reach_govreport"]["metadata"]["settings"]
+    assert settings["key_tokens"] == digest[:16]
     missing = asked | {"key_tokens": str(tmp_path / "absent.jsonl")}
     with pytest.raises(ValueError, match=r"absent\.jsonl"):
         evaluate("hf-long", tiny, missing, "reach_govreport")
