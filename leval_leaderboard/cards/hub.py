@@ -3,7 +3,7 @@
 https://huggingface.co/docs/hub/eval-results
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from leval_leaderboard.cards.every_eval import CLUSTERED
@@ -67,11 +67,17 @@ def file_of(entry: Entry, says: Says) -> str:
     """One file a task, method and length: the Hub takes each variant from a file of its own."""
     score, model = entry.score, says.model_id(entry.run)
     name = f"{score.task}_{entry.label}_{length_label(score.context_length)}"
-    return f"hub/{part_of_path(model.replace('/', '--'))}/.eval_results/{part_of_path(name)}.yaml"
+    return f"hub/{part_of_path(model.replace('/', '--'))}/.eval_results/{part_of_path(name)}"
 
 
-def files(entries: list[Entry], says: Says) -> Mapping[str, dict[str, Any]]:
-    """Path -> entry, of the figures that are results of a benchmark."""
-    return {
-        file_of(each, says): entry_of(each, says) for each in entries if not why_not(each, says)
-    }
+def files(entries: Iterable[Entry], says: Says) -> Mapping[str, dict[str, Any]]:
+    """Path -> entry, of the figures that are results of a benchmark; no two share a path."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in entries:
+        if why_not(each, says):
+            continue
+        stem, times = file_of(each, says), 1
+        while (path := f"{stem}{f'-{times}' if times > 1 else ''}.yaml") in found:
+            times += 1
+        found[path] = entry_of(each, says)
+    return found

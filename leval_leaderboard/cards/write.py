@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from leval_border.files import write_json, write_text
+from leval_border.files import write_text
 from leval_leaderboard.cards import every_eval, hub
 from leval_leaderboard.cards.identity import Says
 from leval_leaderboard.results import Run
@@ -51,7 +51,7 @@ def write_cards(analysis: Analysis, out: Path, says: Says) -> Written:
     for name, entry in found.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, yaml.safe_dump([entry], sort_keys=False, allow_unicode=True))
+        write_text(path, yaml.safe_dump([entry], sort_keys=False))
     written.hub_files = len(found)
     for task, part in grouped(shares, lambda entry: entry.task).items():
         reasons = dict.fromkeys(reason for each in part if (reason := hub.why_not(each, says)))
@@ -67,7 +67,7 @@ def _write_record(analysis: Analysis, entries: list[Entry], out: Path, says: Say
     path = out / f"{place}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
-        json.dumps(line, ensure_ascii=False, allow_nan=False)
+        json.dumps(line, allow_nan=False)
         for entry in entries
         if entry.score.primary and entry.score.from_samples
         if (samples := analysis.results.samples.get((entry.score.run, entry.task)))
@@ -75,10 +75,9 @@ def _write_record(analysis: Analysis, entries: list[Entry], out: Path, says: Say
     ]
     if lines:
         text = "".join(f"{line}\n" for line in lines)
-        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written
         write_text(out / f"{place}_samples.jsonl", text)
         record["detailed_evaluation_results"] = _reference(f"{place}_samples.jsonl", text, lines)
-    write_json(path, record)
+    write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
     return len(lines)
 
 

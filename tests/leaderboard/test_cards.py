@@ -127,6 +127,18 @@ def test_cards_written_again_replace_themselves(cards, tmp_path):
     assert not list(tmp_path.glob("hub/*/.eval_results/gsm8k*"))  # nobody named its benchmark
 
 
+def test_texts_that_are_no_text_and_names_that_are_alike_cost_no_result(tmp_path):
+    for at, method in enumerate(("a/b", "a:b")):
+        rows = make.closed_samples(OURS, 0.5, at, evil="\ud83d \u4e2d \x00")
+        make.write_cell(tmp_path / "r", f"c{at}", {OURS: rows}, method=method)
+    write_cards(analyse(load_results(tmp_path / "r")), tmp_path, read_says("", "other"))
+    assert len(list(tmp_path.glob("hub/*/.eval_results/*.yaml"))) == 2
+    (one, other) = records(tmp_path)
+    for record in (one, other):
+        assert [e.message for e in schema("eval").iter_errors(record)] == []
+        assert (tmp_path / record["detailed_evaluation_results"]["file_path"]).is_file()
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

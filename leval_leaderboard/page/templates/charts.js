@@ -100,7 +100,7 @@ function costPlot(rows) {
   const column = best[0], label = column === "avg" ? "Average" : column.label;
   const several = new Set(best[1].map((p) => p.point[4])).size > 1;
   if (!several) best[1].forEach((p) => { p.point[4] = undefined; });
-  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4], null] : [p.point[0], p.point[1], null, null, ...p.point.slice(4)])) }));
+  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4], null] : p.point)) }));
   return { title: label + " against cost", note: "(" + unit + " of the whole run" + (several ? "; labels: context" : "") + ")", series, lines: false, log: false, x: (n) => short(n) };
 }
 function short(n) {
