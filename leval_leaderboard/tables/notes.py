@@ -10,6 +10,7 @@ from leval_leaderboard.tables.blocks import PRECISE_SOFTMAX, counted
 from leval_leaderboard.tables.cells import number_cell
 from leval_leaderboard.tables.entries import CANNOT_TELL, SIGNIFICANT, Entry
 from leval_leaderboard.tables.names import task_label
+from leval_leaderboard.tables.posgen_pairs import ceiling
 from leval_tasks.closed.catalog import chance_note
 
 
@@ -42,6 +43,10 @@ def table_notes(
         "Thinking cut: share of the answers that ended before their thinking did, %; in square "
         "brackets the score if all of these were wrong, and if all were right": any(
             score.thinking_cut for score in scores
+        ),
+        "Semi-recursive: a model that never uses the far token is right in (1 + 1/modulus)/2 of "
+        f"all places, {ceiling(17):.1f}% with modulus 17": any(
+            score.task == "posgen_semi_recursive" for score in scores
         ),
         chance_note(): any(score.chance is not None for score in scores),
         "softmax: not float32, or not known to be: bfloat16 shifts a perplexity by some tenths of "

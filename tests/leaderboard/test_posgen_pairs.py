@@ -154,3 +154,17 @@ def test_pairs_on_the_command_line(folder, tmp_path):
     for text in ("rope:yarn:yarn", "yarm"):
         with pytest.raises(SettingError):
             parse_pair(text)
+
+
+def test_tables_of_the_task_name_its_ceiling(tmp_path):
+    """A plain result of lm-eval, of another sub-task and then of this one."""
+    golden = Path(__file__).parents[1] / "golden/results/posgen/p0"
+    (file,) = golden.glob("results_*.json")
+    notes = []
+    for name in ("posgen_cot", "posgen_semi_recursive"):
+        target = tmp_path / name / file.name
+        target.parent.mkdir()
+        target.write_text(file.read_text().replace("posgen_cot", name))
+        result = CliRunner().invoke(cli, ["table", str(target.parent)], standalone_mode=False)
+        notes.append("52.9% with modulus 17" in result.stdout)
+    assert notes == [False, True]
