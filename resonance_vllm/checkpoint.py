@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,10 @@ from resonance_vllm.core.errors import RopeConfigError
 
 logger = logging.getLogger(__name__)
 
+MOST_LAYERS, MOST_EXPERTS = 4096, 2**17
+"""What is built; no model has as many. (Doge counts rows of a table as 16,384 experts.)"""
+_PARTS = re.compile(r"(num|n)_\w*(layer|expert|block)s?|\w+_layers|depth")
+
 
 def read_config(path: str, revision: str | None = None) -> Any:
     """The config of a checkpoint folder or hub model, as transformers' class for it reads it.
@@ -22,7 +27,8 @@ def read_config(path: str, revision: str | None = None) -> Any:
     the model type.
 
     Raises:
-        RopeConfigError: there is no such folder, or transformers cannot read its config.json.
+        RopeConfigError: there is no such folder, transformers cannot read its config.json, or that
+            has more layers or experts than could be built.
         OSError: the folder holds no config.json, or the hub did not give it.
     """
     folder = user_path(path, "model")
@@ -35,6 +41,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
         content = _json_object(folder / "config.json")
     else:
         content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+    _refuse_endless(content)
     kind = content.get("model_type")
     if kind is not None and (not isinstance(kind, str) or kind not in CONFIG_MAPPING):
         _say_unknown(path, shown(kind))
@@ -78,6 +85,19 @@ def _json_object(file: Path) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise RopeConfigError(f"{file}: {shown(content)} is not allowed; allowed: an object")
     return dict(content)
+
+
+def _refuse_endless(content: Mapping[str, Any]) -> None:
+    """Config classes and model code make a list entry, or a module, of each layer and expert."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            _refuse_endless(value)
+        elif isinstance(value, int) and _PARTS.fullmatch(key):
+            most = MOST_EXPERTS if "expert" in key else MOST_LAYERS
+            if value > most:
+                raise RopeConfigError(
+                    f"{key}: {shown(value)} in config.json is not allowed; allowed: up to {most}"
+                )
 
 
 @functools.cache

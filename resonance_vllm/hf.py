@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from leval_border.errors import one_of
-from resonance_vllm import hf_float32, hf_request, hf_rotary
+from resonance_vllm import hf_float32, hf_request, hf_rotary, replaced
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, is_own_type
 from resonance_vllm.settings import ROPE_PRECISIONS
@@ -38,6 +38,7 @@ def register() -> None:
         ROPE_INIT_FUNCTIONS[rope_type] = hf_rotary.rope_function
     PreTrainedConfig.rope_precision = None
     _check_when_read(PreTrainedConfig)
+    _remark_when_replaced(PreTrainedConfig)
     _when_first_made(PreTrainedConfig, _check_plain)
     _when_first_made(PreTrainedModel, _adapt_built)
     _refill_when_loaded(PreTrainedModel)
@@ -153,6 +154,25 @@ def _check_when_read(config_class: Any) -> None:
         return original(self, **kwargs)
 
     config_class.__post_init__ = post_init
+
+
+def _remark_when_replaced(config_class: Any) -> None:
+    """Say it where a keyword of `from_pretrained` gives up a scaling that config.json has."""
+    original: Any = config_class.from_dict.__func__
+
+    @functools.wraps(original)
+    def from_dict(cls: Any, config_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        nested = "text_config"
+        for shipped, asked in (
+            (config_dict, kwargs),
+            (config_dict.get(nested), kwargs.get(nested)),
+        ):
+            if isinstance(shipped, Mapping) and isinstance(asked, Mapping):
+                there = shipped.get("rope_parameters") or shipped.get("rope_scaling")
+                replaced.remark(there, asked.get("rope_parameters"), logger)
+        return original(cls, config_dict, *args, **kwargs)
+
+    config_class.from_dict = classmethod(from_dict)
 
 
 def _refill_when_loaded(model_class: Any) -> None:

@@ -41,8 +41,8 @@ def held_by_transformers(
     )
     if unused:
         raise NoRope(
-            f"{', '.join(unused)}: would be ignored: {type(config).__name__} has no such setting; "
-            "it is a model without RoPE"
+            f"{', '.join(unused)}: would be ignored: {type(config).__name__} has no such setting: "
+            "the model has no RoPE, or one that its code fixes"
         )
     model = on_meta(config)
     held = hf_rotary.hold(model)

@@ -6,6 +6,7 @@ frequencies that tell which feature stands where.
 """
 
 import copy
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,6 +166,12 @@ def _axes(
 
 
 def _unknown(module: nn.Module) -> RopeConfigError:
+    """The reason why no layout was found."""
+    if "rope_init_fn(" in inspect.getsource(type(module).forward):
+        return RopeConfigError(
+            f"rope_type: {type(module).__name__} computes its frequencies anew at each call and "
+            "would not follow those that it is given; allowed: families whose module keeps them"
+        )
     return RopeConfigError(
         f"rope_type: {type(module).__name__} turns by something else than one angle a token and "
         "feature; allowed: families whose rotary module answers with cos and sin of such angles"

@@ -261,7 +261,8 @@ class ModelPositions(BaseModel):
         if "rope_theta" not in given:
             raise RopeConfigError(
                 f"rope_theta: neither given nor in the config of this {self.model_type!r} "
-                "model; give rope_theta if it is a RoPE model"
+                "model: it has no RoPE, or one that its code fixes; give rope_theta if its code "
+                "reads one"
             )
         if kind.asks_length(given):
             if LENGTH not in given:

@@ -123,9 +123,10 @@ def wrap_initialize_model(original: Wrapped) -> Wrapped:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # Model code that keeps its RoPE in a form of its own.
+            form = "" if None in asked else ", a dictionary by layer type"
             raise RopeConfigError(
                 f"rope_type: {next(iter(asked.values())).rope_type!r}: the code of "
-                f"{config.architecture} in vLLM does not build with it: "
+                f"{config.architecture} in vLLM does not build with it{form}: "
                 f"{type(error).__name__}: {error}; allowed: what this model's code reads"
             ) from error
         verify(model, text, asked)

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from resonance_vllm import replaced
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import (
     LENGTH,
@@ -229,6 +230,7 @@ def settle(config: Any, text: Any, shipped: Any, top: Any) -> None:
     if not isinstance(rope, Mapping) or not anywhere(rope):
         return
     shipped = shipped if isinstance(shipped, Mapping) else {}
+    replaced.remark(shipped, rope)
     if by_layer_type(shipped) and not by_layer_type(rope):
         rope = {**shipped, GLOBAL_LAYERS: rope}
     if by_layer_type(rope):

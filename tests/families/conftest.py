@@ -4,7 +4,9 @@ A test that takes `family` runs once for every folder; nothing else names them.
 """
 
 import importlib.util
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +25,23 @@ def _module(name: str) -> None:
 
 _module("record")
 _module("models")
+_module("compare")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" in metafunc.fixturenames:
         folders = sys.modules["families_record"].folders()
         metafunc.parametrize("family", folders, ids=lambda folder: folder.name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def for_pictures() -> Iterator[None]:
+    """Packages that classes of vision-language models ask for, on the path of processes started."""
+    aside = Path(sys.prefix) / "pictures"
+    with pytest.MonkeyPatch.context() as patch:
+        if aside.is_dir():
+            patch.setenv("PYTHONPATH", str(aside), prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

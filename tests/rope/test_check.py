@@ -1,6 +1,7 @@
 """What a model will run with: the libraries build it, `check` tells what their modules hold."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -13,13 +14,15 @@ from leval_harness.main import main
 from resonance_vllm.check import about_vllm, report
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.core.wavelengths import choose_wavelengths
 from resonance_vllm.held import HeldRope, NoRope
 from resonance_vllm.positions import ModelPositions
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
 RECORD = json.loads((FAMILIES.parent / "record_transformers.json").read_text())
+OF_PROJECT = ("coprime", "prime_period")
 MODULE_KEYS = ["module", "layer_type", "inv_freq", "attention_factor", "exact_phase"]
 LLAMA = {
     "model_type": "llama",
@@ -85,6 +88,32 @@ def test_every_family_has_the_documented_form(name, check):
         assert after["exact_phase"] == asked, after["module"]
         assert (after["inv_freq"] == before["inv_freq"]) == (not asked)
         assert after["attention_factor"] == pytest.approx(before["attention_factor"])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if RECORD.get(name) == "right"])
+def test_rules_of_wavelengths_reach_every_family(name, check):
+    """Each family under one of the two rules that depend on the trained length."""
+    rule = OF_PROJECT[NAMES.index(name) % 2]
+    model = ModelPositions.of_checkpoint(str(FAMILIES / name))
+    short = ",original_max_position_embeddings=512" if model.plain else ""
+    asked = f"resonance:wavelengths={rule}{short}"
+    before, after = (
+        json.loads(check(FAMILIES / name, "--json", *rope)[1])["transformers"]["modules"]
+        for rope in ((), ("--rope", asked))
+    )
+    length = model.complete(RopeRequest.parse(asked)).trained_length
+    for shipped, changed in zip(before, after, strict=True):
+        if model.by_layer_type and changed["layer_type"] != "full_attention":
+            assert changed == shipped
+            continue
+        lengths = [2 * math.pi / f if f else math.inf for f in shipped["inv_freq"]]
+        turns = choose_wavelengths(rule, lengths, length)
+        wanted = [
+            2 * math.pi * q / p if p else f
+            for (p, q), f in zip(turns, shipped["inv_freq"], strict=True)
+        ]
+        assert changed["inv_freq"] == pytest.approx(wanted, rel=1e-6)
+        assert changed["exact_phase"]
 
 
 def test_frequencies_are_those_of_the_modules(tmp_path, check):
@@ -169,7 +198,7 @@ JSON = st.recursive(
     ),
     max_leaves=6,
 )
-# Not the number of layers: any is a model that somebody may have.
+# Not the number of layers: a thousand are built, which takes its time.
 KEYS = sorted(set(LLAMA) - {"num_hidden_layers", "architectures"} | {"head_dim", "rope_scaling"})
 ROPE = st.dictionaries(
     st.sampled_from(["rope_type", "type", "factor", "rope_theta", "full_attention"]),
@@ -188,6 +217,24 @@ def test_no_traceback_whatever_config_json_holds(tmp_path_factory, check, change
     code, out, err = check(folder, "--json", *rope)
     assert code in (0, 2), err
     assert out or err.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_hidden_layers": 10**9},
+        {"num_hidden_layers": 10**30},
+        {"model_type": "mixtral", "num_local_experts": 10**9},
+        {"model_type": "gemma3", "text_config": {"num_hidden_layers": 10**9}},
+        {"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**9}},
+        {"model_type": "never_heard_of", "n_layer": 10**9},
+    ],
+)
+def test_more_parts_than_could_be_built(changes, tmp_path, check):
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+    code, _, err = check(tmp_path)
+    assert code == 2
+    assert re.search(r"(layers?|experts): 10+ in config.json is not allowed; allowed: up to", err)
 
 
 class Look:

@@ -184,6 +184,33 @@ def test_registration_is_silent_and_leaves_stock_types_alone(caplog, tiny):
     assert "Missing validation" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("shipped", "asked", "said"),
+    [
+        ("yarn", "resonance_yarn", False),
+        ("yarn", "resonance", True),
+        ("linear", "ntk_aware", True),
+        ("yarn", "linear", False),  # a stock type is the library's own affair
+        (None, "resonance_yarn", False),
+    ],
+)
+def test_a_scaling_that_a_keyword_replaces_is_spoken_of_once(caplog, shipped, asked, said):
+    from transformers import LlamaConfig
+
+    from resonance_vllm import replaced
+
+    hf.register()
+    replaced._say.cache_clear()
+    keys = {"rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
+    content = {"max_position_embeddings": 128, "rope_theta": 10000.0}
+    content |= {"rope_scaling": {"rope_type": shipped, **keys} if shipped else None}
+    plain = {"rope_theta": 10000.0} if asked == "resonance" else keys
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            LlamaConfig.from_dict(dict(content), rope_parameters={"rope_type": asked, **plain})
+    assert caplog.text.count("replaces the scaling that this checkpoint ships") == said
+
+
 def test_dynamic_follows_the_length_and_comes_back(tiny):
     for factor in (1.0, 2.0):
         rope = {**DEFAULT, "rope_type": "resonance_dynamic", "factor": factor}

@@ -1,0 +1,44 @@
+"""Every language model that the installed transformers knows: wavelengths rounded, or refused.
+
+Each model type is built small from the values that its config class has by itself. One in twelve
+is, the same ones each time; with FAMILIES_ALL=1 all of them (docs/families.md has the counts).
+"""
+
+import os
+import re
+import zlib
+
+import pytest
+import transformers
+from families_compare import IDS, SHIPPED, check, refusal
+from families_models import config_of, global_rotations, model_of, output
+
+pytestmark = [pytest.mark.hf, pytest.mark.slow]
+
+ONE_IN = 1 if os.environ.get("FAMILIES_ALL") else 12
+TYPES = sorted(
+    config.model_type
+    for config in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if zlib.crc32(config.model_type.encode()) % ONE_IN == 0
+)
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_resonance_on_a_config_as_the_library_makes_it(model_type, tmp_path, record_property):
+    try:
+        transformers.CONFIG_MAPPING[model_type]().save_pretrained(tmp_path)
+        stock = model_of(config_of(tmp_path))
+        output(stock, IDS)
+    except Exception as error:  # noqa: BLE001 - model code raises anything
+        record_property("found", f"not built: {type(error).__name__}")
+        pytest.skip(f"transformers does not run it small: {type(error).__name__}: {error}"[:200])
+    reason = refusal(tmp_path)
+    if reason is not None:
+        record_property("found", "refused")
+        # Never of a model whose rotary module could be asked like any other.
+        known = "no RoPE|has no rotary|anew at each call|turns by something else|of its own"
+        assert re.search(known, reason), reason
+        return
+    assert global_rotations(stock)
+    check(tmp_path, SHIPPED, resonance=True)
+    record_property("found", "right")
