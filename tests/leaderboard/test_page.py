@@ -94,9 +94,16 @@ def test_sorting_by_click_and_by_keyboard(opened):
 
 @pytest.mark.browser
 def test_filtering(opened):
+    look = "return by('legend').querySelector('li:last-child span').className"
+    legend = "return [...by('legend').children].map(i => i.textContent.split(' ')[1])"
+    wait(opened, "view.compare !== null")
+    assert opened.execute_script(legend) == ["linear", "resonance_yarn", "yarn"]
+    before = opened.execute_script(look)
     choose(opened, "search", "resonance")
     assert {r[0] for r in rows(opened)} == {"resonance_yarn"}
+    assert opened.execute_script(legend) == ["resonance_yarn"]
     choose(opened, "search", "")
+    assert opened.execute_script(look) == before
     choose(opened, "context", "4096")
     assert {r[1] for r in rows(opened)} == {"4K"}
     choose(opened, "tasks", "perplexity")
@@ -215,9 +222,11 @@ def test_rows_out_of_sight_are_found_sorted_and_reached(opened):
     """Many rows: all of them are in the page, none is laid out before it is scrolled to."""
     opened.execute_script(
         "const one = LEVAL.board.rows[0]; LEVAL.board.rows = Array.from({length: 1000}, (_, at) =>"
-        "({...one, at, method: 'method ' + at, text: 'method ' + at})); draw();"
+        "({...one, at, method: 'method ' + at, text: 'method ' + at}));"
+        "view.charted = null; draw();"
     )
     wait(opened, "view.whole")
+    assert "too many for a chart" in opened.execute_script("return by('charts').textContent")
     assert len(opened.execute_script("return [...by('board').tBodies[0].rows]")) == 1000
     assert opened.execute_script("return window.find('method 987')")
     press(opened, *"x")  # a key that does nothing here

@@ -9,9 +9,13 @@ function drawAnswer() {
   by("reach").replaceChildren(...drawReach());
   by("verdict").replaceChildren(...drawVerdict());
 }
+function searched(lines) {
+  const words = by("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  return lines.filter((line) => words.every((word) => (line.method + " " + line.block).toLowerCase().includes(word)));
+}
 function chosen(lines) {
-  const words = by("search").value.toLowerCase().split(/\s+/).filter(Boolean), model = by("model").value;
-  return lines.filter((line) => (model === "" || line.block === model) && words.every((word) => (line.method + " " + line.block).toLowerCase().includes(word)));
+  const model = by("model").value;
+  return searched(lines).filter((line) => model === "" || line.block === model);
 }
 // the first lines, and a button for the rest: 3 and 3,000 are both answered at once
 function shortened(nodes) {

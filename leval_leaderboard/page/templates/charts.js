@@ -1,6 +1,6 @@
 "use strict";
 // Charts drawn at the size at which they stand, in the page's own colours, from the board's numbers.
-const MOST_CHARTS = 12, COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
+const MOST_CHARTS = 12, MOST_METHODS = 14, COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
 const HEIGHT = 240, LEFT = 52, RIGHT = 14, TOP = 14, BOTTOM = 34;
 
 function startCharts() {
@@ -8,6 +8,7 @@ function startCharts() {
   const drawable = unique([...board.reach, ...board.rows.filter((r) => !r.published)].map((r) => r.block)).map((b) => [b, plots(b).length]).filter(([, n]) => n);
   view.blocks = drawable.map(([b]) => b);
   by("evidence").hidden = !view.blocks.length;
+  view.methods = unique(board.rows.filter((r) => !r.published).map((r) => r.method)).sort();
   // few charts stand together, of many models one is chosen
   const all = view.blocks.length > 1 && drawable.reduce((sum, [, n]) => sum + n, 0) <= MOST_CHARTS;
   fill(by("chart-block"), [...(all ? [["", "all"]] : []), ...view.blocks.map((b) => [b, b])]);
@@ -23,13 +24,13 @@ function drawCharts() {
   if (model !== view.model && view.blocks.includes(model)) by("chart-block").value = model;
   view.model = model;
   const block = by("chart-block").value;
-  const key = [block, by("chart-show").value, by("chart-cost").value, view.baseline, view.compare !== null, innerWidth].join("\n");
+  const key = [block, by("search").value, by("chart-show").value, by("chart-cost").value, view.baseline, view.compare !== null, innerWidth].join("\n");
   if (key === view.charted) return;
   view.charted = key;
   const blocks = block ? [block] : view.blocks;
   const chosenPlots = blocks.flatMap((b) => plots(b).map((plot) => ({ ...plot, block: blocks.length > 1 ? b : "" })));
   const methods = unique(chosenPlots.flatMap((p) => p.series.map((s) => s.method))).sort();
-  const look = (method) => methods.indexOf(method);
+  const look = (method) => view.methods.indexOf(method);  // the same whatever is searched for
   by("legend").replaceChildren(...methods.map((method) => {
     const item = make("li", "", method);
     item.prepend(make("span", "c" + (look(method) % COLOURS), MARKS[look(method) % MARKS.length] + " "));
@@ -37,6 +38,7 @@ function drawCharts() {
   }));
   by("charts").replaceChildren();
   for (const plot of chosenPlots) {
+    if (plot.crowd) { by("charts").append(make("p", "dim", plot.crowd + " methods are too many for a chart: search for some of them.")); continue; }
     const figure = make("figure"), caption = make("figcaption");
     caption.append(make("strong", "", plot.title), make("span", "dim", " " + plot.note));
     if (plot.block) caption.append(make("div", "dim", plot.block));
@@ -44,14 +46,16 @@ function drawCharts() {
     by("charts").append(figure);
     plot.figure = figure;
   }
-  for (const plot of chosenPlots) plot.figure.append((plot.found ? depthsOf : svgOf)(plot, Math.max(280, plot.figure.firstChild.clientWidth), look));
+  for (const plot of chosenPlots) if (plot.figure) plot.figure.append((plot.found ? depthsOf : svgOf)(plot, Math.max(280, plot.figure.firstChild.clientWidth), look));
 }
 // what there is to draw of a block: curves over the context length, then score against cost
 function plots(block) {
   const difference = by("chart-show").value === "difference" && Boolean(view.baseline);
-  const rows = LEVAL.board.rows.filter((row) => row.block === block && !row.published);
+  const rows = searched(LEVAL.board.rows.filter((row) => row.block === block && !row.published));
+  const methods = new Set(rows.map((row) => row.method)).size;
+  if (methods > MOST_METHODS) return [{ crowd: methods, series: [] }];  // curves nobody can tell apart
   const found = [];
-  const reach = LEVAL.board.reach.filter((line) => line.block === block), lines = reach.filter((line) => line.points.length);
+  const reach = searched(LEVAL.board.reach.filter((line) => line.block === block)), lines = reach.filter((line) => line.points.length);
   if (lines.length) {
     const apart = difference && lines.some((line) => line.points.some((p) => p[4] !== null));
     const at = apart ? 4 : 1;
@@ -92,7 +96,11 @@ function costPlot(rows) {
   });
   const spread = (found) => new Set(found.map((p) => p.point[0])).size > 1;
   // of a run that was measured at several lengths the longest stands for it
-  const longest = (found) => found.filter((p) => !found.some((q) => q.run === p.run && q.point[4] > p.point[4]));
+  const longest = (found) => {
+    const most = new Map();
+    for (const p of found) most.set(p.run, Math.max(most.get(p.run) ?? 0, p.point[4] ?? 0));
+    return found.filter((p) => (p.point[4] ?? 0) === most.get(p.run));
+  };
   const candidates = [...(LEVAL.board.average ? ["avg"] : []), ...LEVAL.board.columns].map((column) => [column, longest(points(column))]);
   // the first that has several methods: the average, then scores, then perplexities
   const best = candidates.find(([, found]) => spread(found) && new Set(found.map((p) => p.method)).size > 1);
