@@ -191,7 +191,7 @@ models:
 methods:
   rope: {{rope_type: default}}
   yarn: {{rope_type: yarn, factor: 32}}
-context_lengths: [2048]
+context_lengths: [1024]
 tasks: [[niah_single_1, ruler_fwe]]
 gen_kwargs: {{max_gen_toks: 2}}
 limit: 3
@@ -211,7 +211,7 @@ def test_ruler_asks_every_method_the_same_questions(tmp_path: Path, tiny: Path) 
         (path,) = folder.glob("results_*.json")
         results = json.loads(path.read_text())
         for task in ("niah_single_1", "ruler_fwe"):
-            assert 0 <= results["results"][task]["2048,none"] <= 1
+            assert 0 <= results["results"][task]["1024,none"] <= 1
             assert results["n-samples"][task]["effective"] == 3
         rows = [
             json.loads(line)
@@ -219,7 +219,7 @@ def test_ruler_asks_every_method_the_same_questions(tmp_path: Path, tiny: Path) 
             for line in path.read_text().splitlines()
         ]
         assert [row["truncated"] for row in rows] == [0.0] * 6
-        assert max(row["prompt_tokens"] for row in rows) <= 2048 + 128 - 2
+        assert max(row["prompt_tokens"] for row in rows) <= 1024 + 128 - 2
         assert {row["reached_limit"] for row in rows} <= {0.0, 1.0}
         assert sum(row["reached_limit"] for row in rows)  # two tokens are few
         asked.append([row["doc_hash"] for row in rows])
