@@ -238,6 +238,23 @@ def test_depth_against_length_shows_where_needles_were_found(opened):
 
 
 @pytest.mark.browser
+def test_small_differences_are_told_apart_beside_large_ones(opened):
+    """The scale bends: 0.01 and 0.02 stay apart where others are 100 times as large."""
+    heights = script(
+        opened,
+        "const sizes = [0.01, 0.02, -0.015, 2, -1.5];"
+        "const points = sizes.map((y, at) => [2048 * 2 ** at, y, null, null]);"
+        "const plot = {title: '', note: '', zero: true, lines: true, log: true, x: lengthLabel,"
+        "series: [{method: 'yarn', points}]};"
+        "return [...svgOf(plot, 400, () => 0).querySelectorAll('.point')]"
+        ".map((mark) => Number(mark.getAttribute('y')));",
+    )
+    assert heights[0] - heights[1] > 6  # half a pixel where the scale is straight
+    assert heights[3] < heights[1] - 30
+    assert heights[4] > heights[2] + 30
+
+
+@pytest.mark.browser
 def test_charts_are_legible_where_they_stand(opened):
     """At both widths and in both themes: text as large as it says, contrast, nothing too wide."""
     drawn = """

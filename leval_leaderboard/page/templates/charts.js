@@ -144,15 +144,19 @@ function svgOf(plot, width, look) {
   const ys = points.flatMap((p) => [p[1], p[2], p[3]]).filter(known);
   if (plot.zero) ys.push(0);
   if (known(plot.level)) ys.push(plot.level);
-  let [low, high] = [Math.min(...ys), Math.max(...ys)];
+  const bend = plot.zero ? bendOf(points.map((p) => Math.abs(p[1])).filter(Boolean)) : 0, scale = bend ? (n) => Math.asinh(n / bend) : (n) => n;
+  let [low, high] = [scale(Math.min(...ys)), scale(Math.max(...ys))];
   if (low === high) { low -= 1; high += 1; }
   const room = 0.05 * (high - low), move = plot.log ? Math.log : (n) => n;
   low -= room; high += room;
   const [first, last] = [move(xs[0]), move(xs[xs.length - 1])];
   const side = 24;
   const X = (n) => LEFT + side + ((width - LEFT - RIGHT - 2 * side) * (first === last ? 0.5 : (move(n) - first) / (last - first)));
-  const Y = (n) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - n)) / (high - low);
-  for (const tick of ticks(low, high)) {
+  const Y = (n) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - scale(n))) / (high - low);
+  const told = [];
+  for (const tick of bend ? bentTicks(bend).filter((t) => scale(t) >= low && scale(t) <= high) : ticks(low, high)) {
+    if (told.some((y) => Math.abs(y - Y(tick)) < 14)) continue;
+    told.push(Y(tick));
     svg.append(drawn("line", { x1: LEFT, x2: width - RIGHT, y1: Y(tick), y2: Y(tick), class: "grid" }));
     svg.append(drawn("text", { x: LEFT - 6, y: Y(tick) + 4, class: "end" }, String(tick)));
   }
@@ -191,6 +195,16 @@ function drawSeries(svg, plot, s, X, Y, at, known) {
     svg.append(mark);
     if (p[4]) svg.append(drawn("text", { x: X(p[0]) + 8, y: Y(p[1]) - 4 }, lengthLabel(p[4])));
   }
+}
+// where a few differences dwarf the others the scale bends (asinh): both can be read
+function bendOf(sizes) {
+  const sorted = [...sizes].sort((a, b) => a - b), small = sorted[Math.floor(sorted.length / 4)];
+  return sorted.length > 3 && sorted[sorted.length - 1] > 20 * small ? small : 0;
+}
+function bentTicks(bend) {
+  const first = 10 ** Math.floor(Math.log10(bend)), found = [0];
+  for (let tick = first; tick < 1e9 * first; tick *= 10) found.push(+tick.toPrecision(3), -tick.toPrecision(3));
+  return found;
 }
 function ticks(low, high) {
   const step = 10 ** Math.floor(Math.log10((high - low) / 3 || 1));
