@@ -286,3 +286,6 @@ def test_charts_are_legible_where_they_stand(opened):
                 assert size >= 12
                 assert contrast >= 3
         assert script(opened, "return document.documentElement.scrollWidth") <= width
+        wide = "return [...document.querySelectorAll('#board td')].filter("
+        wide += "(td) => td.scrollWidth > td.clientWidth).map((td) => td.textContent)"
+        assert script(opened, wide) == []

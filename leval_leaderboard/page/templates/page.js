@@ -284,7 +284,9 @@ function part(tag, role, className, text) {
 }
 function drawBlock(block) {
   const [model, settings] = named(block), tr = part("tr", "row", "block"), th = part("th", "rowheader");
-  th.append(make("strong", "", model), make("small", "", " " + settings));
+  const told = make("div");
+  told.append(make("strong", "", model), " ", make("small", "", settings));
+  th.append(told);
   th.title = block;
   tr.append(th);
   return tr;
@@ -331,9 +333,10 @@ function drawCell(row, column) {
   else told.append(cellButton(row, column, signed(found[0], column), ""));
   if (found && found[4]) told.append(make("span", "mark", found[4]));
   if (!score) return td;
-  if (cell.e) td.append(make("small", "", " ± " + cell.e));
-  else if (cell.exact) td.append(make("small", "", " (" + cell.lo.toFixed(1) + " to " + cell.hi.toFixed(1) + ")"));
-  if (cell.ends) td.append(make("small", "", " [" + cell.ends.map((end) => end.toFixed(1)).join(" to ") + "]"));
+  // a blank between them, where a narrow cell breaks
+  if (cell.e) td.append(" ", make("small", "", "± " + cell.e));
+  else if (cell.exact) td.append(" ", make("small", "", "(" + cell.lo.toFixed(1) + " to " + cell.hi.toFixed(1) + ")"));
+  if (cell.ends) td.append(" ", make("small", "", "[" + cell.ends.map((end) => end.toFixed(1)).join(" to ") + "]"));
   return td;
 }
 function signed(value, column) {
