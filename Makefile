@@ -1,5 +1,6 @@
 # make leaderboard   install, prepare a small real model, run the comparison, print its table
 # make test          install everything, then every check
+# make docs          the documentation site, in site/
 # make lint, make fast   the quick loops: static checks; tests without engines and slow ones
 # All start from a bare machine with Python >= 3.11; what is done already is not done again.
 
@@ -8,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 CONFIG ?= quickstart
 BIN := .venv/bin
 
-.PHONY: leaderboard test lint fast format clean
+.PHONY: leaderboard test lint fast docs format clean
 
 leaderboard: .venv-quickstart
 	@$(BIN)/leval-harness model smollm2
@@ -22,6 +23,9 @@ lint: .venv-test
 
 fast: .venv-test
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not (slow or vllm or ray or browser or latex)"
+
+docs: .venv-test
+	@$(BIN)/mkdocs build --strict
 
 format: .venv-test
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
