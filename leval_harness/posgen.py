@@ -97,7 +97,7 @@ def train(
     for result in train_all(recipe, runs, out, **options):
         results.append(result)
         click.echo(f"[{len(results)}/{len(runs)}] {_told(result)}", err=as_json)
-    if len(results) < len(runs):
+    if options["minutes"] is not None and len(results) < len(runs):
         click.echo(f"Stopped after {options['minutes']:g} minutes; repeat the command", err=True)
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
     device = "cpu" if options["device"] == "cpu" else None
