@@ -191,6 +191,7 @@ class ModelPositions(BaseModel):
         """
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
         kind = request.type
+        self._refuse_other_layers()
         if self.plain:
             return self._spec(kind, request.given)
         shipped = self._readable(request)
@@ -232,6 +233,16 @@ class ModelPositions(BaseModel):
                 f"rope_parameters: {_short(seen.rope)} would hide what this {self.model_type!r} "
                 f"model ships, {_short(self.rope)}; write --rope {asked.rope_type}:{REPLACE}=true "
                 "with its keys to give that up, or --rope resonance for Resonance on top of it"
+            )
+
+    def _refuse_other_layers(self) -> None:
+        """A dictionary of a layer type that a model has not would be used by no layer."""
+        written = self.rope_parameters or self.rope_scaling or {}
+        if self.by_layer_type and GLOBAL_LAYERS not in written:
+            raise RopeConfigError(
+                f"rope_type: this {self.model_type!r} model has a RoPE for each of "
+                f"{', '.join(written)}, and none for {GLOBAL_LAYERS} layers, which methods change; "
+                "allowed: no method, which runs it as shipped"
             )
 
     def _readable(self, request: RopeRequest) -> RopeSpec | None:

@@ -91,7 +91,14 @@ def spec_of(rope: Mapping[str, Any]) -> RopeSpec:
     Raises:
         RopeConfigError: a setting is unknown or missing, or a value is not allowed.
     """
-    return RopeSpec.from_dict({k: v for k, v in rope.items() if k in _SETTINGS and k != "type"})
+    spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k in _SETTINGS and k != "type"})
+    if rope.get("alpha") and spec.method.name in ("dynamic", "ntk_aware"):
+        # HunYuan's dynamic type has its base from this key; what vLLM is given has a factor alone.
+        raise RopeConfigError(
+            f"rope_type: {spec.rope_type!r} would lose alpha {rope['alpha']} of this model's own "
+            "dynamic type in vLLM; allowed: on transformers, or another method in its place"
+        )
+    return spec
 
 
 def at_length(spec: RopeSpec, length: int) -> RopeSpec:

@@ -113,8 +113,12 @@ def counts(model):
     ]
 
 
-def check(folder, name, *, resonance):
-    """Ours against the stock model: frequencies, attention factor, rotated features, logits."""
+def check(folder, name, *, resonance, loose=1.0):
+    """Ours against the stock model: frequencies, attention factor, rotated features, logits.
+
+    `loose` multiplies the tolerances: a wavelength in float32 halfway between two integers is
+    rounded to either, and some families have wide logits.
+    """
     settings = settings_of(folder, name)
     own = {**settings, "rope_type": name_of(settings["rope_type"], resonance=resonance)}
     try:
@@ -132,7 +136,7 @@ def check(folder, name, *, resonance):
     pairs = zip(global_rotations(ours), global_rotations(wanted), strict=True)
     for (module, prefix, kind), (reference, _, _) in pairs:
         held, there = (getattr(each, f"{prefix}inv_freq") for each in (module, reference))
-        torch.testing.assert_close(held, there, rtol=1e-5, atol=0)
+        torch.testing.assert_close(held, there, rtol=1e-5 * loose, atol=0)
         factors = [getattr(each, f"{prefix}attention_scaling") for each in (module, reference)]
         assert factors[0] == pytest.approx(factors[1], rel=1e-6)
         found, stock = answers(module, kind, NEAR), answers(reference, kind, NEAR)
@@ -144,5 +148,5 @@ def check(folder, name, *, resonance):
             assert near[:, 0, 0].equal(near[:, 1, 0])
             assert far[:, 0, 0].equal(far[:, 1, 0])
     a, b = output(ours, IDS), output(wanted, IDS)
-    torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * float(b.abs().max()))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * loose * float(b.abs().max()))
     return a

@@ -314,3 +314,12 @@ def test_whatever_config_json_holds_is_read_or_refused(tmp_path_factory, name, c
         vllm_hf_overrides(spec, read, 4096)
     except RopeConfigError as error:
         assert str(error)  # noqa: PT017 - the message is the point
+
+
+def test_layer_types_of_another_kind_are_not_given_one_that_no_layer_uses():
+    """DeepSeek V4 names its rotations `main` and `compress`."""
+    one = {"rope_type": "default", "rope_theta": 10000.0}
+    content = {"model_type": "deepseek_v4", "max_position_embeddings": 4096, "rope_theta": 1e4}
+    model = ModelPositions.of({**content, "rope_parameters": {"main": one, "compress": one}})
+    with pytest.raises(RopeConfigError, match="for each of main, compress, and none for full_att"):
+        model.complete(RopeRequest.parse("resonance"))
