@@ -143,7 +143,7 @@ def _cross(
 def evaluate(
     folder: Path, encodings: tuple[str, ...], stack_size: int, as_json: bool, **options: Any
 ) -> None:
-    """Test a checkpoint through lm-eval, or all models of a training under other encodings.
+    """Test a checkpoint, or trained models under further encodings.
 
     A model is trained once and tested under any encoding; what is tested already is not repeated.
 
