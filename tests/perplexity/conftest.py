@@ -88,7 +88,7 @@ def evaluate_task(
     import leval_tasks
 
     leval_backends.register()
-    if model == "vllm":
+    if model in ("vllm", "vllm-long"):
         settings = {
             "max_model_len": 256,
             "enforce_eager": True,
