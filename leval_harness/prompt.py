@@ -11,7 +11,7 @@ from leval_tasks.closed.frames import FRAME_NAMES
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import Asked
 
-SETTINGS = ("data_dir", "truncation", "truncation_unit", "frame")
+SETTINGS = ("data_dir", "own_data", "truncation", "truncation_unit", "frame")
 SHOWN = 160  # characters of the document that are shown at each end of a kept piece
 
 
@@ -22,6 +22,7 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 @click.option("-n", "count", default=3, help="Number of questions.")
 @click.option("--model", required=True, help="Checkpoint or tokenizer, a name or a path.")
 @click.option("--data-dir", help="Folder with L-Eval's files, or the word sample.")
+@click.option("--own-data", is_flag=True, default=None, help="The files are documents of yours.")
 @click.option("--context-length", type=int, help="Default: the checkpoint's limit.")
 @click.option("--max-gen-toks", default=512, help="Tokens left for the answer.")
 @click.option("--truncation", help="middle, right, left or skip; default as the task's protocol.")
