@@ -23,6 +23,8 @@ from resonance_vllm.core.wavelengths import Resonance
 SHOWN_PERIODS = 3
 # Distances looked at together.
 _BLOCK = 2**16
+# Every feature of every position is looked at: gigabytes beyond.
+MOST_POSITIONS = 2**22
 
 
 def describe(
@@ -95,14 +97,11 @@ def feature_gap(
         Distances of unit vectors, float64 `[dim/2]`, from 0 to 2.
 
     Raises:
-        RopeConfigError: `original` or `factor` is below 1.
+        RopeConfigError: `original` or `factor` is below 1, or their product above
+            `MOST_POSITIONS`.
     """
-    if original < 1 or factor < 1:
-        raise RopeConfigError(
-            f"original, factor: {original}, {factor} are not allowed; allowed: at least 1 each"
-        )
     trained = angles_by_feature(spec, dim, torch.arange(original), seq_len)
-    tested = angles_by_feature(spec, dim, torch.arange(original, int(original * factor)), seq_len)
+    tested = angles_by_feature(spec, dim, _tested(original, factor), seq_len)
     return torch.stack([gap_of_angles(a, b) for a, b in zip(trained, tested, strict=True)])
 
 
@@ -118,15 +117,29 @@ def similarity(
     Returns:
         Distances D of `[L, s*L)`, int64, and s(D), float64; both empty without a pre-critical
         feature.
+
+    Raises:
+        RopeConfigError: as for `feature_gap`.
     """
     lengths = frequencies.wavelengths(spec, dim, seq_len)
     fast = frequencies.critical_dimension(lengths, original)
-    distances = torch.arange(original, int(original * factor) if fast else original)
+    distances = _tested(original, factor if fast else 1)
     similar = torch.zeros(len(distances), dtype=torch.float64)
     for start in range(0, len(distances), _BLOCK):
         angles = rotation_angles(spec, dim, distances[start : start + _BLOCK], seq_len)
         similar[start : start + _BLOCK] = angles[:, :fast].cos().mean(-1)
     return distances, similar
+
+
+def _tested(original: int, factor: float) -> Tensor:
+    """Test positions `[L, s*L)`, int64."""
+    # So written, a factor that is no number is refused as well.
+    if not (original >= 1 and factor >= 1 and original * factor <= MOST_POSITIONS):
+        raise RopeConfigError(
+            f"original, factor: {original}, {factor} are not allowed; allowed: at least 1 each, "
+            f"and a product of at most {MOST_POSITIONS:,}"
+        )
+    return torch.arange(original, int(original * factor))
 
 
 def gap_of_angles(trained: Tensor, tested: Tensor) -> Tensor:

@@ -261,7 +261,8 @@ def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(finetuned, dtype=torch.float32).eval()
         assert model.config.rope_parameters["rope_type"] == "resonance_yarn"
         assert model.config.max_position_embeddings == SERVED
-        yarn = load_hf(finetuned, {**model.config.rope_parameters, "rope_type": "yarn"}, SERVED)
+        shipped = model.config.rope_parameters
+        yarn = load_hf(finetuned, {**shipped, "rope_type": "yarn", "replace": True}, SERVED)
         for length in LENGTHS:
             prompt = random_prompt(length, vocabulary=17)
             served = score_vllm(engine, prompt)
