@@ -165,7 +165,8 @@ Executor = LocalExecutor | RayExecutor
 def _connect(ray: Any, address: str | None) -> None:
     """Join or start a cluster; signals keep the handlers that Ray would put its own in place of."""
     handlers = {each: signal.getsignal(each) for each in _KEPT_SIGNALS}
-    ray.init(address=address or _default_address(), log_to_driver=False, logging_level="WARNING")
+    where = address or _default_address()
+    ray.init(address=where, include_dashboard=False, log_to_driver=False, logging_level="WARNING")
     for number, handler in handlers.items():
         signal.signal(number, handler)
 

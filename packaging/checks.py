@@ -18,8 +18,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
 REAL = "vllm or ray or browser or latex"
-# Run by hand, one at a time: pytest -m alone
-ALONE = "alone"
 # marker of tests -> programs of the system without which they cannot run
 PROGRAMS = {"browser": ("chromium", "chromedriver"), "latex": ("pdflatex",)}
 
@@ -97,10 +95,10 @@ def main() -> None:
     # One thread each: two test processes with two threads each wait for one another on two cores.
     # Tests that one process has not begun go to one that is idle: files differ tenfold in cost.
     spread = ("-n", "2", "--dist", "worksteal")
-    fast = ("pytest", "-q", *spread, "--durations=25", "-m", f"not ({REAL} or {ALONE})")
+    fast = ("pytest", "-q", *spread, "--durations=25", "-m", f"not ({REAL})")
     run("fast tests", fast, OMP_NUM_THREADS="1")
     absent = missing(installed)
-    wanted = " and ".join([f"({REAL})", f"not {ALONE}", *(f"not {marker}" for marker in absent)])
+    wanted = " and ".join([f"({REAL})", *(f"not {marker}" for marker in absent)])
     run("real engines", ("pytest", "-q", "--durations=15", "-m", wanted))
     for marker, reason in absent.items():
         print(f"\nThese tests ({marker}) cannot run here: {reason}")

@@ -172,7 +172,6 @@ def test_no_kill_of_a_shard_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_p
     print(f"seed {SEED}, shards: {trial.kills} kills in {trial.rounds} sweeps")  # noqa: T201
 
 
-@pytest.mark.alone
 @pytest.mark.ray
 def test_no_kill_on_ray_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path) -> None:
     """Whole processes: the sweep with its cluster, or a cell."""

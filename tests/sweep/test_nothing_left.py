@@ -120,7 +120,6 @@ def helpers_of(root: int) -> list[int]:
     return [pid for pid in descendants(root) if alive(pid)]
 
 
-@pytest.mark.alone
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("number", "code"),
@@ -147,7 +146,6 @@ def test_no_signal_to_a_sweep_on_ray_leaves_anything(
 ENGINE, RAYLET = "VLLM::EngineCore", "raylet/raylet"
 
 
-@pytest.mark.alone
 @pytest.mark.vllm
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
