@@ -49,7 +49,7 @@ def wait_for(what: Callable[[], bool], seconds: float) -> bool:
 
 
 class Sweep:
-    """A sweep whose first cell hangs, ignores signals and has three generations of children."""
+    """A sweep whose first cells hang, ignore signals and have three generations of children."""
 
     def __init__(self, tiny: Path, out: Path, *options: str, **process: object) -> None:
         self.record = out / "pids"
@@ -65,10 +65,11 @@ class Sweep:
         )
 
     def orphans(self) -> list[int]:
-        return [int(line) for line in self.record.read_text().split()] * self.record.exists()
+        return [int(line) for line in text_of(self.record).split()]
 
     def is_up(self) -> bool:
-        return self.record.exists() and len(self.orphans()) == ORPHANS
+        # Ray starts as many cells at once as the machine has cores.
+        return len(self.orphans()) >= ORPHANS
 
     def left(self) -> list[int]:
         return [pid for pid in self.orphans() if alive(pid)]
@@ -77,7 +78,7 @@ class Sweep:
         if not wait_for(self.is_up, UP):
             self.__exit__()
             raise AssertionError("no cell has started")
-        assert len(self.left()) == ORPHANS
+        assert len(self.left()) >= ORPHANS
         return self
 
     def __exit__(self, *_: object) -> None:
