@@ -121,7 +121,7 @@ def test_what_lm_eval_prints_and_saves_is_without_credentials(
     config.write_text(f"limit: 1\nmodel_args: {{token: {MARK}-1}}\n")
     settings = {"data_dir": "sample", "context_length": 512, "auth_token": f"{MARK}-2"}
     result = run(
-        *("lm-eval", "run", "--config", str(config), "--tasks", "leval_gsm"),
+        *("lm-eval", "run", "--config", str(config), "--tasks", "leval_closed_gsm"),
         *("--model_args", f"pretrained={model},token={MARK}-3,trust_remote_code=False"),
         *("--metadata", json.dumps(settings), "--gen_kwargs", "max_gen_toks=2"),
         *("--show_config", "--log_samples", "--output_path", str(tmp_path / "out")),

@@ -61,7 +61,7 @@ def small(folder, model_type, **keys):
     [
         ("glm4", {}, "turns neighbouring dimensions"),
         ("cohere", {}, "turns neighbouring dimensions"),
-        ("gpt2", {}, "without RoPE"),
+        ("gpt2", {}, "no RoPE"),
         ("gemma3_text", {}, "several RoPEs by layer type"),
     ],
 )

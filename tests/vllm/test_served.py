@@ -144,7 +144,7 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     results = json.loads(written[0].read_text())
     assert any(key.startswith("exact_match,") for key in results["groups"]["leval_closed"])
     for task in ("coursera", "gsm", "quality", "toefl", "codeu", "sfiction"):
-        assert results["n-samples"][f"leval_{task}"]["effective"] > 0
+        assert results["n-samples"][f"leval_closed_{task}"]["effective"] > 0
     # The document is not cut: the budget knows the length that is really served.
     sample = next(tmp_path.rglob("samples_leval_closed_sfiction_*.jsonl"))
     prompt = json.loads(sample.read_text().splitlines()[0])["doc"]["prompt"]
