@@ -29,9 +29,24 @@ def _absent(value: object) -> object:
     return None if value == "" else _number(value)
 
 
+def _lengths(value: object) -> object:
+    """One length or several, as a tuple."""
+    if value is None or value == "":
+        return None
+    lengths = list(value) if isinstance(value, list | tuple) else [_number(value)]
+    whole = [each for each in lengths if type(each) is int and each > 0]
+    if not lengths or whole != lengths or whole != sorted(set(whole)):
+        raise ValueError(
+            f"{shown(value)} is not allowed; allowed: a positive whole number, or a list of "
+            "them, each larger than the one before"
+        )
+    return tuple(whole)
+
+
 Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
 OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_absent)]
+Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
 Folder = Annotated[str | None, BeforeValidator(lambda v: os.fspath(v) if v else None)]
 WHERE: Any = {"decides_numbers": False}
 """Marks a setting that says where data lies: what was read is recorded by its digest."""
@@ -167,7 +182,7 @@ class PerplexitySettings(TaskSettings):
     group = "perplexity"
 
     data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
-    context_length: tuple[int, ...] | None = None
+    context_length: Lengths = None
     mode: Mode = "sliding"
     stride: Count = 256
     num_docs: Count = 50
@@ -175,11 +190,6 @@ class PerplexitySettings(TaskSettings):
     min_tokens: OptionalCount = None
     max_tokens: OptionalCount = None
     bos: bool | None = None
-
-    @field_validator("context_length", mode="before")
-    @classmethod
-    def _curve(cls, value: object) -> object:
-        return _lengths(value)
 
 
 class ReachSettings(TaskSettings):
@@ -203,7 +213,7 @@ class ReachSettings(TaskSettings):
     group = "reach"
 
     data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
-    context_length: tuple[int, ...] | None = None
+    context_length: Lengths = None
     target_tokens: Count = 512
     num_targets: Count = 1
     num_docs: Count = 16
@@ -212,25 +222,6 @@ class ReachSettings(TaskSettings):
     max_tokens: OptionalCount = None
     bos: bool | None = None
     key_tokens: str | None = None
-
-    @field_validator("context_length", mode="before")
-    @classmethod
-    def _curve(cls, value: object) -> object:
-        return _lengths(value)
-
-
-def _lengths(value: object) -> object:
-    """One length or several, as a tuple."""
-    if value is None or value == "":
-        return None
-    lengths = list(value) if isinstance(value, list | tuple) else [_number(value)]
-    whole = [each for each in lengths if type(each) is int and each > 0]
-    if not lengths or whole != lengths or whole != sorted(set(whole)):
-        raise ValueError(
-            f"{shown(value)} is not allowed; allowed: a positive whole number, or a list of "
-            "them, each larger than the one before"
-        )
-    return tuple(whole)
 
 
 class PosGenSettings(TaskSettings):
