@@ -46,15 +46,15 @@ function counted(n, noun) {
 function drawFacts(row, column, cell) {
   const list = make("dl"), digits = column.raw ? 3 : 2, unit = column.raw ? "" : "%";
   const say = (name, value) => list.append(make("dt", "", name), make("dd", "", value));
-  const ends = (low, high) => low.toFixed(digits) + " to " + high.toFixed(digits);
+  const ends = (low, high) => fixed(low, digits) + " to " + fixed(high, digits);
   say("Model and setting", row.block);
   say("Value", cell.t + unit + (cell.lo === undefined ? "" : "; 95% interval " + ends(cell.lo, cell.hi)));
   if (cell.n) say("Asked", counted(cell.n, column.nats ? "sample" : "question") + (cell.g ? ", " + counted(cell.g, "document") : ""));
   if (column.chance !== null && !column.raw) say("Chance", (100 * column.chance).toFixed(1) + "%");
-  if (cell.cut !== undefined) say("Cut", cell.cut.toFixed(1) + "% of the questions had their document shortened");
-  if (cell.un !== undefined) say("Unparsed", cell.un.toFixed(1) + "% of the answers");
-  if (cell.lim !== undefined) say("At limit", cell.lim.toFixed(1) + "% of the answers were ended by the generation limit");
-  if (cell.ends) say("Thinking cut", cell.open.toFixed(1) + "% of the answers; the score if all of them were wrong and if all were right: " + ends(...cell.ends));
+  if (cell.cut !== undefined) say("Cut", fixed(cell.cut, 1) + "% of the questions had their document shortened");
+  if (cell.un !== undefined) say("Unparsed", fixed(cell.un, 1) + "% of the answers");
+  if (cell.lim !== undefined) say("At limit", fixed(cell.lim, 1) + "% of the answers were ended by the generation limit");
+  if (cell.ends) say("Thinking cut", fixed(cell.open, 1) + "% of the answers; the score if all of them were wrong and if all were right: " + ends(...cell.ends));
   if (cell.data) say("Documents", cell.data + " (source, and a fingerprint of the files’ SHA-256)");
   const c = comparisonOf(row, column);
   if (c) {

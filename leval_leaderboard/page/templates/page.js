@@ -185,6 +185,12 @@ function sortValue(row, key) {
   }
   return row.cells[key] && row.cells[key].v;
 }
+// As the tables round: of two that are equally near, the one whose last digit is even.
+function fixed(value, digits) {
+  const times = 10 ** digits, below = Math.floor(value * times);
+  const tie = Number.isInteger(value * 2 ** (digits + 1)) && value * times - below === 0.5;
+  return tie && below % 2 === 0 ? (below / times).toFixed(digits) : tie ? ((below + 1) / times).toFixed(digits) : value.toFixed(digits);
+}
 const SHARES = { cut: "Cut %", un: "Unparsed %", lim: "At limit %", open: "Thinking cut %" };
 function share(row, key) {
   let top = 0, n = 0;
@@ -304,7 +310,7 @@ function drawRow(row, columns, average, shares) {
   tr.append(...cells);
   for (const key of shares) {
     const value = share(row, key);
-    const td = part("td", "cell", value === undefined ? "none" : "", value === undefined ? "–" : value.toFixed(1));
+    const td = part("td", "cell", value === undefined ? "none" : "", value === undefined ? "–" : fixed(value, 1));
     td.title = "Of all answers in this row; each task’s share, and each answer, is behind its score";
     tr.append(td);
   }
@@ -335,12 +341,12 @@ function drawCell(row, column) {
   if (!score) return td;
   // a blank between them, where a narrow cell breaks
   if (cell.e) td.append(" ", make("small", "", "± " + cell.e));
-  else if (cell.exact) td.append(" ", make("small", "", "(" + cell.lo.toFixed(1) + " to " + cell.hi.toFixed(1) + ")"));
-  if (cell.ends) td.append(" ", make("small", "", "[" + cell.ends.map((end) => end.toFixed(1)).join(" to ") + "]"));
+  else if (cell.exact) td.append(" ", make("small", "", "(" + fixed(cell.lo, 1) + " to " + fixed(cell.hi, 1) + ")"));
+  if (cell.ends) td.append(" ", make("small", "", "[" + cell.ends.map((end) => fixed(end, 1)).join(" to ") + "]"));
   return td;
 }
 function signed(value, column) {
-  return (value > 0 ? "+" : "") + value.toFixed(column.raw ? 3 : 2);
+  return (value > 0 ? "+" : "") + fixed(value, column.raw ? 3 : 2);
 }
 function cellButton(row, column, text, className) {
   if (row.published) return make("span", className, text);
