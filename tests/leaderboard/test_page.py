@@ -74,6 +74,17 @@ def test_leaderboard_shows_what_the_analysis_says(opened, sweep):
     assert any(r[0] == "dynamic" and "failed" in r for r in rows(opened))
 
 
+def test_numbers_are_rounded_as_the_tables_round_them(opened):
+    values = [sixteenths / 16 for sixteenths in range(-40, 1601)] + [0.15, 12.345, 33.333]
+    for digits in (1, 2, 3):
+        shown = opened.execute_script(
+            "const [values, digits] = arguments; return values.map((each) => fixed(each, digits))",
+            values,
+            digits,
+        )
+        assert shown == [f"{value:.{digits}f}" for value in values]
+
+
 @pytest.mark.browser
 def test_sorting_by_click_and_by_keyboard(opened):
     from selenium.webdriver.common.by import By
