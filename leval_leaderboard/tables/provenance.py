@@ -25,7 +25,8 @@ def provenance_notes(
     notes = [f"Made by: {command}" for command in sorted({*commands} - {""})]
     listed = [f"{name} {' and '.join(sorted(each))}" for name, each in sorted(known.items())]
     notes += [f"Versions: {', '.join(listed)}"] if listed else []
-    named = sorted({str(seed) for seed in seeds if seed not in (None, "")})
+    texts = {str(seed) for seed in seeds if seed not in (None, "")}
+    named = sorted(texts, key=lambda each: (len(each), each))  # 10 after 9
     notes += [f"Seeds: {', '.join(named)}"] if named else []
     return (*notes, f"Scale: {scale}")
 

@@ -118,6 +118,13 @@ def test_notes_say_scale_making_and_distance(folder):
     assert any(note.startswith(expected) for note in notes)
 
 
+def test_seeds_are_said_in_the_order_of_numbers(folder):
+    write_run(folder, "cot", "rope", 10, 0.5)
+    assert "Seeds: 0, 1, 10" in posgen_table([read_experiment(folder)]).notes
+    write_run(folder, "cot", "rope", 9, 0.5)
+    assert "Seeds: 0, 1, 9, 10" in posgen_table([read_experiment(folder)]).notes
+
+
 def test_several_folders_are_blocks_of_one_table(folder, tmp_path):
     write_run(tmp_path / "paper", "cot", "rope", 0, 0.8)
     result = run(folder, tmp_path / "paper")
