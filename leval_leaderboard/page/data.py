@@ -7,7 +7,7 @@ from typing import Any
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
 from leval_leaderboard.results.metrics import is_of_nats
-from leval_leaderboard.statistics.paired import Difference
+from leval_leaderboard.statistics.paired import ASSUMED, Difference
 from leval_leaderboard.statistics.retrieval import THRESHOLD
 from leval_leaderboard.tables import Analysis, leaderboard_table
 from leval_leaderboard.tables.escape import plain
@@ -58,6 +58,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
         "runs": [_provenance(run) for run in analysis.results.runs],
         "costs": [_cost(run) for run in analysis.results.runs],
         "baselines": {plain(k): plain(v) for k, v in analysis.baselines.items()},
+        "assumed": ASSUMED,
         "notes": [chance_note()] if any(column.chance is not None for column in tasks) else [],
     }
 

@@ -19,6 +19,11 @@ from leval_tasks.statistics import Floats, linearised_ratio
 EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
 FLIPS = 9_999
 POWER = 0.8
+ASSUMED = (
+    "the sign-flip test takes nothing for granted and needs more documents than an interval, which "
+    "takes their differences for normal"
+)
+"""Why an interval may leave out zero where the sign-flip test cannot tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,11 @@ class Difference:
     ties: int
     losses: int
     detectable: float | None
+
+    @property
+    def beside_zero(self) -> bool:
+        """Whether the interval leaves out zero; not so where there is none."""
+        return self.low is not None and self.high is not None and self.low * self.high > 0
 
 
 def mcnemar_exact(

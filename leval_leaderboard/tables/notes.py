@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from leval_leaderboard.results import Score
 from leval_leaderboard.results.samples import same_questions
+from leval_leaderboard.statistics.paired import ASSUMED
 from leval_leaderboard.tables.analysis import Analysis, family, grouped
 from leval_leaderboard.tables.blocks import PRECISE_SOFTMAX, counted
 from leval_leaderboard.tables.cells import number_cell
@@ -32,6 +33,9 @@ def table_notes(
         "questions: sign-flip over documents, McNemar's exact test where each question is its "
         "own document; Holm-corrected within the task, 5% level": compared,
         **dict.fromkeys(_too_few(done), True),
+        f"{CANNOT_TELL} where an interval of the difference leaves out zero: {ASSUMED}": any(
+            e.difference and e.mark == CANNOT_TELL and e.difference.beside_zero for e in done
+        ),
         "No average: fewer than six tasks": not average,
         "Cut: share of the questions whose document was shortened, %; Unparsed: share of the "
         "answers in which no option or number was found, %": any(

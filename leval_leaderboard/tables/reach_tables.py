@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from leval_leaderboard.statistics.paired import Difference
+from leval_leaderboard.statistics.paired import ASSUMED, Difference
 from leval_leaderboard.statistics.reach import MARGIN, Reach
 from leval_leaderboard.statistics.retrieval import DROP, THRESHOLD
-from leval_leaderboard.tables.analysis import grouped
+from leval_leaderboard.tables.analysis import LEVEL, grouped
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import length_label
 from leval_leaderboard.tables.reach import ReachLine, reach_text
@@ -116,7 +116,12 @@ def against_table(lines: Sequence[ReachLine]) -> Table | None:
     heads = (Column(length_label(length)) for length in lengths)
     columns = (Column("Method", numeric=False, kind="name"), *heads)
     title = "Against the baseline, nats a token on the same tokens (95% interval)"
-    notes = ("Negative is better; *: the interval, by text, tells the difference from zero",)
+    told = [p.against for line in compared for p in line.points if p.against]
+    few = any(each.beside_zero and each.smallest_p > LEVEL for each in told)
+    notes = (
+        "Negative is better; *: the interval, by text, tells the difference from zero",
+        *([f"? in the tables below: {ASSUMED}"] if few else ()),
+    )
     return Table(title, columns, tuple(blocks), notes)
 
 
@@ -126,5 +131,5 @@ def _difference(found: Difference | None) -> Cell:
     text = f"{found.difference:+.3f}"
     if found.low is None or found.high is None:
         return Cell(text, found.difference)
-    told = "*" if found.low > 0 or found.high < 0 else ""
+    told = "*" if found.beside_zero else ""
     return Cell(f"{text} ({found.low:+.3f} to {found.high:+.3f}){told}", found.difference)

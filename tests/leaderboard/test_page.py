@@ -74,6 +74,7 @@ def test_leaderboard_shows_what_the_analysis_says(opened, sweep):
     assert any(r[0] == "dynamic" and "failed" in r for r in rows(opened))
 
 
+@pytest.mark.browser
 def test_numbers_are_rounded_as_the_tables_round_them(opened):
     values = [sixteenths / 16 for sixteenths in range(-40, 1601)] + [0.15, 12.345, 33.333]
     for digits in (1, 2, 3):

@@ -174,6 +174,19 @@ def test_answers_and_charts_lead_to_the_texts_behind_them(opened):
 
 
 @pytest.mark.browser
+def test_an_interval_that_tells_beside_a_test_that_cannot_is_explained(opened):
+    told = "return by('verdict').textContent"
+    assert "normal" not in script(opened, told)
+    script(
+        opened,
+        "const few = Object.values(view.compare).find((c) => c[1] * c[2] > 0); few[4] = '?';"
+        "view.answered = null; drawAnswer(); few[4] = '*';",
+    )
+    assert "leaves out zero (1): the sign-flip test takes nothing" in script(opened, told)
+    script(opened, "view.answered = null; drawAnswer()")
+
+
+@pytest.mark.browser
 def test_a_link_shows_the_same_view_again(opened):
     script(
         opened,

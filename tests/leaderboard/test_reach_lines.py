@@ -9,6 +9,7 @@ import pytest
 
 from leval_leaderboard.results import load_results
 from leval_leaderboard.results.verify import verify
+from leval_leaderboard.statistics.paired import ASSUMED
 from leval_leaderboard.tables import analyse, build_tables
 from leval_leaderboard.tables.formats import render
 from leval_leaderboard.tables.reach import reach_lines
@@ -146,6 +147,18 @@ def test_two_texts_say_that_they_cannot_tell(tmp_path: Path):
     (line,) = reach_lines(analysis)
     assert line.no_loss.text == "cannot tell"
     assert "cannot tell" in render(build_tables(analysis), "md")
+
+
+@pytest.mark.parametrize(("documents", "said"), [(2, 0), (3, 1), (8, 0)])
+def test_an_interval_that_tells_beside_a_test_that_cannot_is_explained(tmp_path, documents, said):
+    """Two texts have no interval, eight are enough for the test."""
+    for method, steps in STEPS.items():
+        rows = {"reach_pg19": samples("reach_pg19", steps, documents)}
+        make.write_cell(tmp_path, method, rows, method=method, context_length=12288)
+    notes = {table.title: table.notes for table in build_tables(analyse(load_results(tmp_path)))}
+    for title in ("Against the baseline", "Reach on PG19"):
+        found, *_ = (notes[each] for each in notes if each.startswith(title))
+        assert sum(ASSUMED in note for note in found) == said
 
 
 def test_key_losses_are_recomputed_where_texts_have_no_key_token(tmp_path: Path):

@@ -113,6 +113,7 @@ function lossAt(block, method, length) {
 // against the baseline, over all tasks and lengths: on how many it is better, worse, not told apart
 function drawVerdict() {
   if (!view.compare) return [];
+  let beside = 0;
   const counts = new Map(), rows = chosen(LEVAL.board.rows);
   const blocks = new Set(rows.map((row) => row.block)).size, over = blocks > MANY;  // then over all models
   for (const row of rows) for (const column of LEVAL.board.columns) {
@@ -121,11 +122,12 @@ function drawVerdict() {
     const key = over ? row.method : row.block + "\n" + row.method;
     if (!counts.has(key)) counts.set(key, { block: row.block, method: row.method, better: [], worse: [], same: [], few: [] });
     const kind = found[4] === "?" ? "few" : found[4] !== "*" ? "same" : (found[0] < 0) === Boolean(column.lower) ? "better" : "worse";
+    if (kind === "few" && found[1] * found[2] > 0) beside += 1;
     counts.get(key)[kind].push((over ? named(row.block)[0] + " " : "") + column.label + " at " + lengthLabel(row.ctx));
   }
   if (!counts.size) return [];
   const several = !over && new Set([...counts.values()].map((c) => c.block)).size > 1;
-  const words = { better: "better", worse: "worse", same: "not told apart", few: "too few documents to tell" };
+  const words = { better: "better", worse: "worse", same: "not told apart", few: "too few documents for the test" };
   const list = [...counts.values()].map((count) => {
     const item = make("li"), total = Object.keys(words).reduce((n, kind) => n + count[kind].length, 0);
     item.append(make("strong", "", count.method));
@@ -155,5 +157,6 @@ function drawVerdict() {
   });
   const box = make("ul", "verdict");
   box.append(...shortened(list));
-  return [make("p", "", "Against " + view.baseline + ", on the same questions and texts, of every task and length" + (over ? " of " + blocks + " models and settings" : "") + " (5% level, corrected):"), box];
+  const why = beside ? [make("p", "dim", "Too few for the test, though an interval leaves out zero (" + beside + "): " + LEVAL.board.assumed + ".")] : [];
+  return [make("p", "", "Against " + view.baseline + ", on the same questions and texts, of every task and length" + (over ? " of " + blocks + " models and settings" : "") + " (5% level, corrected):"), box, ...why];
 }

@@ -62,7 +62,7 @@ function drawFacts(row, column, cell) {
     say("Against " + view.baseline, signed(c[0], column) + per + (c[1] === null ? "" : " (" + ends(c[1], c[2]) + ", corrected level)") + "; p " + (c[3] < 0.001 ? "< 0.001" : "= " + c[3].toFixed(3)) + " (Holm)");
     say("Win / tie / loss", c[5] + " / " + c[6] + " / " + c[7]);
     if (c[8] !== null) say("Detectable", "a true difference of about " + c[8] + per + " would be found in 80% of such sets");
-    if (c[4] === "?") say("Cannot tell", "the smallest p that " + counted(cell.g, "document") + " can give is " + c[9] + ", the threshold is " + c[10]);
+    if (c[4] === "?") say("Cannot tell", "the smallest p that " + counted(cell.g, "document") + " can give is " + c[9] + ", the threshold is " + c[10] + (c[1] * c[2] > 0 ? "; the interval leaves out zero all the same: " + LEVAL.board.assumed : ""));
   }
   by("facts").replaceChildren(list);
 }
