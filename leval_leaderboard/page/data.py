@@ -7,6 +7,7 @@ from typing import Any
 from leval_leaderboard.layout import LOG
 from leval_leaderboard.results import Run
 from leval_leaderboard.results.metrics import is_of_nats
+from leval_leaderboard.results.needles import DEPTHS
 from leval_leaderboard.statistics.paired import ASSUMED, Difference
 from leval_leaderboard.statistics.retrieval import THRESHOLD
 from leval_leaderboard.tables import Analysis, leaderboard_table
@@ -14,7 +15,7 @@ from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.model import Block, Cell, Row, Table
 from leval_leaderboard.tables.names import task_label
 from leval_leaderboard.tables.reach import Point, ReachLine, reach_lines, reach_text
-from leval_leaderboard.tables.retrieval import DEPTHS, Retrieval
+from leval_leaderboard.tables.retrieval import Retrieval
 from leval_tasks.closed.catalog import chance_note
 
 MOST_BASELINES = 16
@@ -53,12 +54,13 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
             for column in tasks
         ],
         "reach": [_reach(line) for line in reach_lines(analysis)],
-        "average": any(column.kind == "average" for column in table.columns),
+        "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
         "costs": [_cost(run) for run in analysis.results.runs],
         "baselines": {plain(k): plain(v) for k, v in analysis.baselines.items()},
         "assumed": ASSUMED,
+        "parts": DEPTHS,
         "notes": [chance_note()] if any(column.chance is not None for column in tasks) else [],
     }
 
@@ -188,7 +190,7 @@ def _retrieval(found: Retrieval) -> dict[str, Any]:
         "probes": found.probes,
         "lengths": [each.length for each in found.counts],
         "tasks": [task_label(task) for task in found.tasks],
-        "parts": DEPTHS,
+        "needles": list(found.needles),
         "depths": [[each.length, each.part, each.found, each.asked] for each in found.depths],
     }
 

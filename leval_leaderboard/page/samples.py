@@ -7,6 +7,7 @@ from typing import Any
 from leval_leaderboard.page.data import number, script
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.fields import finite, pair
+from leval_leaderboard.results.needles import needles_in
 from leval_leaderboard.results.samples import (
     logged_metrics,
     parsed_lines,
@@ -90,6 +91,7 @@ def _answer(row: dict[str, Any], prompt: dict[str, Any]) -> list[Any]:
         1 if prompt.get("truncated") is True else 0,
         *(finite(prompt.get(name)) for name in ("document_tokens", "kept_head", "kept_tail")),
         *(1 if finite(row.get(name)) else 0 for name in ("reached_limit", "thinking_unfinished")),
+        *([parts] if (parts := sorted({needle.part for needle in needles_in(row)})) else ()),
     ]
 
 

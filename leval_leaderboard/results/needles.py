@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from leval_leaderboard.results.samples import (
     document_of,
@@ -10,6 +11,9 @@ from leval_leaderboard.results.samples import (
     responses_of,
     rows_of_first_filter,
 )
+
+DEPTHS = 10
+"""Parts of a prompt that the picture of depth tells apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +23,34 @@ class Needle:
     depth: float
     found: bool
 
+    @property
+    def part(self) -> int:
+        """The part of the prompt that it lies in, the first being 0 of `DEPTHS`."""
+        return min(int(self.depth * DEPTHS), DEPTHS - 1)
+
 
 def needles_of(path: Path) -> Iterator[Needle]:
-    """The needles of a samples file of RULER's `niah_*` tasks; nothing where it holds no prompts.
-
-    A needle is an expected answer, its depth where the prompt has it; it is found where an answer
-    holds it, as RULER scores.
+    """The needles of a samples file of RULER's `niah_*` tasks.
 
     Raises:
         ResultsError: the file cannot be read.
     """
     for row in rows_of_first_filter(parsed_lines(path)):
-        doc = document_of(row)
-        prompt, wanted = doc.get("input"), doc.get("outputs")
-        if not isinstance(prompt, str) or not isinstance(wanted, list):
-            continue
-        told = " ".join(responses_of(row)).lower()
-        for needle in wanted:
-            place = prompt.find(needle) if isinstance(needle, str) and needle else -1
-            if place >= 0:
-                yield Needle(place / len(prompt), needle.lower() in told)
+        yield from needles_in(row)
+
+
+def needles_in(row: dict[str, Any]) -> Iterator[Needle]:
+    """The needles of a logged sample of RULER's; nothing where it holds no prompt.
+
+    A needle is an expected answer, its depth where the prompt has it; it is found where an answer
+    holds it, as RULER scores.
+    """
+    doc = document_of(row)
+    prompt, wanted = doc.get("input"), doc.get("outputs")
+    if not isinstance(prompt, str) or not isinstance(wanted, list):
+        return
+    told = " ".join(responses_of(row)).lower()
+    for needle in wanted:
+        place = prompt.find(needle) if isinstance(needle, str) and needle else -1
+        if place >= 0:
+            yield Needle(place / len(prompt), needle.lower() in told)

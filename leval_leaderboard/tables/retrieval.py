@@ -16,8 +16,6 @@ from leval_leaderboard.tables.entries import Entry
 
 RULER = re.compile(r"niah_|ruler_")
 NEEDLES = re.compile(r"niah_")
-DEPTHS = 10
-"""Parts of a prompt that the picture of depth tells apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,7 @@ class Retrieval:
         counts: scores and questions by length, ascending, over the tasks that all lengths have.
         tasks: those tasks.
         depths: for a picture of depth against length; empty where samples hold no prompts.
+        needles: the tasks that it counts.
     """
 
     above: Reach
@@ -47,6 +46,7 @@ class Retrieval:
     counts: tuple[Retrieved, ...]
     tasks: tuple[str, ...]
     depths: tuple[DepthCell, ...]
+    needles: tuple[str, ...]
 
     @property
     def probes(self) -> int:
@@ -78,8 +78,15 @@ def _retrieval(entries: Sequence[Entry], results: Results) -> Retrieval | None:
         right = float(sum(each.sum() for each in values))
         counts.append(Retrieved(length, right, sum(each.size for each in values)))
     kept = reach_kept(counts) if len(counts) > 1 else None
-    depths = tuple(_depths([e for e in entries if NEEDLES.match(e.task)], results))
-    return Retrieval(reach_above(counts), kept, tuple(counts), tuple(sorted(common)), depths)
+    with_needles = [entry for entry in entries if NEEDLES.match(entry.task)]
+    return Retrieval(
+        reach_above(counts),
+        kept,
+        tuple(counts),
+        tasks=tuple(sorted(common)),
+        depths=tuple(_depths(with_needles, results)),
+        needles=tuple(sorted({entry.task for entry in with_needles})),
+    )
 
 
 def _depths(entries: Sequence[Entry], results: Results) -> list[DepthCell]:
@@ -96,7 +103,7 @@ def _depths(entries: Sequence[Entry], results: Results) -> list[DepthCell]:
         except ResultsError:  # gone since its numbers were read
             continue
         for needle in needles:
-            place = length, min(int(needle.depth * DEPTHS), DEPTHS - 1)
+            place = length, needle.part
             asked[place] += 1
             found[place] += needle.found
     return [DepthCell(*place, found[place], asked[place]) for place in sorted(asked)]

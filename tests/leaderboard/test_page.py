@@ -175,6 +175,47 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     assert f"of {row['wins']:g} shown" in wins
 
 
+@pytest.mark.browser
+def test_averages_and_shares_lead_to_the_answers_they_are_made_of(opened, sweep):
+    """Two clicks: the number, then a task; then the answers that a share counts, no others."""
+    cells = "[...document.querySelectorAll('#board tbody tr:not(.block)')].map((row) => "
+    heads = opened.execute_script(
+        "return [...by('board').tHead.rows[0].cells].map(c => c.innerText)"
+    )
+    places = [heads.index(name) for name in ("Avg.", "Cut %", "Unparsed %")]
+    told = opened.execute_script(
+        f"return {cells} arguments[0].map((at) => [row.children[at].textContent,"
+        "Boolean(row.children[at].querySelector('button'))]))",
+        places,
+    )
+    assert all(leads == (text != "–") for row in told for text, leads in row)
+    assert sum(leads for row in told for _, leads in row) == 24  # four methods, two lengths
+    logged = [json.loads(line) for line in next(
+        (sweep / "28192").glob("samples_leval_closed_quality_*")).read_text().splitlines()]  # fmt: skip
+    counted = (len(logged), sum(r["truncated"] for r in logged), sum(r["unparsed"] for r in logged))
+    for at, number in zip(places, counted, strict=True):
+        opened.execute_script(
+            f"{cells} row).find((row) => row.children[0].textContent === 'yarn' &&"
+            "row.children[1].textContent === '8K').children[arguments[0]]"
+            ".querySelector('button').click()",
+            at,
+        )
+        buttons = "[...by('facts').querySelectorAll('dd button')]"
+        assert opened.execute_script(f"return {buttons}.length") == 6
+        assert not opened.execute_script("return by('compare').checkVisibility()")
+        names = "return [...by('facts').querySelectorAll('dt')].map((name) => name.textContent)"
+        place = opened.execute_script(names).index("QuALITY")
+        opened.execute_script(f"{buttons}[{place}].click()")
+        wait(opened, "by('compare-status').textContent.includes('shown')")
+        assert (
+            opened.execute_script("return by('detail-title').textContent") == "yarn · QuALITY · 8K"
+        )
+        status = opened.execute_script("return by('compare-status').textContent")
+        assert status.startswith("202 questions. ")
+        assert status.endswith(f" of {number:g} shown.")
+        opened.execute_script("by('compare-status').textContent = ''")
+
+
 def press(browser, *keys):
     from selenium.webdriver.common.action_chains import ActionChains
 

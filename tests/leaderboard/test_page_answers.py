@@ -251,6 +251,26 @@ def test_depth_against_length_shows_where_needles_were_found(opened):
 
 
 @pytest.mark.browser
+def test_a_depth_leads_to_the_questions_whose_needle_lies_there(opened):
+    for part in (2, 7):
+        script(
+            opened,
+            "[...document.querySelectorAll('g.leads')].find((cell) => cell.textContent.startsWith("
+            "arguments[0])).dispatchEvent(new Event('click'))",
+            f"4K, {10 * part}% to ",
+        )
+        ready(opened, "by('compare-status').textContent.includes('shown')")
+        status = script(opened, "return by('compare-status').textContent")
+        assert status == "40 questions. 4 of 4 shown."
+        documents = texts(opened, ".question > small")
+        assert [int(text.split()[-1]) % 10 for text in documents] == [part] * 4
+        assert script(opened, "return by('which').selectedOptions[0].textContent").endswith(
+            f"{10 * part}% to {10 * part + 10}% of the prompt"
+        )
+        script(opened, "by('compare-status').textContent = ''")
+
+
+@pytest.mark.browser
 def test_small_differences_are_told_apart_beside_large_ones(opened):
     """The scale bends: 0.01 and 0.02 stay apart where others are 100 times as large."""
     heights = script(

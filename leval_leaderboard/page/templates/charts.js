@@ -46,7 +46,7 @@ function drawCharts() {
     by("charts").append(figure);
     plot.figure = figure;
   }
-  for (const plot of chosenPlots) if (plot.figure) plot.figure.append((plot.found ? depthsOf : svgOf)(plot, Math.max(280, plot.figure.firstChild.clientWidth), look));
+  for (const plot of chosenPlots) if (plot.figure) plot.figure.append((plot.line ? depthsOf : svgOf)(plot, Math.max(280, plot.figure.firstChild.clientWidth), look));
 }
 // what there is to draw of a block: curves over the context length, then score against cost
 function plots(block) {
@@ -59,7 +59,7 @@ function plots(block) {
   if (lines.length) {
     const apart = difference && lines.some((line) => line.points.some((p) => p[4] !== null));
     const at = apart ? 4 : 1;
-    found.push(curves("Loss of the same tokens", apart, "nats a token, lower is better", true, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2], undefined, lossAt(block, line.method, p[0])]) }))));
+    found.push(curves("Loss of the same tokens", apart, "nats a token, lower is better", true, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2], undefined, leads(lossAt(block, line.method, p[0]))]) }))));
   }
   for (const column of LEVAL.board.columns) {
     if (lines.length && / loss$/.test(column.label)) continue;
@@ -69,16 +69,17 @@ function plots(block) {
     const unit = apart && column.nats ? "nats a token" : column.raw ? "" : apart ? "points" : "%";
     const series = unique(with_.map((row) => row.method)).map((method) => ({ method, points: with_.filter((row) => row.method === method).map((row) => {
       const cell = row.cells[column.at], c = comparisonOf(row, column);
-      return [row.ctx, ...(apart ? (c ? c.slice(0, 3) : [null, null, null]) : [cell.v, cell.lo, cell.hi]), undefined, [row, column]];
+      return [row.ctx, ...(apart ? (c ? c.slice(0, 3) : [null, null, null]) : [cell.v, cell.lo, cell.hi]), undefined, leads([row, column])];
     }) }));
     found.push(curves(column.label, apart, [unit, column.lower ? "lower is better" : ""].filter(Boolean).join(", "), column.lower, series, column.chance !== null && !column.raw && !apart ? 100 * column.chance : undefined));
   }
   const cost = costPlot(rows);
   const depths = reach.filter((line) => line.retrieval && line.retrieval.depths.length).map((line) => ({
-    title: line.method + ": needles found by depth", note: "(top: the beginning of the prompt; found of asked)", series: [], found: line.retrieval,
+    title: line.method + ": needles found by depth", note: "(top: the beginning of the prompt; found of asked)", series: [], line,
   }));
   return [...(cost ? [...found, cost] : found).filter((plot) => plot.series.some((s) => s.points.length)), ...depths];
 }
+const leads = (place) => place && (() => openDetail(...place));
 function curves(title, apart, note, lower, series, level) {
   const kept = series.map((s) => ({ method: s.method, points: s.points.filter((p) => p[1] !== null && p[1] !== undefined).sort((a, b) => a[0] - b[0]) })).filter((s) => s.points.length);
   const intervals = kept.some((s) => s.points.some((p) => p[2] !== null && p[2] !== undefined));
@@ -92,7 +93,7 @@ function costPlot(rows) {
     const cell = column === "avg" ? Object.values(row.cells).find((c) => c.run !== undefined) : row.cells[column.at];
     const value = column === "avg" ? row.avg : cell && cell.v, cost = cell && cell.run !== undefined ? LEVAL.board.costs[cell.run][kind] : undefined;
     if (value === null || value === undefined || cost === undefined) return [];
-    return [{ method: row.method, run: cell.run, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx, column === "avg" ? null : [row, column]] }];
+    return [{ method: row.method, run: cell.run, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx, column === "avg" ? () => openParts(row.method + " · Avg. · " + lengthLabel(row.ctx), averaged(row)) : leads([row, column])] }];
   });
   const spread = (found) => new Set(found.map((p) => p.point[0])).size > 1;
   // of a run that was measured at several lengths the longest stands for it
@@ -108,7 +109,7 @@ function costPlot(rows) {
   const column = best[0], label = column === "avg" ? "Average" : column.label;
   const several = new Set(best[1].map((p) => p.point[4])).size > 1;
   if (!several) best[1].forEach((p) => { p.point[4] = undefined; });
-  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4], null] : p.point)) }));
+  const series = unique(best[1].map((p) => p.method)).map((method) => ({ method, points: best[1].filter((p) => p.method === method).map((p) => (column === "avg" ? [p.point[0], p.point[1], null, null, p.point[4], p.point[5]] : p.point)) }));
   return { title: label + " against cost", note: "(" + unit + " of the whole run" + (several ? "; labels: context" : "") + ")", series, lines: false, log: false, x: (n) => short(n) };
 }
 function short(n) {
@@ -125,17 +126,27 @@ function drawn(tag, attributes, text) {
 // a cell a length and part of the prompt, the fuller the more needles were found
 function depthsOf(plot, width) {
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": plot.title + " " + plot.note });
-  const { depths, parts } = plot.found, lengths = unique(depths.map((d) => d[0]));
+  const { depths } = plot.line.retrieval, { parts } = LEVAL.board, lengths = unique(depths.map((d) => d[0]));
   const wide = (width - LEFT - RIGHT) / lengths.length, high = (HEIGHT - BOTTOM) / parts;
   for (const part of [0, parts / 2, parts]) svg.append(drawn("text", { x: LEFT - 6, y: Math.min(HEIGHT - BOTTOM, Math.max(10, part * high + 4)), class: "end" }, (100 * part) / parts + "%"));
   lengths.forEach((length, at) => svg.append(drawn("text", { x: LEFT + (at + 0.5) * wide, y: HEIGHT - 12, class: "middle" }, lengthLabel(length))));
   for (const [length, part, right, asked] of depths) {
     const x = LEFT + lengths.indexOf(length) * wide, y = part * high;
     const cell = drawn("rect", { x: x + 1, y: y + 1, width: wide - 2, height: high - 2, class: "depth", "fill-opacity": 0.75 * (right / asked) });
-    cell.append(drawn("title", {}, lengthLabel(length) + ", " + (100 * part) / parts + "% to " + (100 * (part + 1)) / parts + "% of the prompt: " + right + " of " + asked));
-    svg.append(cell, drawn("text", { x: x + wide / 2, y: y + high / 2 + 4, class: "middle full" }, right + "/" + asked));
+    cell.append(drawn("title", {}, lengthLabel(length) + ", " + partLabel(part) + ": " + right + " of " + asked));
+    const probes = probesOf(plot.line, length), group = drawn("g", probes.length ? { class: "leads" } : {});
+    group.append(cell, drawn("text", { x: x + wide / 2, y: y + high / 2 + 4, class: "middle full" }, right + "/" + asked));
+    if (probes.length) group.addEventListener("click", () => openParts(plot.line.method + " · " + partLabel(part) + " · " + lengthLabel(length), probes, "part-" + part));
+    svg.append(group);
   }
   return svg;
+}
+// scores of the tasks with needles at a length, whose questions they are
+function probesOf(line, length) {
+  const rows = LEVAL.board.rows.filter((row) => row.method === line.method && row.ctx === length && named(row.block)[0] === named(line.block)[0]);
+  const own = rows.filter((row) => row.block === line.block);
+  return (own.length ? own : rows).flatMap((row) => LEVAL.board.columns.filter((c) => line.retrieval.needles.includes(c.task) && row.cells[c.at] && row.cells[c.at].v !== undefined)
+    .map((column) => [row, column, row.cells[column.at].t + "%"]));
 }
 function svgOf(plot, width, look) {
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": plot.title + " " + plot.note });
@@ -190,7 +201,7 @@ function drawSeries(svg, plot, s, X, Y, at, known) {
     mark.append(drawn("title", {}, s.method + ", " + (p[4] !== undefined ? lengthLabel(p[4]) + ", " : "") + plot.x(p[0]) + ": " + p[1]));
     if (p[5]) {
       mark.classList.add("leads");
-      mark.addEventListener("click", () => openDetail(...p[5]));
+      mark.addEventListener("click", p[5]);
     }
     svg.append(mark);
     if (p[4]) svg.append(drawn("text", { x: X(p[0]) + 8, y: Y(p[1]) - 4 }, lengthLabel(p[4])));

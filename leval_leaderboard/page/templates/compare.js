@@ -2,21 +2,45 @@
 // The drill-down: where a number comes from, and every question or text behind it, of one method or of two.
 const QUESTIONS = 20;
 const pair = { row: null, column: null, other: null, shown: QUESTIONS, items: [] };
+// what an answer may be besides right and wrong: its place in the answer, and its words
+const KINDS = { un: [3, "that are unparsed"], cut: [4, "whose document was cut"], lim: [8, "at the limit"], open: [9, "cut while thinking"] };
+const NEEDLES = 10;  // the place of the parts of the prompt that hold its needles
 
 function startCompare() {
-  by("other").addEventListener("change", loadPair);
+  by("other").addEventListener("change", () => loadPair(by("which").value));
   by("which").addEventListener("change", () => { pair.shown = QUESTIONS; drawQuestions(); });
   by("compare-controls").addEventListener("submit", (event) => event.preventDefault());
   by("more-questions").addEventListener("click", () => { pair.shown += QUESTIONS; drawQuestions(); });
 }
 
-async function openDetail(row, column, other) {
+// a number that is made of several, to the samples of each: `parts` are `[row, column, text]`
+function openParts(title, parts, which) {
+  if (parts.length === 1) return openDetail(parts[0][0], parts[0][1], null, which);
+  const list = make("dl");
+  for (const [row, column, text] of parts) {
+    const value = make("dd");
+    value.append(leadingTo(column.label, row, text, "plain", () => openDetail(row, column, null, which)));
+    list.append(make("dt", "", column.label), value);
+  }
+  pair.row = null;
+  showDetail(title, list);
+  remember();
+}
+function showDetail(title, facts) {
+  by("detail").hidden = false;
+  by("detail-title").textContent = title;
+  by("facts").replaceChildren(facts);
+  by("made").hidden = by("compare").hidden = !pair.row;
+  by("detail-title").focus();
+  by("detail").scrollIntoView({ block: "start" });
+}
+// `other` null is this method alone, undefined whoever is usual
+async function openDetail(row, column, other, which) {
   pair.row = row;
   pair.column = column;
+  pair.other = null;
   const cell = row.cells[column.at];
-  by("detail").hidden = false;
-  by("detail-title").textContent = row.method + " · " + column.label + " · " + lengthLabel(row.ctx);
-  drawFacts(row, column, cell);
+  showDetail(row.method + " · " + column.label + " · " + lengthLabel(row.ctx), factsOf(row, column, cell));
   const provenance = by("provenance");
   provenance.replaceChildren();
   for (const [name, value] of Object.entries(LEVAL.board.runs[cell.run] || {}))
@@ -28,12 +52,10 @@ async function openDetail(row, column, other) {
   by("compare").hidden = !known;
   by("compare-title").textContent = cell.m ? "Text by text" : "Question by question";
   if (known) {
-    const usual = other || rivals.find((r) => r.method === view.baseline && near(r) === 0) || rivals.find((r) => near(r) === 0);
+    const usual = other !== undefined ? other : rivals.find((r) => r.method === view.baseline && near(r) === 0) || rivals.find((r) => near(r) === 0);
     fill(by("other"), [["", "(this method alone)"], ...rivals.slice(0, 500).map((r) => [String(r.at), r.method + " · " + lengthLabel(r.ctx) + (r.block === row.block ? "" : " · " + r.block)])], usual ? String(usual.at) : "");
-    await loadPair();
+    await loadPair(which);
   }
-  by("detail-title").focus();
-  by("detail").scrollIntoView({ block: "start" });
   remember();
 }
 function samplesOf(row) {
@@ -43,7 +65,7 @@ function samplesOf(row) {
 function counted(n, noun) {
   return n + " " + noun + (n === 1 ? "" : "s");
 }
-function drawFacts(row, column, cell) {
+function factsOf(row, column, cell) {
   const list = make("dl"), digits = column.raw ? 3 : 2, unit = column.raw ? "" : "%";
   const say = (name, value) => list.append(make("dt", "", name), make("dd", "", value));
   const ends = (low, high) => fixed(low, digits) + " to " + fixed(high, digits);
@@ -64,13 +86,12 @@ function drawFacts(row, column, cell) {
     if (c[8] !== null) say("Detectable", "a true difference of about " + c[8] + per + " would be found in 80% of such sets");
     if (c[4] === "?") say("Cannot tell", "the smallest p that " + counted(cell.g, "document") + " can give is " + c[9] + ", the threshold is " + c[10] + (c[1] * c[2] > 0 ? "; the interval leaves out zero all the same: " + LEVAL.board.assumed : ""));
   }
-  by("facts").replaceChildren(list);
+  return list;
 }
-async function loadPair() {
+async function loadPair(which) {
   const other = by("other").value === "" ? null : LEVAL.board.rows[Number(by("other").value)], row = pair.row;
   const mine = samplesOf(row), theirs = other && samplesOf(other);
   pair.other = other;
-  by("which").parentElement.hidden = !other || Boolean(row.cells[pair.column.at].m);
   by("compare-status").textContent = "Loading…";
   by("questions").replaceChildren();
   try {
@@ -79,10 +100,30 @@ async function loadPair() {
       .map((key) => ({ key, question: questions[key], a: worth(a[key], row), b: other && worth(b[key], other) }));
     for (const item of pair.items) item.by = other ? (item.a.score - item.b.score) * (pair.column.lower ? -1 : 1) || 0 : 0;
     pair.shown = QUESTIONS;
+    fillWhich(which);
     drawQuestions();
   } catch (error) {
     by("compare-status").textContent = "The samples could not be loaded: " + error.message;
   }
+}
+// which questions are shown: those that differ, those of one kind, all
+function fillWhich(wanted) {
+  const found = pair.items.map((item) => item.a.answer).filter(Boolean);
+  const versus = found.length && pair.other;
+  const options = versus ? [["differ", "where they differ"], ["win", "only this method is better"], ["loss", "only the other is better"]] : [];
+  for (const [kind, [at, words]] of Object.entries(KINDS)) if (found.some((answer) => answer[at])) options.push([kind, words]);
+  for (const part of unique(found.flatMap((answer) => answer[NEEDLES] || [])).sort((a, b) => a - b)) options.push(["part-" + part, "with a needle at " + partLabel(part)]);
+  options.push(["all", "all"]);
+  fill(by("which"), options, options.some(([kind]) => kind === wanted) ? wanted : versus ? "differ" : "all");
+  by("which").parentElement.hidden = options.length < 2;
+}
+function isShown(item, which) {
+  if (which in KINDS) return Boolean(item.a.answer[KINDS[which][0]]);
+  if (which.startsWith("part-")) return (item.a.answer[NEEDLES] || []).includes(Number(which.slice(5)));
+  return which === "all" || (which === "win" ? item.by > 0 : which === "loss" ? item.by < 0 : item.by !== 0);
+}
+function partLabel(part) {
+  return (100 * part) / LEVAL.board.parts + "% to " + (100 * (part + 1)) / LEVAL.board.parts + "% of the prompt";
 }
 // an answer with its score; of a text nats a token by the metric that the number is of
 function worth(answer, row) {
@@ -92,9 +133,9 @@ function worth(answer, row) {
 }
 function drawQuestions() {
   const items = pair.items, noun = items.length && items[0].a.answer ? "question" : "text";
-  const which = pair.other && noun === "question" ? by("which").value : "all";
+  const which = by("which").value;
   const wins = items.filter((i) => i.by > 0).length, losses = items.filter((i) => i.by < 0).length;
-  const chosen = items.filter((i) => which === "all" || (which === "win" ? i.by > 0 : which === "loss" ? i.by < 0 : i.by !== 0));
+  const chosen = items.filter((item) => isShown(item, which));
   by("compare-status").textContent = counted(items.length, (pair.other ? "common " : "") + noun) +
     (pair.other ? ": " + wins + " won, " + (items.length - wins - losses) + " tied, " + losses + " lost" : "") + ". " +
     Math.min(pair.shown, chosen.length) + " of " + chosen.length + " shown.";

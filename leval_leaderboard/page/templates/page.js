@@ -93,10 +93,10 @@ function address() {
   for (const id of KEPT) if (by(id).value !== (id === "baseline" ? view.usual : id === "show" ? "score" : "")) says.set(id, by(id).value);
   if (by("published") && !by("published").checked) says.set("published", "0");
   if (view.sort !== null) says.set("sort", (view.down ? "-" : "") + view.sort);
-  if (!by("detail").hidden) {
+  if (!by("detail").hidden && pair.row) {
     says.set("number", placeOf(pair.row, pair.column));
     if (pair.other) says.set("against", placeOf(pair.other, pair.column));
-    if (by("which").value !== "differ") says.set("which", by("which").value);
+    if (!by("compare").hidden) says.set("which", by("which").value);
   }
   return "#" + says;
 }
@@ -125,9 +125,8 @@ async function restore() {
   await loadBaseline();
   const found = says.get("number") && rowAt(says.get("number"));
   if (found) {
-    if (says.get("which")) by("which").value = says.get("which");
     const other = says.get("against") && rowAt(says.get("against"));
-    await openDetail(...found, other ? other[0] : undefined);
+    await openDetail(...found, other ? other[0] : null, says.get("which"));
   }
 }
 function remember() {
@@ -310,16 +309,28 @@ function drawRow(row, columns, average, shares) {
   tr.append(...cells);
   for (const key of shares) {
     const value = share(row, key);
-    const td = part("td", "cell", value === undefined ? "none" : "", value === undefined ? "–" : fixed(value, 1));
-    td.title = "Of all answers in this row; each task’s share, and each answer, is behind its score";
-    tr.append(td);
+    tr.append(value === undefined ? part("td", "cell", "none", "–") : drawShare(row, key, fixed(value, 1)));
   }
   return tr;
 }
 function drawAverage(row) {
-  const td = part("td", "cell");
-  td.title = "Mean of the six tasks to the left; the questions are behind each";
-  td.append(make("span", row.avgRank === 1 ? "best" : row.avgRank === 2 ? "second" : "", row.avgText || "–"));
+  const td = part("td", "cell"), look = row.avgRank === 1 ? "best" : row.avgRank === 2 ? "second" : "";
+  td.title = "Mean of the six tasks to the left";
+  if (row.published || row.avg === null) td.append(make("span", look, row.avgText || "–"));
+  else td.append(leadingTo("Avg.", row, row.avgText, look, () => openParts(row.method + " · Avg. · " + lengthLabel(row.ctx), averaged(row))));
+  return td;
+}
+// what an average is the mean of: each task's row, column and text
+function averaged(row) {
+  return LEVAL.board.columns.slice(0, LEVAL.board.average).map((column) => [row, column, row.cells[column.at].t + "%"]);
+}
+// a share of all answers in a row, and behind it each task's
+function drawShare(row, key, text) {
+  const td = part("td", "cell"), name = SHARES[key];
+  td.title = "Of all answers in this row";
+  const parts = LEVAL.board.columns.filter((c) => row.cells[c.at] && row.cells[c.at][key] !== undefined)
+    .map((c) => [row, c, fixed(row.cells[c.at][key], 1) + "% of " + row.cells[c.at].n]);
+  td.append(leadingTo(name, row, text, "", () => openParts(row.method + " · " + name + " · " + lengthLabel(row.ctx), parts, key)));
   return td;
 }
 function drawCell(row, column) {
@@ -350,9 +361,13 @@ function signed(value, column) {
 }
 function cellButton(row, column, text, className) {
   if (row.published) return make("span", className, text);
+  return leadingTo(column.label, row, text, className, () => openDetail(row, column));
+}
+// a number that leads to what is behind it
+function leadingTo(name, row, text, className, open) {
   const button = make("button", className, text);
   button.type = "button";
-  button.setAttribute("aria-label", column.label + " " + text + ", " + row.method + ": details");
-  button.addEventListener("click", () => openDetail(row, column));
+  button.setAttribute("aria-label", name + " " + text + ", " + row.method + ": details");
+  button.addEventListener("click", open);
   return button;
 }
