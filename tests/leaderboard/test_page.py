@@ -190,8 +190,8 @@ def test_averages_and_shares_lead_to_the_answers_they_are_made_of(opened, sweep)
     )
     assert all(leads == (text != "–") for row in told for text, leads in row)
     assert sum(leads for row in told for _, leads in row) == 24  # four methods, two lengths
-    logged = [json.loads(line) for line in next(
-        (sweep / "28192").glob("samples_leval_closed_quality_*")).read_text().splitlines()]  # fmt: skip
+    path = next((sweep / "28192").glob("samples_leval_closed_quality_*"))
+    logged = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     counted = (len(logged), sum(r["truncated"] for r in logged), sum(r["unparsed"] for r in logged))
     for at, number in zip(places, counted, strict=True):
         opened.execute_script(
