@@ -32,17 +32,13 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
         curve.sort(key=lambda entry: entry.length or 0)
         look = {**looks[method], "label": literal(method), "markersize": 5, "linewidth": 1.6}
         ends = [(entry.score.value, entry.low, entry.high) for entry in curve]
-        _curve(axes, [entry.length for entry in curve], ends, score.percent, look)
+        draw_curve(axes, [entry.length for entry in curve], ends, score.percent, look)
         told = [(entry.length, each) for entry in curve if (each := entry.difference)]
         for lower in below if told else ():
             differences = [(each.difference, each.low, each.high) for _, each in told]
-            _curve(lower, [length for length, _ in told], differences, score.percent, look)
+            draw_curve(lower, [length for length, _ in told], differences, score.percent, look)
     ticks = sorted({entry.length for entry in entries if entry.length})
-    for each in (axes, *below):
-        each.set_xscale("log", base=2)
-        each.set_xticks(ticks, [length_label(length) for length in ticks])
-        each.minorticks_off()
-    (axes, *below)[-1].set_xlabel("Context length (tokens)")
+    context_axis([axes, *below], ticks)
     unit = ", %" if score.percent == 100 else ", lower is better" * (not score.higher)
     axes.set_ylabel(score.family.replace("_", " ") + unit)
     for lower in below:
@@ -58,7 +54,16 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     return figure
 
 
-def _curve(
+def context_axis(grid: Sequence[Any], lengths: Sequence[int]) -> None:
+    """The same lengths along each of some axes, named below the last."""
+    for axes in grid:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [length_label(length) for length in lengths])
+        axes.minorticks_off()
+    grid[-1].set_xlabel("Context length (tokens)")
+
+
+def draw_curve(
     axes: Any,
     lengths: Sequence[int | None],
     numbers: Sequence[tuple[float | None, float | None, float | None]],

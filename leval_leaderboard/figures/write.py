@@ -10,6 +10,7 @@ from typing import Any
 
 from leval_leaderboard.figures.differences import difference_figure
 from leval_leaderboard.figures.lengths import length_figure
+from leval_leaderboard.figures.reach import reach_figure
 from leval_leaderboard.figures.rope import rope_figure
 from leval_leaderboard.figures.style import Looks, method_looks, write_figure
 from leval_leaderboard.results.metrics import is_of_nats
@@ -17,6 +18,7 @@ from leval_leaderboard.results.rope_features import RopeFeatures, read_features
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.names import length_label, task_label
+from leval_leaderboard.tables.reach import reach_lines
 from leval_leaderboard.tables.scores import without_twins
 
 MOST_METHODS = 14
@@ -56,12 +58,23 @@ def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
 
 
 def planned_figures(analysis: Analysis) -> Iterator[Planned]:
-    """What there is to draw: scores by length, differences to the baseline, RoPE features."""
+    """What there is to draw: steps and scores by length, differences to the baseline, RoPE."""
     looks = method_looks(entry.label for entry in analysis.entries)
     finished = without_twins([e for e in analysis.entries if e.score.finished and e.score.primary])
+    yield from _reach(analysis, looks)
     yield from _lengths(finished, looks)
     yield from _differences(finished, analysis.baselines, looks)
     yield from _rope_features(analysis.entries, looks)
+
+
+def _reach(analysis: Analysis, looks: Looks) -> Iterator[Planned]:
+    """One for each block whose texts were read at several lengths."""
+    commands = {entry.block: entry.run.command for entry in reversed(analysis.entries)}
+    lines = [line for line in reach_lines(analysis) if len(line.points) > 1]
+    for block, part in grouped(lines, lambda line: line.block).items():
+        if len(part) <= MOST_METHODS:
+            draw = partial(reach_figure, part, looks, commands[block])
+            yield Planned("reach", f"{block}: what each step of context adds", draw)
 
 
 def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:

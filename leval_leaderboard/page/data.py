@@ -196,11 +196,27 @@ def _retrieval(found: Retrieval) -> dict[str, Any]:
 
 
 def _point(point: Point) -> list[Any]:
-    """`[length, loss, low, high, difference to the baseline, low, high]`, nats a token."""
-    against = point.against
-    ends = (against.difference, against.low, against.high) if against else (None, None, None)
-    told = (point.loss, point.low, point.high, *ends)
+    """A length and four numbers with the ends of their intervals, nats a token.
+
+    The loss, its difference to the baseline, the gain from the next shorter length, and on key
+    tokens the loss or, where a reference told them, the difference to the baseline.
+    """
+    key = point.key
+    told = (
+        *(point.loss, point.low, point.high),
+        *_difference(point.against),
+        *(point.step.gain if point.step else _NONE),
+        *((key.value, key.low, key.high) if key else _NONE),
+        *_difference(point.key_against),
+    )
     return [point.length, *(number(each, 5) for each in told)]
+
+
+_NONE = (None, None, None)
+
+
+def _difference(found: Difference | None) -> tuple[float | None, float | None, float | None]:
+    return (found.difference, found.low, found.high) if found else _NONE
 
 
 def _cost(run: Run) -> dict[str, float]:

@@ -41,6 +41,13 @@ class Step:
     low: float | None
     high: float | None
 
+    @property
+    def gain(self) -> tuple[float, float | None, float | None]:
+        """The change as a gain, positive where it got better, and the ends of its interval."""
+        low = None if self.high is None else -self.high
+        high = None if self.low is None else -self.low
+        return -self.difference, low, high
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:

@@ -31,6 +31,7 @@ class Point:
             baseline itself and where nothing can be paired.
         key: nats a token on the key tokens, those that a long context helps; None where the backend
             does not tell each token's or there are none.
+        key_against: of these to the baseline's, where a reference model told both the same tokens.
     """
 
     length: int
@@ -40,6 +41,7 @@ class Point:
     step: Step | None = None
     against: Difference | None = None
     key: Estimate | None = None
+    key_against: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +79,6 @@ class ReachLine:
     retrieval: Retrieval | None = None
 
 
-_NONE = (np.zeros(0), np.zeros(0))
-
-
 @dataclass(frozen=True, slots=True)
 class _Curve:
     """Losses of the texts that were read at every length: `nats` `[K + 1, G]`, `tokens` `[G]`."""
@@ -109,12 +108,17 @@ def reach_lines(analysis: Analysis) -> list[ReachLine]:
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
         by_method = grouped(of_block, lambda entry: entry.label)
         curves = {label: _curve(part, analysis.results) for label, part in by_method.items()}
-        base = curves.get(analysis.baselines.get(block, ""))
+        baseline = analysis.baselines.get(block, "")
+        base = curves.get(baseline)
+        told = {
+            label: _key_sums([k for k in keys if (k.block, k.label) == (block, label)], analysis)
+            for label in by_method
+        }
         for label, part in by_method.items():
             if curve := curves[label]:
                 line = _line(block, label, part, curve, base)
-                of_line = [key for key in keys if (key.block, key.label) == (block, label)]
-                lines.append(_with_keys(line, of_line, analysis.results))
+                rival = told.get(baseline, {}) if label != baseline else {}
+                lines.append(_with_keys(line, told[label], rival))
     return _joined(lines, retrievals(analysis))
 
 
@@ -140,17 +144,50 @@ def _joined(
     return joined
 
 
-def _with_keys(line: ReachLine, keys: Sequence[Entry], results: Results) -> ReachLine:
-    """With the losses on key tokens, all tasks together."""
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Key tokens at one length, text by text: `nats` and `tokens` `[G]`, and who told them."""
+
+    nats: Floats
+    tokens: Floats
+    told_by: frozenset[str]
+
+    def against(self, other: "_Keys | None") -> Difference | None:
+        """To another method's, where both have the same tokens, those of a reference model."""
+        if other is None or self.told_by != other.told_by or "own" in self.told_by:
+            return None
+        if not np.array_equal(self.tokens, other.tokens):
+            return None
+        counted = self.tokens > 0
+        own, theirs, tokens = (v[counted] for v in (self.nats, other.nats, self.tokens))
+        return compare_perplexities(own, theirs, tokens)
+
+
+def _key_sums(entries: Sequence[Entry], analysis: Analysis) -> dict[int | None, _Keys]:
+    """By length, all tasks together."""
+    sums = {}
+    for length, part in grouped(entries, lambda entry: entry.score.at).items():
+        found = [analysis.results.ratios(entry.score) for entry in part]
+        by_text = [each.by_cluster()[1:] for each in found if each is not None]
+        if by_text:
+            nats, tokens = (np.concatenate(each) for each in zip(*by_text, strict=True))
+            told_by = frozenset(e.score.settings.get("key_tokens", "own") for e in part)
+            sums[length] = _Keys(nats, tokens, told_by)
+    return sums
+
+
+def _with_keys(
+    line: ReachLine, keys: Mapping[int | None, _Keys], base: Mapping[int | None, _Keys]
+) -> ReachLine:
+    """With the losses on key tokens."""
     points, most = [], 0
     for point in line.points:
-        found = [results.ratios(e.score) for e in keys if e.score.at == point.length]
-        sums = [each.by_cluster()[1:] for each in found if each is not None]
-        nats, tokens = (np.concatenate(each) for each in zip(*sums, strict=True)) if sums else _NONE
-        counted = tokens > 0
-        if counted.any():
-            most = int(tokens.sum())
-            point = replace(point, key=estimate_ratio(nats[counted], tokens[counted], None))
+        found = keys.get(point.length)
+        if found is not None and (counted := found.tokens > 0).any():
+            most = int(found.tokens.sum())
+            estimate = estimate_ratio(found.nats[counted], found.tokens[counted], None)
+            against = found.against(base.get(point.length))
+            point = replace(point, key=estimate, key_against=against)
         points.append(point)
     return replace(line, points=tuple(points), key_tokens=most)
 

@@ -15,6 +15,7 @@ from leval_leaderboard.page.data import leaderboard
 from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
 from leval_leaderboard.tables.formats import render
+from leval_leaderboard.tables.reach import reach_lines
 
 LENGTHS = (2048, 4096, 8192)
 STEPS = {"rope": (-0.1, 0.9), "yarn": (-0.1, -0.05)}
@@ -271,6 +272,28 @@ def test_a_depth_leads_to_the_questions_whose_needle_lies_there(opened):
 
 
 @pytest.mark.browser
+def test_what_each_step_of_context_adds_is_drawn_with_its_interval(opened, analysis):
+    drawn = script(
+        opened,
+        "const figure = [...document.querySelectorAll('#charts figure')].find((each) =>"
+        "each.textContent.startsWith('What each step of context adds'));"
+        "return [...figure.querySelectorAll('.point title')].map((t) => t.textContent).concat("
+        "figure.querySelectorAll('line.error').length);",
+    )
+    gains = {}
+    for told in drawn[:-1]:
+        name, number = told.split(": ")
+        gains[name] = float(number)
+    assert drawn[-1] == len(gains) == 4
+    for line in reach_lines(analysis):
+        for point in line.points[1:]:
+            name = f"{line.method}, {point.length // 1024}K"
+            assert gains[name] == pytest.approx(-point.step.difference, rel=1e-3)
+            asked = next(step for step in STEPS[line.method] if abs(step + gains[name]) < 0.03)
+            assert (gains[name] > 0) == (asked < 0)
+
+
+@pytest.mark.browser
 def test_small_differences_are_told_apart_beside_large_ones(opened):
     """The scale bends: 0.01 and 0.02 stay apart where others are 100 times as large."""
     heights = script(
@@ -313,7 +336,7 @@ def test_charts_are_legible_where_they_stand(opened):
             script(opened, "document.documentElement.dataset.theme = arguments[0]", theme)
             script(opened, "view.charted = null; drawCharts()")
             charts = script(opened, drawn)
-            assert len(charts) == 3
+            assert len(charts) == 4
             for scale, size, contrast in charts:
                 assert 0.97 <= scale <= 1.03
                 assert size >= 12

@@ -7,14 +7,16 @@ import fixture_results as make
 import numpy as np
 import pytest
 
+from leval_leaderboard.page.data import leaderboard
 from leval_leaderboard.results import load_results
 from leval_leaderboard.results.verify import verify
 from leval_leaderboard.statistics.paired import ASSUMED
-from leval_leaderboard.tables import analyse, build_tables
+from leval_leaderboard.tables import analyse, build_tables, leaderboard_table
 from leval_leaderboard.tables.formats import render
 from leval_leaderboard.tables.reach import reach_lines
 
 LENGTHS = (2048, 4096, 8192, 12288)
+ROPE = {"none": {}, "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}}
 STEPS = {"none": (-0.1, -0.02, 1.0), "yarn": (-0.09, -0.02, 0.0)}
 
 
@@ -100,6 +102,48 @@ def test_key_tokens_stand_beside_over_the_texts_that_have_some(analysis):
     assert plain.key_tokens == 2 * sum(range(6))
     assert plain.points[2].key.value == pytest.approx(pairs[:, 0].sum() / pairs[:, 1].sum())
     assert plain.points[2].key.clusters == 10
+
+
+@pytest.mark.parametrize(("told_by", "same", "compared"), [
+    ("own", True, False), ("a1b2c3d4", True, True), ("a1b2c3d4", False, False),
+])  # fmt: skip
+def test_key_losses_are_compared_where_a_reference_told_the_same_tokens(
+    tmp_path, told_by, same, compared
+):
+    rows = {method: samples("reach_pg19", steps) for method, steps in STEPS.items()}
+    if not same:
+        rows["yarn"][3]["key_loss@8192"][1] += 1
+    for method in STEPS:
+        metadata = {"key_tokens": told_by, "data": {"source": "hub"}}
+        make.write_lm_eval(
+            tmp_path / method, {"reach_pg19": rows[method]}, "2026-01-02T03-04-05.000000",
+            configs={"reach_pg19": {"task": "reach_pg19", "metadata": metadata}},
+            config={"model_args": {"pretrained": "m", **ROPE[method]}},
+        )  # fmt: skip
+    plain, yarn = reach_lines(analyse(load_results(tmp_path), baseline="as shipped"))
+    assert all(point.key_against is None for point in plain.points)
+    found = yarn.points[2].key_against
+    assert (found is not None) == compared
+    if compared:
+        pairs = [np.array([row["key_loss@8192"] for row in rows[m]]).sum(axis=0) for m in STEPS]
+        want = (pairs[1][0] - pairs[0][0]) / pairs[0][1]
+        assert found.difference == pytest.approx(want)
+        assert found.low < want < found.high
+
+
+def test_points_of_the_page_hold_gains_and_key_losses_with_their_ends(analysis):
+    lines = reach_lines(analysis)
+    board = leaderboard(leaderboard_table(analysis), analysis)
+    for line, shown in zip(lines, board["reach"], strict=True):
+        losses = [point.loss for point in line.points]
+        assert shown["points"][0][7:10] == [None] * 3
+        for before, loss, point in zip(losses, losses[1:], shown["points"][1:], strict=False):
+            gain, low, high = point[7:10]
+            assert gain == pytest.approx(before - loss, rel=1e-3, abs=1e-5)
+            assert low < gain < high
+        for point, at in zip(shown["points"], line.points, strict=True):
+            assert point[10:13] == pytest.approx([at.key.value, at.key.low, at.key.high], rel=1e-4)
+            assert point[13:] == [None] * 3
 
 
 def test_the_answer_is_the_first_table_and_the_losses_follow(analysis):

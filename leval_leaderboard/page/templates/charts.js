@@ -1,6 +1,8 @@
 "use strict";
 // Charts drawn at the size at which they stand, in the page's own colours, from the board's numbers.
 const MOST_CHARTS = 12, MOST_METHODS = 14, COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
+// where a number and the ends of its interval begin in a point of the answer
+const LOSS = 1, LOSS_APART = 4, GAIN = 7, KEY = 10, KEY_APART = 13;
 const HEIGHT = 240, LEFT = 52, RIGHT = 14, TOP = 14, BOTTOM = 34;
 
 function startCharts() {
@@ -57,9 +59,12 @@ function plots(block) {
   const found = [];
   const reach = searched(LEVAL.board.reach.filter((line) => line.block === block)), lines = reach.filter((line) => line.points.length);
   if (lines.length) {
-    const apart = difference && lines.some((line) => line.points.some((p) => p[4] !== null));
-    const at = apart ? 4 : 1;
-    found.push(curves("Loss of the same tokens", apart, "nats a token, lower is better", true, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2], undefined, leads(lossAt(block, line.method, p[0]))]) }))));
+    const has = (at) => lines.some((line) => line.points.some((p) => p[at] !== null));
+    const told = (title, at, look, note) => has(at) && found.push(curves(title, note, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2], undefined, leads(lossAt(block, line.method, p[0]))]) })), look));
+    const apart = difference && has(LOSS_APART), keysApart = difference && has(KEY_APART);
+    told("Loss of the same tokens", apart ? LOSS_APART : LOSS, { apart }, "nats a token, lower is better");
+    told("What each step of context adds", GAIN, { zero: true }, "nats a token from the next shorter length, higher is better");
+    told("Loss on key tokens", keysApart ? KEY_APART : KEY, { apart: keysApart }, "nats a token, lower is better; " + (has(KEY_APART) ? "a reference model’s key tokens" : "each method’s own key tokens"));
   }
   for (const column of LEVAL.board.columns) {
     if (lines.length && / loss$/.test(column.label)) continue;
@@ -71,7 +76,7 @@ function plots(block) {
       const cell = row.cells[column.at], c = comparisonOf(row, column);
       return [row.ctx, ...(apart ? (c ? c.slice(0, 3) : [null, null, null]) : [cell.v, cell.lo, cell.hi]), undefined, leads([row, column])];
     }) }));
-    found.push(curves(column.label, apart, [unit, column.lower ? "lower is better" : ""].filter(Boolean).join(", "), column.lower, series, column.chance !== null && !column.raw && !apart ? 100 * column.chance : undefined));
+    found.push(curves(column.label, [unit, column.lower ? "lower is better" : ""].filter(Boolean).join(", "), series, { apart, corrected: apart, level: column.chance !== null && !column.raw && !apart ? 100 * column.chance : undefined }));
   }
   const cost = costPlot(rows);
   const depths = reach.filter((line) => line.retrieval && line.retrieval.depths.length).map((line) => ({
@@ -80,11 +85,12 @@ function plots(block) {
   return [...(cost ? [...found, cost] : found).filter((plot) => plot.series.some((s) => s.points.length)), ...depths];
 }
 const leads = (place) => place && (() => openDetail(...place));
-function curves(title, apart, note, lower, series, level) {
+// differences to the baseline where `apart`; a line at zero, or at another level
+function curves(title, note, series, { apart = false, corrected = false, zero = apart, level }) {
   const kept = series.map((s) => ({ method: s.method, points: s.points.filter((p) => p[1] !== null && p[1] !== undefined).sort((a, b) => a[0] - b[0]) })).filter((s) => s.points.length);
   const intervals = kept.some((s) => s.points.some((p) => p[2] !== null && p[2] !== undefined));
-  const told = [note, intervals ? (apart ? "intervals at the corrected level" : "95% intervals") : ""].filter(Boolean).join("; ");
-  return { title: title + (apart ? " against " + view.baseline : ""), note: told && "(" + told + ")", series: kept, lines: true, log: true, zero: apart, level, x: lengthLabel };
+  const told = [note, intervals ? (corrected ? "intervals at the corrected level" : "95% intervals") : ""].filter(Boolean).join("; ");
+  return { title: title + (apart ? " against " + view.baseline : ""), note: told && "(" + told + ")", series: kept, lines: true, log: true, zero, level, x: lengthLabel };
 }
 // the number that most rows of the block have, against what its run took
 function costPlot(rows) {
@@ -171,10 +177,10 @@ function svgOf(plot, width, look) {
     svg.append(drawn("line", { x1: LEFT, x2: width - RIGHT, y1: Y(tick), y2: Y(tick), class: "grid" }));
     svg.append(drawn("text", { x: LEFT - 6, y: Y(tick) + 4, class: "end" }, String(tick)));
   }
-  let free = -Infinity;
-  for (const x of plot.log ? xs : ticks(xs[0], xs[xs.length - 1]).filter((t) => t >= xs[0])) {
-    if (X(x) < free) continue;
-    free = X(x) + 38;
+  let free = Infinity;  // from the right: the longest length is named whatever room there is
+  for (const x of (plot.log ? xs : ticks(xs[0], xs[xs.length - 1]).filter((t) => t >= xs[0])).toReversed()) {
+    if (X(x) > free) continue;
+    free = X(x) - 38;
     svg.append(drawn("text", { x: X(x), y: HEIGHT - 12, class: "middle" }, plot.x(x)));
   }
   if (plot.zero) svg.append(drawn("line", { x1: LEFT, x2: width - RIGHT, y1: Y(0), y2: Y(0), class: "zero" }));
