@@ -134,7 +134,12 @@ def _cross(
 
 @command.command()
 @click.argument("folder", type=EXISTING_FOLDER)
-@click.option("--encoding", "encodings", multiple=True, help="To test all its models under.")
+@click.option(
+    "--encoding",
+    "encodings",
+    multiple=True,
+    help="To test all its models under, or TRAINED:TESTED.",
+)
 @click.option("--subtask", help="Of a checkpoint; default: the one it was trained on.")
 @click.option("--limit", type=int, help="Of a checkpoint: only the first so many sequences.")
 @click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models tested at once (GPU).")
@@ -146,15 +151,16 @@ def evaluate(
     """Test a checkpoint, or trained models under further encodings.
 
     A model is trained once and tested under any encoding; what is tested already is not repeated.
+    `--encoding rope:yarn_code` tests the models that were trained with rope alone.
 
     Example: leval-harness posgen evaluate runs/posgen --encoding yarn --encoding yarn_code
     """
     if encodings:
         if options["subtask"] or options["limit"]:
             raise click.UsageError("--subtask and --limit are for a single checkpoint")
-        from leval_tasks.posgen.encodings import ENCODINGS
+        from leval_tasks.posgen.encodings import asked_tests
 
-        asked = dict.fromkeys(ENCODINGS, encodings)
+        asked = asked_tests(encodings)
         results = _cross(folder, asked, stack_size, options["device"], as_json)
         if as_json:
             click.echo(json.dumps(results))
@@ -210,8 +216,8 @@ def table(
         comparison_table,
         crossed_table,
         halves_table,
-        parse_pair,
     )
+    from leval_tasks.posgen.encodings import parse_pair
 
     if any(pictures.values()) and len(folders) > 1:
         raise click.UsageError("a figure shows one folder; give one")

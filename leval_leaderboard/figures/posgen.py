@@ -33,12 +33,15 @@ def loss_figure(experiment: Experiment) -> Any:
 def position_figure(experiment: Experiment) -> Any:
     """Accuracy of one experiment's test against the number's place in the sequence.
 
-    Sub-tasks that no encoding learned are left out, unless there is no other: what was learned of
-    every second number only is no curve. Errors of `position_curve`.
+    Models that did not learn are left out, unless there is no other: what was learned of every
+    second number only is no curve. Errors of `position_curve`.
     """
-    if learned := experiment.learned:
-        runs = tuple(run for run in experiment.runs if run.result.subtask in learned)
-        experiment = replace(experiment, runs=runs)
+    learned = tuple(
+        run
+        for run in experiment.runs
+        if run.result.seed in experiment.able(run.result.subtask, run.result.pair)
+    )
+    experiment = replace(experiment, runs=learned or experiment.runs)
     data = experiment.settings.get("data", {})
     first = data.get("far", 1) + data.get("near", 3)
     figure, grid = _panels(experiment, lambda runs: position_curve(runs, first))
@@ -63,13 +66,19 @@ def pairs_figure(experiment: Experiment) -> Any:
     for axes, subtask in zip(grid, subtasks, strict=True):
         for at, pair in enumerate(pairs):
             trained = ENCODINGS[pair.trained].title
-            values = [r.result.test.ood_accuracy for r in experiment.runs_of(subtask, pair)]
-            if not values:
+            able = experiment.able(subtask, pair)
+            runs = [run.result for run in experiment.runs_of(subtask, pair)]
+            if not runs:
                 continue
+            values, others = (
+                [run.test.ood_accuracy for run in runs if (run.seed in able) == learned]
+                for learned in (True, False)
+            )
             color = looks[trained]["color"]
             label = f"trained with {trained}"
             axes.plot(values, [at] * len(values), "o", color=color, alpha=0.4, ms=4, label=label)
-            mean = statistics.mean(values)
+            axes.plot(others, [at] * len(others), "x", color=color, alpha=0.4, ms=4)
+            mean = statistics.mean(values or others)
             axes.plot([mean] * 2, [at - 0.35, at + 0.35], color=color, linewidth=2)
             if (published := published_of(pair, subtask)) is not None:
                 axes.plot(
@@ -84,7 +93,9 @@ def pairs_figure(experiment: Experiment) -> Any:
     legend(figure, grid, "upper center", columns=3)
     counts = sorted({place.seeds for place in experiment.places.values()})
     seeds = " to ".join(dict.fromkeys((f"{counts[0]}", f"{counts[-1]}")))
-    note = f"{experiment.name} · trained with → tested with; a dot a seed ({seeds}), lines: means"
+    crosses = any(0 < place.learned < place.seeds for place in experiment.places.values())
+    marks = f"dots: seeds ({seeds}), {'x: not learned, ' if crosses else ''}lines: means"
+    note = f"{experiment.name} · trained with → tested with; {marks}"
     sign(figure, note, sorted({run.result.command for run in experiment.runs}))
     return figure
 

@@ -85,15 +85,24 @@ class PosGenRun:
 class Place:
     """A pair of encodings on a sub-task, over its seeds; accuracies in percent.
 
-    `deviation` is that of `ood_accuracy`, NaN with one seed; `learned` says whether the rule was
-    learned at the trained length, under the encoding of training: else longer ones say nothing.
+    `learned` counts the seeds whose model learned the rule at the trained length, under the
+    encoding of training. Accuracies are means over these, for the others say nothing of longer
+    sequences; over all seeds where none learned it. `deviation` is that of `ood_accuracy`, NaN of
+    one model.
     """
 
     seeds: int
     id_accuracy: float
     ood_accuracy: float
     deviation: float
-    learned: bool
+    learned: int
+
+    @property
+    def mark(self) -> str:
+        """What stands behind a number: how many of the seeds learned, where some did not."""
+        if not self.learned:
+            return " (not learned)"
+        return "" if self.learned == self.seeds else f" ({self.learned} of {self.seeds} learned)"
 
 
 @dataclass(frozen=True)
@@ -131,11 +140,16 @@ class Experiment:
         wanted = (subtask, pair)
         return [run for run in self.runs if (run.result.subtask, run.result.pair) == wanted]
 
+    def able(self, subtask: Subtask, pair: Pair) -> set[int]:
+        """Seeds whose model learned the rule, under the encoding that it was trained with."""
+        own = self.runs_of(subtask, Pair(pair.trained, pair.trained)) or self.runs_of(subtask, pair)
+        return {run.result.seed for run in own if run.result.test.id_accuracy >= LEARNED}
+
     @property
     def places(self) -> dict[tuple[Subtask, Pair], Place]:
         """`(sub-task, pair)` -> means over the seeds, in the paper's order."""
         return {
-            (subtask, pair): _place(runs, self.runs_of(subtask, Pair(pair[0], pair[0])))
+            (subtask, pair): _place(runs, self.able(subtask, pair))
             for subtask in SUBTASKS
             for pair in self.pairs
             if (runs := self.runs_of(subtask, pair))
@@ -147,14 +161,13 @@ class Experiment:
         return {subtask for (subtask, _), place in self.places.items() if place.learned}
 
 
-def _place(runs: Sequence[PosGenRun], own: Sequence[PosGenRun]) -> Place:
-    """Of the tests of a pair, and of those under the encoding that its models were trained with."""
-    ood = [run.result.test.ood_accuracy for run in runs]
-    inside, learned = (
-        statistics.mean(run.result.test.id_accuracy for run in each) for each in (runs, own or runs)
-    )
+def _place(runs: Sequence[PosGenRun], able: Collection[int]) -> Place:
+    learned = [run for run in runs if run.result.seed in able]
+    tests = [run.result.test for run in learned or runs]
+    ood = [test.ood_accuracy for test in tests]
+    inside = statistics.mean(test.id_accuracy for test in tests)
     deviation = statistics.stdev(ood) if len(ood) > 1 else math.nan
-    return Place(len(ood), inside, statistics.mean(ood), deviation, learned >= LEARNED)
+    return Place(len(runs), inside, statistics.mean(ood), deviation, len(learned))
 
 
 def read_experiment(folder: Path) -> Experiment:

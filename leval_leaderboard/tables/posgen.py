@@ -23,8 +23,9 @@ from leval_tasks.posgen.encodings import PUBLISHED, Name, Pair, Reading, publish
 NOTES = (
     "Accuracy on tokens past the training length, %; ID: on tokens within it; ± standard deviation "
     "over seeds",
-    f"not learned: in-distribution accuracy below {LEARNED:g}%; such a number says nothing of "
-    "longer sequences and is not compared",
+    f"not learned: in-distribution accuracy below {LEARNED:g}%; such a model says nothing of "
+    "longer sequences. Means are over the seeds that learned; where none did the number is not "
+    "compared",
     "Bold, underlined: best and second among what was learned in a block",
 )
 ARROW = (
@@ -74,11 +75,10 @@ def _block(experiment: Experiment) -> Block:
 
 def _past(place: Place) -> Cell:
     """Accuracy past the training length; what is said of it stands behind the whole number."""
-    mark = "" if place.learned else " (not learned)"
     text = f"{place.ood_accuracy:.2f}"
     if math.isfinite(place.deviation):
-        return Cell(text, place.ood_accuracy, f"{place.deviation:.2f}{mark}")
-    return Cell(text, place.ood_accuracy, "", mark)
+        return Cell(text, place.ood_accuracy, f"{place.deviation:.2f}{place.mark}")
+    return Cell(text, place.ood_accuracy, "", place.mark)
 
 
 def _published() -> Block:
@@ -166,7 +166,7 @@ def posgen_details(experiments: Sequence[Experiment]) -> Table:
             "ID": place.id_accuracy,
             "OOD": place.ood_accuracy,
             "Deviation": place.deviation,
-            "Learned": "yes" if place.learned else "no",
+            "Learned": float(place.learned),
             "Published": published_of(pair, subtask),
             **halves_record(experiment, subtask, pair),
         }

@@ -1,11 +1,11 @@
 """PosGen: trained with × tested with, pairs compared by seed, the semi-recursive halves."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
-from leval_border.errors import SettingError, one_of
 from leval_leaderboard.results.fields import ResultsError
 from leval_leaderboard.results.posgen import (
     LEARNED,
@@ -23,23 +23,6 @@ from leval_tasks.posgen.encodings import ENCODINGS, Pair
 COMPARED = ("Method", "Baseline", "Seeds", "Method %", "Baseline %", "Difference", "95% low",
             "95% high", "p", "p (Holm)", "Wins", "Losses")  # fmt: skip
 HALVES = ("ID, first", "ID, second", "OOD, first", "OOD, second")
-
-
-def parse_pair(text: str) -> Pair:
-    """`TRAINED:TESTED`, or one name for a model tested with its own encoding.
-
-    Raises:
-        SettingError: another form, or no such encoding.
-    """
-    names = [name.strip() for name in text.split(":")]
-    if len(names) > 2:
-        raise SettingError(
-            f"encodings: {text!r} must be TRAINED:TESTED, for example rope:yarn_code"
-        )
-    trained, tested = (
-        ENCODINGS[one_of("encoding", name, ENCODINGS)].name for name in (names[0], names[-1])
-    )
-    return Pair(trained, tested)
 
 
 def crossed_table(experiment: Experiment) -> Table:
@@ -61,8 +44,8 @@ def crossed_table(experiment: Experiment) -> Table:
                     else Cell(
                         f"{place.ood_accuracy:.2f}",
                         place.ood_accuracy,
-                        "" if place.seeds == 1 else f"{place.deviation:.2f}",
-                        f" ({place.seeds})" if place.learned else f" ({place.seeds}, not learned)",
+                        f"{place.deviation:.2f}" if math.isfinite(place.deviation) else "",
+                        place.mark or f" ({place.seeds})",
                     )
                     for place in row
                 ]
@@ -70,8 +53,8 @@ def crossed_table(experiment: Experiment) -> Table:
         if rows:
             blocks.append(Block(title, tuple(rows)))
     notes = (
-        "Accuracy past the trained length, %, mean ± standard deviation over seeds (number of "
-        "seeds); tested with: columns",
+        "Accuracy past the trained length, %, mean ± standard deviation over the seeds that "
+        "learned (number of seeds); tested with: columns",
     )
     return Table("PosGen: trained with × tested with", tuple(columns), tuple(blocks), notes)
 
@@ -118,18 +101,13 @@ def _by_seed(
     experiment: Experiment, subtask: Subtask, method: Pair, baseline: Pair
 ) -> tuple[list[tuple[float, float]], int]:
     """Accuracies of method and baseline of each seed, and how many a failed training left out."""
-    sides = []
-    for pair in (method, baseline):
-        own = {
-            run.result.seed: run.result.test.id_accuracy >= LEARNED
-            for run in experiment.runs_of(subtask, Pair(pair.trained, pair.trained))
-        }
-        runs = experiment.runs_of(subtask, pair)
-        sides.append({r.result.seed: (r.result.test, own.get(r.result.seed, False)) for r in runs})
-    seeds = sorted(set(sides[0]) & set(sides[1]))
-    learned = [seed for seed in seeds if all(side[seed][1] for side in sides)]
-    both = [(sides[0][seed][0].ood_accuracy, sides[1][seed][0].ood_accuracy) for seed in learned]
-    return both, len(seeds) - len(learned)
+    ours, theirs = (
+        {run.result.seed: run.result.test.ood_accuracy for run in experiment.runs_of(subtask, pair)}
+        for pair in (method, baseline)
+    )
+    seeds = set(ours) & set(theirs)
+    learned = seeds & experiment.able(subtask, method) & experiment.able(subtask, baseline)
+    return [(ours[seed], theirs[seed]) for seed in sorted(learned)], len(seeds) - len(learned)
 
 
 def _difference(both: Sequence[tuple[float, float]]) -> Difference:

@@ -5,9 +5,11 @@ YaRN as the paper's text has it, or YaRN as in the authors' code). Without one i
 trained with when scaling is only switched on for the test.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from leval_border.errors import SettingError, one_of
 
 Name = Literal[
     "rope",
@@ -85,6 +87,37 @@ class Pair(NamedTuple):
         """As tables and figures print it."""
         titles = [ENCODINGS[name].title for name in dict.fromkeys(self)]
         return " → ".join(titles)
+
+
+def parse_pair(text: str) -> Pair:
+    """`TRAINED:TESTED`, or one name for a model tested with its own encoding.
+
+    Raises:
+        SettingError: another form, or no such encoding.
+    """
+    names = [name.strip() for name in text.split(":")]
+    if len(names) > 2:
+        raise SettingError(
+            f"encodings: {text!r} must be TRAINED:TESTED, for example rope:yarn_code"
+        )
+    trained, tested = (
+        ENCODINGS[one_of("encoding", name, ENCODINGS)].name for name in (names[0], names[-1])
+    )
+    return Pair(trained, tested)
+
+
+def asked_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
+    """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`.
+
+    Raises:
+        SettingError: another form, or no such encoding.
+    """
+    asked: dict[str, list[str]] = {name: [] for name in ENCODINGS}
+    for text in texts:
+        pair = parse_pair(text)
+        for trained in (pair.trained,) if ":" in text else asked:
+            asked[trained].append(pair.tested)
+    return asked
 
 
 def published_pairs(reading: Reading) -> dict[Name, Pair]:

@@ -20,10 +20,9 @@ from leval_leaderboard.tables.posgen_pairs import (
     comparison_table,
     crossed_table,
     halves_table,
-    parse_pair,
 )
 from leval_tasks.posgen import encodings
-from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, published_pairs
+from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, parse_pair, published_pairs
 
 ROPE = Pair("rope", "rope")
 CODE = Pair("rope", "yarn_code")
@@ -80,14 +79,18 @@ def test_crossed_tests_are_rows_and_cells_of_their_own(folder):
     assert "Scale: 5 models" in " ".join(table.notes), "a test is no model"
     assert any("(reading: code)" in note for note in table.notes)
     rope, resonance = values(crossed_table(experiment))
-    assert rope["YaRN (code)"].value == pytest.approx(100 * statistics.mean(SCALED.values()))
-    assert rope["YaRN (code)"].mark.startswith(" (4"), "number of seeds"
+    learned = [100 * SCALED[seed] for seed in range(3)]
+    assert rope["YaRN (code)"].value == pytest.approx(statistics.mean(learned))
+    assert rope["YaRN (code)"].mark == " (3 of 4 learned)"
     assert resonance["RoPE"].text == "–"
     assert "not learned" not in resonance["YaRN (code)"].mark, "learned under its own encoding"
     figure = pairs_figure(experiment)
     (axes,) = figure.axes
     dots = [line for line in axes.get_lines() if line.get_marker() == "o"]
-    assert sorted(dots[1].get_xdata()) == pytest.approx(sorted(100 * x for x in SCALED.values()))
+    assert sorted(dots[1].get_xdata()) == pytest.approx(sorted(learned))
+    crosses = [line for line in axes.get_lines() if line.get_marker() == "x"]
+    assert list(crosses[1].get_xdata()) == pytest.approx([100 * SCALED[3]])
+    assert "x: not learned" in figure.texts[0].get_text()
 
 
 def test_pairs_are_compared_by_seed_where_both_were_learned(folder):

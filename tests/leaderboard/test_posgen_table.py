@@ -143,7 +143,7 @@ def test_every_format(folder, tmp_path):
     assert "<table>" in run(folder, "--format", "html").stdout
     rows = list(csv.DictReader(io.StringIO(run(folder, "--format", "csv").stdout)))
     yarn = next(row for row in rows if row["Encoding"] == "yarn")
-    assert (yarn["Learned"], float(yarn["OOD"]), yarn["Deviation"]) == ("no", 90.0, "")
+    assert (float(yarn["Learned"]), float(yarn["OOD"]), yarn["Deviation"]) == (0, 90, "")
     assert json.loads(run(folder, "--json").stdout)[0]["Published"] == 69.56
     out = tmp_path / "table.md"
     assert run(folder, "--out", out).stdout == ""

@@ -505,6 +505,8 @@ def test_the_codes_reading_trains_unscaled_and_tests_scaled(tmp_path):
     more = posgen(*words, "--reading", "text", "--encoding", "rope", "--seed", 4).stdout
     assert "cot rope seed 4: " in more, "the folder takes more seeds, and the other reading"
     assert "tested with" not in more
+    one = posgen("evaluate", tmp_path, "--encoding", "resonance:rope", "--json").stdout
+    assert [(r["encoding"], r["seed"]) for r in json.loads(one)] == [("resonance", 3)]
     again = posgen("evaluate", tmp_path, "--encoding", "yarn_code", "--json").stdout
     assert [(r["encoding"], r["seed"]) for r in json.loads(again)] == [
         ("resonance", 3),
