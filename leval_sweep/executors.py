@@ -34,15 +34,16 @@ class LocalExecutor:
     """Cells on this machine, in order: `jobs` at a time at most, which share its cores.
 
     Two cells with a thread each keep two cores busier than one with two threads, at twice the
-    memory.
+    memory. More cells than cores end together where they are alike, and leave no core idle while
+    the last one runs.
     """
 
     def __init__(self, jobs: int = 1) -> None:
         cores = available_cores()
-        self.jobs = min(jobs, cores)
+        self.jobs = jobs
         self.environment: dict[str, str] = {}
         if self.jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
-            self.environment["OMP_NUM_THREADS"] = str(cores // self.jobs)
+            self.environment["OMP_NUM_THREADS"] = str(max(1, cores // jobs))
 
     def run(
         self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress

@@ -22,7 +22,7 @@ import pytest
 from forked_sweeps import Forks, forked
 
 from leval_sweep.cell_files import why_not_done
-from leval_sweep.executors import available_cores
+from leval_sweep.executors import LocalExecutor
 
 FAULTS = Path(__file__).parent / "faults"
 POINTS = int(os.environ.get("SWEEP_KILL_POINTS", "2"))
@@ -364,6 +364,18 @@ def test_a_changed_config_makes_new_cells_and_the_old_ones_come_back(
     assert {each["model"]["name"] for each in labels} == {"renamed"}
 
 
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+def test_cells_at_a_time_share_the_cores_and_may_be_more(cores, monkeypatch):
+    monkeypatch.setattr("leval_sweep.executors.available_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for jobs in range(2, 12):
+        executor = LocalExecutor(jobs)
+        assert executor.jobs == jobs
+        threads = int(executor.environment["OMP_NUM_THREADS"])
+        assert threads == 1 or threads * jobs <= cores < (threads + 1) * jobs
+        assert threads > 0
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
     tiny: Path, quiet: dict[str, Any], tmp_path: Path, jobs: int
@@ -378,7 +390,7 @@ def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until = time.monotonic() + 60
-    while len(cells_running(tmp_path)) < min(jobs, available_cores()):
+    while len(cells_running(tmp_path)) < jobs:
         assert time.monotonic() < until
         time.sleep(0.05)
     second = run_sweep(config, tmp_path)
