@@ -36,10 +36,21 @@ def test_every_package_says_that_it_is_typed():
 
 def test_workflows_try_every_python_that_is_named():
     named = {c.rsplit(" ", 1)[1] for c in PROJECT["project"]["classifiers"] if "Python ::" in c}
-    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
-    assert named == set(re.findall(r'"(3\.\d+)"', text))
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]
+    image = re.fullmatch(r"python:([\d.]+)-bookworm", jobs["everything"]["container"])
+    assert named == {image[1], *jobs["fast"]["strategy"]["matrix"]["python"]}
     publish = yaml.safe_load((ROOT / ".github" / "workflows" / "publish.yml").read_text())
     assert publish["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+
+
+def test_the_quick_loop_is_the_same_in_the_workflow_and_names_markers_that_there_are():
+    """pytest refuses a selection with a marker that it does not know."""
+    files = (ROOT / ".github" / "workflows" / "tests.yml", ROOT / "Makefile")
+    (selection,) = {re.search(r'pytest .*-m "([^"]+)"', file.read_text())[1] for file in files}
+    used = set(re.findall(r"\w+", selection)) - {"not", "or", "and"}
+    known = {each.split(":")[0] for each in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+    assert used
+    assert used <= known
 
 
 @pytest.fixture(scope="module")
