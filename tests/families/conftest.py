@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import families_record
 import pytest
 
 HERE = Path(__file__).parent
@@ -23,14 +24,13 @@ def _module(name: str) -> None:
     spec.loader.exec_module(sys.modules[spec.name])
 
 
-_module("record")
 _module("models")
 _module("compare")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" in metafunc.fixturenames:
-        folders = sys.modules["families_record"].folders()
+        folders = families_record.folders()
         metafunc.parametrize("family", folders, ids=lambda folder: folder.name)
 
 
