@@ -41,7 +41,7 @@ SIZES = {
         model={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320},
         lengths=(96, 192), questions=3, new_tokens=2,
-        text_tokens=600, posgen_models=2, train_length=64, seconds=120,
+        text_tokens=600, posgen_models=2, train_length=64, seconds=600,
     ),
 }  # fmt: skip
 

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/prepare.py OUT [--have FREEZE] [--python 3.12] [--part-mib 60]
 
-FREEZE is the output of `pip freeze` over there; torch and transformers count as there in any case.
+FREEZE is the output of `pip freeze` over there; without it torch and transformers count as there,
+with what they need.
 The wheels go into OUT/part-1, OUT/part-2, ... of at most 60 MiB each, in the versions of this
 environment. The kit brings no data: models are of random weights, texts are Python's own
 documentation. Over there:
@@ -15,14 +16,16 @@ import argparse
 import importlib.metadata
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-THERE = {"torch", "transformers"}
+THERE = ("torch", "transformers")
+# What tests/conftest.py imports and the settings of pytest name.
+FOR_CHECKS = ("pytest", "pytest-timeout", "hypothesis")
 PLATFORMS = (
     *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 24, 17, 12, 5)),
     "manylinux2014_x86_64",
@@ -30,10 +33,12 @@ PLATFORMS = (
 )
 
 
-def needed(extras: Iterable[str], have: set[str], python: str) -> dict[str, str]:
-    """Name -> version of every package that is asked for with some extras and is not there."""
+def needed(
+    asked: Mapping[str, Iterable[str]], have: Collection[str], python: str
+) -> dict[str, str]:
+    """Name -> version of packages, asked for with their extras, and of all they need."""
     found: dict[str, str] = {}
-    ahead = [("leval-harness", frozenset(extras))]
+    ahead = [(name, frozenset(extras)) for name, extras in asked.items() if name not in have]
     seen = set()
     while ahead:
         name, wanted = ahead.pop()
@@ -41,8 +46,7 @@ def needed(extras: Iterable[str], have: set[str], python: str) -> dict[str, str]
             continue
         seen.add((name, wanted))
         distribution = importlib.metadata.distribution(name)
-        if name != "leval-harness":
-            found[name] = distribution.version
+        found[name] = distribution.version
         for text in distribution.requires or ():
             need = Requirement(text)
             marks = [{"extra": e, "python_version": python, "platform_system": "Linux"}
@@ -55,20 +59,37 @@ def needed(extras: Iterable[str], have: set[str], python: str) -> dict[str, str]
     return found
 
 
-def fetch(name: str, version: str, python: str, folder: Path) -> None:
-    """A package's wheel for the other machine; built here where there is only a source."""
+def collected(have: Collection[str], python: str) -> dict[str, str]:
+    """Name -> version of the packages whose wheels the kit brings beside its own."""
+    there = {*have, *THERE} if have else needed(dict.fromkeys(THERE, ()), (), python)
+    asked = {"leval-harness": ("hf", "train"), **dict.fromkeys(FOR_CHECKS, ())}
+    packages = needed(asked, there, python)
+    del packages["leval-harness"]
+    return dict(sorted(packages.items()))
+
+
+def fetch(packages: Mapping[str, str], python: str, folder: Path) -> None:
+    """Wheels for the other machine, all at once; one by one where one has only a source.
+
+    Such a one is built here.
+    """
     target = [flag for platform in PLATFORMS for flag in ("--platform", platform)]
-    download = ["download", "--only-binary=:all:", "--python-version", python,
-                "--implementation", "cp", *target]  # fmt: skip
-    for command in (download, ["wheel"]):
-        end = ["--no-deps", "-q", "--dest" if command is download else "-w", str(folder)]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", *command, *end, f"{name}=={version}"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode == 0:
-            return
-    raise SystemExit(f"Error: no wheel of {name} {version}:\n{done.stderr[-2000:]}")
+    wheels = ["download", "--only-binary=:all:", "--python-version", python,
+              "--implementation", "cp", *target, "--dest"]  # fmt: skip
+    every = [f"{name}=={version}" for name, version in packages.items()]
+    if not pip([*wheels, str(folder)], *every).returncode:
+        return
+    for one in every:
+        if pip([*wheels, str(folder)], one).returncode:
+            done = pip(["wheel", "-w", str(folder)], one)
+            if done.returncode:
+                raise SystemExit(f"Error: no wheel of {one}:\n{done.stderr[-2000:]}")
+
+
+def pip(command: list[str], *packages: str) -> "subprocess.CompletedProcess[str]":
+    """Run pip on packages by themselves, without what they need."""
+    full = [sys.executable, "-m", "pip", *command, "-q", "--no-deps", *packages]
+    return subprocess.run(full, capture_output=True, text=True, check=False)
 
 
 def in_parts(folder: Path, most: int) -> list[list[Path]]:
@@ -104,18 +125,14 @@ def main() -> None:
     args = parser.parse_args()
     lines = args.have.read_text().splitlines() if args.have else []
     names = (line.partition("==")[0].partition(" @")[0].strip() for line in lines)
-    have = THERE | {canonicalize_name(name) for name in names if name}
+    have = {canonicalize_name(name) for name in names if name}
     wheels = args.out / "wheels"
     wheels.mkdir(parents=True, exist_ok=True)
     own = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(ROOT)]
     subprocess.run([sys.executable, "-m", "pip", *own], check=True)
-    packages = needed(("hf", "train"), have, args.python) | {
-        name: importlib.metadata.version(name)
-        for name in ("pytest", "pluggy", "iniconfig") if name not in have
-    }  # fmt: skip
-    for name, version in sorted(packages.items()):
-        print(f"{name} {version}", flush=True)
-        fetch(name, version, args.python, wheels)
+    packages = collected(have, args.python)
+    print("\n".join(f"{name} {version}" for name, version in packages.items()), flush=True)
+    fetch(packages, args.python, wheels)
     for at, part in enumerate(in_parts(wheels, args.part_mib * 2**20), 1):
         folder = args.out / f"part-{at}"
         folder.mkdir(exist_ok=True)

@@ -113,6 +113,7 @@ def hybrid(part: Part) -> None:
 def tasks(part: Part) -> None:
     """Our reach and perplexity tasks against bare forward passes over as many tokens."""
     import lm_eval
+    from lm_eval.tasks import TaskManager
 
     model = checkpoint(part)
     longest = part.size.lengths[min(2, len(part.size.lengths) - 1)]
@@ -134,9 +135,10 @@ def tasks(part: Part) -> None:
             metadata |= {"context_length": longest, "stride": longest // 4}
         else:
             metadata |= {"target_tokens": longest // 8, "num_targets": 4}
+        index = TaskManager(metadata=metadata)  # a search in thousands of files, not measured
         seconds, peak, _ = part.timed(
-            lambda name=name, metadata=metadata: lm_eval.simple_evaluate(
-                model=lm, tasks=[name], metadata=metadata, bootstrap_iters=0
+            lambda name=name, index=index: lm_eval.simple_evaluate(
+                model=lm, tasks=[name], task_manager=index, bootstrap_iters=0
             )
         )
         tokens = lm.counters.tokens_prefilled - before

@@ -22,9 +22,22 @@ def test_parts_are_at_most_so_large(prepare, tmp_path):
 
 
 def test_what_is_there_and_its_needs_are_not_collected(prepare):
-    found = prepare.needed(("hf",), {"torch", "transformers", "datasets"}, "3.12")
-    assert {"lm-eval", "pydantic", "accelerate", "scipy"} <= set(found)
-    assert not {"torch", "transformers", "datasets", "pyarrow", "ray"} & set(found)
+    wanted = {"lm-eval", "accelerate", "peft", "scipy", "pytest", "hypothesis"}
+    never = {"leval-harness", "torch", "transformers", "ray"}
+    found = set(prepare.collected({"datasets"}, "3.12"))
+    assert wanted | {"numpy"} <= found
+    assert not (never | {"datasets", "pyarrow"}) & found
+    found = set(prepare.collected((), "3.12"))
+    assert wanted | {"datasets"} <= found
+    # In other versions they would come before those that torch and transformers have over there.
+    assert not (never | {"huggingface-hub", "tokenizers", "numpy"}) & found
+
+
+def test_settings_of_the_tests_are_known_where_the_kit_checks(prepare):
+    """pytest is strict there too: without its plug-in `timeout` would be an unknown setting."""
+    own = {"pytest", "pytest-timeout"}
+    assert own <= set(prepare.FOR_CHECKS)
+    assert prepare.collected({"pytest", "hypothesis"}, "3.12")["pytest-timeout"]
 
 
 @pytest.mark.slow
