@@ -3,18 +3,28 @@
 import json
 from typing import Any
 
-from leval_border.errors import SettingError
+from leval_border.errors import SettingError, shown
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in which no key stands twice: whoever wrote it meant one of the values."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {shown(twice)} is written twice")
+    return found
 
 
 def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingError) -> Any:
     """The value that a JSON document stands for; `where` is the file or option it comes from.
 
     Raises:
-        ValueError: as `error`: no JSON, nested deeper than Python follows, or a number longer than
-            it reads.
+        ValueError: as `error`: no JSON, a key written twice, nested deeper than Python follows, or
+            a number longer than it reads.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once)
     except RecursionError:
         raise error(f"{where}: not JSON (nested too deep)") from None
     except ValueError as wrong:

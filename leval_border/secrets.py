@@ -1,10 +1,12 @@
 """Credentials: told by their names, kept out of every file, handed on by the environment."""
 
+import base64
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
 VARIABLE = "LEVAL_HARNESS_SECRETS"
 """Environment variable that takes credentials to a process of ours."""
@@ -15,9 +17,25 @@ SHORTEST = 6
 _NAMES = {
     *("password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials"),
     *("authorization", "authorisation", "auth", "bearer", "apikey", "cookie", "cookies"),
-    *("header", "headers"),
+    *("header", "headers", "authentication", "oauth", "jwt", "cred", "creds"),
+    *("passwords", "passphrases", "apikeys", "secretkey", "accesskey", "privatekey"),
+    *("hftoken", "authtoken", "accesstoken", "apitoken", "bearertoken"),
 }
-_KEYS = {"api", "access", "private", "secret", "subscription", "account", "auth", "encryption"}
+_KEYS = {
+    *("api", "access", "private", "secret", "subscription", "account", "auth", "encryption"),
+    *("client", "signing", "ssh", "license", "licence", "master", "deploy", "storage", "service"),
+    *("openai", "anthropic", "hf", "huggingface", "azure", "google", "gemini", "mistral", "cohere"),
+    *("groq", "wandb"),
+}
+_TOKENS = {"api", "auth", "access", "bearer", "refresh", "secret", "hf"}
+"""Several tokens are of a text, but for these."""
+_WHICH = {
+    *("value", "prod", "production", "dev", "staging", "primary", "secondary", "main", "backup"),
+    *("ro", "rw", "b64", "base"),
+}
+"""Says which of several credentials it is, as a number does."""
+_OF_QUERY = re.compile(r"^(key|sig|code|pass)$|signature$", re.IGNORECASE)
+"""Names that are a credential's in the query of an address."""
 # Tokens of a text, not of a user: `eos_token`, `think_end_token`, `max_new_token`.
 _OF_TEXT = {
     *("bos", "eos", "pad", "unk", "sep", "cls", "mask", "eot", "eod", "eom", "boi", "eoi", "fim"),
@@ -39,10 +57,29 @@ _OF_TEXT = {
     *("decoder", "forced", "separator", "delimiter", "vocab", "blank", "space", "newline", "tool"),
 }
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
-_IN_URL = re.compile(r"(?<=://)[^/\s@?#]+@")
-_IN_QUERY = re.compile(r"(?<=[?&])([\w.-]+)=([^&\s#]+)")
-_BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{6,}")
-_PAIR = re.compile(r"([\w.-]+)=([^,]*)")
+_USER = re.compile(r"(?<=//)[^/\s?#]+@|^[^\s:@/?#]+:[^\s@/]+@(?=[\w.-]+(:\d+)?(/\S*)?$)")
+"""User and password of an address, also of one without `http://`, as proxies are given."""
+_IN_QUERY = re.compile(r"(?<=[?&;#])([\w.-]+)=([^&;\s#]+)")
+_PAIR = re.compile(r"""([\w.-]+)=("[^"]*"|'[^']*'|[^\s,;&"'{}\[\]()]+)""")
+_IN_JSON = re.compile(
+    r"""["']([\w.-]+)\\*["']\s*:\s*"""
+    r"""(?=("(?:[^"\\]|\\.)*"|\\+"[^"\\]*\\+"|'[^']*'|[^\s,"'{}\[\]\\]+))"""
+)
+"""The value is only looked at: it may hold another one, of JSON in JSON."""
+_OPTION = re.compile(r"(?<![\w-])--?([\w-]+)\s+([^\s-]\S*)")
+_HEADER = re.compile(
+    r"\b((?:proxy-)?authorization|x-api-key|api-key|(?:set-)?cookie(?=\s*:\s*[\w-]+=))\s*:\s*"
+    r"([^\r\n\"']+)",
+    re.IGNORECASE,
+)
+_SCHEME = re.compile(r"\b(bearer|basic)\s+([\w.~+/=-]{6,})|^(token)\s+(\S{6,})$", re.IGNORECASE)
+_ISSUED = re.compile(
+    r"\b(hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
+)
+"""What services give out bears their mark, whatever it stands in."""
+_MASKED = re.compile(r"(^|,)\s*([\w.-]+)=\*\*\*(?=,|$)")
 
 Place = list[str | int]
 Secrets = list[tuple[Place, Any]]
@@ -52,20 +89,23 @@ Secrets = list[tuple[Place, Any]]
 def is_credential(name: str) -> bool:
     """Whether a name is a credential's: `hf_token`, `apiKey`; not `max_tokens`, `eos_token`."""
     words = [word.lower() for word in _WORD.findall(name)]
+    while len(words) > 1 and (words[-1].isdecimal() or words[-1] in _WHICH):
+        words.pop()
     if not words:
         return False
     if words[-1] == "token":
         return not _OF_TEXT & set(words)
-    if words[-1] in ("key", "keys"):
-        return len(words) > 1 and words[-2] in _KEYS
-    return words[-1] in _NAMES
+    if words[-1] in ("key", "keys", "tokens"):
+        known = _TOKENS if words[-1] == "tokens" else _KEYS
+        return len(words) > 1 and words[-2] in known
+    return words[-1] in _NAMES or words[-1].endswith(("password", "passwd"))
 
 
 def split(content: Any) -> tuple[Any, Secrets]:
     """What may be written down of nested settings, and the rest; see `joined`.
 
-    What has the name of a credential is left out, true, false and null excepted; text loses user
-    and password of an address, credentials of its query, and what follows `Bearer`.
+    What has the name of a credential is left out, true, false and null excepted; text loses what
+    `public` says.
     """
     secrets: Secrets = []
     return _split(content, [], secrets), secrets
@@ -83,19 +123,68 @@ def _split(value: Any, place: Place, secrets: Secrets) -> Any:
         return kept
     if isinstance(value, list | tuple):
         return [_split(inside, [*place, i], secrets) for i, inside in enumerate(value)]
-    if isinstance(value, str) and (public := _public_text(value)) != value:
+    if isinstance(value, str) and (shown := public(value)) != value:
         secrets.append((place, value))
-        return public
+        return shown
     return value
 
 
-def _public_text(text: str) -> str:
-    def query(match: re.Match[str]) -> str:
-        return f"{match[1]}={HIDDEN}" if is_credential(match[1]) else match[0]
+def public(text: str) -> str:
+    """A text without credentials: what has the name or the form of one is `***`.
 
-    if "://" in text:
-        text = _IN_QUERY.sub(query, _IN_URL.sub("", text))
-    return _BEARER.sub(rf"\1 {HIDDEN}", text)
+    That is user and password of an address (left out), `name=value`, `"name": value`, options,
+    headers, `Bearer` and `Basic`, and what services issue.
+    """
+    pieces, at = [], 0
+    for start, end, instead in _found(text):
+        pieces += [text[at:start], instead]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _found(text: str) -> list[tuple[int, int, str]]:
+    """Where credentials stand in a text, and what is to stand there; they do not overlap."""
+    found = [(*match.span(), "") for match in _USER.finditer(text)]
+    found += [
+        (*match.span(2), HIDDEN)
+        for match in (_IN_QUERY.finditer(text) if "://" in text else ())
+        if is_credential(match[1]) or _OF_QUERY.search(match[1])
+    ]
+    found += [
+        (*_inside(text, *match.span(2)), HIDDEN)
+        for pattern in (_PAIR, _IN_JSON, _OPTION)
+        for match in pattern.finditer(text)
+        if is_credential(match[1]) and match[2].lower() not in ("true", "false", "null", "none")
+    ]
+    found += [(*match.span(2), HIDDEN) for match in _HEADER.finditer(text)]
+    found += [
+        (*match.span(4 if match[3] else 2), HIDDEN)
+        for match in _SCHEME.finditer(text)
+        if match[3] or _is_of_scheme(match[1], match[2])
+    ]
+    found += [(*match.span(), HIDDEN) for match in _ISSUED.finditer(text)]
+    apart: list[tuple[int, int, str]] = []
+    for start, end, instead in sorted(found, key=lambda each: (each[0], -each[1])):
+        if text[start:end] != instead and (not apart or start >= apart[-1][1]):
+            apart.append((start, end, instead))
+    return apart
+
+
+def _inside(text: str, start: int, end: int) -> tuple[int, int]:
+    """The place of a value without its quotation marks."""
+    marks = "\\\"'"
+    start += len(text[start:end]) - len(text[start:end].lstrip(marks))
+    return start, start + len(text[start:end].rstrip(marks))
+
+
+def _is_of_scheme(scheme: str, text: str) -> bool:
+    """Whether what follows `Bearer` or `Basic` is a credential, and no word of a sentence."""
+    if scheme.lower() == "bearer":
+        return not text.isalpha() or len(text) > 20
+    try:
+        return b":" in base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
 
 
 def joined(content: Any, secrets: Secrets) -> Any:
@@ -123,12 +212,8 @@ def redacted(content: Any) -> Any:
         return [redacted(each) for each in content]
     if not isinstance(content, str):
         return content
-    text = _public_text(content)
-    if all("=" in part for part in text.split(",")):
-        pairs = _PAIR.findall(text)
-        if any(is_credential(name) for name, _ in pairs):
-            return ",".join(f"{n}={v}" for n, v in pairs if not is_credential(n))
-    return text
+    without = _MASKED.sub(lambda pair: "" if is_credential(pair[2]) else pair[0], public(content))
+    return without.lstrip(",") if without != content else content
 
 
 def in_text(text: str) -> Secrets:
@@ -137,26 +222,38 @@ def in_text(text: str) -> Secrets:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
         parsed = text
-    if not isinstance(parsed, str):
-        return split(parsed)[1]
-    pairs = [(name, value) for name, value in _PAIR.findall(text) if is_credential(name)]
-    return [([name], value) for name, value in pairs] + split(text)[1]
+    return split(text if isinstance(parsed, str | int | float) else parsed)[1]
 
 
 def values(secrets: Secrets, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Every text that must not be seen: of secrets, and of an environment (default: this one)."""
+    """Every text that must not be seen: of secrets, and of an environment (default: this one).
+
+    In each form in which it may come back: as it is, in an address, in JSON.
+    """
     given = os.environ if environment is None else environment
-    content: list[Any] = [value for _, value in secrets]
-    content += [value for name, value in given.items() if is_credential(name)]
-    addresses = [text for text in [*_texts(content), *given.values()] if "://" in text]
-    found = {text for text in _texts(content) if "://" not in text}
-    for text in addresses:
-        for match in _IN_URL.findall(text):
-            found |= {match[:-1], match[:-1].partition(":")[2]}
-        found |= {value for name, value in _IN_QUERY.findall(text) if is_credential(name)}
+    named = [value for place, value in secrets if _is_named(place)]
+    named += [value for name, value in given.items() if is_credential(name)]
+    found = {text for text in _texts(named) if "://" not in text}
+    inside = [value for _, value in secrets] + list(given.values())
+    for text in _texts(inside):
+        for start, end, _ in _found(text):
+            part = text[start:end].removesuffix("@")
+            found |= {part, part.partition(":")[2] if "@" in text[start:end] else part}
     # `Bearer abc` is known by `abc` alone as well
     found |= {word for text in found for word in text.split()}
+    found |= {form for text in found for form in _forms(text)}
     return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+
+
+def _is_named(place: Place) -> bool:
+    """Whether a secret is the whole value of a credential, or of something inside of one."""
+    return any(isinstance(key, str) and is_credential(key) for key in place)
+
+
+def _forms(text: str) -> Iterator[str]:
+    yield unquote(text)
+    yield quote(text, safe="")
+    yield json.dumps(text)[1:-1]
 
 
 def _texts(value: Any) -> Iterator[str]:

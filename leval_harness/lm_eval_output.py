@@ -75,7 +75,8 @@ def cleaned_files(hidden: Sequence[str]) -> Iterator[None]:
 
     class Tracker(stock):  # type: ignore[misc,valid-type]
         def save_results_aggregated(self, results: Any, samples: Any = None) -> None:
-            named = {k: secrets.redacted(results[k]) for k in ("config", "configs") if k in results}
+            stated = {"config", "configs", "pretty_env_info"} & set(results)
+            named = {name: secrets.redacted(results[name]) for name in stated}
             public = secrets.hidden({**results, **named}, hidden)
             super().save_results_aggregated(public, secrets.hidden(samples, hidden))
 

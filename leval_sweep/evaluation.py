@@ -119,7 +119,7 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     )
     if results is None:
         raise CellError("lm-eval returned no results")
-    for key in ("config", "configs"):
+    for key in ("config", "configs", "pretty_env_info"):
         results[key] = secrets.redacted(results.get(key, {}))
     results = secrets.hidden(results, hidden)
     drop_stderr_of_stderr(results)

@@ -93,7 +93,7 @@ def run_cell(
     mark = f"{os.getpid()}-{time.time_ns()}"
     try:
         given = {**(environment or {}), **secrets.to_environment(kept or []), MARK: mark}
-        command = secrets.hidden(command, secrets.values(kept or []))
+        command = secrets.public(secrets.hidden(command, secrets.values(kept or [])))
         keeper = _start(record, folder, command, given)
     except OSError as error:
         return CellOutcome(cell_id=cell_id, kind=kind_of(error), reason=f"cannot start: {error}")

@@ -1,5 +1,6 @@
 """Reading single fields of untrusted JSON: the right type, a finite number, a file inside."""
 
+import hashlib
 import os
 import stat
 from io import BufferedReader
@@ -14,6 +15,8 @@ from leval_border.settings import read
 from leval_leaderboard.layout import SCHEMA_VERSION
 
 LONGEST_NAME = 300
+LONGEST_TASK = 200
+LONGEST_METRIC = 100
 LARGEST_NUMBER = 1e15
 LARGEST_JSON = 64 * 2**20
 DEEPEST_JSON = 60
@@ -137,6 +140,16 @@ def finite(value: object) -> float | None:
     if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
         return None
     return float(value)
+
+
+def short_name(text: str, longest: int = LONGEST_NAME) -> str:
+    """A name of at most so many characters; a longer one ends in its digest and stays its own."""
+    return text if len(text) <= longest else f"{text[: longest - 11]}… #{digest(text)}"
+
+
+def digest(text: str) -> str:
+    """Eight hex digits that tell a text from others."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def pair(value: object) -> tuple[float, float] | None:

@@ -10,13 +10,22 @@ from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_vali
 
 from leval_border.secrets import redacted
 from leval_leaderboard.results import settings
-from leval_leaderboard.results.fields import EMPTY_IF_NULL, LENIENT, Object, Outside, finite
+from leval_leaderboard.results.fields import (
+    EMPTY_IF_NULL,
+    LENIENT,
+    LONGEST_TASK,
+    Object,
+    Outside,
+    digest,
+    finite,
+    short_name,
+)
 from leval_tasks.closed.catalog import OLD_NAMES
 
 LONGEST_ARGUMENTS = 20_000
 BY_TASK = (
-    "results", "configs", "n-samples", "higher_is_better", "n-shot", "versions", "group_subtasks",
-    "task_hashes",
+    "results", "groups", "configs", "n-samples", "higher_is_better", "n-shot", "versions",
+    "group_subtasks", "task_hashes",
 )  # fmt: skip
 """Fields of a results file with an entry a task."""
 
@@ -39,6 +48,17 @@ def _value(text: str) -> Any:
         return text
 
 
+def _mapping(value: Any) -> dict[str, Any] | None:
+    """A mapping that may have been written as JSON; None for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = _value(value)
+    return value if isinstance(value, dict) else None
+
+
+def _number(value: Any) -> Any:
+    return _value(value) if isinstance(value, str) else value
+
+
 class DocumentsRead(Outside):
     """What a task of ours wrote about the documents that it read."""
 
@@ -55,7 +75,7 @@ class DocumentsRead(Outside):
 
 
 class TaskMetadata(Outside):
-    """What a task stated when it ran; tasks of others may hold anything here."""
+    """What a task stated when it ran, also as it was `written`: others may hold anything here."""
 
     data: Annotated[DocumentsRead | None, LENIENT] = None
     data_dir: Text = None
@@ -68,8 +88,14 @@ class TaskMetadata(Outside):
     claimed_length: Number = None
     settings: Annotated[dict[str, Any] | None, LENIENT] = None
     prompt: Annotated[dict[str, Any] | None, LENIENT] = None
+    written: Object = Field(default={})
 
     model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kept_as_written(cls, content: Any) -> Any:
+        return {**content, "written": content} if isinstance(content, Mapping) else content
 
     @property
     def context_length(self) -> int | None:
@@ -77,15 +103,15 @@ class TaskMetadata(Outside):
         stated = finite((self.prompt or {}).get("context_length"))
         return int(stated) if stated and stated > 0 else None
 
-    def deciding(self, arguments: Mapping[str, Any], *, is_ours: bool) -> dict[str, Any]:
-        """What decides numbers; lm-eval puts the model's `arguments` among it."""
-        if self.settings is not None:
+    def deciding(self, said: Mapping[str, Any], *, is_ours: bool) -> dict[str, Any]:
+        """What decides numbers; what is `said` of the run as well is left to it."""
+        if self.settings is not None and (is_ours or self.data is not None):
             stated = settings.own_settings(self.settings)
         elif is_ours:
             stated = settings.asked_settings(self.model_extra or {})
         else:
-            stated = settings.without(self.model_extra or {}, settings.METADATA_ASIDE)
-            stated = {name: stated[name] for name in stated if name not in arguments}
+            stated = settings.without(self.written, settings.METADATA_ASIDE)
+            return {name: each for name, each in stated.items() if said.get(name) != each}
         prompt = self.prompt or {}
         return stated | {name: prompt[name] for name in settings.PROMPT if name in prompt}
 
@@ -97,6 +123,15 @@ class TaskConfig(Outside):
     metric_list: Any = None
 
     model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _any_metadata(cls, content: Any) -> Any:
+        """Metadata that is no mapping still tells a task from others."""
+        stated = content.get("metadata") if isinstance(content, Mapping) else None
+        if stated is None or isinstance(stated, Mapping):
+            return content
+        return {**content, "metadata": {"metadata": stated}}
 
     @property
     def stated(self) -> TaskMetadata:
@@ -132,8 +167,8 @@ class EvaluationConfig(Outside):
     model_dtype: Text = None
     model_revision: Text = None
     model_sha: Text = None
-    limit: Number = None
-    max_samples: Number = None
+    limit: Any = None
+    max_samples: Any = None
     gen_kwargs: Any = None
     random_seed: Any = None
 
@@ -141,12 +176,25 @@ class EvaluationConfig(Outside):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """`model_args`, which lm-eval writes as a mapping or as `key=value,...`."""
+        """`model_args`, which lm-eval writes as a mapping or as `key=value,...`.
+
+        What can be read as neither stands under a name of its own: it tells runs apart as well.
+        """
         given = self.model_args
         if isinstance(given, str):
             parts = (part.partition("=") for part in _COMMAS.split(given[:LONGEST_ARGUMENTS]))
-            given = {name.strip(): _value(text) for name, sign, text in parts if sign}
-        return given if isinstance(given, dict) else {}
+            rest = {"model_args": digest(given)} if len(given) > LONGEST_ARGUMENTS else {}
+            named = {n.strip(): _value(text) if sign else True for n, sign, text in parts}
+            return {name: value for name, value in named.items() if name} | rest
+        if isinstance(given, dict):
+            return {name: _mapping(value) or value for name, value in given.items()}
+        return {} if given is None else {"model_args": given}
+
+    @property
+    def questions(self) -> float | None:
+        """How many were asked for of each task; None for all, and where nobody can tell."""
+        numbers = (finite(_number(each)) for each in (self.limit, self.max_samples))
+        return next((number for number in numbers if number and number > 0), None)
 
     def deciding(self) -> dict[str, Any]:
         """Everything that decides numbers, under the names that cells have for them."""
@@ -154,23 +202,36 @@ class EvaluationConfig(Outside):
         return {
             **settings.without(self.model_extra or {}, settings.RUN_ASIDE),
             "backend": self.model,
-            "dtype": (self.model_dtype or arguments.get("dtype") or "").removeprefix("torch."),
+            "dtype": self._dtype,
             "revision": self.model_sha or self.model_revision or arguments.get("revision"),
             "rope_precision": arguments.get("rope_precision"),
             "model_args": settings.model_arguments(arguments),
             "gen_kwargs": self.gen_kwargs,
             "seed": self.random_seed,
+            "limit": [] if self.questions else [self.limit or 0] * (self.limit is not None),
+            "rope_parameters": [given for given in self._ropes if given != self.rope],
         }
+
+    @property
+    def _dtype(self) -> str:
+        """As loaded; with what was asked for where that was another one."""
+        asked = str(self.arguments.get("dtype") or "").removeprefix("torch.")
+        loaded = (self.model_dtype or asked).removeprefix("torch.")
+        return loaded if asked in ("", "auto", loaded) else f"{loaded}, asked for {asked}"
 
     @property
     def rope(self) -> dict[str, Any]:
         """`rope_parameters`, also where vLLM has them."""
+        return next((given for given in self._ropes if isinstance(given, dict)), {})
+
+    @property
+    def _ropes(self) -> list[Any]:
+        """The same from each place that may have them, as they were written."""
         arguments = self.arguments
         overrides = arguments.get("hf_overrides")
-        rope = arguments.get("rope_parameters")
-        if rope is None and isinstance(overrides, dict):
-            rope = overrides.get("rope_parameters")
-        return rope if isinstance(rope, dict) else {}
+        inside = overrides.get("rope_parameters") if isinstance(overrides, dict) else None
+        given = (arguments.get("rope_parameters"), _mapping(inside) or inside)
+        return [each for each in given if each is not None]
 
 
 class SampleCounts(Outside):
@@ -205,6 +266,7 @@ class ResultsFile(Outside):
     ] = Field({})
     higher_is_better: Object = Field({})
     shots: Object = Field({}, alias="n-shot")
+    hashes: Object = Field({}, alias="task_hashes")
     versions: Object = Field({})
     config: Annotated[EvaluationConfig, EMPTY_IF_NULL] = EvaluationConfig()
     config_general: Annotated[EvaluationConfig | None, LENIENT] = None
@@ -224,24 +286,34 @@ class ResultsFile(Outside):
     transformers_version: Text = None
     git_hash: Text = None
 
+    model_config = ConfigDict(extra="allow")
+
     @model_validator(mode="before")
     @classmethod
     def _without_credentials(cls, content: Any) -> Any:
-        """lm-eval writes a model's arguments down, and again among each task's metadata."""
+        """lm-eval writes a model's arguments down, and again among each task's metadata.
+
+        Everything is looked through but the numbers.
+        """
         if not isinstance(content, Mapping):
             return content
-        names = {"config", "config_general", "configs"} & set(content)
-        return {**content, **{name: redacted(content[name]) for name in names}}
+        numbers = {name: content[name] for name in ("results", "groups") if name in content}
+        rest = {name: content[name] for name in content if name not in ("samples", *numbers)}
+        return {**redacted(rest), **numbers}
 
     @model_validator(mode="before")
     @classmethod
     def _names_of_today(cls, content: Any) -> Any:
-        """Our tasks under the names that they have today, whatever they were called then."""
+        """Our tasks under the names that they have today, and every name of a bounded length."""
         if not isinstance(content, Mapping):
             return content
         old = {name: today for name, today in OLD_NAMES.items() if _was_ours(name, content)}
+
+        def called(name: str) -> str:
+            return short_name(old.get(name, name), LONGEST_TASK)
+
         named = {
-            field: {old.get(key, key): each for key, each in content[field].items()}
+            field: {called(key): each for key, each in content[field].items()}
             for field in BY_TASK
             if isinstance(content.get(field), Mapping)
         }
@@ -249,7 +321,7 @@ class ResultsFile(Outside):
         for group, members in groups.items():
             if isinstance(members, list):
                 groups[group] = [
-                    old.get(each, each) if isinstance(each, str) else each for each in members
+                    called(each) if isinstance(each, str) else each for each in members
                 ]
         return {**content, **named}
 
@@ -262,29 +334,51 @@ class ResultsFile(Outside):
         """What the evaluation was called with, under either name for it."""
         return self.config_general or self.config
 
+    @property
+    def model(self) -> str:
+        """What tables call the model."""
+        stated = (self.model_name, (self.called.model_extra or {}).get("model_name"))
+        given = (self.called.arguments.get(name) for name in settings.NAMING)
+        return str(next(filter(None, (*stated, *given, self.called.model)), "model"))
+
     def deciding(self) -> dict[str, Any]:
         """What decides the numbers of all its tasks."""
+        naming = {name: self.called.arguments.get(name) for name in settings.NAMING}
         return {
+            **settings.without(self.model_extra or {}, settings.FILE_ASIDE),
+            **{name: value for name, value in naming.items() if value != self.model},
             **self.called.deciding(),
             "chat_template": self.chat_template_sha or self.chat_template,
             "system_instruction": self.system_instruction,
             "fewshot_as_multiturn": self.fewshot_as_multiturn or None,
         }
 
-    def deciding_of(self, task: str, *, is_ours: bool) -> dict[str, Any]:
-        """What decides one task's numbers, beside what holds for all."""
-        config, shots = self.config_of(task), self.shots.get(task)
-        fields = config.deciding()
+    def deciding_of(self, task: str, length: int | None, *, is_ours: bool) -> dict[str, Any]:
+        """What decides one task's numbers in the row of a length, beside what holds for all."""
+        config, version = self.config_of(task), self.versions.get(task)
+        fields, written = config.deciding(), config.stated.written
         return {
             **fields,
-            "num_fewshot": next((n for n in (shots, *self._shots(fields)) if n is not None), None),
-            "task_version": self.versions.get(task),
-            **config.stated.deciding(self.called.arguments, is_ours=is_ours),
+            "num_fewshot": self._shots(task, fields),
+            "task_version": written.get("version") if version is None else version,
+            "task_hash": None if is_ours else self.hashes.get(task),
+            **config.stated.deciding(self._said(task, length), is_ours=is_ours),
         }
 
-    def _shots(self, fields: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The few-shot count in a task's configuration, and that of old versions for all tasks."""
-        return fields.get("num_fewshot"), (self.called.model_extra or {}).get("num_fewshot")
+    def _shots(self, task: str, fields: Mapping[str, Any]) -> Any:
+        """The few-shot count: as it took effect, of the task, and of old versions for all tasks."""
+        stated = (
+            *(self.shots.get(task), fields.get("num_fewshot")),
+            (self.called.model_extra or {}).get("num_fewshot"),
+            self.config_of(task).stated.written.get("num_fewshot"),
+        )
+        return next((count for count in stated if count is not None), None)
+
+    def _said(self, task: str, length: int | None) -> dict[str, Any]:
+        """What a task's metadata may repeat: arguments, the model's name, the length of the row."""
+        arguments = self.called.arguments
+        model = dict.fromkeys(("pretrained", "tokenizer"), arguments.get("pretrained", self.model))
+        return {**dict.fromkeys(settings.LENGTHS, length), **model, **arguments}
 
     @property
     def packages(self) -> dict[str, str]:

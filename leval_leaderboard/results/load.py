@@ -138,14 +138,14 @@ def _read_run(
             samples = None
             if where := samples_file(path, task):
                 run.check_unaltered(where)
-                samples = logged[task[:200]] = read_samples(where, codes)
+                samples = logged[task] = read_samples(where, codes)
             if file.group_subtasks.get(task) and not any(figures_of(values)):
                 continue  # a group that has no figure of its own
-            scores[task[:200]] = task_scores(run, index, task, file, samples)
+            scores[task] = task_scores(run, index, task, file, samples)
         for group in file.groups:
             tasks = [name for name in scores if name in _below(group, file) - set(file.groups)]
             members = [scores[task][0] for task in tasks if scores[task]]
-            scores[group[:200]] = group_scores(group, file, members)
+            scores[group] = group_scores(group, file, members)
         _stand_for(scores, file)
         groups = {name for name, members in file.group_subtasks.items() if members}
         known |= groups | set(file.groups) | set(scores)  # a group stands for its members
@@ -164,15 +164,15 @@ def _stand_for(scores: dict[str, list[Score]], file: ResultsFile) -> None:
     Our own groups stand for nothing: their tasks are the columns, with an average of them.
     """
     for group in file.groups:
-        if not scores.get(group[:200]):
+        if not scores.get(group):
             continue
         if group in FAMILY_OF:
-            scores[group[:200]] = [replace(each, primary=False) for each in scores[group[:200]]]
+            scores[group] = [replace(each, primary=False) for each in scores[group]]
             continue
         for name in _below(group, file):
-            scores[name[:200]] = [
-                replace(each, primary=False, group=each.group or group[:200])
-                for each in scores.get(name[:200], ())
+            scores[name] = [
+                replace(each, primary=False, group=each.group or group)
+                for each in scores.get(name, ())
             ]
 
 

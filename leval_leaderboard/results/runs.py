@@ -2,16 +2,25 @@
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from leval_leaderboard.cell_record import CellRecord
-from leval_leaderboard.results.fields import LONGEST_NAME, ResultsError, finite, open_regular
+from leval_leaderboard.results.fields import (
+    LONGEST_NAME,
+    ResultsError,
+    digest,
+    finite,
+    open_regular,
+    short_name,
+)
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.settings import (
     CELL_ASIDE,
+    LENGTHS,
     METHOD,
     asked_settings,
     canonical,
@@ -99,16 +108,16 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
     """A cell as a run, unfinished: the folder's marker files decide the status afterwards."""
     model, method, metadata = cell.model, cell.method, cell.metadata
     return Run(
-        run_id=cell.cell_id[:LONGEST_NAME],
+        run_id=short_name(cell.cell_id),
         folder=folder,
         status="unfinished",
-        model=model.name[:LONGEST_NAME],
-        method=method.name[:LONGEST_NAME],
+        model=short_name(model.name),
+        method=short_name(method.name),
         context_length=cell.context_length,
         tasks=tuple(OLD_NAMES.get(name, name) for name in cell.tasks),
         limit=cell.limit,
         num_docs=finite(metadata.get("num_docs")),
-        baseline=(cell.baseline or "")[:LONGEST_NAME] or None,
+        baseline=short_name(cell.baseline or "") or None,
         settings=canonical({**asked_settings(metadata), **_decided(cell)}),
         command=cell.command[:LONGEST_NAME],
         created=cell.created[:LONGEST_NAME],
@@ -133,8 +142,40 @@ def _decided(cell: CellRecord) -> dict[str, Any]:
             OLD_NAMES.get(name, name): given for name, given in cell.task_gen_kwargs.items()
         },
         "rope_precision": cell.method.rope_precision,
+        **_files(cell),
         "chat_template": cell.apply_chat_template if written else None,
     }
+
+
+def _files(cell: CellRecord) -> dict[str, str]:
+    """Digests of what names alone do not tell: the model's files, adapters, tasks given as files.
+
+    Two sweeps may call two checkpoints alike. A served model has no files: its method is what
+    the server was started with.
+    """
+    model, args = cell.identity.get("model"), dict[str, Any]()
+    of_model, tasks = model if isinstance(model, dict) else {}, cell.identity.get("task_versions")
+    if isinstance(given := of_model.get("args"), dict):
+        args = {name: each for name, each in given.items() if each != cell.model.args.get(name)}
+    found = {
+        "model_files": {name: of_model[name] for name in ("files", "hub") if name in of_model},
+        "argument_files": args,
+        "task_files": {
+            name: each
+            for name, each in (tasks.items() if isinstance(tasks, dict) else ())
+            if name.endswith((".yaml", ".yml"))
+        },
+    }
+    return {name: digest(json.dumps(each, sort_keys=True)) for name, each in found.items() if each}
+
+
+def _called(rope: Mapping[str, Any]) -> str:
+    """A method by its type and factor, where layers have their own by each."""
+    kind, factor = rope.get("rope_type") or rope.get("type"), finite(rope.get("factor"))
+    if kind:
+        return f"{kind} x{factor:g}" if factor else f"{kind}"
+    layers = [_called(each) for each in rope.values() if isinstance(each, dict) and each]
+    return " / ".join(dict.fromkeys(layers)) or f"rope #{digest(json.dumps(rope, sort_keys=True))}"
 
 
 def run_of_results(file: ResultsFile, where: Path) -> Run:
@@ -148,20 +189,18 @@ def run_of_results(file: ResultsFile, where: Path) -> Run:
     """
     if not file.results:
         raise ResultsError(f"{where}: no 'results'; this is not a results file of lm-eval")
-    config, args, rope = file.called, file.called.arguments, file.called.rope
-    method, factor = str(rope.get("rope_type") or "as shipped"), finite(rope.get("factor"))
-    length = finite(args.get("context_length") or args.get("max_length") or file.max_length)
-    extra = config.model_extra or {}
-    model = file.model_name or extra.get("model_name") or args.get("pretrained") or config.model
+    args, rope = file.called.arguments, file.called.rope
+    lengths = (finite(each) for each in (*map(args.get, LENGTHS), file.max_length))
+    length = next((each for each in lengths if each and each > 0), None)
     return Run(
         run_id=where.stem,
         folder=where.parent,
         status="done",
-        model=str(model or "model")[:LONGEST_NAME],
-        method=(f"{method} x{factor:g}" if factor else method)[:LONGEST_NAME],
-        context_length=int(length) if length and length > 0 else None,
+        model=short_name(file.model),
+        method=short_name(_called(rope)) if rope else "as shipped",
+        context_length=int(length) if length else None,
         tasks=tuple(name for name in file.results if name not in file.groups),
-        limit=config.limit or config.max_samples,
+        limit=file.called.questions,
         settings=canonical({**file.deciding(), METHOD: rope}),
         created=str(file.date or "")[:40],
         versions=file.packages,

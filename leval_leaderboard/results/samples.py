@@ -17,7 +17,14 @@ import numpy.typing as npt
 
 from leval_border.errors import SettingError
 from leval_border.json_texts import parse_json
-from leval_leaderboard.results.fields import ResultsError, finite, open_regular, pair
+from leval_leaderboard.results.fields import (
+    LONGEST_METRIC,
+    ResultsError,
+    finite,
+    open_regular,
+    pair,
+    short_name,
+)
 from leval_leaderboard.statistics.clustered import sums_by_cluster
 
 FLAGS = (
@@ -188,11 +195,11 @@ def question_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
     document = doc.get("document_id")
     if "cluster" not in doc or not isinstance(document, str | int) or isinstance(document, bool):
         name = row.get("doc_id")
-        number = f"{row.get('doc_hash') if name is None else name}"[:300]
+        number = short_name(f"{row.get('doc_hash') if name is None else name}")
         return number, number, number
     question = doc.get("question_id")
     key = f"{document}" if question is None else f"{document}#{question}"
-    return key[:300], f"{document}"[:300], f"{doc['cluster']}"[:300]
+    return short_name(key), short_name(f"{document}"), short_name(f"{doc['cluster']}")
 
 
 def gold_of(row: Mapping[str, Any]) -> str | None:
@@ -224,7 +231,7 @@ def question_hash(row: Mapping[str, Any]) -> str:
     if isinstance(asked, str) and isinstance(target, str):
         key, document, _ = question_key(row)
         own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
-        return f"{own} {asked} {target}"[:300]
+        return short_name(f"{own} {asked} {target}")
     parts = [row.get(name) for name in ("doc", "target", "arguments")]
     try:
         text = json.dumps(parts, sort_keys=True)
@@ -253,7 +260,7 @@ class _Columns:
         if at == len(self.asked):
             self.asked.append(question_hash(row))
             self.clusters.append(cluster)
-        chosen = str(row.get("filter", UNNAMED))
+        chosen = short_name(str(row.get("filter", UNNAMED)), LONGEST_METRIC)
         if chosen == UNNAMED and at in self.unnamed:
             self.mixed = True  # another filter's, of a version that does not say which
             return
@@ -261,7 +268,7 @@ class _Columns:
         for name in logged_metrics(row):
             if name in NOT_SCORES or name.endswith("_stderr"):
                 continue
-            column = self.metrics.setdefault((name[:100], chosen), [])
+            column = self.metrics.setdefault((short_name(name, LONGEST_METRIC), chosen), [])
             if len(column) > at:
                 raise ResultsError(f"{path}: the same question occurs twice")
             column.extend([MISSING] * (at - len(column)))

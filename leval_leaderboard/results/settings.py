@@ -4,19 +4,20 @@ Whatever a cell, a results file or a task's configuration states decides numbers
 listed here with the reason why it does not: a setting that nobody knew of sets runs apart.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from leval_leaderboard.results.fields import LONGEST_NAME
+from leval_leaderboard.results.fields import digest, short_name
 from leval_tasks.metadata import FAMILIES
 
 METHOD = "rope"
 """The one setting that is compared and sets nothing apart: it is a row's method."""
 
-FOLLOW_LENGTH = ("min_tokens", "max_length", "questions_asked", "step")
+FOLLOW_LENGTH = (
+    "min_tokens", "max_length", "questions_asked", "step", "max_seq_lengths", "task_hash",
+)  # fmt: skip
 """Settings that follow from the context length: they set apart what stands at one length only."""
 
 LENGTHS = ("context_length", "max_length", "max_model_len")
@@ -56,9 +57,23 @@ ARGUMENTS_ASIDE = {
                      "max_memory_per_gpu", "max_cpu_memory", "gpus", "gpu_memory_utilization",
                      "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
                      "swap_space", "num_concurrent", "max_retries", "timeout", "base_url",
-                     "verify_certificate", "download_dir", "trust_remote_code"), _SPEED),
+                     "verify_certificate", "download_dir"), _SPEED),
 }  # fmt: skip
 """Arguments of a model that set nothing apart, and why."""
+
+NAMING = ("pretrained", "model", "path", "base_url")
+"""Arguments after which a run's model is called, the first there is; the others set apart."""
+
+FILE_ASIDE = {
+    **dict.fromkeys(("model_source", "model_name_sanitized"), _NAMES),
+    **dict.fromkeys(("start_time", "end_time", "pretty_env_info", "upper_git_hash"), _SPEED),
+    "system_instruction_sha": "of the instruction, which stands beside it",
+    **dict.fromkeys(("tokenizer_pad_token", "tokenizer_eos_token", "tokenizer_bos_token",
+                     "eot_token_id"), "of the tokenizer, and not in files of old versions"),
+    **dict.fromkeys(("samples", "config_tasks", "summary_tasks", "summary_general"),
+                    "of single tasks and answers"),
+}  # fmt: skip
+"""What else stands at the top of a results file and sets nothing apart, and why."""
 
 RUN_ASIDE = {
     **dict.fromkeys(("model_name", "model_source", "job_id", "lighteval_sha"), _NAMES),
@@ -83,15 +98,13 @@ TASK_ASIDE = {
 }  # fmt: skip
 """Keys of a task's configuration that set nothing apart, and why."""
 
-METADATA_ASIDE = {
-    **dict.fromkeys(("version", "config_source", "num_fewshot"), "read elsewhere in the file"),
-    **dict.fromkeys((*LENGTHS, "max_seq_lengths"), "the row or the column of a number"),
-    **dict.fromkeys(("tokenizer", "pretrained"), "says where the model's files are"),
-    **dict.fromkeys(("data", "documents", "documents_in_file", "partial", "chance", "left_out",
-                     "skipped_documents", "tokenizer_name", "softmax", "settings", "prompt"),
-                    "what a task of ours found; read by the names of its fields"),
-}  # fmt: skip
-"""Keys of a task's metadata that set nothing apart, and why."""
+METADATA_ASIDE = dict.fromkeys(
+    ("version", "config_source", "num_fewshot"), "read elsewhere in the file"
+)
+"""Keys of the metadata of other projects' tasks that set nothing apart, and why.
+
+Of ours, the settings that it states are read.
+"""
 
 PROMPT = ("frame", "system_role", "answer_prefix")
 """What a closed-ended task states of how it asked."""
@@ -100,28 +113,23 @@ OWN = frozenset(name for family in FAMILIES for name in family.decides_numbers()
 """Settings of our own tasks that decide numbers, as their families say."""
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
-_LONGEST_TEXT = 60
+LONGEST_TITLE = 60
 
 
 def canonical(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings as texts; empty ones are left out, a long one ends in its digest."""
     known = {name: value for name, value in values.items() if value not in (None, "", {}, [])}
-    return {name[:LONGEST_NAME]: _text(value) for name, value in known.items()}
+    return {short_name(name): _text(value) for name, value in known.items()}
 
 
 def _text(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    text = _ADDRESS.sub("0x", text)  # of a Python function, another one in each process
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 12]}… #{_digest(text)}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return short_name(_ADDRESS.sub("0x", text))  # of a Python function, another one in each process
 
 
 def titled(name: str, text: str) -> str:
     """A setting in a block's title: long values by their digest, nothing where it is unset."""
-    shown = text if len(text) <= _LONGEST_TEXT else f"#{_digest(text)}"
+    shown = text if len(text) <= LONGEST_TITLE else f"#{digest(text)}"
     return f"{name.replace('_', ' ')} {shown}" if text else ""
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leval_leaderboard.results.fields import finite
+from leval_leaderboard.results.fields import LONGEST_METRIC, finite, short_name
 from leval_leaderboard.results.lm_eval import DocumentsRead, ResultsFile, SampleCounts
 from leval_leaderboard.results.metrics import (
     NO_METRIC,
@@ -74,7 +74,7 @@ def group_scores(group: str, file: ResultsFile, members: Sequence[Score]) -> lis
     lengths = {member.context_length for member in members}
     base = Score(
         run=members[0].run,
-        task=group[:200],
+        task=group,
         context_length=lengths.pop() if len(lengths) == 1 else None,
         members=len(members),
         settings=canonical(settings),
@@ -108,7 +108,10 @@ def figures_of(values: Mapping[str, Any]) -> Iterator[Figure]:
         if base != metric and f"{base}{comma}{chosen}" in values:
             continue
         yield Figure(
-            metric[:100], chosen[:100], value, values.get(f"{metric}_stderr{comma}{chosen}")
+            short_name(metric, LONGEST_METRIC),
+            short_name(chosen, LONGEST_METRIC),
+            value,
+            values.get(f"{metric}_stderr{comma}{chosen}"),
         )
 
 
@@ -135,7 +138,8 @@ def _score(
             by_part = _mean_of_parts(base.task, metric, each.chosen, samples)
             again = again if by_part is None or not _equal(by_part, number) else None
     counts = file.counts.get(base.task) or SampleCounts()
-    problem = _problem(base, metric, each.chosen, number, samples, counts.effective)
+    asked = _asked(file.results.get(base.task, {}), counts)
+    problem = _problem(base, metric, each.chosen, number, samples, asked)
     problem = problem or _contradiction(number, again)
     better = file.higher_is_better.get(base.task, file.config_of(base.task).direction(metric))
     share = family in ("closed", "posgen") or (family is None and is_share(base.task, metric))
@@ -181,7 +185,7 @@ def _common(run: Run, index: int, task: str, file: ResultsFile, samples: Samples
     """What the scores of a task share; what the file states is not computed again."""
     stated, counts = file.config_of(task).stated, file.counts.get(task) or SampleCounts()
     data = stated.data or DocumentsRead(sample=stated.data_dir == "sample")
-    original, asked = counts.original, counts.effective
+    original, asked = counts.original, _asked(file.results[task], counts)
     limited = original is not None and asked is not None and asked < original
     left_out = bool(stated.skipped_documents) or bool(finite(_failed(file.results[task])))
     questions, clusters = (None if n is None else int(n) for n in (asked, stated.documents))
@@ -191,11 +195,12 @@ def _common(run: Run, index: int, task: str, file: ResultsFile, samples: Samples
     length = stated.context_length or run.context_length
     partial = run.is_partial(task, stated.partial) or limited or left_out
     decided = _settings(run, task, file, length, data)
-    if partial and run.limit is None and asked is not None:
-        decided["questions_asked"] = f"{asked:g}"
+    known = questions if partial or task not in FAMILY_OF else None  # ours say what is partial
+    if run.limit is None and known is not None:
+        decided["questions_asked"] = f"{known:g}"
     return Score(
         run=index,
-        task=task[:200],
+        task=task,
         context_length=length,
         settings=decided,
         n=questions,
@@ -218,6 +223,12 @@ def _common(run: Run, index: int, task: str, file: ResultsFile, samples: Samples
     )
 
 
+def _asked(values: Mapping[str, Any], counts: SampleCounts) -> float | None:
+    """How many questions were asked; some versions count those that were not, given `--samples`."""
+    known = (counts.effective, finite(values.get("sample_len")))
+    return min((count for count in known if count is not None), default=None)
+
+
 def _length(stated: float | None) -> int | None:
     return int(stated) if stated and stated > 0 else None
 
@@ -226,7 +237,9 @@ def _settings(
     run: Run, task: str, file: ResultsFile, length: int | None, data: DocumentsRead
 ) -> dict[str, str]:
     """What decides the task's numbers: what holds for the run, and over it what the task states."""
-    own = file.deciding_of(task, is_ours=task in FAMILY_OF)
+    own = file.deciding_of(task, length, is_ours=task in FAMILY_OF)
+    if any(length_of(each.metric) for each in figures_of(file.results[task])):
+        own.pop("max_seq_lengths", None)  # the columns
     merged = {**run.settings, **canonical(own)}
     generates = merged.get("output_type", "generate_until") == "generate_until"
     if not generates or "gen_kwargs" in own:

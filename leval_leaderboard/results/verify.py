@@ -114,7 +114,7 @@ def verify(results: Results) -> Verification:
         for path in run.results if run.status == "done" else ():
             file = read_model(ResultsFile, path)
             for task in file.results:
-                samples = results.samples.get((index, task[:200]))
+                samples = results.samples.get((index, task))
                 if samples is not None and samples.path == samples_file(path, task):
                     about = partial(name, index, task)
                     _verify_task(task, file, samples.path, about, refused, index, outcome)

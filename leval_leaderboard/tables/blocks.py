@@ -1,14 +1,18 @@
 """Which runs may be ranked against each other, and what each is called."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from leval_leaderboard.results import Run, Score
-from leval_leaderboard.results.settings import FOLLOW_LENGTH, METHOD, titled
+from leval_leaderboard.results.fields import digest
+from leval_leaderboard.results.settings import FOLLOW_LENGTH, LONGEST_TITLE, METHOD, titled
 
 PRECISE_SOFTMAX = ("", "float32", "float64")
 """Precisions that need no mark; empty where a task takes no softmax."""
 
+Item = TypeVar("Item")
 Labels = Mapping[tuple[str, int], str]
 """`(setting, run) -> how the run's block says it`; empty where it is unset."""
 
@@ -21,7 +25,8 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
     """
     labels, twins = _labels(scores, runs), _twins(scores, runs)
     varying = {name: None for name, _ in labels}
-    titles = []
+    titles: list[str] = []
+    meant: dict[str, list[str]] = {}
     for score in scores:
         run = runs[score.run]
         parts = [run.model]
@@ -33,8 +38,18 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
             parts.append(f"softmax: {score.softmax}")
         if score.partial:
             parts.append(f"partial: {partial_text(run)}")
-        titles.append(" · ".join(parts))
+        titles.append(unlike(" · ".join(parts), parts, meant))
     return titles
+
+
+def unlike(name: str, means: Item, meant: dict[str, Item]) -> str:
+    """A name that stands for one thing alone; of two that read alike the second gets a digest.
+
+    `meant` remembers what the names before stand for.
+    """
+    if meant.setdefault(name, means) == means:
+        return name
+    return unlike(f"{name} #{digest(repr(means))}", means, meant)
 
 
 def _labels(scores: Iterable[Score], runs: Sequence[Run]) -> Labels:
@@ -100,14 +115,50 @@ def counted(number: float, noun: str) -> str:
 
 
 def method_labels(scores: Sequence[Score], runs: Sequence[Run], blocks: Sequence[str]) -> list[str]:
-    """Method of each score; two different runs that would share a place get their number."""
+    """Method of each score, with its parameters where runs of a block mean two methods by a name.
+
+    Two different runs that would share a place get their number.
+    """
+    methods = _methods(scores, runs, blocks)
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for score, block in zip(scores, blocks, strict=True):
-        run = runs[score.run]
-        method, length = run.method, score.at or score.context_length
-        places[block, method, length, score.task, score.metric, score.chosen].add(score.run)
+        length = score.at or score.context_length
+        place = methods[score.run, block], length, score.task, score.metric, score.chosen
+        places[block, *place].add(score.run)
     clashing = {run for sharing in places.values() if len(sharing) > 1 for run in sharing}
-    return [
-        runs[score.run].method + (f" (run {score.run})" if score.run in clashing else "")
-        for score in scores
-    ]
+    meant: dict[str, tuple[str, int | None]] = {}
+    labels = []
+    for score, block in zip(scores, blocks, strict=True):
+        method, number = methods[score.run, block], score.run if score.run in clashing else None
+        label = method if number is None else f"{method} (run {number})"
+        labels.append(unlike(label, (method, number), meant))
+    return labels
+
+
+def _methods(
+    scores: Sequence[Score], runs: Sequence[Run], blocks: Sequence[str]
+) -> dict[tuple[int, str], str]:
+    """`(run, block) -> method`; of one name with several parameters, with those that differ."""
+    found: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for score, block in zip(scores, blocks, strict=True):
+        if score.status == "done":
+            found[block, runs[score.run].method][score.settings.get(METHOD, "")] = None
+    names = {}
+    for score, block in zip(scores, blocks, strict=True):
+        method, text = runs[score.run].method, score.settings.get(METHOD, "")
+        others = found[block, method]
+        said = _parameters(text, list(others)) if len(others) > 1 and text in others else ""
+        names[score.run, block] = f"{method} ({said})" if said else method
+    return names
+
+
+def _parameters(text: str, others: Sequence[str]) -> str:
+    """Those of a method in which it differs from others of its name."""
+    try:
+        each = {other: json.loads(other) for other in others if other}
+    except ValueError:  # shortened
+        return f"#{digest(text)}"
+    own, every = each.get(text, {}), [each.get(other, {}) for other in others]
+    differing = [name for name in own if any(one.get(name) != own[name] for one in every)]
+    said = ", ".join(f"{name} {own[name]}" for name in differing)
+    return said if 0 < len(said) <= LONGEST_TITLE else f"#{digest(text)}"

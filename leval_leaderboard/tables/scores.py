@@ -8,6 +8,7 @@ from leval_leaderboard.results.metrics import is_of_nats, length_of
 from leval_leaderboard.results.scores import FAMILY_OF
 from leval_leaderboard.results.task_scores import PRIMARY
 from leval_leaderboard.tables.analysis import Analysis, grouped
+from leval_leaderboard.tables.blocks import unlike
 from leval_leaderboard.tables.cells import (
     COSTS,
     average_cell,
@@ -153,9 +154,17 @@ def headings(entries: Sequence[Entry], *, with_length: bool = True) -> Heading:
     def at(score: Score) -> str:
         return f"@{length_label(score.at)}" if with_length else ""
 
+    meant: dict[str, tuple[str, ...]] = {}
+
     def heading(entry: Entry) -> str:
         if not entry.score.metric:
             entry = next(iter(measured[entry.task].values()), entry)
+        score = entry.score
+        is_length, ours = length_of(score.metric) is not None, entry.task in FAMILY_OF
+        what = () if is_length or ours else (score.metric, score.chosen)
+        return unlike(called(entry), (entry.task, *what), meant)
+
+    def called(entry: Entry) -> str:
         score, label = entry.score, task_label(entry.task)
         if entry.is_perplexity and score.at is not None:
             return f"{label} {score.family.split('_')[0]} ppl{at(score)}"

@@ -14,12 +14,16 @@ CREDENTIALS = [
     *("use_auth_token", "header", "headers", "X-Api-Key", "client_secret"),
     *("aws_secret_access_key", "db_password", "wandb_api_key", "github_token"),
     *("extra_headers", "private_key", "bearer_token", "hfToken"),
+    *("hf_token2", "token_2", "API_KEY_1", "apiKey2", "api_key_prod", "token_value", "HFTOKEN"),
+    *("api_tokens", "openai_key", "HUGGINGFACE_KEY", "signing_key", "PGPASSWORD", "dbpassword"),
+    *("jwt", "oauth", "creds", "proxy_authentication", "accesstoken", "apikeys"),
 ]
 SETTINGS = [
     *("max_tokens", "eos_token", "bos_token", "pad_token", "add_bos_token", "tokenizer"),
     *("max_new_tokens", "think_end_token", "prefix_token_id", "min_tokens"),
     *("num_tokens", "key", "keys", "author", "tokens_per_second", "token_ids", "stop_token"),
     *("cache_key", "monkey", "authority", "image_token", "special_token"),
+    *("tokens", "tokens_2", "token_id", "main", "value", "eos_token_2", "answer_key", "base"),
 ]
 
 
@@ -50,9 +54,36 @@ def test_settings_are_no_credentials(name: str) -> None:
         ("Bearer mark-1234", "Bearer ***"),
         ("a@b, c://d", "a@b, c://d"),
         ("http://host/a@b", "http://host/a@b"),
+        ("http://me:p@mark-1234@host/v1", "http://host/v1"),
+        ("//me:mark-1234@host/v1", "//host/v1"),
+        ("me:mark-1234@proxy:3128", "proxy:3128"),
+        ("git@github.com:a/b.git", "git@github.com:a/b.git"),
+        ("https://h/x?key=mark-1234&n=1", "https://h/x?key=***&n=1"),
+        ("https://h/x?X-Amz-Signature=mark-1234", "https://h/x?X-Amz-Signature=***"),
+        ("https://h/x#access_token=mark-1234", "https://h/x#access_token=***"),
+        ("https://h/x;token=mark-1234", "https://h/x;token=***"),
+        ("bearer mark-1234", "bearer ***"),
+        ("Token mark-1234", "Token ***"),
+        ("Basic bWU6bWFyay0xMjM0", "Basic ***"),
+        ("Basic arithmetic, bearer instruments", "Basic arithmetic, bearer instruments"),
+        ("authorization: mark-1234", "authorization: ***"),
+        ("Cookie: a biscuit", "Cookie: a biscuit"),
+        ("Cookie: id=mark-1234", "Cookie: ***"),
+        ("pretrained=m,plain,x={'a': [1, 2]},token=mark-1234", None),
+        ('x={"k": 1, "token": "mark-1234"}', 'x={"k": 1, "token": "***"}'),
+        (r'{"a": "{\"token\": \"mark-1234\"}"}', r'{"a": "{\"token\": \"***\"}"}'),
+        ("sweep x --api-key mark-1234 --set a.token=mark-1234", None),
+        ("at hf_mark-1234" + "x" * 30, "at hf_mark-1234" + "x" * 30),
+        ("token=true, password=false", "token=true, password=false"),
+        ("the password: is not one", "the password: is not one"),
+        *(
+            (f"says {mark}!", "says ***!")
+            for mark in ("hf_" + "a" * 34, "sk-" + "b" * 40, "ghp_" + "c" * 36, "AKIA" + "D" * 16)
+        ),
     ],
 )
-def test_text_loses_what_is_secret_in_it(text: str, public: str) -> None:
+def test_text_loses_what_is_secret_in_it(text: str, public: str | None) -> None:
+    public = text.replace("mark-1234", "***") if public is None else public
     content, kept = secrets.split({"base_url": text, "list": [text]})
     assert content == {"base_url": public, "list": [public]}
     assert secrets.joined(content, kept) == {"base_url": text, "list": [text]}
@@ -64,12 +95,34 @@ def test_settings_that_others_wrote_as_pairs() -> None:
     given = {"model_args": "pretrained=m,hf_token=mark,max_tokens=3", "config": ["a=1,password=x"]}
     expected = {"model_args": "pretrained=m,max_tokens=3", "config": ["a=1"]}
     assert secrets.redacted(given) == expected
+    beside = 'pretrained=m,{part},api_key=mark,x={{"a": 1, "token": "mark"}},dtype=auto'
+    for part in ("a=1", "trust_remote_code", "y=[1,2]", "hf_token=mark"):
+        shown = secrets.redacted(beside.format(part=part))
+        assert "mark" not in shown
+        assert shown.startswith("pretrained=m,")
+        assert shown.endswith(',x={"a": 1, "token": "***"},dtype=auto')
 
 
 def test_an_environment_has_secrets_too() -> None:
-    environment = {"HF_TOKEN": "mark-1", "HTTPS_PROXY": "http://me:mark-2@proxy:1", "HOME": "/home"}
+    environment = {
+        "HF_TOKEN": "mark-1",
+        "HTTPS_PROXY": "http://me:mark-2@proxy:1",
+        "http_proxy": "me:mark-3@proxy:1",
+        "OPTIONS": "--x 1 --api-key=mark-4",
+        "HOME": "/home",
+    }
     texts = secrets.values([], environment)
-    assert secrets.hidden("mark-1 and mark-2 at /home", texts) == "*** and *** at /home"
+    assert secrets.hidden("mark-1, mark-2, mark-3, mark-4 at /home", texts) == (
+        "***, ***, ***, *** at /home"
+    )
+
+
+def test_a_secret_is_known_in_each_form_in_which_it_comes_back() -> None:
+    texts = secrets.values([(["password"], 'p@ss"wörd')], {})
+    for shown in ("p%40ss%22w%C3%B6rd", r"p@ss\"w\u00f6rd", 'p@ss"wörd'):
+        assert secrets.hidden(f"at {shown}.", texts) == "at ***."
+    in_address = secrets.values([(["base_url"], "http://me:p%40ss-word@host")], {})
+    assert secrets.hidden("p@ss-word", in_address) == "***"
 
 
 NAMES = st.sampled_from([*CREDENTIALS, *SETTINGS]) | st.text(max_size=5)

@@ -11,6 +11,7 @@ from leval_leaderboard.results import load_results
 from leval_leaderboard.results.settings import (
     ARGUMENTS_ASIDE,
     CELL_ASIDE,
+    FILE_ASIDE,
     LENGTHS,
     METADATA_ASIDE,
     RUN_ASIDE,
@@ -94,6 +95,24 @@ def test_a_field_of_a_cell_sets_apart(tmp_path, name):
     assert len(set(blocks(tmp_path))) == 2
 
 
+IDENTITIES = {
+    "another checkpoint": {"model": {"files": {"model.safetensors": "a"}}},
+    "another commit": {"model": {"hub": "org/m", "commit": "a"}},
+    "another adapter": {"model": {"args": {"peft": {"adapter.safetensors": "a"}}}},
+    "another task file": {"task_versions": {"my/task.yaml": "a"}},
+}
+
+
+@pytest.mark.parametrize("what", IDENTITIES)
+def test_what_a_name_stands_for_sets_apart(tmp_path, what):
+    """Two sweeps may call two checkpoints alike, or one with an adapter that was trained on."""
+    other = json.loads(json.dumps(IDENTITIES[what]).replace('"a"', '"b"').replace("org/m", "org/n"))
+    for at, identity in enumerate((IDENTITIES[what], IDENTITIES[what], other)):
+        make.write_cell(tmp_path, f"x{at}", {"leval_closed_gsm": ROWS}, identity=identity)
+    of_run = {entry.score.run: entry.block for entry in analyse(load_results(tmp_path)).entries}
+    assert of_run[0] == of_run[1] != of_run[2]
+
+
 def plain(root, at, fields):
     folder = root / f"{at}"
     folder.mkdir()
@@ -117,7 +136,7 @@ def test_a_key_of_another_tasks_metadata_sets_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "aside", [ARGUMENTS_ASIDE, CELL_ASIDE, RUN_ASIDE, TASK_ASIDE, METADATA_ASIDE]
+    "aside", [ARGUMENTS_ASIDE, CELL_ASIDE, FILE_ASIDE, RUN_ASIDE, TASK_ASIDE, METADATA_ASIDE]
 )
 def test_what_sets_nothing_apart_has_a_reason(aside):
     assert all(isinstance(reason, str) and len(reason) > 8 for reason in aside.values())

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from leval_harness.main import cli
 from leval_leaderboard.results import load_results
+from leval_leaderboard.results.settings import LENGTHS
 from leval_leaderboard.tables import analyse, build_tables, details_table, render
 
 STAMP = "2026-01-02T03-04-05.000000"
@@ -80,6 +81,26 @@ OTHERWISE = {
     "our frame": {"fields": {"metadata": {"prompt": {"frame": "chat template"}}}},
     "documents left out": {"fields": {"metadata": {"skipped_documents": 2}}},
     "data": {"fields": {"metadata": {"data": {"source": "hub", "files": {"x": "1"}}}}},
+    "as many questions of fewer": {"n-samples": {"arc": {"original": 10, "effective": 10}}},
+    "questions given by number": {"results": {"arc": ACC | {"acc,none": 0.6, "sample_len": 3}}},
+    "a limit as text": {"config": {"limit": "5"}},
+    "a limit of none": {"config": {"limit": 0}},
+    "a limit that is no number": {"config": {"limit": [5]}},
+    "weights": {"config": {"model_args": "pretrained=other"}},
+    "a server": {"config": {"model_args": "pretrained=m,base_url=http://other:8000"}},
+    "the model's own code": {"config": {"model_args": "pretrained=m,trust_remote_code=True"}},
+    "arguments as a list": {"config": {"model_args": ["m", "load_in_4bit"]}},
+    "an argument without a value": {"config": {"model_args": "pretrained=m,load_in_4bit"}},
+    "two methods": {"config": {"model_args": {"pretrained": "m", "rope_parameters": "yarn"}}},
+    "tokenizer of the texts": {"fields": {"metadata": {"version": 1.0, "tokenizer": "other"}}},
+    "length of the texts": {"fields": {"metadata": {"version": 1.0, "max_length": 4096}}},
+    "lengths of the texts": {"fields": {"metadata": {"version": 1.0, "max_seq_lengths": "4k"}}},
+    "metadata by our names": {"fields": {"metadata": {"version": 1.0, "prompt": "x", "data": 1}}},
+    "metadata that is text": {"fields": {"metadata": "hard"}},
+    "version in metadata": {"fields": {"metadata": {"version": 2.0}}},
+    "few-shot count in metadata": {"fields": {"metadata": {"version": 1.0, "num_fewshot": 4}}},
+    "what was asked": {"task_hashes": {"arc": "ab"}},
+    "a field nobody knows": {"thinking_budget": 100},
 }  # fmt: skip
 
 
@@ -91,6 +112,151 @@ def test_whatever_changes_a_number_is_another_block(tmp_path, what):
     first, second = entries(tmp_path)
     assert first.block != second.block
     assert (first.rank, second.rank) == (None, None)
+
+
+def test_metadata_that_only_repeats_the_run_sets_nothing_apart(tmp_path):
+    """lm-eval puts the model's arguments among a task's metadata."""
+    for at, rope in (("a", {}), ("b", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}})):
+        arguments = {"pretrained": "m", "max_length": 8192, **rope}
+        metadata = {"version": 1.0, "tokenizer": "m", "context_length": 8192, **arguments}
+        write(tmp_path / at, ACC, config={"model_args": arguments}, fields={"metadata": metadata})
+    assert len({entry.block for entry in entries(tmp_path)}) == 1
+
+
+FAR = f"pretrained=m,x={'x' * 20_000},y="
+
+
+@pytest.mark.parametrize("config", [
+    [{"model_args": f"{FAR}{at}"} for at in "ab"],
+    [{"model_args": f"dtype={at}", "model_dtype": "torch.float32"} for at in ("auto", "float16")],
+])  # fmt: skip
+def test_what_is_behind_or_beside_an_argument_sets_apart(tmp_path, config):
+    for at, each in enumerate(config):
+        write(tmp_path / f"{at}", ACC, config=each)
+    assert len({entry.block for entry in entries(tmp_path)}) == 2
+
+
+def test_metadata_goes_before_arguments_of_the_same_name(tmp_path):
+    for at in range(2):
+        metadata = {"version": 1.0, "depth": at}
+        write(tmp_path / f"{at}", ACC, config={"model_args": "pretrained=m,depth=0"},
+              fields={"metadata": metadata})  # fmt: skip
+    assert len({entry.block for entry in entries(tmp_path)}) == 2
+
+
+@pytest.mark.parametrize("backend", ["local-completions", "nemo_lm", "gguf"])
+@pytest.mark.parametrize("name", ["pretrained", "model", "path", "base_url"])
+def test_a_model_is_called_by_whatever_argument_names_it(tmp_path, backend, name):
+    """Files of old versions have no `model_name`."""
+    for at in "ab":
+        config = {"model": backend, "model_args": f"{name}=org/{at}"}
+        write(tmp_path / at, ACC, config=config, model_name=None)
+    assert {entry.block for entry in entries(tmp_path)} == {"org/a", "org/b"}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_a_length_is_read_by_every_name_that_backends_have_for_it(tmp_path, name):
+    for at in (2048, 4096):
+        write(tmp_path / f"{at}", ACC, max_length=None,
+              config={"model_args": f"pretrained=m,{name}={at}"})  # fmt: skip
+    assert [(entry.length, entry.rank) for entry in entries(tmp_path)] == [
+        (2048, None),
+        (4096, None),
+    ]
+
+
+METHODS = {
+    "yarn x2": {"rope_type": "yarn", "factor": 2.0},
+    "linear x2": {"type": "linear", "factor": 2.0},  # of old configs
+    "yarn x4 / default": {"full": {"rope_type": "yarn", "factor": 4.0},
+                          "sliding": {"rope_type": "default"}},
+    "as shipped": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", [lambda value: value, json.dumps])
+@pytest.mark.parametrize("place", ["rope_parameters", "hf_overrides"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_is_named_wherever_and_however_it_was_written(tmp_path, method, place, written):
+    rope = METHODS[method]
+    given = {place: written(rope if place == "rope_parameters" else {"rope_parameters": rope})}
+    write(tmp_path, ACC, config={"model_args": {"pretrained": "m", **given}})
+    (entry,) = entries(tmp_path)
+    assert entry.label == method
+
+
+def test_a_changed_base_is_not_called_as_shipped(tmp_path):
+    arguments = {"pretrained": "m", "rope_parameters": {"rope_theta": 5e5}}
+    write(tmp_path, ACC, config={"model_args": arguments})
+    (entry,) = entries(tmp_path)
+    assert entry.label.startswith("rope #")
+
+
+@pytest.mark.parametrize("apart", ["length", "task"])
+def test_two_methods_of_one_name_are_no_row_together(tmp_path, apart):
+    for at, beta in enumerate((32, 16)):
+        rope = {"rope_type": "yarn", "factor": 2.0, "beta_fast": beta}
+        task = f"arc{at}" if apart == "task" else "arc"
+        write(tmp_path / f"{at}", ACC, task, max_length=4096 * (1 + at * (apart == "length")),
+              config={"model_args": {"pretrained": "m", "rope_parameters": rope}})  # fmt: skip
+    first, second = entries(tmp_path)
+    assert first.block == second.block
+    assert (first.label, second.label) == ("yarn x2 (beta_fast 32)", "yarn x2 (beta_fast 16)")
+
+
+LONG = "x" * 400
+
+
+@pytest.mark.parametrize("what", ["model", "task", "metric", "filter", "rope"])
+def test_names_that_begin_alike_are_not_one(tmp_path, what):
+    for at, end in enumerate("ab"):
+        name = LONG + end
+        top = {"model_name": name} if what == "model" else {}
+        if what == "rope":
+            rope = {"rope_parameters": {"rope_type": name}}
+            top = {"config": {"model_args": {"pretrained": "m", **rope}}}
+        task = name if what == "task" else "arc"
+        keys = {"metric": f"{name},none", "filter": f"acc,{name}"}
+        write(tmp_path / end, {keys.get(what, "acc,none"): (1 + at) / 4}, task, **top)
+    found = load_results(tmp_path)
+    assert sorted(score.value for score in found.scores) == [0.25, 0.5]
+    shown = [cell for cell in cells(build_tables(analyse(found))) if cell.value is not None]
+    assert sorted(cell.value for cell in shown) in ([25, 50], [0.25, 0.5])
+    labels = {(e.block, e.label, e.task, e.score.metric, e.score.chosen) for e in entries(tmp_path)}
+    assert len(labels) == 2
+    assert all(len(text) <= 300 for names in labels for text in names)
+
+
+def test_questions_whose_names_begin_alike_are_not_one(tmp_path):
+    rows = [sample(at, at % 2) for at in range(20)]
+    for row in rows:
+        about = {"document_id": f"{LONG}{row['doc_id']}", "cluster": f"{LONG}{row['doc_id']}"}
+        row["doc"] = about
+    write(tmp_path, ACC, samples=rows)
+    (score,) = load_results(tmp_path).scores
+    assert (score.status, score.n, score.clusters) == ("done", 20, 20)
+
+
+def test_what_reads_alike_is_told_apart(tmp_path):
+    """A task that is called as another one with its filter, a model as another with a setting."""
+    write(tmp_path / "a", {"exact_match,a": 0.4, "exact_match,b": 0.5}, "arc")
+    write(tmp_path / "b", {"exact_match,none": 0.3}, "arc (a)")
+    shown = cells(build_tables_of(tmp_path))
+    assert sorted(cell.value for cell in shown if cell.value is not None) == [30, 40, 50]
+    for at, value in (("float16", 0.1), ("float32", 0.2)):
+        write(tmp_path / at, {"acc,none": value}, config={"model_args": f"pretrained=m,dtype={at}"},
+              model_name="m")  # fmt: skip
+    write(tmp_path / "c", {"acc,none": 0.9}, model_name="m · dtype float16")
+    of_acc = [entry for entry in entries(tmp_path) if entry.score.metric == "acc"]
+    assert len({entry.block for entry in of_acc}) == 3
+
+
+def test_a_key_written_twice_is_no_number(tmp_path):
+    written = '{"results": {"arc": {"acc,none": 0.2, "acc,none": 0.9}}, "configs": {}}'
+    (tmp_path / "results_2026.json").write_text(written)
+    (score,) = load_results(tmp_path).scores
+    assert (score.status, score.value) == ("malformed", None)
+    assert "'acc,none' is written twice" in score.note
 
 
 @pytest.mark.parametrize("key", ["batch_size", "device", "use_cache", "bootstrap_iters"])
@@ -412,6 +578,11 @@ def test_credentials_in_somebody_elses_arguments_go_nowhere(tmp_path):
     for name, arguments in (("a", f"pretrained=m,token={secret}"), ("b", nested)):
         metadata = {"version": 1.0, "token": secret}  # lm-eval merges the arguments into it
         write(tmp_path / name, ACC, config={"model_args": arguments}, fields={"metadata": metadata})
+    told = {"system_instruction": f"Authorization: Bearer {secret}", "env": {"HF_TOKEN": secret},
+            "model_name": f"https://me:{secret}@host/m", "api_key": secret,
+            "pretty_env_info": f"torch @ git+https://{secret}@host/torch"}  # fmt: skip
+    among = f"pretrained=m,load_in_4bit,token={secret},x={{'a': [1, 2], 'hf_token': '{secret}'}}"
+    write(tmp_path / "d", ACC, config={"model_args": among}, **told)
     model = {"name": "c", "path": "m", "backend": "hf", "dtype": "float32", "args": nested}
     rows = make.closed_samples("leval_closed_gsm", 0.4, 3)
     command = f"leval-harness sweep x --set models.c.args.api_key={secret}"

@@ -96,9 +96,14 @@ def test_secrets_are_no_part_of_a_cell_and_not_lost(config: Path) -> None:
 def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     start = "from leval_harness.main import main; main()"
-    options = [f"--set=gen_kwargs.api_key={MARK}-10", f"--set=models.tiny.args.token={MARK}-11"]
+    short = "--set=models.refused.args.passwd=q7"  # too short to be looked for
+    options = [
+        short,
+        f"--set=gen_kwargs.api_key={MARK}-10",
+        f"--set=models.tiny.args.token={MARK}-11",
+    ]
     ended = subprocess.run(
-        [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options],
+        [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options, short],
         env={**os.environ, "HF_TOKEN": f"{MARK}-12", "HTTP_PROXY_PASSWORD": f"{MARK}-13"},
         capture_output=True,
         text=True,
@@ -115,7 +120,8 @@ def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None
     files = [path for path in out.rglob("*") if path.is_file()]
     assert len(files) > 20
     assert any(path.name == "index.html" for path in files)
-    assert [path for path in files if MARK.encode() in path.read_bytes()] == []
+    texts = {path: path.read_bytes() for path in files}
+    assert [p for p, text in texts.items() if MARK.encode() in text or b"passwd=q7" in text] == []
     for made in ("table", "page"):
         where = tmp_path / made
         more = (
