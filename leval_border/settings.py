@@ -192,6 +192,8 @@ def _names(problem: ErrorDetails) -> list[str]:
 
 def _allowed(problem: ErrorDetails) -> str:
     kind = problem["type"]
+    if kind == "value_error":
+        return str(problem["ctx"]["error"]).rpartition("allowed: ")[2]
     if kind in _BOUNDS:
         name, text = _BOUNDS[kind]
         bound = problem["ctx"][name]

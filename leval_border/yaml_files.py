@@ -1,5 +1,6 @@
 """YAML that users write: a safe loader, bounded, no key twice; what is wrong is one sentence."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,19 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 class _StrictLoader(yaml.SafeLoader):
     """PyYAML's safe loader that also refuses a key written twice in one mapping."""
+
+
+# YAML 1.1 reads 010 as 8 and 1:30 as 90: nobody who writes a setting means that.
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+)$")
+_FLOAT = re.compile(
+    r"[-+]?([0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?"
+    r"|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"
+)
+_NUMBERS = {"tag:yaml.org,2002:int": _DECIMAL, "tag:yaml.org,2002:float": _FLOAT}
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, _NUMBERS.get(tag, pattern)) for tag, pattern in resolvers]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -221,6 +221,8 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
 def _identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides the numbers of a cell; `model` is what tells its files."""
     found = outside(record, model)
+    if not found["named_files"]:
+        del found["named_files"]  # few settings name any, and ids are to last
     entry = {name: getattr(record, name) for name in EntrySettings.model_fields}
     return {
         "schema_version": SCHEMA_VERSION,

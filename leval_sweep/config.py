@@ -1,5 +1,6 @@
 """A sweep config: models × methods × context lengths × tasks, checked before anything runs."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -68,7 +69,7 @@ def _args(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _batch_size(value: int | str) -> int | str:
-    if value.split(":")[0] != "auto" if isinstance(value, str) else value < 1:
+    if not re.fullmatch(r"auto(:0*[1-9]\d*)?", value) if isinstance(value, str) else value < 1:
         raise ValueError(f"{shown(value)} is not allowed; allowed: 1 or more, auto, auto:N")
     return value
 

@@ -82,7 +82,7 @@ def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, An
         raise ConfigError(not_allowed(f"{path}: include", includes, "a path or a list of paths"))
     merged: dict[str, Any] = {}
     for each in includes:
-        target = path.parent / each
+        target = path.parent / user_path(each, f"{path}: include")
         if not target.is_file():
             raise ConfigError(f"{path}: include: there is no file {target}")
         merged = merge(merged, load_with_includes(target, (*_open, path)))

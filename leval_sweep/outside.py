@@ -18,8 +18,8 @@ from leval_sweep.errors import CellError, ModelNotFoundError
 from leval_sweep.file_hashes import cached_sha256, folder_hashes, state, watching
 from leval_sweep.identity import folder_identity, hub_commit, package_versions
 
-# Arguments whose bare word may name a folder of weights or tokenizer files.
-FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path")
+# Settings whose bare word may name a file, or a folder of weights or tokenizer files.
+FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "key_tokens")
 # Arguments, also inside of others (vLLM's speculative_config), that may name a model of the hub.
 HUB_ARGS = (*FOLDER_ARGS, "model", "hf_config_path")
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
@@ -64,8 +64,16 @@ def outside(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
         },
         "task_versions": own_tasks.versions(record.tasks),
         "data": own_tasks.data_identity(record.tasks, record.metadata),
+        "named_files": _named_files(record.metadata),
         "packages": package_versions(record.model.backend),
     }
+
+
+def _named_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of tasks that name a file or folder -> hashes of it; of documents see `data`."""
+    given = {key: value for key, value in metadata.items() if key != "data_dir"}
+    found = {key: argument_identity(value, f"metadata.{key}", key) for key, value in given.items()}
+    return {key: found[key] for key in given if found[key] != given[key]}
 
 
 @contextlib.contextmanager

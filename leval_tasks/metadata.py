@@ -43,11 +43,15 @@ def _lengths(value: object) -> object:
     return tuple(whole)
 
 
+def _folder(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else None if value == "" else value
+
+
 Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
 OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_absent)]
 Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
-Folder = Annotated[str | None, BeforeValidator(lambda v: os.fspath(v) if v else None)]
+Folder = Annotated[str | None, BeforeValidator(_folder)]
 WHERE: Any = {"decides_numbers": False}
 """Marks a setting that says where data lies: what was read is recorded by its digest."""
 
@@ -296,8 +300,13 @@ def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
     settings |= {family.group for family in FAMILIES if family.group}
     for key in [key for key in metadata if isinstance(key, str) and key not in settings]:
         for name in sorted(settings):
-            if is_near_miss(key, name):
+            if _as_ours(key) == name or is_near_miss(_as_ours(key), name):
                 raise SettingError(f"{key}: unknown setting; did you mean {name!r}?")
+
+
+def _as_ours(key: str) -> str:
+    """A key as we would write it."""
+    return key.strip().casefold().replace("-", "_").replace(" ", "_")
 
 
 def is_near_miss(key: str, name: str) -> bool:

@@ -32,6 +32,21 @@ def test_ordinary_yaml_is_what_pyyaml_reads(value: Any) -> None:
     assert parse_yaml(yaml.safe_dump(value), "here") == value
 
 
+@given(st.integers(0, 10**6), st.integers(0, 59), st.integers(0, 59))
+def test_a_number_is_decimal_or_none(number: int, minutes: int, seconds: int) -> None:
+    """YAML 1.1 reads 010 as 8 and 1:30 as 90."""
+    for text in (
+        f"0{number}",
+        f"-00{number}",
+        f"{minutes}:{seconds:02}",
+        f"1:{minutes}:{seconds}.5",
+    ):
+        assert parse_yaml(text, "here") == text
+    assert parse_yaml(f"{number}", "here") == parse_yaml(f"{number:#x}", "here") == number
+    assert parse_yaml(f"{number:_}", "here") == number
+    assert parse_yaml(f"-{number}.5", "here") == -(number + 0.5)
+
+
 def test_aliases_and_merges_within_bounds_are_allowed() -> None:
     text = "a: &x {b: 1, c: 2}\nd: *x\ne: {<<: *x, c: 3}\n"
     assert parse_yaml(text, "here")["e"] == {"b": 1, "c": 3}

@@ -14,6 +14,10 @@ import click
 from fuzz_inputs import JUNK, encoded, files
 from hypothesis import strategies as st
 
+from leval_border.settings import field_names
+from leval_sweep.config import ModelConfig
+from leval_tasks.metadata import FAMILIES
+
 TESTS = Path(__file__).parents[1]
 CONFIGS = TESTS.parent / "harness_configs"
 GOLDEN = TESTS / "golden"
@@ -182,6 +186,8 @@ def _values(parameter: click.Parameter) -> st.SearchStrategy[str]:
 
 
 OVERRIDDEN = (
+    *(f"metadata.{name}" for family in FAMILIES for name in field_names(family)),
+    *(f"models.SmolLM2-135M.{name}" for name in field_names(ModelConfig)),
     *(
         "metadata.num_docs",
         "metadata.stride",

@@ -59,6 +59,13 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
         ("models/small/methods", ["yran"], r"small\.methods: 'yran' is not .* did you mean 'yarn'"),
         ("models/small/batch_size", 0, r"batch_size: 0 is not allowed; allowed: 1 or more, auto"),
         ("models/small/batch_size", "fast", r"batch_size: 'fast' is not allowed"),
+        ("models/small/batch_size", "auto:0", r"batch_size: 'auto:0' is not allowed"),
+        ("models/small/batch_size", "auto:x", r"batch_size: 'auto:x' is not allowed"),
+        (
+            "models/small/apply_chat_template",
+            "",
+            r"allowed: true or false or text that is not empty",
+        ),
         ("models/small/batch_size", True, r"batch_size: True is not allowed"),
         ("models/small/tokens_per_second", 10**400, r"tokens_per_second: 1000"),
         ("models/small/resources", {"num_gpus": -1}, r"resources\.num_gpus: -1 is not allowed"),

@@ -80,12 +80,15 @@ def test_a_circle_of_includes_is_named(tmp_path: Path) -> None:
         ("a: 2020-13-45\n", "not valid YAML"),
         ("include: 3\n", "include: 3 is not allowed; allowed: a path or a list of paths"),
         ("include: nowhere.yaml\n", "there is no file"),
+        (f"include: {'x' * 5000}\n", r"config\.yaml: include: 'xxx.* is no path"),
+        ('include: "a\\0b"\n', r"config\.yaml: include: .* is no path"),
+        ("include: ~nouser/x.yaml\n", r"config\.yaml: include: '~nouser/x\.yaml' is no path"),
     ],
 )
 def test_files_that_cannot_be_meant(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(SettingError, match=message):
         load_with_includes(path)
 
 

@@ -319,6 +319,28 @@ def test_files_that_arguments_name_count(
     assert only_id(asked) != before
 
 
+@pytest.mark.parametrize("setting", [{"key_tokens": "F"}, {"reach": {"key_tokens": "F"}},
+                                     {"tokenizer": "D"}])  # fmt: skip
+def test_files_that_settings_of_tasks_name_count(
+    checkpoint: Path, tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    file = tmp_path / "other" / "samples.jsonl"
+    file.parent.mkdir()
+    file.write_bytes(b"one")
+    text = json.dumps(setting).replace('"F"', json.dumps(str(file)))
+    metadata = json.loads(text.replace('"D"', json.dumps(str(file.parent))))
+    asked = config(checkpoint, metadata=metadata)
+    before, record = only_id(asked), as_written(checkpoint, metadata=metadata)
+    file.write_bytes(b"two")
+    assert only_id(asked) != before
+    with pytest.raises(CellError, match=r"named_files"), outside.as_planned(record):
+        pass
+    file.unlink()
+    file.parent.rmdir()
+    with pytest.raises(CellError, match=r"named_files"), outside.as_planned(record):
+        pass
+
+
 def as_written(checkpoint: Path, **changes: Any) -> CellRecord:
     """The record of the only cell as its process reads it."""
     (cell,) = cells.plan(parse_config(config(checkpoint, **changes)))

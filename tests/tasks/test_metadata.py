@@ -17,6 +17,7 @@ from leval_tasks.metadata import (
     ContextSettings,
     PerplexitySettings,
     PosGenSettings,
+    ReachSettings,
     is_near_miss,
     read_metadata,
     refuse_near_misses,
@@ -95,7 +96,19 @@ def test_every_slip_is_refused(name):
 
 @pytest.mark.parametrize(
     ("key", "meant"),
-    [("num_dosc", "num_docs"), ("trunctation", "truncation"), ("contxt_lenght", "context_length")],
+    [
+        *(
+            ("num_dosc", "num_docs"),
+            ("trunctation", "truncation"),
+            ("contxt_lenght", "context_length"),
+        ),
+        *(
+            ("Num_Docs", "num_docs"),
+            ("NUM-DOCS", "num_docs"),
+            ("MODE", "mode"),
+            ("Perplexity", "perplexity"),
+        ),
+    ],
 )
 def test_the_setting_that_is_meant_is_named(key, meant):
     with pytest.raises(SettingError, match=f"^{key}: unknown setting; did you mean '{meant}'"):
@@ -105,6 +118,14 @@ def test_the_setting_that_is_meant_is_named(key, meant):
 def test_short_names_have_no_near_misses():
     assert not is_near_miss("sed", "seed")
     refuse_near_misses({"seeds": 1, "neat": 2, "node": 3, 5: 6})
+
+
+@pytest.mark.parametrize("value", [0, 1, False, True, 1.5, [], ["x"], {}, {"a": 1}, b"x"])
+def test_a_folder_is_text_or_a_path(value):
+    for family in (ClosedSettings, PerplexitySettings, ReachSettings):
+        with pytest.raises(SettingError, match=r"^data_dir: .* is not allowed; allowed: text"):
+            read_metadata(family, {"data_dir": value})
+    assert read_metadata(ClosedSettings, {"data_dir": ""}).data_dir is None
 
 
 WHOLE = "a whole number"
