@@ -138,7 +138,8 @@ def finetune(
         UserError: something asked for cannot be done, or the loss is no number.
     """
     asked_for = {"schema_version": 1, "model": str(model_path), "data": list(sources)}
-    request = {**asked_for, **settings.model_dump()}
+    inputs = {str(each): shared.content_of(each) for each in (model_path, *sources)}
+    request = {**asked_for, **settings.model_dump(), "inputs": inputs}
     claimed = shared.is_claimed(out / REQUEST_FILE, request)
     if claimed and (finished := shared.finished(out / RESULT_FILE)) is not None:
         logger.info("%s is finished already", out)

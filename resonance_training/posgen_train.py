@@ -266,8 +266,9 @@ def train_all(
         shared.claim(folder / SETTINGS_FILE, request)
         waiting = []
         for run in runs:
-            if (done := shared.finished(folder / run.folder / RESULT_FILE)) is None:
-                waiting.append(run)
+            done = shared.finished(folder / run.folder / RESULT_FILE)
+            if done is None or any(done.get(name) != each for name, each in vars(run).items()):
+                waiting.append(run)  # also where the result of another run was copied there
             else:
                 yield done
         deadline = None if minutes is None else time.monotonic() + 60 * minutes

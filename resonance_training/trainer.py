@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import hashlib
 import io
 import json
 import logging
@@ -21,7 +22,15 @@ from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from leval_border.errors import UserError
-from leval_border.files import altered, hashes, read_object, write_json, write_text
+from leval_border.files import (
+    altered,
+    file_sha256,
+    hashes,
+    read_object,
+    user_path,
+    write_json,
+    write_text,
+)
 from leval_border.locks import LockedError, lock
 
 logger = logging.getLogger(__name__)
@@ -69,17 +78,36 @@ def finished(result: Path) -> dict[str, Any] | None:
     return content
 
 
+def content_of(source: str) -> str | None:
+    """SHA-256 of a file, or over those of a folder; None of a name on the hub."""
+    path = user_path(source)
+    if path.is_file():
+        return file_sha256(path)
+    if not path.is_dir():
+        return None
+    return hashlib.sha256(json.dumps(hashes(path)).encode()).hexdigest()
+
+
 def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
     """Whether `file` claims its folder for the same request; False where the folder is free.
 
     Raises:
-        UserError: the folder holds something else.
+        UserError: the folder holds something else, or was made from files that changed since.
     """
     folder = file.parent
     written = read_object(file) or read_object(_copy(file))
     if written is not None or file.is_file():
-        if written == json.loads(json.dumps(request)):
+        asked = json.loads(json.dumps(request))
+        before = {**(written or {}), "inputs": (written or {}).get("inputs", asked.get("inputs"))}
+        if before == {"inputs": None, **asked}:
             return True
+        if {**before, "inputs": asked.get("inputs")} == asked:
+            noted = before["inputs"] if isinstance(before["inputs"], dict) else {}
+            changed = [name for name, each in asked["inputs"].items() if noted.get(name) != each]
+            raise UserError(
+                f"out: {folder} holds a run on other content of {', '.join(changed)}, which "
+                "changed since; choose another folder"
+            )
         raise UserError(
             f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
             "or repeat the settings to continue there"

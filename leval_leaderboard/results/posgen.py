@@ -183,13 +183,28 @@ def read_experiment(folder: Path) -> Experiment:
     known = read_json(settings) if settings.is_file() else {}
     runs = []
     for file in files:
-        runs.append(PosGenRun(file.parent, read_model(PosGenResult, file)))
+        runs.append(PosGenRun(file.parent, _of_place(file, folder)))
         for test in sorted(file.parent.glob("tested/*.json")):
-            result = read_model(PosGenResult, test)
+            result = _of_place(test, folder)
             # A test of weights that were trained anew since is not one of this model.
             if result.weights == runs[-1].result.files.get("model.safetensors", result.weights):
                 runs.append(PosGenRun(file.parent, result))
     return Experiment(folder.name, known, tuple(runs))
+
+
+def _of_place(file: Path, folder: Path) -> PosGenResult:
+    """A result that says of itself what its place says: a copy would count as another seed.
+
+    Raises:
+        ResultsError: it is of another run or test, or cannot be read.
+    """
+    result = read_model(PosGenResult, file)
+    run = f"{result.subtask}/{result.encoding}/seed-{result.seed}"
+    places = [f"{run}/tested/{result.pair.tested}.json"]
+    places += [f"{run}/result.json"] * (result.pair.trained == result.pair.tested)
+    if file.relative_to(folder).as_posix() not in places:
+        raise ResultsError(f"{file}: is the result of {places[-1]}; copied, or edited since")
+    return result
 
 
 Curve = dict[float, list[float]]

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 import statistics
 
 import pytest
@@ -215,6 +216,27 @@ def test_damaged_results_are_named(tmp_path, change, message):
     file = tmp_path / "cot/rope/seed-0/result.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     with pytest.raises(ResultsError, match=message):
+        read_experiment(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"encoding": "yarn"}, {"subtask": "recursive"}])
+def test_a_result_that_was_copied_to_another_place_is_no_seed(tmp_path, change):
+    write_run(tmp_path, "cot", "rope", 0, 0.5)
+    of = {"subtask": "cot", "encoding": "rope", "seed": 0} | change
+    other = tmp_path / of["subtask"] / of["encoding"] / f"seed-{of['seed']}"
+    shutil.copytree(tmp_path / "cot/rope/seed-0", other)
+    with pytest.raises(ResultsError, match=r"is the result of cot/rope/seed-0/result\.json"):
+        read_experiment(tmp_path)
+
+
+def test_a_test_that_was_copied_to_another_place_is_none(tmp_path):
+    write_run(tmp_path, "cot", "rope", 0, 0.5)
+    tested = tmp_path / "cot/rope/seed-0/tested"
+    tested.mkdir()
+    record = json.loads((tested.parent / "result.json").read_text())
+    for name in ("yarn", "linear"):
+        (tested / f"{name}.json").write_text(json.dumps(record | {"tested_with": "yarn"}))
+    with pytest.raises(ResultsError, match=r"linear\.json: is the result of .*/tested/yarn\.json"):
         read_experiment(tmp_path)
 
 

@@ -79,6 +79,34 @@ def test_the_result_names_every_file_and_is_not_made_twice(asked, tmp_path, monk
     assert finetune(*asked, tmp_path, SETTINGS) == result
 
 
+@pytest.mark.parametrize("place", ["books.jsonl", "model/model.safetensors", "model/config.json"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_on_files_that_changed_is_not_taken_for_this_one(asked, tmp_path, place, ended):
+    """The same names, other weights or texts: neither the old result nor a mixture of both."""
+    root = tmp_path / "asked"
+    shutil.copytree(Path(asked[0]).parent, root)
+    here = str(root / "model"), [str(root / "books.jsonl")]
+    if ended:
+        finetune(*here, tmp_path / "out", SETTINGS)
+    else:
+        inputs = {name: shared.content_of(name) for name in (here[0], *here[1])}
+        asked_for = {"schema_version": 1, "model": here[0], "data": here[1], "inputs": inputs}
+        shared.claim(tmp_path / "out/finetune.json", {**asked_for, **SETTINGS.model_dump()})
+    with (root / place).open("ab") as handle:
+        handle.write(b"\n")
+    with pytest.raises(UserError, match=r"other content of .*, which changed since; choose"):
+        finetune(*here, tmp_path / "out", SETTINGS)
+
+
+def test_a_run_of_before_inputs_were_noted_is_still_the_same(asked, tmp_path):
+    result = finetune(*asked, tmp_path, SETTINGS)
+    for file in (tmp_path / "finetune.json", tmp_path / ".finetune.json"):
+        written = {k: v for k, v in json.loads(file.read_text()).items() if k != "inputs"}
+        file.write_text(json.dumps(written))
+    (tmp_path / "finetune_result.json").write_text(json.dumps({**result, "files": {}}))
+    assert finetune(*asked, tmp_path, SETTINGS) == {**result, "files": {}}
+
+
 def test_a_second_training_on_a_folder_is_refused(asked, tmp_path):
     with (
         shared.held(tmp_path / "out"),
