@@ -286,15 +286,19 @@ def test_bf16_stays_near_float32(tmp_path):
     assert abs(exact - rounded) < 0.05
 
 
-def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path):
+def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path, monkeypatch):
     recipe = _recipe(epochs=1)
     run = RUNS[0]
     list(train_all(recipe, [run], tmp_path, device="cpu"))
     result = tmp_path / run.folder / "result.json"
-    result.write_text(json.dumps({"schema_version": 1, "kept": True}))
-    assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [
-        {"schema_version": 1, "kept": True}
-    ]
+    kept = {"schema_version": 1, **vars(run), "kept": True}
+    result.write_text(json.dumps(kept))
+    assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [kept]
+    with monkeypatch.context() as patched:
+        patched.setattr("resonance_training.posgen_train.train_stack", lambda _, runs, *__: [runs])
+        for other in ({"seed": run.seed + 1}, {"encoding": "coprime"}, {"subtask": "nope"}):
+            result.write_text(json.dumps(kept | other))  # copied from another run
+            assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [[run]]
     with pytest.raises(UserError, match="holds a run with other settings"):
         list(train_all(_recipe(epochs=2), [run], tmp_path, device="cpu"))
     other = tmp_path / "other"
