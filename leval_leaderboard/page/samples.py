@@ -58,9 +58,9 @@ def _texts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     for row in rows_of_first_filter(parsed_lines(path)):
         key, document, _ = question_key(row)
         doc = _object(row.get("doc"))
-        texts = (doc.get("question"), doc.get("gold", row.get("target")))
-        questions[key] = [*(_cut(text, LONGEST_QUESTION) for text in texts), document[:100]]
-        answers[key] = _answer(row, _object(doc.get("prompt")))
+        texts = (_cut(text, LONGEST_QUESTION) for text in _asked(row, doc))
+        questions[key] = [*texts, document[:100]]
+        answers[key] = _answer(row, doc)
     return questions, answers
 
 
@@ -78,11 +78,12 @@ def _measured(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return texts, numbers
 
 
-def _answer(row: dict[str, Any], prompt: dict[str, Any]) -> list[Any]:
+def _answer(row: dict[str, Any], doc: dict[str, Any]) -> list[Any]:
+    prompt, length = _object(doc.get("prompt")), str(doc.get("max_length"))  # RULER's own metric
     extracted = row.get("filtered_resps")
     if isinstance(extracted, list) and extracted:  # SFiction asks twice: both answers are shown
         extracted = ", ".join(text for text in extracted if isinstance(text, str)) or extracted[0]
-    scores = (finite(row.get(metric)) for metric in SCORES)
+    scores = (finite(row.get(metric)) for metric in (*SCORES, length))
     return [
         _cut("\n\n".join(responses_of(row)), LONGEST_ANSWER),
         _cut(extracted, 200),
@@ -93,6 +94,15 @@ def _answer(row: dict[str, Any], prompt: dict[str, Any]) -> list[Any]:
         *(1 if finite(row.get(name)) else 0 for name in ("reached_limit", "thinking_unfinished")),
         *([parts] if (parts := sorted({needle.part for needle in needles_in(row)})) else ()),
     ]
+
+
+def _asked(row: dict[str, Any], doc: dict[str, Any]) -> tuple[object, object]:
+    """The question and what was expected; RULER's question is the last line of its prompt."""
+    outputs = doc.get("outputs")
+    if "max_length" not in doc or not isinstance(outputs, list):
+        return doc.get("question"), doc.get("gold", row.get("target"))
+    before, _, last = str(doc.get("input", "")).rstrip().rpartition("\n")
+    return last if before else None, ", ".join(map(str, outputs))
 
 
 def _object(value: object) -> dict[str, Any]:

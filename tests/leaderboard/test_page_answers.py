@@ -42,9 +42,9 @@ def needles(length):
     """RULER's questions: four needles in each tenth of the prompt; the deep ones are lost."""
     rows = []
     for at in range(40):
-        before = "x" * (at % 10 * 10)
-        prompt = before + "needle" + "x" * (94 - len(before))
-        doc = {"index": at, "input": prompt, "outputs": ["needle"]}
+        before = "x" * (at % 10 * 100)
+        prompt = before + "needle" + "x" * (982 - len(before)) + "\nWhat is it?"
+        doc = {"index": at, "input": prompt, "outputs": ["needle"], "max_length": length}
         found = at % 10 < 5
         rows.append(
             {"doc_id": at, "doc": doc, "target": "", "resps": [["needle" if found else "?"]],
@@ -266,8 +266,12 @@ def test_a_depth_leads_to_the_questions_whose_needle_lies_there(opened):
         documents = texts(opened, ".question > small")
         assert [int(text.split()[-1]) % 10 for text in documents] == [part] * 4
         assert script(opened, "return by('which').selectedOptions[0].textContent").endswith(
-            f"{10 * part}% to {10 * part + 10}% of the prompt"
+            f"{10 * part}% to {10 * part + 10}%"
         )
+        told = texts(opened, ".question")
+        word = "right (1)" if part < 5 else "wrong (0)"
+        assert all(word in text for text in told)
+        assert all("What is it?Expected: needle" in text for text in told)
         script(opened, "by('compare-status').textContent = ''")
 
 

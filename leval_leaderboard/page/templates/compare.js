@@ -112,7 +112,7 @@ function fillWhich(wanted) {
   const versus = found.length && pair.other;
   const options = versus ? [["differ", "where they differ"], ["win", "only this method is better"], ["loss", "only the other is better"]] : [];
   for (const [kind, [at, words]] of Object.entries(KINDS)) if (found.some((answer) => answer[at])) options.push([kind, words]);
-  for (const part of unique(found.flatMap((answer) => answer[NEEDLES] || [])).sort((a, b) => a - b)) options.push(["part-" + part, "with a needle at " + partLabel(part)]);
+  for (const part of unique(found.flatMap((answer) => answer[NEEDLES] || [])).sort((a, b) => a - b)) options.push(["part-" + part, "needle at " + partLabel(part, "")]);
   options.push(["all", "all"]);
   fill(by("which"), options, options.some(([kind]) => kind === wanted) ? wanted : versus ? "differ" : "all");
   by("which").parentElement.hidden = options.length < 2;
@@ -122,8 +122,8 @@ function isShown(item, which) {
   if (which.startsWith("part-")) return (item.a.answer[NEEDLES] || []).includes(Number(which.slice(5)));
   return which === "all" || (which === "win" ? item.by > 0 : which === "loss" ? item.by < 0 : item.by !== 0);
 }
-function partLabel(part) {
-  return (100 * part) / LEVAL.board.parts + "% to " + (100 * (part + 1)) / LEVAL.board.parts + "% of the prompt";
+function partLabel(part, of = " of the prompt") {
+  return (100 * part) / LEVAL.board.parts + "% to " + (100 * (part + 1)) / LEVAL.board.parts + "%" + of;
 }
 // an answer with its score; of a text nats a token by the metric that the number is of
 function worth(answer, row) {
@@ -169,8 +169,8 @@ function drawQuestion(item) {
 function drawAnswerOf(row, [text, extracted, score, unparsed, cut, tokens, head, tail, ended, thinking]) {
   const box = make("div");
   box.append(make("strong", "", row.method + " "));
-  const word = unparsed ? "unparsed" : score === 1 ? "right" : score ? "partly right" : "wrong";
-  box.append(make("span", score ? "right" : "wrong", word + (score === null ? "" : " (" + score + ")")));
+  const word = unparsed ? "unparsed" : score === null ? "not scored by itself" : score === 1 ? "right" : score ? "partly right" : "wrong";
+  box.append(make("span", score ? "right" : score === null ? "dim" : "wrong", word + (score === null ? "" : " (" + score + ")")));
   if (thinking) box.append(make("span", "tag", "cut while thinking"));
   else if (ended) box.append(make("span", "tag", "at the limit"));
   box.append(make("div", "dim", "Read as: " + (extracted || "–")));
