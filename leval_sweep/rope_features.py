@@ -12,7 +12,7 @@ from leval_border.files import write_json
 from leval_leaderboard.cell_record import CellRecord
 from leval_leaderboard.layout import FEATURES, SCHEMA_VERSION
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.positions import GLOBAL_LAYERS, ModelPositions
+from resonance_vllm.positions import ModelPositions, windowed
 from resonance_vllm.settings import hf_overrides
 
 log = logging.getLogger("leval_sweep.cell")
@@ -68,7 +68,7 @@ def _rotated(rope: RopeSpec, model: ModelPositions, cell: CellRecord) -> int:
 
     asked = {} if cell.method.rope_parameters is None else hf_overrides(rope, model)
     held = held_by_transformers(cell.model.path, asked)
-    one = next((each for each in held if each.layer_type == GLOBAL_LAYERS), held[0])
+    one = next((each for each in held if not windowed(each.layer_type)), held[0])
     dim = 2 * len(one.inv_freq)
     closed = frequencies.inv_freq(rope, dim).tolist()
     if any(abs(a - b) > 1e-5 * b for a, b in zip(one.inv_freq, closed, strict=True)):

@@ -4,6 +4,7 @@ No torch.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 
@@ -29,3 +30,12 @@ class HeldRope:
 
 class NoRope(RopeConfigError):  # noqa: N818 - it says what a model is
     """A model without RoPE, or one that its library refuses; the message is the reason."""
+
+
+def says_none(config: Any) -> bool:
+    """Whether a model's config says that its positions are encoded otherwise.
+
+    Falcon's code makes a rotary module beside ALiBi too, and does not use it.
+    """
+    kind = getattr(config, "position_embedding_type", None)
+    return bool(getattr(config, "alibi", False)) or kind in ("nope", "absolute")

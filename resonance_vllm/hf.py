@@ -11,15 +11,19 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import nn
 
 from leval_border.errors import one_of
-from resonance_vllm import hf_float32, hf_request, hf_rotary, replaced
+from resonance_vllm import hf_float32, hf_nested, hf_request, hf_rotary
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, is_own_type
 from resonance_vllm.settings import ROPE_PRECISIONS
 
 logger = logging.getLogger(__name__)
+
+# What model code raises on settings that it does not know.
+_CODE_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
 
 _building: ContextVar[bool] = ContextVar("_building", default=False)
 
@@ -38,7 +42,7 @@ def register() -> None:
         ROPE_INIT_FUNCTIONS[rope_type] = hf_rotary.rope_function
     PreTrainedConfig.rope_precision = None
     _check_when_read(PreTrainedConfig)
-    _remark_when_replaced(PreTrainedConfig)
+    hf_nested.read_with_overrides(PreTrainedConfig)
     _when_first_made(PreTrainedConfig, _check_plain)
     _when_first_made(PreTrainedModel, _adapt_built)
     _refill_when_loaded(PreTrainedModel)
@@ -98,8 +102,15 @@ def _built_model(original: Any) -> Any:
             return original(self, *args, **kwargs)
         token = _building.set(True)
         try:
-            with hf_request.stock_settings(config):
-                original(self, *args, **kwargs)
+            with hf_request.stock_settings(config) as changed:
+                random = torch.get_rng_state()
+                try:
+                    original(self, *args, **kwargs)
+                except _CODE_ERRORS as error:
+                    if not changed:
+                        raise
+                    torch.set_rng_state(random)  # the weights of a seed, not the next ones
+                    _build_plain(original, changed, error, self, *args, **kwargs)
                 hf_rotary.adapt(self)
         finally:
             _building.reset(token)
@@ -113,6 +124,27 @@ def _built_model(original: Any) -> Any:
         return None
 
     return build
+
+
+def _build_plain(
+    original: Any, changed: list[Any], reason: Exception, self: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Build a model whose code refuses a method's stock type; plain RoPE is what ours changes.
+
+    Ernie 4.5 VL takes no type but `default`, and DeepSeek's code reads a factor of every other.
+
+    Raises:
+        RopeConfigError: it does not build so either.
+    """
+    hf_request.show_plain(changed)
+    try:
+        original(self, *args, **kwargs)
+    except _CODE_ERRORS as error:
+        asked = next(iter(hf_request.requests_of(changed[0]).values()))
+        raise RopeConfigError(
+            f"rope_type: {asked['rope_type']!r}: the code of {type(self).__name__} does not build "
+            f"with it: {type(reason).__name__}: {reason}; allowed: what this model's code reads"
+        ) from error
 
 
 def _check_plain(cls: Any) -> None:
@@ -154,25 +186,6 @@ def _check_when_read(config_class: Any) -> None:
         return original(self, **kwargs)
 
     config_class.__post_init__ = post_init
-
-
-def _remark_when_replaced(config_class: Any) -> None:
-    """Say it where a keyword of `from_pretrained` gives up a scaling that config.json has."""
-    original: Any = config_class.from_dict.__func__
-
-    @functools.wraps(original)
-    def from_dict(cls: Any, config_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        nested = "text_config"
-        for shipped, asked in (
-            (config_dict, kwargs),
-            (config_dict.get(nested), kwargs.get(nested)),
-        ):
-            if isinstance(shipped, Mapping) and isinstance(asked, Mapping):
-                there = shipped.get("rope_parameters") or shipped.get("rope_scaling")
-                replaced.remark(there, asked.get("rope_parameters"), logger)
-        return original(cls, config_dict, *args, **kwargs)
-
-    config_class.from_dict = classmethod(from_dict)
 
 
 def _refill_when_loaded(model_class: Any) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import (
@@ -31,6 +32,8 @@ ASKED = "_resonance_asked"
 _ASIDE = "truncate"
 
 _KEYS = {key for method in METHODS.values() if method.stock for key in method.key_names()}
+# In published files, and read by no code: the first YaRN models say it of themselves.
+_KEYS |= {"finetuned"}
 
 Settings = dict[str, Any]
 LENGTH = "original_max_position_embeddings"
@@ -73,8 +76,11 @@ def configs(config: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def stock_settings(config: Any) -> Iterator[None]:
-    """Show model code the stock settings of every request in a config."""
+def stock_settings(config: Any) -> Iterator[list[Any]]:
+    """Show model code the stock settings of every request in a config.
+
+    Yields the configs that hold a request.
+    """
     every = list(configs(config))
     for settings in (settings for each in every for settings in by_layer(each).values()):
         refuse_ignored_keys(settings, "transformers")
@@ -82,7 +88,7 @@ def stock_settings(config: Any) -> Iterator[None]:
     try:
         for each in changed:
             _show_stock(each)
-        yield
+        yield changed
     finally:
         for each in changed:
             restore(each)
@@ -116,6 +122,13 @@ def _is_run(config: Any, layer_type: str | None) -> bool:
     except Exception:  # noqa: BLE001 - the model's own code says it better
         return True
     return True
+
+
+def show_plain(changed: list[Any]) -> None:
+    """Show model code plain settings in place of the stock ones that it does not build with."""
+    for config in changed:
+        restore(config)
+        _show(config, _plain_of)
 
 
 @contextlib.contextmanager
@@ -214,6 +227,24 @@ def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
         if LENGTH in given:
             request.type.method.fill(given, int(positions or given[LENGTH]))
     return RopeSpec.of(request.type, given)
+
+
+def known_settings(config: Any, rope: Any) -> Any:
+    """A shipped dictionary without keys that no code of the family reads.
+
+    In a request they would count as misspelt.
+    """
+    if not isinstance(rope, Mapping):
+        return rope
+    try:
+        known = set(RopeType.read(_type(rope)).key_names())
+    except RopeConfigError:
+        known = set(rope)  # of a type that nobody but the model's code can read
+    return {
+        key: known_settings(config, value)
+        for key, value in rope.items()
+        if isinstance(value, Mapping) or key in known or _of_model(config, key)
+    }
 
 
 def _of_model(config: Any, key: str) -> bool:

@@ -20,7 +20,7 @@ from resonance_vllm.core import frequencies, phase
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.method import plain_frequencies
-from resonance_vllm.held import HeldRope, NoRope
+from resonance_vllm.held import HeldRope, NoRope, says_none
 from resonance_vllm.hf_request import (
     by_layer,
     configs,
@@ -40,6 +40,8 @@ _TRIED = (0, 1, 2, 3, 100)
 
 def layer_types(module: nn.Module) -> list[str | None]:
     """The rotations that a module holds; None is the name of a single one, [] says no rotary."""
+    if says_none(getattr(module, "config", None)):
+        return []
     buffers = module._buffers
     if "inv_freq" in buffers:
         return [None] if hasattr(module, "rope_type") else []
@@ -238,10 +240,16 @@ def adapt(model: nn.Module) -> None:
             source = _off_meta(module)
             _give(module, {kind: Carried(source, kind, name) for kind in kinds})
             reached += [(kind, requests[kind]["rope_type"]) for kind in kinds]
-    for config in configs(getattr(model, "config", None)):
+    whole = getattr(model, "config", None)
+    for config in configs(whole):
         for kind, settings in requests_of(config).items():
             if (kind, settings["rope_type"]) not in reached:
                 raise _no_rope(model, config, settings)
+    if reached and getattr(whole, "is_encoder_decoder", False):
+        raise RopeConfigError(
+            f"rope_type: {reached[0][1]!r} would reach the decoder of {type(model).__name__}, not "
+            "the encoder that reads its text; allowed: models without such an encoder"
+        )
     verify(model)
 
 
@@ -450,10 +458,11 @@ def hold(model: nn.Module) -> list[HeldRope]:
     """What every rotary module of a built model turns by, at its trained length."""
     held = []
     for name, module in text_rotary(model):
-        source, carried = _off_meta(module), getattr(module, "_carried", {})
+        carried = getattr(module, "_carried", {})
         for kind in layer_types(module):
             each = carried.get(kind)
             if each is None:
+                source = _off_meta(module)
                 freqs = getattr(source, f"{prefix(kind)}inv_freq").tolist()
                 factor = float(getattr(source, f"{prefix(kind)}attention_scaling", 1.0))
                 held.append(HeldRope(name, kind, tuple(freqs), factor, False))

@@ -24,7 +24,11 @@ from resonance_vllm.core.wavelengths import Resonance
 
 logger = logging.getLogger(__name__)
 
-GLOBAL_LAYERS = "full_attention"
+# Under these, config.json files of vision-language models keep that of the language model, code of
+# their own included (InternVL, DeepSeek-VL2).
+_LANGUAGE_MODEL = ("text_config", "llm_config", "language_config")
+# In the names of layer types that look back a part of the text only.
+_WINDOWS = ("sliding", "chunked")
 # What the length of a sequence is called in config.json files, by families without RoPE too.
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 # Keys of a RoPE dictionary that are ours to write; all others belong to the model.
@@ -69,9 +73,9 @@ class ModelPositions(BaseModel):
     @classmethod
     def of(cls, config: Mapping[str, Any], nested: tuple[str, ...] = ()) -> Self:
         """Read the content of a config.json as it stands."""
-        inner = config.get("text_config")
-        if isinstance(inner, Mapping) and not nested:
-            return cls.of(inner, nested=("text_config",))
+        for name in _LANGUAGE_MODEL if not nested else ():
+            if isinstance(inner := config.get(name), Mapping):
+                return cls.of(inner, nested=(name,))
         length = next((config[key] for key in LENGTH_KEYS if config.get(key)), None)
         written = {key: config[key] for key in cls.model_fields if key in config}
         return cls.model_validate({**written, LENGTH_KEYS[0]: length, "nested": nested})
@@ -80,10 +84,13 @@ class ModelPositions(BaseModel):
     def of_config(cls, config: Any) -> Self:
         """Read a config that transformers has read, which knows how its family writes things."""
         from resonance_vllm.checkpoint import text_config
+        from resonance_vllm.hf_request import known_settings
 
         text, nested = text_config(config)
         keys = {*cls.model_fields, *LENGTH_KEYS}
-        return cls.of({key: _value(text, key) for key in keys}, nested)
+        read = {key: _value(text, key) for key in keys}
+        read["rope_parameters"] = known_settings(text, read["rope_parameters"])
+        return cls.of(read, nested)
 
     @classmethod
     def of_checkpoint(cls, path: str, revision: str | None = None) -> Self:
@@ -114,8 +121,7 @@ class ModelPositions(BaseModel):
         """
         rope: Mapping[str, Any] = self.rope_parameters or self.rope_scaling or {}
         if self.by_layer_type:
-            one = rope.get(GLOBAL_LAYERS)
-            rope = one if isinstance(one, Mapping) else {}
+            rope = rope.get(_global_layers(rope) or "", {})
         result = {key: value for key, value in rope.items() if value is not None}
         result.setdefault("rope_type", result.pop("type", None) or "default")
         for key in ("rope_theta", "partial_rotary_factor"):
@@ -237,13 +243,8 @@ class ModelPositions(BaseModel):
 
     def _refuse_other_layers(self) -> None:
         """A dictionary of a layer type that a model has not would be used by no layer."""
-        written = self.rope_parameters or self.rope_scaling or {}
-        if self.by_layer_type and GLOBAL_LAYERS not in written:
-            raise RopeConfigError(
-                f"rope_type: this {self.model_type!r} model has a RoPE for each of "
-                f"{', '.join(written)}, and none for {GLOBAL_LAYERS} layers, which methods change; "
-                "allowed: no method, which runs it as shipped"
-            )
+        if self.by_layer_type:
+            global_layers(self.rope_parameters or self.rope_scaling or {})
 
     def _readable(self, request: RopeRequest) -> RopeSpec | None:
         """What is shipped; None where that is nothing known, and is to be replaced anyway."""
@@ -315,6 +316,32 @@ class ModelPositions(BaseModel):
         if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:
             return max(int(self.max_positions / factor), 1)
         return self.max_positions
+
+
+def windowed(layer_type: str | None) -> bool:
+    """Whether layers of a type look back a part of the text only; methods leave them as shipped."""
+    return any(word in str(layer_type) for word in _WINDOWS)
+
+
+def global_layers(rope: Mapping[str, Any]) -> str:
+    """The layer type whose settings methods change, of settings by layer type.
+
+    Raises:
+        RopeConfigError: no type, or several, have no window.
+    """
+    found = _global_layers(rope)
+    if found is None:
+        raise RopeConfigError(
+            f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one alone for "
+            "layers without a window, which methods change; allowed: no method, which runs it as "
+            "shipped"
+        )
+    return found
+
+
+def _global_layers(rope: Mapping[str, Any]) -> str | None:
+    wide = [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
+    return wide[0] if len(wide) == 1 else None
 
 
 def _value(config: Any, key: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import PREFIX, RESONANCE, RopeType, is_own_type
-from resonance_vllm.positions import GLOBAL_LAYERS
+from resonance_vllm.positions import global_layers
 
 # Below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -51,6 +51,8 @@ def _type(rope: object) -> Any:
     """The type in a dictionary, or that of its global layers."""
     if not isinstance(rope, Mapping):
         return None
-    one = rope.get(GLOBAL_LAYERS)
-    rope = one if isinstance(one, Mapping) else rope
-    return rope.get("rope_type", rope.get("type"))
+    try:
+        one = rope[global_layers(rope)]
+    except RopeConfigError:  # one dictionary for all layers
+        one = rope
+    return one.get("rope_type", one.get("type"))

@@ -11,7 +11,7 @@ from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.limits import length_limit, vllm_multiplies
-from resonance_vllm.positions import GLOBAL_LAYERS, ModelPositions
+from resonance_vllm.positions import ModelPositions, global_layers
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,8 @@ def _overrides(
     parameters = {**model.model_keys, **parameters}
     result: dict[str, Any] = {"rope_parameters": parameters, "max_position_embeddings": positions}
     if model.by_layer_type:
-        result["rope_parameters"] = {**(model.rope_parameters or {}), GLOBAL_LAYERS: parameters}
+        shipped = model.rope_parameters or {}
+        result["rope_parameters"] = {**shipped, global_layers(shipped): parameters}
     # Where a config has this key at the top, both libraries let it win over the dictionary.
     longrope = parameters["rope_type"].endswith("longrope")
     if model.original_max_position_embeddings is not None or longrope:
@@ -94,7 +95,8 @@ def _overrides(
 
 def _cancelling(rope: dict[str, Any], model: ModelPositions) -> dict[str, Any]:
     if model.by_layer_type:
-        return {**rope, GLOBAL_LAYERS: {**dict.fromkeys(model.rope), **rope[GLOBAL_LAYERS]}}
+        kind = global_layers(rope)
+        return {**rope, kind: {**dict.fromkeys(model.rope), **rope[kind]}}
     return {**dict.fromkeys(model.rope), **rope}
 
 

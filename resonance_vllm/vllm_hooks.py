@@ -15,7 +15,7 @@ from resonance_vllm import vllm_request
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeSpec, refuse_ignored_keys
-from resonance_vllm.held import NoRope
+from resonance_vllm.held import NoRope, says_none
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions, rope_dictionaries
 from resonance_vllm.vllm_request import asks_us, of_config
@@ -227,16 +227,12 @@ def check_model(config: Any) -> None:
     Raises:
         NoRope: our types would do nothing on it.
     """
-    kind = getattr(config, "position_embedding_type", None)
     try:
         fresh: Any = type(config)()
     except Exception:  # noqa: BLE001 - a config class that cannot be made bare tells nothing
         fresh = config
-    if (
-        getattr(config, "alibi", False)
-        or kind in ("nope", "absolute")
-        or not any(hasattr(fresh, n) for n in ("rope_parameters", "rope_theta", "rope_scaling"))
-    ):
+    keys = ("rope_parameters", "rope_theta", "rope_scaling")
+    if says_none(config) or not any(hasattr(fresh, key) for key in keys):
         raise NoRope(
             f"model_type: {config.model_type!r} has no RoPE, so rope_parameters would change "
             "nothing; allowed: models with rotary position embeddings"

@@ -22,7 +22,7 @@ from resonance_vllm.core.spec import (
     RopeType,
     is_own_type,
 )
-from resonance_vllm.positions import GLOBAL_LAYERS
+from resonance_vllm.positions import global_layers
 
 # Keys that settings are made of; any other key of a dictionary belongs to the model.
 _SETTINGS = {"rope_type", "type"}.union(*(RopeType.read(t).key_names() for t in ROPE_TYPES))
@@ -163,13 +163,13 @@ def shown_as_stock(config: Any, length: int) -> Iterator[None]:
 
     rope, positions = config.rope_parameters, config.max_position_embeddings
     shown = {k: stock(v, k) for k, v in rope.items()} if by_layer_type(rope) else stock(rope)
-    one = shown.get(GLOBAL_LAYERS, {}) if by_layer_type(rope) else shown
-    base = one.get("rope_theta")
     # Layers that keep a rotation of their own get a table of so many rows.
     changes = {"rope_parameters": shown, "max_position_embeddings": max(positions, length)}
     # Some files read the base beside the dictionary.
-    if isinstance(base, Carrier) and vars(config).get("rope_theta") == base:
-        changes["rope_theta"] = base
+    for one in shown.values() if by_layer_type(rope) else [shown]:
+        base = one.get("rope_theta") if isinstance(one, Mapping) else None
+        if isinstance(base, Carrier) and vars(config).get("rope_theta") == base:
+            changes["rope_theta"] = base
     with _changed(config, changes):
         yield
 
@@ -239,7 +239,7 @@ def settle(config: Any, text: Any, shipped: Any, top: Any) -> None:
     shipped = shipped if isinstance(shipped, Mapping) else {}
     replaced.remark(shipped, rope)
     if by_layer_type(shipped) and not by_layer_type(rope):
-        rope = {**shipped, GLOBAL_LAYERS: rope}
+        rope = {**shipped, global_layers(shipped): rope}
     if by_layer_type(rope):
         known = shipped if by_layer_type(shipped) else dict.fromkeys(rope, shipped)
         text.rope_parameters = {

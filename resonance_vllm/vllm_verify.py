@@ -12,6 +12,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.held import HeldRope, NoRope
+from resonance_vllm.positions import windowed
 from resonance_vllm.vllm_request import by_layer_type
 from resonance_vllm.vllm_rotary import Carried, table_of, turned_by
 
@@ -116,7 +117,7 @@ def _must_carry(layer_type: str | None, asked: Mapping[str | None, RopeSpec]) ->
     """Whether a layer may not have another rotation: sliding layers may keep one of their own."""
     if None not in asked:
         return layer_type in asked
-    return not any(word in str(layer_type) for word in ("sliding", "chunked"))
+    return not windowed(layer_type)
 
 
 def _check_table(path: str, module: Any, what: Carried) -> None:

@@ -65,7 +65,7 @@ def stock_model(folder, settings):
     try:
         model = model_of(asked(config_of(folder), settings))
         output(model, IDS)
-    except (KeyError, RuntimeError, TypeError):
+    except (KeyError, RuntimeError, TypeError, ValueError):
         return None
     return model
 

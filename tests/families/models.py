@@ -12,7 +12,7 @@ from resonance_vllm.core.spec import LENGTH
 from resonance_vllm.hf_build import model_class
 from resonance_vllm.hf_request import by_layer, configs
 from resonance_vllm.hf_rotary import layer_types, text_rotary
-from resonance_vllm.positions import GLOBAL_LAYERS
+from resonance_vllm.positions import global_layers, windowed
 
 # Sizes -> the most that is built.
 _MOST = {
@@ -100,7 +100,7 @@ def output(model: Any, ids: torch.Tensor) -> torch.Tensor:
 def shipped_of(config: Any) -> dict[str, Any]:
     """The text model's own settings, on the global layers."""
     rope = by_layer(config.get_text_config())
-    return dict(rope.get(GLOBAL_LAYERS) or rope.get(None) or {})
+    return dict(rope[None] if None in rope else rope[global_layers(rope)] if rope else {})
 
 
 def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
@@ -116,8 +116,9 @@ def asked(config: Any, rope: dict[str, Any], length: int | None = None) -> Any:
             setattr(text, LENGTH, length)
     new = {key: value for key, value in shipped_of(config).items() if key not in SCALING}
     new |= rope
-    if GLOBAL_LAYERS in by_layer(text):
-        text.rope_parameters = {**text.rope_parameters, GLOBAL_LAYERS: new}
+    there = by_layer(text)
+    if there and None not in there:
+        text.rope_parameters = {**text.rope_parameters, global_layers(there): new}
     else:
         text.rope_parameters = new
     return changed
@@ -132,7 +133,7 @@ def global_rotations(model: Any) -> list[tuple[Any, str, str | None]]:
         (module, "" if kind is None else f"{kind}_", kind)
         for _, module in text_rotary(model)
         for kind in layer_types(module)
-        if kind in (None, GLOBAL_LAYERS)
+        if not windowed(kind)
     ]
 
 

@@ -16,7 +16,7 @@ from families_record import folders, settle
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, LENGTH, STOCK_TYPES, RopeRequest
-from resonance_vllm.positions import GLOBAL_LAYERS, ModelPositions
+from resonance_vllm.positions import ModelPositions, windowed
 from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
 
 pytestmark = pytest.mark.vllm
@@ -44,7 +44,7 @@ def features(folder):
 
 
 def is_global(entry):
-    return entry.layer_type in (None, GLOBAL_LAYERS)
+    return not windowed(entry.layer_type)
 
 
 @functools.cache

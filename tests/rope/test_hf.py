@@ -1,6 +1,7 @@
 """transformers runs what the closed forms say, in every family and however a model is built."""
 
 import copy
+import functools
 import logging
 import math
 import pickle
@@ -14,6 +15,8 @@ from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
+from resonance_vllm.positions import ModelPositions
+from resonance_vllm.settings import hf_overrides
 
 pytestmark = pytest.mark.hf
 
@@ -209,6 +212,37 @@ def test_a_scaling_that_a_keyword_replaces_is_spoken_of_once(caplog, shipped, as
         for _ in range(2):
             LlamaConfig.from_dict(dict(content), rope_parameters={"rope_type": asked, **plain})
     assert caplog.text.count("replaces the scaling that this checkpoint ships") == said
+
+
+@pytest.mark.parametrize(
+    ("model_type", "place"),
+    [
+        ("qwen2_5_omni", ["thinker_config", "text_config"]),
+        ("qwen3_omni_moe", ["thinker_config", "text_config"]),
+        ("llava", ["text_config"]),
+    ],
+)
+def test_overrides_of_a_nested_config_change_nothing_else_in_it(model_type, place, tmp_path):
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    hf.register()
+    shipped = CONFIG_MAPPING[model_type]()
+    text = functools.reduce(getattr, place, shipped)
+    text.hidden_size, text.num_attention_heads, text.rms_norm_eps = 96, 6, 0.25
+    shipped.save_pretrained(tmp_path)
+    model = ModelPositions.of_checkpoint(str(tmp_path))
+    spec = model.complete({"rope_type": "resonance_yarn", "factor": 4.0})
+    plain = AutoConfig.from_pretrained(tmp_path)
+    asked, unused = AutoConfig.from_pretrained(
+        tmp_path, return_unused_kwargs=True, **hf_overrides(spec, model)
+    )
+    assert not unused
+    before, after = (functools.reduce(dict.__getitem__, place, c.to_dict()) for c in (plain, asked))
+    assert {key for key in after if after[key] != before.get(key)} == {
+        "rope_parameters",
+        "max_position_embeddings",
+    }
+    assert after["rope_parameters"]["rope_type"] == "resonance_yarn"
 
 
 def test_dynamic_follows_the_length_and_comes_back(tiny):

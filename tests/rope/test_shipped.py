@@ -16,7 +16,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.limits import length_limit
-from resonance_vllm.positions import GLOBAL_LAYERS, ModelPositions
+from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
@@ -117,10 +117,10 @@ def test_other_layer_types_and_the_models_own_keys_stay(name):
     after = text_config(AutoConfig.from_pretrained(folder, **hf_overrides(spec, model(name))))[0]
     layers = after.rope_parameters
     if model(name).by_layer_type:
-        assert {k: v for k, v in layers.items() if k != GLOBAL_LAYERS} == {
-            k: v for k, v in before.items() if k != GLOBAL_LAYERS
+        assert {k: v for k, v in layers.items() if k != "full_attention"} == {
+            k: v for k, v in before.items() if k != "full_attention"
         }
-        before, layers = before[GLOBAL_LAYERS], layers[GLOBAL_LAYERS]
+        before, layers = before["full_attention"], layers["full_attention"]
     assert layers["rope_type"] == spec.rope_type
     for key, value in model(name).model_keys.items():
         assert layers[key] == before[key] == value
@@ -287,7 +287,7 @@ JSON = st.recursive(
 ROPE_KEYS = ["rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings"]
 ROPE_KEYS += ["partial_rotary_factor", "layer_types", "text_config", "model_type"]
 ROPE_KEYS += ["original_max_position_embeddings", "head_dim"]
-INNER_KEYS = ["rope_type", "type", "factor", "rope_theta", GLOBAL_LAYERS, "attention_factor"]
+INNER_KEYS = ["rope_type", "type", "factor", "rope_theta", "full_attention", "attention_factor"]
 INNER_KEYS += ["original_max_position_embeddings", "mrope_section", "short_factor"]
 TYPES = st.sampled_from([*METHODS, "resonance", "resonance_yarn", "mrope", "su", "nothing"])
 
@@ -321,5 +321,47 @@ def test_layer_types_of_another_kind_are_not_given_one_that_no_layer_uses():
     one = {"rope_type": "default", "rope_theta": 10000.0}
     content = {"model_type": "deepseek_v4", "max_position_embeddings": 4096, "rope_theta": 1e4}
     model = ModelPositions.of({**content, "rope_parameters": {"main": one, "compress": one}})
-    with pytest.raises(RopeConfigError, match="for each of main, compress, and none for full_att"):
+    with pytest.raises(RopeConfigError, match="for each of main, compress, and not one alone"):
         model.complete(RopeRequest.parse("resonance"))
+
+
+@pytest.mark.parametrize("place", ["text_config", "llm_config", "language_config"])
+def test_a_language_model_is_found_where_code_of_its_own_nests_it(place):
+    inner = {"model_type": "inner", "rope_theta": 5e5, "max_position_embeddings": 4096}
+    content = {"model_type": "of_its_own", "vision_config": {"rope_theta": 7.0}, place: inner}
+    nested = ModelPositions.of(content)
+    written = vllm_hf_overrides(nested.complete(RopeRequest.parse("resonance")), nested)
+    assert set(written) == {place}
+    assert written[place]["rope_parameters"]["rope_theta"] == 5e5
+
+
+def test_a_shipped_key_that_no_code_reads_is_not_taken_for_a_misspelt_one(tmp_path):
+    from resonance_vllm.hf_build import held_by_transformers
+
+    config = json.loads((FAMILIES / "yarn_llama2_128k" / "config.json").read_text())
+    shipped = of(config, tmp_path)
+    config["rope_scaling"] |= {"read_by_nobody": 1, "lists_of_nobody": [1, 2]}
+    with_more = of(config, tmp_path)
+    assert with_more.rope == shipped.rope
+    spec = with_more.complete(RopeRequest.parse("resonance"))
+    (held,) = held_by_transformers(str(tmp_path), hf_overrides(spec, with_more))
+    assert held.exact_phase
+
+
+def test_layers_without_a_window_get_the_request_whatever_their_type_is_called(tmp_path):
+    """ZAYA1 has `hybrid` and `hybrid_sliding` layers."""
+    from transformers import CONFIG_MAPPING
+
+    from resonance_vllm.hf_build import held_by_transformers
+
+    kinds = ["hybrid", "hybrid_sliding"]
+    config = CONFIG_MAPPING["zaya"](num_hidden_layers=2, layer_types=kinds, sliding_window=64)
+    config.save_pretrained(tmp_path)
+    model = ModelPositions.of_checkpoint(str(tmp_path))
+    spec = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
+    shipped = {each.layer_type: each for each in held_by_transformers(str(tmp_path))}
+    held = held_by_transformers(str(tmp_path), hf_overrides(spec, model))
+    asked = {each.layer_type: each for each in held}
+    assert asked["hybrid"].exact_phase
+    assert asked["hybrid"].attention_factor == pytest.approx(spec.method.scale())
+    assert asked["hybrid_sliding"] == shipped["hybrid_sliding"]
