@@ -332,9 +332,9 @@ def global_layers(rope: Mapping[str, Any]) -> str:
     found = _global_layers(rope)
     if found is None:
         raise RopeConfigError(
-            f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one alone for "
-            "layers without a window, which methods change; allowed: no method, which runs it as "
-            "shipped"
+            f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one "
+            "alone for layers without a window, which methods change; allowed: no method, which "
+            "runs it as shipped"
         )
     return found
 

@@ -321,7 +321,7 @@ def test_layer_types_of_another_kind_are_not_given_one_that_no_layer_uses():
     one = {"rope_type": "default", "rope_theta": 10000.0}
     content = {"model_type": "deepseek_v4", "max_position_embeddings": 4096, "rope_theta": 1e4}
     model = ModelPositions.of({**content, "rope_parameters": {"main": one, "compress": one}})
-    with pytest.raises(RopeConfigError, match="for each of main, compress, and not one alone"):
+    with pytest.raises(RopeConfigError, match="for each of main, compress, and not one"):
         model.complete(RopeRequest.parse("resonance"))
 
 
