@@ -60,12 +60,12 @@ _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _USER = re.compile(r"(?<=//)[^/\s?#]+@|^[^\s:@/?#]+:[^\s@/]+@(?=[\w.-]+(:\d+)?(/\S*)?$)")
 """User and password of an address, also of one without `http://`, as proxies are given."""
 _IN_QUERY = re.compile(r"(?<=[?&;#])([\w.-]+)=([^&;\s#]+)")
-_PAIR = re.compile(r"""([\w.-]+)=("[^"]*"|'[^']*'|[^\s,;&"'{}\[\]()]+)""")
+_PAIR = re.compile(r"""([\w.-]+)=(?=("[^"]*"|'[^']*'|[^\s,;&"'{}\[\]()]+))""")
 _IN_JSON = re.compile(
     r"""["']([\w.-]+)\\*["']\s*:\s*"""
     r"""(?=("(?:[^"\\]|\\.)*"|\\+"[^"\\]*\\+"|'[^']*'|[^\s,"'{}\[\]\\]+))"""
 )
-"""The value is only looked at: it may hold another one, of JSON in JSON."""
+"""The value is only looked at: it may hold another one, as `--set=a.token=x` and JSON in JSON."""
 _OPTION = re.compile(r"(?<![\w-])--?([\w-]+)\s+([^\s-]\S*)")
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|x-api-key|api-key|(?:set-)?cookie(?=\s*:\s*[\w-]+=))\s*:\s*"

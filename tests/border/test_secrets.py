@@ -73,6 +73,7 @@ def test_settings_are_no_credentials(name: str) -> None:
         ('x={"k": 1, "token": "mark-1234"}', 'x={"k": 1, "token": "***"}'),
         (r'{"a": "{\"token\": \"mark-1234\"}"}', r'{"a": "{\"token\": \"***\"}"}'),
         ("sweep x --api-key mark-1234 --set a.token=mark-1234", None),
+        ("sweep x --set=a.token=mark-1234 '--set=b.passwd=mark-1234'", None),
         ("at hf_mark-1234" + "x" * 30, "at hf_mark-1234" + "x" * 30),
         ("token=true, password=false", "token=true, password=false"),
         ("the password: is not one", "the password: is not one"),
