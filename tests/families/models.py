@@ -1,6 +1,7 @@
 """Tiny random models of the families, everything that positions depend on as published."""
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +25,48 @@ _MOST = {
 }  # fmt: skip
 
 
+_OF_HEADS = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "v_head_dim")
+
+
 def config_of(folder: Path) -> Any:
     """The folder's config with small sizes, its layers cut to one pattern of layer types."""
+    return _small(folder, narrow=_runs_narrow(folder))
+
+
+@functools.cache
+def _runs_narrow(folder: Path) -> bool:
+    """Whether code runs at another width than the published one: some sizes follow from others."""
+    try:
+        output(model_of(_small(folder, narrow=True)), torch.ones(1, 4, dtype=torch.int64))
+    except RuntimeError:
+        return False
+    return True
+
+
+def _small(folder: Path, narrow: bool) -> Any:
     config = AutoConfig.from_pretrained(folder)
     for each in configs(config):
-        _shrink(each)
+        _shrink(each, narrow)
         if hasattr(each, "initializer_range"):
             each.initializer_range = 0.2  # positions shall count for the logits
     return config
 
 
-def _shrink(config: PreTrainedConfig) -> None:
+def _shrink(config: PreTrainedConfig, narrow: bool) -> None:
     state: Any = config
+    if (getattr(config, "pad_token_id", None) or 0) >= _MOST["vocab_size"]:
+        state.pad_token_id = 0
     for key, most in _MOST.items():
         value = getattr(config, key, None)
         if isinstance(value, list):
             setattr(state, key, [min(each, most) for each in value])
-        elif isinstance(value, int) and value > most:
+        elif isinstance(value, int) and value > most and (narrow or key not in _OF_HEADS):
             setattr(state, key, most)
     heads = getattr(config, "num_attention_heads", None)
     if not isinstance(heads, int) or not isinstance(getattr(config, "hidden_size", None), int):
+        return
+    if not narrow:
+        _cut_layers(state)
         return
     per_head = state.hidden_size // heads
     few = min(heads, 4)
