@@ -7,6 +7,7 @@ that many new ones.
 import contextlib
 import io
 import logging
+import math
 import os
 import re
 import shutil
@@ -165,7 +166,7 @@ def test_in_process(path, world, monkeypatch, without_vllm):
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", laid_out)
 
     @settings(
-        max_examples=int(INPUTS * SHARE.get(path, 1) / WHOLE),
+        max_examples=math.ceil(INPUTS * SHARE.get(path, 1) / WHOLE),
         **HOW,
     )
     @given(command_lines(path, LEAVES[path], world))
@@ -183,7 +184,7 @@ def test_as_processes(path, world):
     """A few of each command, of those that load a model or vLLM the fewest."""
 
     @settings(
-        max_examples=max(2, round(PROCESSES * AS_PROCESSES[path] / sum(AS_PROCESSES.values()))),
+        max_examples=max(2, math.ceil(PROCESSES * AS_PROCESSES[path] / sum(AS_PROCESSES.values()))),
         **HOW,
     )
     @given(command_lines(path, LEAVES[path], world))
