@@ -91,7 +91,7 @@ def is_credential(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name)]
     while len(words) > 1 and (words[-1].isdecimal() or words[-1] in _WHICH):
         words.pop()
-    if not words:
+    if not words or name == "PWD":  # a shell's variable of the folder that it is in
         return False
     if words[-1] == "token":
         return not _OF_TEXT & set(words)

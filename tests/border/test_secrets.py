@@ -24,6 +24,10 @@ SETTINGS = [
     *("num_tokens", "key", "keys", "author", "tokens_per_second", "token_ids", "stop_token"),
     *("cache_key", "monkey", "authority", "image_token", "special_token"),
     *("tokens", "tokens_2", "token_id", "main", "value", "eos_token_2", "answer_key", "base"),
+    # a shell's, a desktop's and a job scheduler's
+    *("PWD", "OLDPWD", "HOME", "PATH", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "XAUTHORITY", "LOGNAME"),
+    *("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "VIRTUAL_ENV", "CONDA_PREFIX", "HF_HOME"),
+    *("SLURM_SUBMIT_DIR", "SLURM_JOB_ID", "RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", "LS_COLORS"),
 ]
 
 
@@ -102,6 +106,10 @@ def test_settings_that_others_wrote_as_pairs() -> None:
         assert "mark" not in shown
         assert shown.startswith("pretrained=m,")
         assert shown.endswith(',x={"a": 1, "token": "***"},dtype=auto')
+
+
+def test_the_folder_that_a_shell_is_in_is_said() -> None:
+    assert secrets.values([], {"PWD": "/home/me/work", "PGPASSWORD": "mark-1234"}) == ["mark-1234"]
 
 
 def test_an_environment_has_secrets_too() -> None:
