@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from families_record import folders
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
@@ -21,7 +22,7 @@ from leval_backends.reuse import examine
 from leval_border.errors import UserError
 
 VOCAB, WINDOW = 120, 16
-FAMILIES = Path(__file__).parents[1] / "families"
+MODELS = Path(__file__).parents[1] / "families" / "models.py"
 MAMBA = {
     "mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_d_state": 8,
     "mamba_n_groups": 1, "mamba_expand": 2, "mamba_d_conv": 4, "mamba_chunk_size": 16,
@@ -86,8 +87,8 @@ PROMPTS = [
 PROMPTS += [words(20), "w7"]
 
 
-def module(name):
-    spec = importlib.util.spec_from_file_location(f"families_{name}", FAMILIES / f"{name}.py")
+def models_of_families():
+    spec = importlib.util.spec_from_file_location("families_models", MODELS)
     loaded = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(spec.name, loaded)
     spec.loader.exec_module(loaded)
@@ -107,7 +108,7 @@ def of_layout(name):
 
 def of_family(folder):
     """A model with a short vocabulary and short windows; skips what has no text to generate."""
-    models = module("models")
+    models = models_of_families()
     try:
         config = models.config_of(folder)
         for each in (config, config.get_text_config(decoder=True)):
@@ -169,7 +170,7 @@ def test_layouts_are_read_once_and_answer_as_hf(tokenizer, name, share_attention
     check_shared(of_layout(name), tokenizer, share_attention=share_attention)
 
 
-@pytest.mark.parametrize("folder", module("record").folders(), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
 def test_families_are_read_once_and_answer_as_hf(tokenizer, folder):
     check_shared(of_family(folder), tokenizer)
 
