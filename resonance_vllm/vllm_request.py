@@ -29,6 +29,7 @@ _SETTINGS = {"rope_type", "type"}.union(*(RopeType.read(t).key_names() for t in 
 # With these a scaled type that a model file names by itself is plain RoPE.
 _NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
 _ABSENT = object()
+BETA, QUERY_SCALE = "llama_4_scaling_beta", "llama_4_scaling"
 
 
 class Carrier(float):
@@ -170,20 +171,36 @@ def shown_as_stock(config: Any, length: int) -> Iterator[None]:
         base = one.get("rope_theta") if isinstance(one, Mapping) else None
         if isinstance(base, Carrier) and vars(config).get("rope_theta") == base:
             changes["rope_theta"] = base
-    with _changed(config, changes):
+    with _changed(config, {**_query_scale(config), **changes}):
         yield
+
+
+def _query_scale(config: Any) -> dict[str, Any]:
+    """Ministral 3's scale of queries, where vLLM reads it.
+
+    transformers has it among the RoPE settings, vLLM in a dictionary that only Mistral's own
+    format has; without that queries past the original length are not scaled.
+    """
+    rope = config.rope_parameters
+    if not rope.get(BETA) or getattr(config, QUERY_SCALE, None):
+        return {}
+    length = rope.get(LENGTH) or config.max_position_embeddings
+    return {QUERY_SCALE: {LENGTH: length, "beta": rope[BETA]}}
 
 
 @contextlib.contextmanager
 def _changed(config: Any, changes: Mapping[str, Any]) -> Iterator[None]:
-    before = {key: getattr(config, key) for key in changes}
+    before = {key: getattr(config, key, _ABSENT) for key in changes}
     for key, value in changes.items():
         setattr(config, key, value)
     try:
         yield
     finally:
         for key, value in before.items():
-            setattr(config, key, value)
+            if value is _ABSENT:
+                delattr(config, key)
+            else:
+                setattr(config, key, value)
 
 
 def fix_length(config: Any, length: int) -> None:

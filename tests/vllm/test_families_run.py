@@ -1,4 +1,7 @@
-"""A family that vLLM runs through transformers' modules, in the real engine, compiled by default.
+"""Families whose logits depend on more than a table of frequencies, in the real engine.
+
+SmolLM3 runs through transformers' modules, compiled by default; Ministral 3 scales its queries by
+their positions.
 
 `tests/families/run_vllm.py` runs any others; docs/vllm.md has what was run.
 """
@@ -15,9 +18,12 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 SCRIPT = Path(__file__).parents[1] / "families" / "run_vllm.py"
 
 
-def test_transformers_modules_are_right_in_compiled_mode(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "mode"), [("smollm3", "compiled"), ("ministral3_text", "eager")]
+)
+def test_the_engine_is_as_transformers(tmp_path: Path, family: str, mode: str) -> None:
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, str(SCRIPT), str(out), "compiled", "smollm3"]
+    command = [sys.executable, str(SCRIPT), str(out), mode, family]
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
     assert out.exists(), run.stderr[-2000:]
     (found,) = [json.loads(line) for line in out.read_text().splitlines()]
