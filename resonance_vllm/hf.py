@@ -101,6 +101,8 @@ def _built_model(original: Any) -> Any:
         if _building.get() or not hasattr(config, "rope_precision"):
             return original(self, *args, **kwargs)
         token = _building.set(True)
+        for each in hf_request.configs(config):
+            hf_request.complete_head_dim(each)
         try:
             with hf_request.stock_settings(config) as changed:
                 random = torch.get_rng_state()

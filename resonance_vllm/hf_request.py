@@ -75,6 +75,17 @@ def configs(config: Any) -> Iterator[Any]:
         waiting.extend(vars(each).values())
 
 
+def complete_head_dim(config: Any) -> None:
+    """Write the head size that a config leaves open, beside a scaled type.
+
+    Model code divides then, transformers' scaled types multiply None by a number (Mixtral).
+    """
+    rope, heads = getattr(config, "rope_parameters", None), vars(config).get("num_attention_heads")
+    scaled = isinstance(rope, Mapping) and rope.get("rope_type", "default") != "default"
+    if scaled and isinstance(heads, int) and vars(config).get("head_dim", heads) is None:
+        config.head_dim = config.hidden_size // heads
+
+
 @contextlib.contextmanager
 def stock_settings(config: Any) -> Iterator[list[Any]]:
     """Show model code the stock settings of every request in a config.

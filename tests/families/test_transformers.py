@@ -73,6 +73,16 @@ def runs(folder):
     return refusal(folder) is None and bool(global_rotations(shipped_model(folder)))
 
 
+def test_types_of_the_library_build_where_a_config_leaves_the_head_size_open(family):
+    if not runs(family) or vars(config := config_of(family)).get("head_dim", 1) is not None:
+        return
+    for kind in ("yarn", "linear", "dynamic"):
+        model = model_of(asked(config, {"rope_type": kind, "factor": 2.0, L: 16}, 16))
+        output(model, torch.arange(5, 45)[None])
+        size = config.hidden_size // config.num_attention_heads
+        assert {len(m.inv_freq) for m, _, _ in global_rotations(model)} == {size // 2}
+
+
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
 def test_frequencies_that_change_with_the_length(family, name):
     """Short, long and short again: at each length the library's own, rounded."""
