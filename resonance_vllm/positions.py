@@ -19,6 +19,7 @@ from resonance_vllm.core.spec import (
     RopeRequest,
     RopeSpec,
     RopeType,
+    is_own_type,
 )
 from resonance_vllm.core.wavelengths import Resonance
 
@@ -210,7 +211,24 @@ class ModelPositions(BaseModel):
                     return spec
         if not request.replace:
             raise self._refusal(request)
+        if shipped is not None and shipped.method.name == "proportional":
+            self._refuse_part_of_a_head(kind, shipped)
         return self._spec(kind, request.given, replaced=True)
+
+    def _refuse_part_of_a_head(self, kind: RopeType, shipped: RopeSpec) -> None:
+        """Refuse a library's own type on a family whose whole head is turned, in part by 0.
+
+        Those types make features for the share that turns alone: transformers' model code fails on
+        fewer of them, vLLM pairs other dimensions.
+        """
+        share = shipped.method.partial_rotary_factor
+        if share < 1 and not is_own_type(kind.name) and kind.name != shipped.rope_type:
+            ours = RESONANCE if kind.name == "default" else f"{RESONANCE}_{kind.name}"
+            raise RopeConfigError(
+                f"rope_type: {kind.name!r} of the libraries does not fit this {self.model_type!r} "
+                f"model, which turns {share:g} of each head and pairs dimensions over all of it; "
+                f"allowed: {ours}, types of ours (ntk_aware), or Resonance on what is shipped"
+            )
 
     def check_override(self, overrides: Mapping[str, Any]) -> None:
         """Read overrides in a library's own form, which put one dictionary in place of another.

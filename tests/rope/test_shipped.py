@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from leval_harness.lm_eval import with_rope
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.core.spec import OWN_TYPES, RopeRequest, RopeSpec
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
@@ -87,6 +87,9 @@ def test_another_method_replaces_a_shipped_scaling_only_by_name(name, method):
     try:
         found = model(name).complete({**request, "replace": True})
     except RopeConfigError as error:
+        if shipped.rope_type == "proportional" and method.name not in OWN_TYPES:
+            assert "does not fit" in str(error)  # noqa: PT017
+            return
         assert "original_max_position_embeddings: not in the config" in str(error)  # noqa: PT017
         found = model(name).complete(
             {**request, "replace": True, "original_max_position_embeddings": 4096}
@@ -365,3 +368,14 @@ def test_layers_without_a_window_get_the_request_whatever_their_type_is_called(t
     assert asked["hybrid"].exact_phase
     assert asked["hybrid"].attention_factor == pytest.approx(spec.method.scale())
     assert asked["hybrid_sliding"] == shipped["hybrid_sliding"]
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
+def test_types_of_the_libraries_do_not_fit_a_head_of_which_a_part_turns(method):
+    """Gemma 4 pairs dimensions over its whole head; stock types make features for a quarter."""
+    rope = asked(method) | {"replace": True}
+    if method.name in OWN_TYPES or method.name == "proportional":
+        assert model("gemma4_text").complete(rope).rope_type == method.name
+        return
+    with pytest.raises(RopeConfigError, match="does not fit this 'gemma4_text' model"):
+        model("gemma4_text").complete(rope)
