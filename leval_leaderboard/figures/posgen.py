@@ -6,6 +6,7 @@ The paper's Figure 3 is validation loss against epoch; the other is accuracy aga
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from leval_leaderboard.figures.style import legend, method_looks, new_figure, sign
@@ -36,12 +37,8 @@ def position_figure(experiment: Experiment) -> Any:
     Models that did not learn are left out, unless there is no other: what was learned of every
     second number only is no curve. Errors of `position_curve`.
     """
-    learned = tuple(
-        run
-        for run in experiment.runs
-        if run.result.seed in experiment.able(run.result.subtask, run.result.pair)
-    )
-    experiment = replace(experiment, runs=learned or experiment.runs)
+    learned = [experiment.learned_runs(subtask, pair) for subtask, pair in experiment.places]
+    experiment = replace(experiment, runs=tuple(chain(*learned)) or experiment.runs)
     data = experiment.settings.get("data", {})
     first = data.get("far", 1) + data.get("near", 3)
     figure, grid = _panels(experiment, lambda runs: position_curve(runs, first))
@@ -66,13 +63,13 @@ def pairs_figure(experiment: Experiment) -> Any:
     for axes, subtask in zip(grid, subtasks, strict=True):
         for at, pair in enumerate(pairs):
             trained = ENCODINGS[pair.trained].title
-            able = experiment.able(subtask, pair)
-            runs = [run.result for run in experiment.runs_of(subtask, pair)]
+            runs = experiment.runs_of(subtask, pair)
             if not runs:
                 continue
+            learned = experiment.learned_runs(subtask, pair)
             values, others = (
-                [run.test.ood_accuracy for run in runs if (run.seed in able) == learned]
-                for learned in (True, False)
+                [run.result.test.ood_accuracy for run in runs if (run in learned) == able]
+                for able in (True, False)
             )
             color = looks[trained]["color"]
             label = f"trained with {trained}"

@@ -1,6 +1,5 @@
 """lm-eval's results file, read as what others write: typed, and patient with what is in it."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -71,7 +70,7 @@ class DocumentsRead(Outside):
         """Short hash of the files, and of the Python version whose documentation they are."""
         text = "".join(f"{name}:{sha};" for name, sha in sorted((self.files or {}).items()))
         text += f"python:{self.python_version};" if self.python_version else ""
-        return hashlib.sha256(text.encode()).hexdigest()[:8] if text else ""
+        return digest(text) if text else ""
 
 
 class TaskMetadata(Outside):

@@ -145,11 +145,16 @@ class Experiment:
         own = self.runs_of(subtask, Pair(pair.trained, pair.trained)) or self.runs_of(subtask, pair)
         return {run.result.seed for run in own if run.result.test.id_accuracy >= LEARNED}
 
+    def learned_runs(self, subtask: Subtask, pair: Pair) -> list[PosGenRun]:
+        """Those of `runs_of` whose model learned the rule."""
+        able = self.able(subtask, pair)
+        return [run for run in self.runs_of(subtask, pair) if run.result.seed in able]
+
     @property
     def places(self) -> dict[tuple[Subtask, Pair], Place]:
         """`(sub-task, pair)` -> means over the seeds, in the paper's order."""
         return {
-            (subtask, pair): _place(runs, self.able(subtask, pair))
+            (subtask, pair): _place(runs, self.learned_runs(subtask, pair))
             for subtask in SUBTASKS
             for pair in self.pairs
             if (runs := self.runs_of(subtask, pair))
@@ -161,8 +166,7 @@ class Experiment:
         return {subtask for (subtask, _), place in self.places.items() if place.learned}
 
 
-def _place(runs: Sequence[PosGenRun], able: Collection[int]) -> Place:
-    learned = [run for run in runs if run.result.seed in able]
+def _place(runs: Sequence[PosGenRun], learned: Sequence[PosGenRun]) -> Place:
     tests = [run.result.test for run in learned or runs]
     ood = [test.ood_accuracy for test in tests]
     inside = statistics.mean(test.id_accuracy for test in tests)

@@ -302,18 +302,23 @@ def test_everything_that_a_task_file_reads_counts(
     assert only_id(config(checkpoint, **asked)) != before
 
 
+def written(tmp_path: Path, given: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """A file, and what is given with it in place of "F" and its folder in place of "D"."""
+    file = tmp_path / "other" / "named.bin"
+    file.parent.mkdir()
+    file.write_bytes(b"one")
+    text = json.dumps(given).replace('"F"', json.dumps(str(file)))
+    return file, json.loads(text.replace('"D"', json.dumps(str(file.parent))))
+
+
 @pytest.mark.parametrize(
     "argument", [{"gguf_file": "F"}, {"spec": {"draft": ["F"]}}, {"peft": "D"}]
 )
 def test_files_that_arguments_name_count(
     checkpoint: Path, tmp_path: Path, argument: dict[str, Any]
 ) -> None:
-    file = tmp_path / "other" / "weights.bin"
-    file.parent.mkdir()
-    file.write_bytes(b"one")
-    text = json.dumps(argument).replace('"F"', json.dumps(str(file)))
     asked = config(checkpoint)
-    asked["models"]["small"]["args"] = json.loads(text.replace('"D"', json.dumps(str(file.parent))))
+    file, asked["models"]["small"]["args"] = written(tmp_path, argument)
     before = only_id(asked)
     file.write_bytes(b"two")
     assert only_id(asked) != before
@@ -324,11 +329,7 @@ def test_files_that_arguments_name_count(
 def test_files_that_settings_of_tasks_name_count(
     checkpoint: Path, tmp_path: Path, setting: dict[str, Any]
 ) -> None:
-    file = tmp_path / "other" / "samples.jsonl"
-    file.parent.mkdir()
-    file.write_bytes(b"one")
-    text = json.dumps(setting).replace('"F"', json.dumps(str(file)))
-    metadata = json.loads(text.replace('"D"', json.dumps(str(file.parent))))
+    file, metadata = written(tmp_path, setting)
     asked = config(checkpoint, metadata=metadata)
     before, record = only_id(asked), as_written(checkpoint, metadata=metadata)
     file.write_bytes(b"two")
