@@ -64,11 +64,17 @@ def mark_level(axes: Any, level: float, text: str, x: float, **line: Any) -> Non
 
 
 def legend(figure: Any, grid: Sequence[Any], place: str, columns: int = 1) -> None:
-    """One legend outside the axes; a label that several of them have stands in it once."""
+    """One legend outside the axes; a label that several of them have stands in it once.
+
+    Of fewer columns than asked for where so many are wider than the figure.
+    """
     lines: dict[str, Any] = {}
     for line in chain.from_iterable(axes.get_lines() for axes in grid):
         lines.setdefault(line.get_label(), line)
     shown = [line for label, line in lines.items() if not label.startswith("_")]
+    longest = max((len(str(line.get_label())) for line in shown), default=0)
+    fitting = int(figure.get_figwidth() / (0.55 + 0.063 * longest))  # inches: the line, a letter
+    columns = max(1, min(columns, fitting))
     figure.legend(handles=shown, fontsize=8, frameon=False, loc=f"outside {place}", ncols=columns)
 
 
