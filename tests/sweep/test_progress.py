@@ -4,6 +4,7 @@ import io
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -74,6 +75,24 @@ def test_the_configs_guess_serves_until_something_was_measured(tmp_path: Path) -
     pace.add(one, 5.0)
     show.waiting.pop("a")
     assert show.eta() == "ETA 15 s"
+
+
+def test_the_bar_of_a_running_cell_corrects_a_guess_that_was_too_fast(tmp_path: Path) -> None:
+    """A guess of 80 s stood unchanged for the ten minutes that the first cell took."""
+    one, two = cell("a", speed=0.5), cell("b", speed=0.5)
+    show = Progress([one, two], 0, paced(a=10.0, b=30.0), tmp_path, lambda line: None)
+    show.start(one)
+    show.running["a"] = (one, time.monotonic() - 100.0)
+    (tmp_path / "a").mkdir()
+    log = tmp_path / "a" / "log.txt"
+    log.write_text("Reading:   5%|5 | 1/20 [01:40<30:00]")
+    assert show.eta() == "ETA roughly 1 min 00 s", "the start says nothing yet"
+    log.write_text(
+        "Loading weights: 100%|#| 9/9 [00:05<00:00]\rReading:  50%|5 | 10/20 [01:40<01:40]"
+    )
+    assert show.eta() == "ETA roughly 11 min 40 s", "100 s of 200, and 600 for three times the work"
+    log.write_text("Loading weights: 100%|#| 9/9 [00:05<00:00]")
+    assert show.eta() == "ETA roughly 11 min 40 s", "another bar does not take that back"
 
 
 def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_path: Path) -> None:
