@@ -48,6 +48,8 @@ LENIENT = WrapValidator(_none_if_wrong)
 
 EMPTY_IF_NULL = BeforeValidator(lambda value: {} if value is None else value)
 Object = Annotated[dict[str, Any], EMPTY_IF_NULL]
+Text = Annotated[str | None, LENIENT]
+Flag = Annotated[bool | None, LENIENT]
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -140,6 +142,10 @@ def finite(value: object) -> float | None:
     if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
         return None
     return float(value)
+
+
+Number = Annotated[float | None, BeforeValidator(finite)]
+"""None where it is no number at all, too large, or not finite."""
 
 
 def short_name(text: str, longest: int = LONGEST_NAME) -> str:

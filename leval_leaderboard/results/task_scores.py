@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leval_leaderboard.results.fields import LONGEST_METRIC, finite, short_name
-from leval_leaderboard.results.lm_eval import DocumentsRead, ResultsFile, SampleCounts
+from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_leaderboard.results.lm_eval_task import DocumentsRead, SampleCounts
 from leval_leaderboard.results.metrics import (
     NO_METRIC,
     NOT_MEASURED,

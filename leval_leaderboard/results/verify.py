@@ -13,7 +13,8 @@ from scipy import stats
 
 from leval_leaderboard.results.discover import samples_file
 from leval_leaderboard.results.fields import ResultsError, finite, pair, read_model
-from leval_leaderboard.results.lm_eval import ResultsFile, TaskConfig
+from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_leaderboard.results.lm_eval_task import TaskConfig
 from leval_leaderboard.results.load import Results
 from leval_leaderboard.results.metrics import MEANS, NO_METRIC, NOT_MEASURED, length_of
 from leval_leaderboard.results.samples import (
