@@ -12,13 +12,13 @@ from leval_leaderboard.cards.identity import SOURCE, Says, part_of_path, record_
 from leval_leaderboard.results import Run, Score
 from leval_leaderboard.results.fields import finite
 from leval_leaderboard.results.metrics import is_of_nats
-from leval_leaderboard.results.samples import (
-    Samples,
+from leval_leaderboard.results.sample_lines import (
     document_of,
     parsed_lines,
     question_key,
     responses_of,
 )
+from leval_leaderboard.results.samples import Samples
 from leval_leaderboard.results.scores import FAMILY_OF
 from leval_leaderboard.tables.entries import Entry
 

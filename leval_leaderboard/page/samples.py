@@ -8,7 +8,7 @@ from leval_leaderboard.page.data import number, script
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.fields import finite, pair
 from leval_leaderboard.results.needles import needles_in
-from leval_leaderboard.results.samples import (
+from leval_leaderboard.results.sample_lines import (
     logged_metrics,
     parsed_lines,
     question_key,

@@ -8,8 +8,9 @@ from typing import Any
 from leval_leaderboard.results.discover import find_runs, samples_file
 from leval_leaderboard.results.fields import ResultsError, read_model
 from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_leaderboard.results.ratios import Ratios
 from leval_leaderboard.results.runs import Run
-from leval_leaderboard.results.samples import Ratios, Samples, read_samples
+from leval_leaderboard.results.samples import Samples, read_samples
 from leval_leaderboard.results.scores import FAMILY_OF, Score, frame_of, score_record
 from leval_leaderboard.results.task_scores import figures_of, group_scores, task_scores
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from leval_leaderboard.results.samples import Ratios
+from leval_leaderboard.results.ratios import Ratios
 from leval_tasks.metric_names import SIGN
 
 LOSSES = r"perplexity|bits_per_|(^|_)ppl$|^(nll|loss|key_loss)$"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leval_leaderboard.results.samples import (
+from leval_leaderboard.results.sample_lines import (
     document_of,
     parsed_lines,
     responses_of,

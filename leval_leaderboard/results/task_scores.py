@@ -19,15 +19,10 @@ from leval_leaderboard.results.metrics import (
     is_share,
     length_of,
 )
+from leval_leaderboard.results.ratios import Ratios
 from leval_leaderboard.results.runs import Run
-from leval_leaderboard.results.samples import (
-    NOT_SCORES,
-    Ratios,
-    Samples,
-    gold_of,
-    parsed_lines,
-    rows_of_first_filter,
-)
+from leval_leaderboard.results.sample_lines import gold_of, parsed_lines, rows_of_first_filter
+from leval_leaderboard.results.samples import NOT_SCORES, Samples
 from leval_leaderboard.results.scores import FAMILY_OF, Score
 from leval_leaderboard.results.settings import canonical
 from leval_tasks.closed.catalog import TASKS

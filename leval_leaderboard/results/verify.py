@@ -17,8 +17,7 @@ from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.lm_eval_task import TaskConfig
 from leval_leaderboard.results.load import Results
 from leval_leaderboard.results.metrics import MEANS, NO_METRIC, NOT_MEASURED, length_of
-from leval_leaderboard.results.samples import (
-    LISTINGS,
+from leval_leaderboard.results.sample_lines import (
     document_of,
     gold_of,
     logged_metrics,
@@ -26,6 +25,7 @@ from leval_leaderboard.results.samples import (
     responses_of,
     rows_of_first_filter,
 )
+from leval_leaderboard.results.samples import LISTINGS
 from leval_leaderboard.results.scores import FAMILY_OF
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import SCORES

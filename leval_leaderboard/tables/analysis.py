@@ -12,7 +12,7 @@ import numpy as np
 from leval_border.errors import one_of
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.metrics import is_of_nats
-from leval_leaderboard.results.samples import Ratios, in_common
+from leval_leaderboard.results.ratios import Ratios, in_common
 from leval_leaderboard.results.scores import Score, frame_of
 from leval_leaderboard.statistics.clustered import (
     Estimate,

@@ -8,7 +8,7 @@ import numpy as np
 
 from leval_border.errors import SettingError, one_of
 from leval_leaderboard.results import Results, ResultsError
-from leval_leaderboard.results.samples import Floats, in_common
+from leval_leaderboard.results.ratios import Floats, in_common
 from leval_leaderboard.statistics.paired import compare_perplexities
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry

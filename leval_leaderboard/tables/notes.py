@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from leval_leaderboard.results import Score
-from leval_leaderboard.results.samples import same_questions
+from leval_leaderboard.results.ratios import same_questions
 from leval_leaderboard.statistics.paired import ASSUMED
 from leval_leaderboard.tables.analysis import Analysis, family, grouped
 from leval_leaderboard.tables.blocks import PRECISE_SOFTMAX, counted

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from leval_leaderboard.results import Results
-from leval_leaderboard.results.samples import Floats, Ratios
+from leval_leaderboard.results.ratios import Floats, Ratios
 from leval_leaderboard.statistics.clustered import Estimate, estimate_ratio
 from leval_leaderboard.statistics.paired import Difference, compare_perplexities
 from leval_leaderboard.statistics.reach import MARGIN, Reach, Step, reach_of, steps_of
