@@ -1,7 +1,7 @@
 """lm-eval's results file, read as what others write: typed, and patient with what is in it."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
@@ -10,10 +10,12 @@ from leval_leaderboard.results import settings
 from leval_leaderboard.results.fields import (
     EMPTY_IF_NULL,
     LENIENT,
+    LONGEST_METRIC,
     LONGEST_TASK,
     Object,
     Outside,
     Text,
+    finite,
     short_name,
 )
 from leval_leaderboard.results.lm_eval_call import EvaluationConfig
@@ -59,6 +61,33 @@ def _named_as_today(content: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(members, list):
             groups[group] = [called(each) if isinstance(each, str) else each for each in members]
     return {**content, **named}
+
+
+class Figure(NamedTuple):
+    """One number of a task or a group, with its standard error; `chosen` is the filter."""
+
+    metric: str
+    chosen: str
+    value: Any
+    stderr: Any
+
+
+def figures_of(values: Mapping[str, Any]) -> Iterator[Figure]:
+    """The numbers of a task: `metric,filter` of today's lm-eval, `metric` alone of old ones."""
+    is_old = not any("," in key for key in values)
+    for key, value in values.items():
+        metric, comma, chosen = key.partition(",")
+        if not (comma or (is_old and isinstance(value, int | float))):
+            continue
+        measured = metric.removesuffix("_stderr")
+        if measured != metric and f"{measured}{comma}{chosen}" in values:
+            continue
+        yield Figure(
+            short_name(metric, LONGEST_METRIC),
+            short_name(chosen, LONGEST_METRIC),
+            value,
+            values.get(f"{metric}_stderr{comma}{chosen}"),
+        )
 
 
 class ResultsFile(Outside):
@@ -117,6 +146,38 @@ class ResultsFile(Outside):
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""
         return self.configs.get(task, TaskConfig())
+
+    def members_of(self, group: str) -> list[str]:
+        """Names of the tasks and groups that stand directly in a group."""
+        listed = self.group_subtasks.get(group)
+        members = listed if isinstance(listed, list) else []
+        return [each for each in members if isinstance(each, str)]
+
+    def direction(self, task: str, metric: str) -> Any:
+        """Whether higher is better, as the file says it of a task or the task of a metric."""
+        stated = self.higher_is_better.get(task, self.config_of(task).direction(metric))
+        return stated.get(metric) if isinstance(stated, dict) else stated
+
+    def asked(self, task: str) -> float | None:
+        """How many questions were asked; None where nothing says it.
+
+        Given `--samples`, some versions count in one place those that were not asked as well.
+        """
+        values = self.results.get(task)
+        scored = finite(values.get("sample_len")) if isinstance(values, dict) else None
+        known = (self._counts(task).effective, scored)
+        return min((count for count in known if count is not None), default=None)
+
+    def _counts(self, task: str) -> SampleCounts:
+        return self.counts.get(task) or SampleCounts()
+
+    def left_out(self, task: str) -> bool:
+        """Whether questions of a task were not asked, or some have no answer."""
+        asked, original = self.asked(task), self._counts(task).original
+        limited = asked is not None and original is not None and asked < original
+        failed = (v for key, v in self.results[task].items() if key.startswith("failed,"))
+        skipped = self.config_of(task).stated.skipped_documents
+        return limited or bool(skipped) or bool(finite(next(failed, None)))
 
     @property
     def called(self) -> EvaluationConfig:

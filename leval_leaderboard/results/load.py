@@ -7,12 +7,12 @@ from typing import Any
 
 from leval_leaderboard.results.discover import find_runs, samples_file
 from leval_leaderboard.results.fields import ResultsError, read_model
-from leval_leaderboard.results.lm_eval import ResultsFile
+from leval_leaderboard.results.lm_eval import ResultsFile, figures_of
 from leval_leaderboard.results.ratios import Ratios
 from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.samples import Samples, read_samples
 from leval_leaderboard.results.scores import FAMILY_OF, Score, frame_of, score_record
-from leval_leaderboard.results.task_scores import figures_of, group_scores, task_scores
+from leval_leaderboard.results.task_scores import group_scores, task_scores
 
 
 @dataclass
@@ -182,9 +182,7 @@ def _below(group: str, file: ResultsFile) -> set[str]:
     found: set[str] = set()
     ahead = [group]
     while ahead:
-        members = file.group_subtasks.get(ahead.pop())
-        listed = members if isinstance(members, list) else []
-        new = {name for name in listed if isinstance(name, str)} - found - {group}
+        new = set(file.members_of(ahead.pop())) - found - {group}
         found |= new
         ahead += new
     return found

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from leval_leaderboard.results.ratios import Ratios
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import SCORES
 from leval_tasks.metric_names import SIGN
 
 LOSSES = r"perplexity|bits_per_|(^|_)ppl$|^(nll|loss|key_loss)$"
@@ -64,6 +66,11 @@ def direction(metric: str, stated: object) -> bool | None:
 def is_share(task: str, metric: str) -> bool:
     """Whether a metric of another project's task is known to be a share."""
     return bool(SHARE.search(metric) or (metric == "score" and LONG_CONTEXT_SCORE.match(task)))
+
+
+def parts_of(task: str, metric: str) -> tuple[str, ...]:
+    """Metrics of which a closed-ended score is the plain mean; nothing where it has no parts."""
+    return TASKS[task].rule.parts if task in TASKS and metric in SCORES else ()
 
 
 def length_of(metric: str) -> int | None:
