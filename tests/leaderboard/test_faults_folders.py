@@ -147,6 +147,10 @@ BROKEN = {
     "groups of anything": '{"results": {"a": {"acc,none": 0.5}}, "groups": {"g": 7}, '
     '"group_subtasks": {"g": "a", "h": [1, null]}, "configs": {"a": 3}, "n-samples": [],'
     '"higher_is_better": {"a": "x"}, "config": {"model_args": 5, "limit": "x"}, "n-shot": 4}',
+    "a group that is no task": '{"results": {"a": {"acc,none": 0.5}, "g": null}, '
+    '"groups": {"g": {"acc,none": 0.5}}, "group_subtasks": {"g": ["a"]}}',
+    "members of anything": '{"results": {"a": {"acc,none": 0.5}}, '
+    '"groups": {"g": {"acc,none": 0.5}}, "group_subtasks": {"g": ["a", [1], {}, null]}}',
     "settings of anything": '{"results": {"a": {"acc,none": 0.5}}, "configs": {"a": {"metadata": '
     '{"settings": {"x": [1, {"y": null}]}, "prompt": {"context_length": "x"}, "data": 7}}}}',
 }
@@ -161,9 +165,10 @@ def test_one_bad_file_never_kills_a_table_over_others(tmp_path, what):
     assert ran.exit_code == 0, ran.output
     assert ran.exception is None
     assert "| yarn | 8K |" in ran.output
-    alone = table(tmp_path / "r" / "bad")
-    assert alone.exit_code in (0, 1, 2)
-    assert alone.exception is None or isinstance(alone.exception, SystemExit)
+    for flags in ((), ("--verify",)):
+        alone = table(tmp_path / "r" / "bad", flags=flags)
+        assert alone.exit_code in (0, 1, 2)
+        assert alone.exception is None or isinstance(alone.exception, SystemExit)
 
 
 def test_size_and_nesting_are_bounded(tmp_path):

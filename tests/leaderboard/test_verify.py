@@ -193,6 +193,14 @@ def test_tasks_of_lm_eval_itself(tmp_path):
     assert len(outcome.differences) == 2
 
 
+def test_a_figure_that_is_refused_hides_none_under_another_filter(tmp_path):
+    values = [{"acc": 0.0}, {"acc": 1.0}]
+    outcome = foreign(tmp_path, values, {}, results={"task": {"acc,none": 0.5, "acc,strict": None}})
+    (text,) = outcome.differences
+    assert "not a finite number" in text
+    assert outcome.checked == 1
+
+
 def test_what_cannot_be_recomputed_is_named_with_the_reason(tmp_path):
     config = {"metric_list": [{"metric": "f1", "aggregation": "macro_f1"}]}
     values = [{"f1": 1.0, "text": "a"}, {"f1": 0.0, "text": "b"}]
