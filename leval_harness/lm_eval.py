@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ def command(arguments: tuple[str, ...]) -> None:
 
 
 def _run(arguments: list[str], hidden: Sequence[str]) -> None:
+    started_in = dict(os.environ)  # to which libraries add once they are imported
     rest = with_task_names(with_rope(arguments))
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
@@ -56,7 +58,7 @@ def _run(arguments: list[str], hidden: Sequence[str]) -> None:
 
     before, sys.argv = sys.argv, ["lm-eval", *rest]
     try:
-        with cleaned_files(hidden):
+        with cleaned_files(hidden, started_in):
             cli_evaluate()
     finally:
         sys.argv = before

@@ -3,10 +3,11 @@
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from leval_backends.environment import environment
 from leval_border import secrets
 from leval_border.errors import SettingError, printable
 from leval_border.yaml_files import read_yaml
@@ -67,14 +68,20 @@ def cleaned(hidden: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def cleaned_files(hidden: Sequence[str]) -> Iterator[None]:
-    """While this lasts, lm-eval saves its results without some texts, nor what bears their name."""
+def cleaned_files(hidden: Sequence[str], started_in: Mapping[str, str]) -> Iterator[None]:
+    """While this lasts, lm-eval saves its results without some texts, nor what bears their name.
+
+    Their `config` says which variables of the environment that it was `started_in` decide numbers.
+    """
     from lm_eval import loggers
 
     stock = loggers.EvaluationTracker
 
     class Tracker(stock):  # type: ignore[misc,valid-type]
         def save_results_aggregated(self, results: Any, samples: Any = None) -> None:
+            called = results.get("config") or {}
+            if given := environment(str(called.get("model")), started_in):
+                results = {**results, "config": {**called, "environment": given}}
             stated = {"config", "configs", "pretty_env_info"} & set(results)
             named = {name: secrets.redacted(results[name]) for name in stated}
             public = secrets.hidden({**results, **named}, hidden)

@@ -71,6 +71,7 @@ class CellRecord(Record):
         baseline: name of the method that the others are compared with.
         model_args: what lm-eval builds the model from.
         versions: of Python and of the packages that decide what is computed.
+        environment: variables that were set and decide what is computed.
         data: source of the documents and SHA-256 of its files.
         identity: everything that decides the numbers.
         place: where it stands in the config of its sweep, from 0.
@@ -98,6 +99,7 @@ class CellRecord(Record):
     baseline: str | None = None
     model_args: dict[str, Any] = {}
     versions: dict[str, Any] = {}
+    environment: dict[str, str] = {}
     data: dict[str, Any] = {}
     identity: dict[str, Any] = {}
     place: Natural = 0

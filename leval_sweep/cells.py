@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from leval_backends.environment import environment
 from leval_border import secrets
 from leval_border.files import user_path
 from leval_border.secrets import Secrets
@@ -203,6 +204,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         confirm_run_unsafe_code=config.confirm_run_unsafe_code,
         baseline=config.baseline,
         model_args=model_args,
+        **_only_set(environment=environment(model.backend)),
     )
     public, kept = secrets.split(whole.written())
     record = CellRecord.model_validate(public)
@@ -221,8 +223,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
 def _identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides the numbers of a cell; `model` is what tells its files."""
     found = outside(record, model)
-    if not found["named_files"]:
-        del found["named_files"]  # few settings name any, and ids are to last
+    rare = {"named_files": found.pop("named_files"), "environment": record.environment}
     entry = {name: getattr(record, name) for name in EntrySettings.model_fields}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -243,7 +244,13 @@ def _identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
         "context_length": record.context_length,
         "metadata": {key: value for key, value in record.metadata.items() if key != "data_dir"},
         **found,
+        **_only_set(**rare),
     }
+
+
+def _only_set(**fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that hold something: what few cells have leaves the ids of all others as they were."""
+    return {name: each for name, each in fields.items() if each}
 
 
 def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:

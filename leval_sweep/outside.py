@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from leval_backends.environment import environment
 from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
@@ -84,8 +85,10 @@ def as_planned(record: CellRecord) -> Iterator[None]:
         CellError: names what is different here, or was written while the cell ran.
     """
     planned = record.identity
+    # of the libraries, some set variables of their own once they are imported: looked at once
+    here = {"environment": environment(record.model.backend)}
     with watching() as files:
-        _compare(planned, outside(record, planned.get("model", {})))
+        _compare(planned, here | outside(record, planned.get("model", {})))
     yield
     changed = [str(path) for path, before in files.items() if _state(path) != before]
     if changed:

@@ -1,6 +1,7 @@
 """`leval-harness lm-eval`: lm-eval's own command line, with our things in it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -26,12 +27,13 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from leval_harness.main import main; main()", *arguments],
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **variables},
     )
 
 
@@ -125,6 +127,8 @@ def test_what_lm_eval_prints_and_saves_is_without_credentials(
         *("--model_args", f"pretrained={model},token={MARK}-3,trust_remote_code=False"),
         *("--metadata", json.dumps(settings), "--gen_kwargs", "max_gen_toks=2"),
         *("--show_config", "--log_samples", "--output_path", str(tmp_path / "out")),
+        ATEN_CPU_CAPABILITY="avx2",
+        TORCH_ACCESS_TOKEN=f"{MARK}-4",
     )
     assert result.returncode == 0, result.stderr
     assert MARK not in result.stdout + result.stderr
@@ -132,6 +136,9 @@ def test_what_lm_eval_prints_and_saves_is_without_credentials(
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert len(files) == 2
     assert [path for path in files if MARK in path.read_text()] == []
+    (written,) = (tmp_path / "out").rglob("results_*.json")
+    called = json.loads(written.read_text())["config"]
+    assert called["environment"] == {"ATEN_CPU_CAPABILITY": "avx2"}
 
 
 def test_what_lm_eval_prints_does_not_steer_the_terminal() -> None:

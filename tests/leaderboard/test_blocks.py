@@ -29,6 +29,7 @@ CELLS = {
     "task_gen_kwargs": {"leval_closed_gsm": {"temperature": 1.0}},
     "seed": 7,
     "num_fewshot": 3,
+    "environment": {"NVIDIA_TF32_OVERRIDE": "1"},
     "limit": 5,
     "apply_chat_template": True,
     "metadata": {"truncation": "left"},

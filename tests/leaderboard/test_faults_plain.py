@@ -100,6 +100,7 @@ OTHERWISE = {
     "version in metadata": {"fields": {"metadata": {"version": 2.0}}},
     "few-shot count in metadata": {"fields": {"metadata": {"version": 1.0, "num_fewshot": 4}}},
     "what was asked": {"task_hashes": {"arc": "ab"}},
+    "the environment": {"config": {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}}},
     "a field nobody knows": {"thinking_budget": 100},
 }  # fmt: skip
 

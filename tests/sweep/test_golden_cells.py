@@ -98,6 +98,7 @@ def planned(root: Path, patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     from leval_sweep import outside as module
 
     patch.setattr(module, "package_versions", lambda backend: dict(VERSIONS))
+    patch.setattr(cells, "environment", lambda backend: {})
     patch.setattr(platform, "python_version", lambda: "3.11.0")
     patch.setenv("LEVAL_CACHE_DIR", str(root / "cache"))
     prepare(root)

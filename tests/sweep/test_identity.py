@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leval_backends.environment import environment
 from leval_border.files import file_sha256
 from leval_leaderboard.cell_record import CellRecord
+from leval_leaderboard.results.runs import run_of_cell
 from leval_sweep import cells, file_hashes, identity, outside, own_tasks
 from leval_sweep.config import parse_config
 from leval_sweep.errors import CellError, ConfigError, ModelNotFoundError
@@ -368,6 +370,29 @@ def test_a_cell_looks_again_before_it_computes(
         outside.as_planned(record),
     ):
         pass
+
+
+def test_variables_that_decide_numbers_are_another_cell_and_another_block(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = "ONEDNN_DEFAULT_FPMATH_MODE"
+    for each in environment("hf"):
+        monkeypatch.delenv(each)
+    plain = as_written(checkpoint)
+    assert "environment" not in plain.identity, "ids of cells without any stay as they were"
+    monkeypatch.setenv(name, "BF16")
+    with (
+        pytest.raises(CellError, match=rf"environment\.{name}: nothing planned, BF16 here"),
+        outside.as_planned(plain),
+    ):
+        pass
+    record = as_written(checkpoint)
+    assert record.cell_id != plain.cell_id
+    assert record.environment == record.identity["environment"] == {name: "BF16"}
+    before, after = (run_of_cell(each, tmp_path).settings for each in (plain, record))
+    assert {k for k in {*before, *after} if before.get(k) != after.get(k)} == {"environment"}
+    with outside.as_planned(record):
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")  # as libraries do once imported
 
 
 def test_files_that_change_and_change_back_while_a_cell_runs(checkpoint: Path) -> None:
