@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from leval_backends import libraries, own_backends
+from leval_backends.served import served_arguments
 from leval_border.errors import UserError, hint, one_of, shown
 from leval_border.settings import Settings, read
 from leval_sweep.config_files import apply_overrides, find_config, load_with_includes
@@ -123,6 +124,15 @@ class ModelConfig(Settings):
     context_lengths: Several[Count | None] | None = None
     tokens_per_second: Positive | None = None
     resources: dict[Text, Amount] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _arguments_that_are_heard(self) -> "ModelConfig":
+        known = served_arguments(self.backend)
+        for name in [] if known is None else self.args:
+            if name not in known:
+                unknown = f"args.{name}: {self.backend} would pass over it"
+                raise UserError(unknown + hint(name, known))
+        return self
 
 
 def _metadata(given: dict[str, Any]) -> dict[str, Any]:
