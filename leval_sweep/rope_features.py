@@ -12,7 +12,8 @@ from leval_border.files import write_json
 from leval_leaderboard.cell_record import CellRecord
 from leval_leaderboard.layout import FEATURES, SCHEMA_VERSION
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.positions import ModelPositions, windowed
+from resonance_vllm.layer_types import windowed
+from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import hf_overrides
 
 log = logging.getLogger("leval_sweep.cell")

@@ -1,7 +1,6 @@
-"""A word where a type of ours stands in place of a scaling that a checkpoint ships. No torch.
+"""A scaling that a checkpoint ships, and what is put in its place: compared, refused, remarked on.
 
-A library's own interfaces (`from_pretrained`, `vllm serve --hf-overrides`) put one dictionary in
-place of another and cannot be told that this is meant.
+No torch.
 """
 
 import functools
@@ -9,16 +8,93 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from leval_border.errors import shown
+from resonance_vllm.config_positions import ConfigPositions
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import PREFIX, RESONANCE, RopeType, is_own_type
-from resonance_vllm.positions import global_layers
+from resonance_vllm.core.spec import (
+    PREFIX,
+    REPLACE,
+    RESONANCE,
+    RopeRequest,
+    RopeSpec,
+    RopeType,
+    is_own_type,
+)
+from resonance_vllm.layer_types import one_global
 
 # Below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
 
 
+def replaces(asked: RopeSpec, shipped: RopeSpec) -> bool:
+    """Whether something that is shipped would be lost."""
+    if shipped.resonance is not None:
+        rule = shipped.resonance.wavelengths
+        if asked.resonance is None or asked.resonance.wavelengths != rule:
+            return True
+    return shipped.method.name != "default" and not asked.method.same_as(shipped.method)
+
+
+def refusal(model: ConfigPositions, request: RopeRequest) -> RopeConfigError:
+    """The error for a request that does not say that it replaces what is shipped."""
+    return RopeConfigError(
+        f"rope_type: {request.type.name!r} would replace what this {model.model_type!r} model "
+        f"ships, {short(model.rope)}; write {REPLACE}: true ({_example(request)}) to give "
+        "that up, or resonance for Resonance on top of it"
+    )
+
+
+def hiding(model: ConfigPositions, seen: ConfigPositions, asked: RopeSpec) -> RopeConfigError:
+    """The error for overrides in a library's own form, after which a model is `seen`.
+
+    `asked` are the settings in `seen`.
+    """
+    return RopeConfigError(
+        f"rope_parameters: {short(seen.rope)} would hide what this {model.model_type!r} "
+        f"model ships, {short(model.rope)}; write --rope {asked.rope_type}:{REPLACE}=true "
+        "with its keys to give that up, or --rope resonance for Resonance on top of it"
+    )
+
+
+def refuse_part_of_a_head(model: ConfigPositions, kind: RopeType, shipped: RopeSpec) -> None:
+    """Refuse a library's own type on a family whose whole head is turned, in part by 0.
+
+    Those types make features for the share that turns alone: transformers' model code fails on
+    fewer of them, vLLM pairs other dimensions.
+    """
+    share = shipped.method.partial_rotary_factor
+    if share < 1 and not is_own_type(kind.name) and kind.name != shipped.rope_type:
+        ours = RESONANCE if kind.name == "default" else f"{RESONANCE}_{kind.name}"
+        raise RopeConfigError(
+            f"rope_type: {kind.name!r} of the libraries does not fit this {model.model_type!r} "
+            f"model, which turns {share:g} of each head and pairs dimensions over all of it; "
+            f"allowed: {ours}, types of ours (ntk_aware), or Resonance on what is shipped"
+        )
+
+
+def short(rope: Mapping[str, Any]) -> str:
+    """A dictionary for a message: `'yarn' (factor 4.0, ...)`, lists left out."""
+    keys = [k for k, v in rope.items() if k not in ("rope_type", "type") and not _long(v)][:8]
+    told = ", ".join(f"{key} {shown(rope[key])}" for key in keys)
+    return f"{shown(rope.get('rope_type'))} ({told})" if told else shown(rope.get("rope_type"))
+
+
+def _long(value: object) -> bool:
+    return isinstance(value, list | Mapping)
+
+
+def _example(request: RopeRequest) -> str:
+    """The request with `replace`, as the command line takes it."""
+    scalars = {k: v for k, v in request.given.items() if isinstance(v, int | float | str)}
+    keys = [f"{key}={str(value).lower()}" for key, value in scalars.items()]
+    return f"--rope {request.type.name}:{','.join([*keys, f'{REPLACE}=true'])}"
+
+
 def remark(shipped: object, asked: object, logger: logging.Logger = logger) -> None:
     """Log, once for each pair, that `asked` gives up the scaling of `shipped`.
+
+    A library's own interfaces (`from_pretrained`, `vllm serve --hf-overrides`) put one dictionary
+    in place of another and cannot be told that this is meant.
 
     Args:
         shipped: `rope_parameters` of a checkpoint, or `rope_scaling` as older files have it.
@@ -51,8 +127,6 @@ def _type(rope: object) -> Any:
     """The type in a dictionary, or that of its global layers."""
     if not isinstance(rope, Mapping):
         return None
-    try:
-        one = rope[global_layers(rope)]
-    except RopeConfigError:  # one dictionary for all layers
-        one = rope
+    kind = one_global(rope)
+    one = rope if kind is None else rope[kind]
     return one.get("rope_type", one.get("type"))

@@ -10,8 +10,9 @@ from typing import Any
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.layer_types import global_layers
 from resonance_vllm.limits import length_limit, vllm_multiplies
-from resonance_vllm.positions import ModelPositions, global_layers
+from resonance_vllm.positions import ModelPositions
 
 logger = logging.getLogger(__name__)
 

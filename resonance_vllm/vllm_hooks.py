@@ -16,8 +16,9 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeSpec, refuse_ignored_keys
 from resonance_vllm.held import NoRope, says_none
+from resonance_vllm.layer_types import rope_dictionaries
 from resonance_vllm.limits import length_limit
-from resonance_vllm.positions import ModelPositions, rope_dictionaries
+from resonance_vllm.positions import ModelPositions
 from resonance_vllm.vllm_request import asks_us, of_config
 
 # Named like methods of ours or of transformers, but computed otherwise by vLLM.

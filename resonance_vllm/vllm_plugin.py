@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from resonance_vllm import vllm_hooks
-from resonance_vllm.positions import rope_dictionaries
+from resonance_vllm.layer_types import rope_dictionaries
 from resonance_vllm.vllm_hooks import Wrapped, logger
 from resonance_vllm.vllm_request import anywhere
 

@@ -22,7 +22,7 @@ from resonance_vllm.core.spec import (
     RopeType,
     is_own_type,
 )
-from resonance_vllm.positions import global_layers
+from resonance_vllm.layer_types import by_layer_type, global_layers
 
 # Keys that settings are made of; any other key of a dictionary belongs to the model.
 _SETTINGS = {"rope_type", "type"}.union(*(RopeType.read(t).key_names() for t in ROPE_TYPES))
@@ -61,11 +61,6 @@ def is_ours(rope_type: object) -> bool:
 def asks_us(rope: object) -> bool:
     """Whether a RoPE dictionary has a type that we answer for."""
     return isinstance(rope, Mapping) and is_ours(rope.get("rope_type"))
-
-
-def by_layer_type(rope: Mapping[str, Any]) -> bool:
-    """Whether a dictionary holds one dictionary for each layer type."""
-    return "rope_type" not in rope and any(isinstance(value, Mapping) for value in rope.values())
 
 
 def of_config(config: Any) -> dict[str | None, RopeSpec]:

@@ -12,8 +12,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.held import HeldRope, NoRope
-from resonance_vllm.positions import windowed
-from resonance_vllm.vllm_request import by_layer_type
+from resonance_vllm.layer_types import by_layer_type, windowed
 from resonance_vllm.vllm_rotary import Carried, table_of, turned_by
 
 _SEEN = 64

@@ -13,7 +13,7 @@ from resonance_vllm.core.spec import LENGTH
 from resonance_vllm.hf_build import model_class
 from resonance_vllm.hf_request import by_layer, configs
 from resonance_vllm.hf_rotary import layer_types, text_rotary
-from resonance_vllm.positions import global_layers, windowed
+from resonance_vllm.layer_types import global_layers, windowed
 
 # Sizes -> the most that is built.
 _MOST = {

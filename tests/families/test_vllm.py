@@ -16,7 +16,8 @@ from families_record import folders, settle
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, LENGTH, STOCK_TYPES, RopeRequest
-from resonance_vllm.positions import ModelPositions, windowed
+from resonance_vllm.layer_types import windowed
+from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
 
 pytestmark = pytest.mark.vllm
