@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from resonance_vllm import hf_float32, hf_rotary
+from resonance_vllm import hf_float32, hf_model
 from resonance_vllm.checkpoint import text_config
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
@@ -77,7 +77,7 @@ def compare(checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one:
             ]
             + "; allowed: families whose code reads longrope from config.json"
         ) from error
-    for held in hf_rotary.hold(found):
+    for held in hf_model.hold(found):
         _refuse_other(f"{held.module} of {type(found).__name__}", held, one, SAME)
     wanted = dict(_numbers(asked))
     for place, value in _numbers(found):
@@ -123,7 +123,7 @@ def _refuse_other(where: str, held: HeldRope, one: HeldRope, near: float) -> Non
 def _numbers(model: nn.Module) -> Iterator[tuple[tuple[str, str], float]]:
     """Fractions that modules other than the rotary ones keep, by module and name."""
     for name, module in model.named_modules():
-        if not hf_rotary.layer_types(module):
+        if not hf_model.layer_types(module):
             for key, value in vars(module).items():
                 if isinstance(value, float):
                     yield (name, key), value

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from leval_border.errors import one_of
-from resonance_vllm import hf_float32, hf_nested, hf_request, hf_rotary
+from resonance_vllm import hf_carried, hf_float32, hf_model, hf_nested, hf_request
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, is_own_type
 from resonance_vllm.settings import ROPE_PRECISIONS
@@ -39,7 +39,7 @@ def register() -> None:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     for rope_type in OWN_TYPES:
-        ROPE_INIT_FUNCTIONS[rope_type] = hf_rotary.rope_function
+        ROPE_INIT_FUNCTIONS[rope_type] = hf_carried.rope_function
     PreTrainedConfig.rope_precision = None
     _check_when_read(PreTrainedConfig)
     hf_nested.read_with_overrides(PreTrainedConfig)
@@ -62,7 +62,7 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     state: Any = model
     used = rope_precision
     if rope_precision == "float32":
-        rotary = any(hf_rotary.text_rotary(model))
+        rotary = any(hf_model.text_rotary(model))
         reason = hf_float32.patch(model) if rotary else "it has no rotary module"
         if reason is not None:
             used = "model"
@@ -71,7 +71,7 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
                 type(model).__name__,
                 reason,
             )
-    hf_rotary.set_precision(model, used)
+    hf_model.set_precision(model, used)
     state.rope_precision_used = used
     state.config.rope_precision = rope_precision
 
@@ -113,7 +113,7 @@ def _built_model(original: Any) -> Any:
                         raise
                     torch.set_rng_state(random)  # the weights of a seed, not the next ones
                     _build_plain(original, changed, error, self, *args, **kwargs)
-                hf_rotary.adapt(self)
+                hf_model.adapt(self)
         finally:
             _building.reset(token)
             if "_modules" in vars(self):
@@ -197,7 +197,7 @@ def _refill_when_loaded(model_class: Any) -> None:
     @functools.wraps(original)
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(cls, *args, **kwargs)
-        hf_rotary.settle(result[0] if isinstance(result, tuple) else result)
+        hf_model.settle(result[0] if isinstance(result, tuple) else result)
         return result
 
     model_class.from_pretrained = classmethod(from_pretrained)

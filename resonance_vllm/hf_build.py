@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
-from resonance_vllm import hf, hf_rotary
+from resonance_vllm import hf, hf_model
 from resonance_vllm.checkpoint import read_config
 from resonance_vllm.held import HeldRope, NoRope
 
@@ -45,7 +45,7 @@ def held_by_transformers(
             "the model has no RoPE, or one that its code fixes"
         )
     model = on_meta(config)
-    held = hf_rotary.hold(model)
+    held = hf_model.hold(model)
     if not held:
         raise NoRope(f"{type(model).__name__} has no rotary module: it is a model without RoPE")
     return held

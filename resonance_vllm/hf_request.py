@@ -3,7 +3,7 @@
 Model code looks at `rope_parameters` in dozens of ways: which type it is, a mean softmax scale, a
 base a layer, keys of its own. So a model is built as what its library knows, the request's base
 method (or `default` where no library has that), and its rotary modules are changed afterwards
-(`hf_rotary`). The config gets the request back when the model is built: it is what is saved.
+(`hf_model`). The config gets the request back when the model is built: it is what is saved.
 """
 
 import contextlib

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from resonance_vllm import hf_rotary
+from resonance_vllm import hf_carried, hf_model
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
@@ -31,12 +31,12 @@ def verify(model: nn.Module, config: Any, asked: Mapping[str | None, RopeSpec]) 
         NoRope: no module has a rotation.
         RopeConfigError: a module carries something else.
     """
-    hf_rotary.verify(model)  # where vLLM runs transformers' modules
+    hf_model.verify(model)  # where vLLM runs transformers' modules
     carrying = 0
     for path, module in rotary_modules(model):
         layer_type = layer_type_of(path, config)
         what = getattr(module, "resonance", None)
-        if hasattr(type(module), hf_rotary.OURS):
+        if hasattr(type(module), hf_carried.OURS):
             carrying += 1
             continue
         if isinstance(what, Carried):
@@ -60,7 +60,7 @@ def held(model: nn.Module, config: Any) -> list[HeldRope]:
 
     Layers that share a module are one entry, with the name that it has in the first of them.
     """
-    of_transformers = hf_rotary.hold(language_model(model)[1])
+    of_transformers = hf_model.hold(language_model(model)[1])
     if of_transformers:
         return of_transformers
     paths: dict[int, list[str]] = {}

@@ -33,8 +33,8 @@ from resonance_vllm import hf
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES
 from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.hf_float32 import rotations
+from resonance_vllm.hf_model import hold
 from resonance_vllm.hf_request import by_layer
-from resonance_vllm.hf_rotary import hold
 
 pytestmark = pytest.mark.hf
 

@@ -22,7 +22,7 @@ def stock_rotary(folder):
     from transformers import AutoConfig
 
     from resonance_vllm.hf_build import on_meta
-    from resonance_vllm.hf_rotary import text_rotary
+    from resonance_vllm.hf_model import text_rotary
 
     model = on_meta(AutoConfig.from_pretrained(folder))
     with torch.device("cpu"):

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from resonance_vllm import hf, hf_rotary
+from resonance_vllm import hf, hf_carried
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin
@@ -176,7 +176,7 @@ def test_registration_is_silent_and_leaves_stock_types_alone(caplog, tiny):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.utils import logging as hf_logging
 
-    stock = {k: v for k, v in ROPE_INIT_FUNCTIONS.items() if v is not hf_rotary.rope_function}
+    stock = {k: v for k, v in ROPE_INIT_FUNCTIONS.items() if v is not hf_carried.rope_function}
     assert {"linear", "dynamic", "yarn", "longrope", "llama3"} <= set(stock)
     hf_logging.enable_propagation()
     try:
