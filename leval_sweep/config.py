@@ -128,8 +128,8 @@ class ModelConfig(Settings):
     @model_validator(mode="after")
     def _arguments_that_are_heard(self) -> "ModelConfig":
         known = served_arguments(self.backend)
-        for name in [] if known is None else self.args:
-            if name not in known:
+        for name in self.args:
+            if known is not None and name not in known:
                 unknown = f"args.{name}: {self.backend} would pass over it"
                 raise UserError(unknown + hint(name, known))
         return self
