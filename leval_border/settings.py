@@ -171,8 +171,8 @@ def _sentence(place: str, problems: Sequence[ErrorDetails]) -> str:
         return f"{start}unknown setting{hint(first['ctx']['key'], first['ctx']['known'])}"
     if first["type"] in ("value_error", "assertion_error"):
         error = first["ctx"]["error"]
-        if isinstance(error, UserError) and place:  # it begins with a field of this place
-            return f"{place}.{error}"
+        if isinstance(error, UserError) and place:  # each line begins with a field of this place
+            return "\n".join(f"{place}.{line}" for line in str(error).split("\n"))
         return f"{start}{error}"
     names = [name for problem in problems for name in _names(problem)]
     if names and len(problems) == 1:

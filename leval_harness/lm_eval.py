@@ -15,6 +15,7 @@ from leval_border.errors import SettingError, not_allowed, one_of
 from leval_harness.errors import exit_code_for
 from leval_harness.lm_eval_output import cleaned, cleaned_files, credentials
 from leval_tasks.closed.catalog import OLD_NAMES
+from leval_tasks.metadata import check_generation
 from resonance_vllm.core.spec import parsed_value
 
 _ROPE_HELP = """\
@@ -50,6 +51,7 @@ def command(arguments: tuple[str, ...]) -> None:
 
 def _run(arguments: list[str], hidden: Sequence[str]) -> None:
     started_in = dict(os.environ)  # to which libraries add once they are imported
+    check_gen_kwargs(arguments)
     rest = with_task_names(with_rope(arguments))
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
@@ -85,7 +87,7 @@ def with_rope(arguments: list[str]) -> list[str]:
     # As JSON, because it holds dictionaries; lm-eval merges what is given several times.
     parser.add_argument("--model_args", "-a", nargs="+", action="extend", default=[])
     lm_eval, rest = parser.parse_known_args(theirs)
-    given = _model_args(lm_eval.model_args)
+    given = _pairs("--model_args", lm_eval.model_args)
     if ours.rope is None:
         if ours.rope_precision is not None or ours.context_length is not None:
             raise SettingError("--rope-precision and --context-length go with --rope")
@@ -96,6 +98,18 @@ def with_rope(arguments: list[str]) -> list[str]:
         raise SettingError(not_allowed("--context-length", length, "a whole number above 0"))
     args = _rope_args(ours.rope, ours.rope_precision or "float32", length, lm_eval.model, given)
     return [*rest, "--model", lm_eval.model, "--model_args", json.dumps({**given, **args})]
+
+
+def check_gen_kwargs(arguments: list[str]) -> None:
+    """Refuse values of `--gen_kwargs` that no backend can mean.
+
+    Raises:
+        SettingError: names each, its value and what is allowed.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--gen_kwargs", nargs="+", action="extend", default=[])
+    given, _ = parser.parse_known_args(arguments)
+    check_generation(_pairs("--gen_kwargs", given.gen_kwargs), "--gen_kwargs")
 
 
 def with_task_names(arguments: list[str]) -> list[str]:
@@ -176,14 +190,17 @@ def _check_raw(backend: str, given: Mapping[str, Any]) -> None:
         ModelPositions.of_checkpoint(str(given["pretrained"])).check_override(overrides)
 
 
-def _model_args(values: list[str]) -> dict[str, Any]:
-    """Read model_args as lm-eval does: JSON, `a=1,b=2`, or several `a=1`."""
+def _pairs(option: str, values: list[str]) -> dict[str, Any]:
+    """Read an option as lm-eval does: JSON, `a=1,b=2`, or several `a=1`."""
     from lm_eval._cli.utils import key_val_to_dict, try_parse_json
 
     merged: dict[str, Any] = {}
-    for value in values:
-        parsed = try_parse_json(value)
-        merged |= parsed if isinstance(parsed, dict) else key_val_to_dict(str(parsed))
+    try:
+        for value in values:
+            parsed = try_parse_json(value)
+            merged |= parsed if isinstance(parsed, dict) else key_val_to_dict(str(parsed))
+    except ValueError as error:
+        raise SettingError(f"{option}: {error}") from error
     return merged
 
 

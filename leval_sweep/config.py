@@ -16,7 +16,6 @@ from leval_sweep.config_values import (
     Count,
     FolderName,
     Label,
-    Mappings,
     Natural,
     PlainMapping,
     Positive,
@@ -28,7 +27,7 @@ from leval_sweep.config_values import (
 )
 from leval_sweep.errors import ConfigError
 from leval_sweep.task_names import of_today
-from leval_tasks.metadata import refuse_near_misses
+from leval_tasks.metadata import check_generation, refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
 
 # Backends whose RoPE we can set; every other one runs the model as its server or file has it.
@@ -141,6 +140,15 @@ def _metadata(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def _generation(given: dict[str, Any]) -> dict[str, Any]:
+    """Generation settings: keys of one backend pass, a value that none can mean does not."""
+    check_generation(given)
+    return given
+
+
+Generation = Annotated[PlainMapping, AfterValidator(_generation)]
+
+
 class EntrySettings(Settings):
     """What may stand in a task entry, and in the sweep for all of them.
 
@@ -153,8 +161,8 @@ class EntrySettings(Settings):
     """
 
     metadata: Annotated[PlainMapping, AfterValidator(_metadata)] = Field(default_factory=dict)
-    gen_kwargs: PlainMapping = Field(default_factory=dict)
-    task_gen_kwargs: Mappings = Field(default_factory=dict)
+    gen_kwargs: Generation = Field(default_factory=dict)
+    task_gen_kwargs: dict[Text, Generation] = Field(default_factory=dict)
     limit: Count | None = None
     num_fewshot: Natural | None = None
 

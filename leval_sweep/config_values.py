@@ -92,4 +92,3 @@ PlainMapping = Annotated[
     AfterValidator(lambda content: {key: _plain(value, key) for key, value in content.items()}),
 ]
 """Passed through to lm-eval, to a model or to tasks, who know the keys."""
-Mappings = dict[Text, PlainMapping]

@@ -153,6 +153,29 @@ class AnswerLength(Settings):
     max_completion_tokens: OptionalCount = None
 
 
+class GenerationSettings(AnswerLength):
+    """What all of lm-eval's backends that generate read alike; each has keys of its own beside."""
+
+    do_sample: bool | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    until: str | list[str] | None = None
+
+
+def check_generation(generation_kwargs: Mapping[str, Any], where: str = "") -> None:
+    """Refuse generation settings that no backend can mean, before a model is loaded for them.
+
+    Raises:
+        SettingError: names each, its value and what is allowed.
+    """
+    names = field_names(GenerationSettings)
+    known = {key: value for key, value in generation_kwargs.items() if key in names}
+    read(GenerationSettings, known, where)
+
+
 def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
     """Tokens to generate; 512 where lm-eval's generation arguments do not say.
 

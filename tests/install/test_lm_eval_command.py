@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leval_border.errors import SettingError
-from leval_harness.lm_eval import with_rope
+from leval_harness.lm_eval import check_gen_kwargs, with_rope
 
 
 @pytest.fixture
@@ -91,6 +91,22 @@ def test_wrong_usage_is_named(model: Path, arguments: list[str], says: str) -> N
     arguments = [a.replace("pretrained=M", f"pretrained={model}") for a in arguments]
     with pytest.raises(SettingError, match=says):
         merged(arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["do_sample=maybe"], r"--gen_kwargs\.do_sample: 'maybe' is not allowed; allowed: true"),
+        (["top_k=2", "temperature=warm"], r"--gen_kwargs\.temperature: 'warm' is not allowed"),
+        (["temperature=0.5,max_gen_toks=-3"], r"--gen_kwargs\.max_gen_toks: -3"),
+        (['{"max_gen_toks": 0}'], r"--gen_kwargs\.max_gen_toks: 0"),
+        (["max_gen_toks"], r"--gen_kwargs: expected `key=value`"),
+    ],
+)
+def test_generation_settings_that_nobody_can_mean_are_named(given: list[str], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        check_gen_kwargs(["run", "--tasks", "a", "--gen_kwargs", *given, "--limit", "-1"])
+    check_gen_kwargs(["run", "--gen_kwargs", "temperature=0", "until=['a,b']", "best_of=x"])
 
 
 def test_wrong_settings_end_without_traceback(model: Path) -> None:

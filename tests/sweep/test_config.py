@@ -113,6 +113,16 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
             r"tasks\.0\.metadata\.num_dosc: unk",
         ),
         ("metadata", {"num_dosc": 1}, r"config\.metadata\.num_dosc: unknown .* mean 'num_docs'"),
+        (
+            "gen_kwargs",
+            {"do_sample": "maybe", "max_gen_toks": -3},
+            r"^config\.gen_kwargs\.max_gen_toks: -3 is not .*\nconfig\.gen_kwargs\.do_sample: 'may",
+        ),
+        (
+            "tasks",
+            [{"tasks": "a", "task_gen_kwargs": {"a": {"temperature": "warm"}}}],
+            r"tasks\.0\.task_gen_kwargs\.a\.temperature: 'warm' is not allowed; allowed: a number",
+        ),
         ("name", "../up", r"config\.name: '\.\./up' is not allowed; allowed: a name"),
         ("name", ".hidden", r"is not allowed; allowed: a name"),
         ("seed", -1, r"config\.seed: -1 is not allowed; allowed: a number of at least 0"),

@@ -54,7 +54,8 @@ OTHERS = {
     "frame": "vicuna", "tasks": ["leval_closed_gsm"], "args": {"x": 1}, "own_data": False,
     "context_length": [1024, 2048], "revision": "main",
     "resources": {"num_cpus": 3}, "metadata": {"num_docs": 2}, "bos": True,
-    "name": "other", "baseline": "rope", "gen_kwargs": {"temperature": 0.7},
+    "name": "other", "baseline": "rope", "gen_kwargs": {"temperature": 0.7}, "top_p": 0.5,
+    "min_p": 0.5,
 }  # fmt: skip
 """Another value for what a rule below cannot guess."""
 
@@ -107,8 +108,8 @@ def settings() -> Iterator[tuple[tuple[str | int, ...], Any]]:
         for name, annotation, default in fields(family):
             yield ("metadata", name), another(name, annotation, default)
     yield ("metadata", "of_another_project"), 3
-    for name in metadata.AnswerLength.model_fields:
-        yield ("gen_kwargs", name), 7
+    for name, annotation, default in fields(metadata.GenerationSettings):
+        yield ("gen_kwargs", name), another(name, annotation, default)
     yield ("gen_kwargs", "of_the_backend"), "x"
 
 
