@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
 
+from leval_border.files import altered
+from leval_border.settings import read
 from leval_leaderboard.results.fields import (
     LENIENT,
     Object,
@@ -24,8 +26,9 @@ from leval_leaderboard.results.fields import (
     read_json,
     read_model,
 )
-from leval_tasks.metadata import Subtask
+from leval_tasks.metadata import PosGenSettings, Subtask
 from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair
+from leval_tasks.posgen.sequences import position_ranges
 
 LEARNED = 95.0
 """Accuracy within the training length, %, from which on a rule counts as learned."""
@@ -187,9 +190,9 @@ def read_experiment(folder: Path) -> Experiment:
     known = read_json(settings) if settings.is_file() else {}
     runs = []
     for file in files:
-        runs.append(PosGenRun(file.parent, _of_place(file, folder)))
+        runs.append(PosGenRun(file.parent, _trusted(file, folder, known)))
         for test in sorted(file.parent.glob("tested/*.json")):
-            result = _of_place(test, folder)
+            result = _trusted(test, folder, known)
             # A test of weights that were trained anew since is not one of this model.
             if result.weights == runs[-1].result.files.get("model.safetensors", result.weights):
                 runs.append(PosGenRun(file.parent, result))
@@ -211,6 +214,37 @@ def _of_place(file: Path, folder: Path) -> PosGenResult:
     return result
 
 
+def _trusted(file: Path, folder: Path, settings: Mapping[str, Any]) -> PosGenResult:
+    """A result of its place whose accuracies are the means of those by position, if it has them.
+
+    Raises:
+        ResultsError: it is of another run, was edited, or cannot be read.
+    """
+    result = _of_place(file, folder)
+    shares = result.test.by_position
+    if not shares or not settings:
+        return result
+    given = settings.get("data")
+    written = given if isinstance(given, Mapping) else {}
+    asked = {name: written[name] for name in PosGenSettings.model_fields if name in written}
+    where = f"{folder / 'settings.json'}: data"
+    data = read(PosGenSettings, {**asked, "subtask": result.subtask}, where, ResultsError)
+    if len(shares) != data.length - data.seed_tokens:
+        raise ResultsError(
+            f"{file}: test.by_position: {len(shares)} numbers, and {data.length} less a seed of "
+            f"{data.seed_tokens} in settings.json; edited since"
+        )
+    for name, (start, end) in position_ranges(data).items():
+        stated = getattr(result.test, name, None)
+        mean = statistics.fmean(shares[start - data.seed_tokens : end - data.seed_tokens])
+        if stated is not None and not math.isclose(stated, mean, rel_tol=1e-6, abs_tol=1e-6):
+            raise ResultsError(
+                f"{file}: test.{name}: {stated / 100:.6g}, and {mean / 100:.6g} by position; "
+                "edited since"
+            )
+    return result
+
+
 Curve = dict[float, list[float]]
 """x -> one value a seed, x ascending."""
 
@@ -219,11 +253,13 @@ def loss_curve(runs: Sequence[PosGenRun]) -> Curve:
     """Epoch -> validation losses of the runs that have it, nats a token.
 
     Raises:
-        ResultsError: a run's `metrics.csv` is missing, or a loss in it is no number.
+        ResultsError: a run's `metrics.csv` is missing, was altered, or a loss in it is no number.
     """
     losses: dict[float, list[float]] = defaultdict(list)
     for run in runs:
         file = run.folder / "metrics.csv"
+        if altered(run.folder, {k: v for k, v in run.result.files.items() if k == file.name}):
+            raise ResultsError(f"{file}: missing, or altered after the run (SHA-256 differs)")
         try:
             rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
             points = [(float(row["epoch"]), float(row["validation_loss"])) for row in rows]

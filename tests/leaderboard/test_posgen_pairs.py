@@ -118,8 +118,9 @@ def test_a_test_of_other_weights_is_left_out(folder):
 def test_semi_recursive_halves_stand_apart(tmp_path):
     """Numbers 4, 5 share a far token, then 6, 7: first right never, second within the length."""
     shares = [0.0, 1.0] * 2 + [0.0, 0.5] * 3
-    (tmp_path / "settings.json").write_text('{"data": {"train_length": 8, "modulus": 5}}')
-    write(tmp_path, "semi_recursive", "rope", "rope", 0, 0.25, by_position=shares)
+    data = {"train_length": 8, "length": 14, "modulus": 5}
+    (tmp_path / "settings.json").write_text(json.dumps({"data": data}))
+    write(tmp_path, "semi_recursive", "rope", "rope", 0, 0.25, 0.5, by_position=shares)
     experiment = read_experiment(tmp_path)
     table = halves_table(experiment)
     (row,) = values(table)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from leval_border.errors import SettingError
+from leval_border.files import file_sha256
 from leval_harness.errors import exit_code_for
 from leval_harness.main import cli
 from leval_leaderboard.figures.posgen import loss_figure, position_figure
@@ -173,19 +174,60 @@ def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
         loss_curve(runs)
 
 
+SHORT = {"near": 2, "train_length": 5, "length": 6}
+
+
+def tested(values):
+    """Accuracies of numbers 3 and 4, within the trained length, and of number 5."""
+    return {
+        "id_accuracy": (values[0] + values[1]) / 2,
+        "ood_accuracy": values[2],
+        "by_position": values,
+    }
+
+
+@pytest.mark.parametrize("where", ["result.json", "tested/yarn.json"])
+@pytest.mark.parametrize("name", ["id_accuracy", "ood_accuracy"])
+def test_an_accuracy_that_was_edited_is_in_no_table(tmp_path, where, name):
+    folder = write_run(tmp_path, "cot", "rope", 0, 0.2, test=tested([1.0, 0.98, 0.8]))
+    (tmp_path / "settings.json").write_text(json.dumps({"data": SHORT, "epochs": 1}))
+    record = json.loads((folder / "result.json").read_text())
+    (folder / "tested").mkdir()
+    (folder / "tested/yarn.json").write_text(json.dumps({**record, "tested_with": "yarn"}))
+    assert len(read_experiment(tmp_path).runs) == 2
+    written = json.loads((folder / where).read_text())
+    written["test"][name] += 0.01
+    (folder / where).write_text(json.dumps(written))
+    with pytest.raises(ResultsError, match=rf"{where}: test\.{name}: .* by position; edited"):
+        read_experiment(tmp_path)
+    written["test"] = tested([1.0, 0.98, 0.8, 0.8])
+    (folder / where).write_text(json.dumps(written))
+    with pytest.raises(ResultsError, match=rf"{where}: test\.by_position: 4 numbers"):
+        read_experiment(tmp_path)
+
+
+def test_a_curve_that_was_edited_is_not_drawn(tmp_path):
+    folder = write_run(tmp_path, "cot", "rope", 0, 0.2)
+    file, result = folder / "metrics.csv", folder / "result.json"
+    record = json.loads(result.read_text())
+    result.write_text(json.dumps({**record, "files": {"metrics.csv": file_sha256(file)}}))
+    assert len(loss_curve(read_experiment(tmp_path).runs)) == 2
+    file.write_text(file.read_text().replace(",2.0,", ",1.5,"))
+    with pytest.raises(ResultsError, match=r"metrics\.csv: missing, or altered after the run"):
+        loss_curve(read_experiment(tmp_path).runs)
+
+
 def test_position_figure_draws_each_number_after_the_seed(tmp_path):
     for seed, values in enumerate(([1.0, 0.5, 0.1], [0.5, 0.5, 0.3])):
-        test = {"id_accuracy": 0.9, "ood_accuracy": 0.2, "by_position": values}
-        write_run(tmp_path, "cot", "rope", seed, 0.2, test=test)
-    (tmp_path / "settings.json").write_text('{"data": {"near": 2, "train_length": 5}}')
+        write_run(tmp_path, "cot", "rope", seed, 0.2, test=tested(values))
+    (tmp_path / "settings.json").write_text(json.dumps({"data": SHORT}))
     (axes,) = position_figure(read_experiment(tmp_path)).axes
     curve, trained = axes.get_lines()
     assert curve.get_xdata().tolist() == [3, 4, 5]
     assert curve.get_ydata().tolist() == pytest.approx([75, 50, 20])
     assert list(trained.get_xdata()) == [5, 5]
     assert axes.get_title(loc="left") == "CoT (not learned)"
-    test = {"id_accuracy": 0.99, "ood_accuracy": 0.2, "by_position": [1.0, 0.9, 0.8]}
-    write_run(tmp_path, "recursive", "yarn", 0, 0.2, test=test)
+    write_run(tmp_path, "recursive", "yarn", 0, 0.2, test=tested([1.0, 0.98, 0.8]))
     (axes,) = position_figure(read_experiment(tmp_path)).axes
     assert axes.get_title(loc="left") == "Recursive", "beside it, what was not learned is left out"
     assert run(tmp_path, "--position-figure", tmp_path / "p.svg").exception is None
