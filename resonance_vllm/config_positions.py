@@ -43,6 +43,8 @@ class ConfigPositions(BaseModel):
 
     Attributes:
         nested: keys under which the language model's config stands in the model's.
+        whole_head: whether its code pairs dimensions over whole heads of which a part may stand
+            still, as transformers' `proportional` type has it (Gemma 4).
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
@@ -55,28 +57,32 @@ class ConfigPositions(BaseModel):
     rope_theta: Number = None
     partial_rotary_factor: Number = None
     nested: tuple[str, ...] = ()
+    whole_head: bool = False
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], nested: tuple[str, ...] = ()) -> Self:
+    def of(
+        cls, config: Mapping[str, Any], nested: tuple[str, ...] = (), *, whole_head: bool = False
+    ) -> Self:
         """Read the content of a config.json as it stands."""
         for name in _LANGUAGE_MODEL if not nested else ():
             if isinstance(inner := config.get(name), Mapping):
                 return cls.of(inner, nested=(name,))
         length = next((config[key] for key in LENGTH_KEYS if config.get(key)), None)
         written = {key: config[key] for key in cls.model_fields if key in config}
-        return cls.model_validate({**written, LENGTH_KEYS[0]: length, "nested": nested})
+        ours = {"nested": nested, "whole_head": whole_head}
+        return cls.model_validate({**written, LENGTH_KEYS[0]: length, **ours})
 
     @classmethod
     def of_config(cls, config: Any) -> Self:
         """Read a config that transformers has read, which knows how its family writes things."""
         from resonance_vllm.checkpoint import text_config
-        from resonance_vllm.hf_request import known_settings
+        from resonance_vllm.hf_request import known_settings, names
 
         text, nested = text_config(config)
         keys = {*cls.model_fields, *LENGTH_KEYS}
         read = {key: _value(text, key) for key in keys}
         read["rope_parameters"] = known_settings(text, read["rope_parameters"])
-        return cls.of(read, nested)
+        return cls.of(read, nested, whole_head=names(text, "proportional"))
 
     @classmethod
     def of_checkpoint(cls, path: str, revision: str | None = None) -> Self:
@@ -156,7 +162,8 @@ class ConfigPositions(BaseModel):
         known = {key: value for key, value in overrides.items() if key in type(self).model_fields}
         if known.get("rope_scaling") and not known.get("rope_parameters"):  # its older name
             known["rope_parameters"] = known["rope_scaling"]
-        return self.model_validate({**self.model_dump(), **known, "nested": self.nested})
+        ours = {"nested": self.nested, "whole_head": self.whole_head}
+        return self.model_validate({**self.model_dump(), **known, **ours})
 
 
 def _value(config: Any, key: str) -> Any:

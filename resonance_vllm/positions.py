@@ -44,9 +44,15 @@ class ModelPositions(ConfigPositions):
 
         Raises:
             RopeConfigError: a key is unknown or missing, a value is not allowed, the model has no
-                RoPE, or the request would replace what it ships without saying so.
+                RoPE, or the request would replace what it ships without saying so, or does not fit
+                the model.
         """
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
+        spec = self._completed(request)
+        refuse_part_of_a_head(self, spec)
+        return spec
+
+    def _completed(self, request: RopeRequest) -> RopeSpec:
         kind = request.type
         self._refuse_other_layers()
         if self.plain:
@@ -61,8 +67,6 @@ class ModelPositions(ConfigPositions):
                     return spec
         if not request.replace:
             raise refusal(self, request)
-        if shipped is not None and shipped.method.name == "proportional":
-            refuse_part_of_a_head(self, kind, shipped)
         return self._spec(kind, request.given, replaced=True)
 
     def check_override(self, overrides: Mapping[str, Any]) -> None:
@@ -71,7 +75,7 @@ class ModelPositions(ConfigPositions):
         What cannot be read is logged: what runs in place of the shipped settings is unknown.
 
         Raises:
-            RopeConfigError: they hide something that is shipped.
+            RopeConfigError: they hide something that is shipped, or do not fit the model.
         """
         seen = self.overridden(overrides)
         if seen.rope == self.rope:
@@ -87,6 +91,7 @@ class ModelPositions(ConfigPositions):
                 error,
             )
             return
+        refuse_part_of_a_head(self, asked)
         if shipped is not None and replaces(asked, shipped):
             raise hiding(self, seen, asked)
 

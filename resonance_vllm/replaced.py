@@ -56,17 +56,20 @@ def hiding(model: ConfigPositions, seen: ConfigPositions, asked: RopeSpec) -> Ro
     )
 
 
-def refuse_part_of_a_head(model: ConfigPositions, kind: RopeType, shipped: RopeSpec) -> None:
-    """Refuse a library's own type on a family whose whole head is turned, in part by 0.
+def refuse_part_of_a_head(model: ConfigPositions, asked: RopeSpec) -> None:
+    """Refuse a library's own type of a part of a head on a family whose whole head is turned.
 
-    Those types make features for the share that turns alone: transformers' model code fails on
+    Such a type makes features for the share that turns alone: transformers' model code fails on
     fewer of them, vLLM pairs other dimensions.
+
+    Raises:
+        RopeConfigError: `asked` is such a type.
     """
-    share = shipped.method.partial_rotary_factor
-    if share < 1 and not is_own_type(kind.name) and kind.name != shipped.rope_type:
-        ours = RESONANCE if kind.name == "default" else f"{RESONANCE}_{kind.name}"
+    share, name = asked.method.partial_rotary_factor, asked.rope_type
+    if model.whole_head and share < 1 and asked.is_stock and name != "proportional":
+        ours = RESONANCE if name == "default" else PREFIX + name
         raise RopeConfigError(
-            f"rope_type: {kind.name!r} of the libraries does not fit this {model.model_type!r} "
+            f"rope_type: {name!r} of the libraries does not fit this {model.model_type!r} "
             f"model, which turns {share:g} of each head and pairs dimensions over all of it; "
             f"allowed: {ours}, types of ours (ntk_aware), or Resonance on what is shipped"
         )

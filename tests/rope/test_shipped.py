@@ -370,12 +370,47 @@ def test_layers_without_a_window_get_the_request_whatever_their_type_is_called(t
     assert asked["hybrid_sliding"] == shipped["hybrid_sliding"]
 
 
+@pytest.mark.parametrize("shipped", ["proportional", "resonance_yarn", "default"])
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-def test_types_of_the_libraries_do_not_fit_a_head_of_which_a_part_turns(method):
-    """Gemma 4 pairs dimensions over its whole head; stock types make features for a quarter."""
+def test_types_of_the_libraries_do_not_fit_a_head_of_which_a_part_turns(method, shipped, tmp_path):
+    """Gemma 4 pairs dimensions over its whole head; stock types make features for a quarter.
+
+    Also of a checkpoint that was saved with another type in place of `proportional`.
+    """
+    config = json.loads((FAMILIES / "gemma4_text" / "config.json").read_text())
+    keys = {"factor": 2.0, "original_max_position_embeddings": 4096}
+    there = config["rope_parameters"]["full_attention"]
+    there |= {"rope_type": shipped, **(keys if shipped == "resonance_yarn" else {})}
+    gemma = of(config, tmp_path)
     rope = asked(method) | {"replace": True}
     if method.name in OWN_TYPES or method.name == "proportional":
-        assert model("gemma4_text").complete(rope).rope_type == method.name
+        assert gemma.complete(rope).rope_type == method.name
         return
     with pytest.raises(RopeConfigError, match="does not fit this 'gemma4_text' model"):
-        model("gemma4_text").complete(rope)
+        gemma.complete(rope)
+    whole = gemma.complete({**rope, "partial_rotary_factor": 1.0})
+    assert whole.rope_type == method.name
+
+
+PART = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 2.0, "partial_rotary_factor": 0.25}
+PART |= {"original_max_position_embeddings": 4096}
+SLIDING = {"rope_type": "default", "rope_theta": 10000.0}
+BY_LAYER = {"full_attention": PART, "sliding_attention": SLIDING}
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("gemma4_text", {"rope_parameters": PART}),
+        ("gemma4_text", {"rope_parameters": BY_LAYER}),
+        ("gemma4", {"text_config": {"rope_parameters": BY_LAYER}}),
+    ],
+)
+@pytest.mark.parametrize("backend", ["hf", "vllm"])
+def test_raw_model_args_of_a_type_for_a_part_of_a_head_are_not_told_to_say_replace(
+    backend, name, overrides
+):
+    given = {"hf_overrides": overrides} if backend == "vllm" else overrides
+    args = json.dumps({"pretrained": str(FAMILIES / name), **given})
+    with pytest.raises(RopeConfigError, match=r"does not fit.*allowed: resonance_yarn"):
+        with_rope(["run", "--model", backend, "--model_args", args])
