@@ -40,6 +40,8 @@ def register() -> None:
 
     for rope_type in OWN_TYPES:
         ROPE_INIT_FUNCTIONS[rope_type] = hf_carried.rope_function
+        # Where there is none, transformers warns of a type that it cannot check.
+        setattr(PreTrainedConfig, f"_validate_{rope_type}_rope_parameters", _checked_when_read)
     PreTrainedConfig.rope_precision = None
     _check_when_read(PreTrainedConfig)
     hf_nested.read_with_overrides(PreTrainedConfig)
@@ -152,23 +154,32 @@ def _build_plain(
 def _check_plain(cls: Any) -> None:
     """Let a config class's checks see plain settings in place of ours.
 
-    Classes check what they know; some refuse every type but theirs. They do it when a config is
-    read and when it is saved.
+    Classes check what they know; some refuse every type but theirs (Phi 3). They do it when a
+    config is read and when it is saved; vLLM calls the check of RoPE alone once more. That one is
+    left as it is where all classes have it from: vLLM puts its own in its place there.
     """
+    from transformers import PreTrainedConfig
+
     for each in cls.__mro__:
-        original = vars(each).get("validate")
-        if original is not None and not hasattr(original, "_resonance"):
-            each.validate = _with_plain(original)
+        for name in ("validate", "validate_rope"):
+            original = vars(each).get(name)
+            common = name == "validate_rope" and each in PreTrainedConfig.__mro__
+            if original is not None and not common and not hasattr(original, "_resonance"):
+                setattr(each, name, _with_plain(original))
 
 
 def _with_plain(original: Any) -> Any:
     @functools.wraps(original)
-    def validate(self: Any) -> None:
+    def validate(self: Any, *args: Any, **kwargs: Any) -> None:
         with hf_request.plain_settings(self):
-            original(self)
+            original(self, *args, **kwargs)
 
     validate._resonance = True  # type: ignore[attr-defined]
     return validate
+
+
+def _checked_when_read(self: Any, rope_parameters: Any, ignore_keys: Any = None) -> None:
+    """A further check of settings of ours, by whoever calls transformers' own: nothing is left."""
 
 
 def _check_when_read(config_class: Any) -> None:

@@ -111,12 +111,14 @@ def test_frequencies_that_change_with_the_length(family, name):
             torch.testing.assert_close(found.double(), cos, rtol=0, atol=2e-5)
 
 
-def test_a_saved_model_is_loaded_alike(family, tmp_path):
+def test_a_saved_model_is_loaded_alike(family, tmp_path, caplog):
     if not runs(family):
         return
     model = own_model(family)
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path, dtype=torch.float32)
+    loaded.config.get_text_config().validate_rope()  # as vLLM does of a config that it has read
+    assert "Missing validation" not in caplog.text
     assert by_layer(loaded.config.get_text_config()) == by_layer(model.config.get_text_config())
     assert hold(loaded) == hold(model)
     torch.testing.assert_close(output(loaded, IDS), output(model, IDS), rtol=0, atol=1e-4)
