@@ -29,6 +29,11 @@ from leval_tasks.closed.catalog import OLD_NAMES
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
 """Names that lm-eval gives to its results: what bears one of them is a run or a problem."""
 
+OTHER_FORM = re.compile(
+    r"(?i)((results|samples|details|out|eval)(_.*)?)\.(jsonl?\.)?(gz|bz2|xz|zst|zip|tgz|tar|7z|parquet|arrow)"
+)
+"""Names of results and samples that this reader does not open."""
+
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 MOST_NAMED = 5
 
@@ -56,7 +61,7 @@ def find_runs(root: Path, warnings: list[str]) -> Iterator[Run]:
         below[:] = sorted(name for name in below if name[0] != "." and name not in links)
         runs = [run for name in sorted(names) for run in _in_file(here, name, root, warnings)]
         yield from runs
-        _name_unread_samples(here, names, runs, warnings)
+        _name_unread(here, names, runs, warnings)
 
 
 def samples_file(results: Path, task: str) -> Path | None:
@@ -101,11 +106,14 @@ def _is_of_lm_eval(content: dict[str, object]) -> bool:
     return isinstance(results, dict) and any(isinstance(each, dict) for each in results.values())
 
 
-def _name_unread_samples(
-    folder: Path, names: list[str], runs: list[Run], warnings: list[str]
-) -> None:
-    """Say which files of samples belong to none of the results that were found beside them."""
+def _name_unread(folder: Path, names: list[str], runs: list[Run], warnings: list[str]) -> None:
+    """Say which files of samples belong to none of the results that were found beside them.
+
+    And which are called like results in a form that is not read: compressed, or as a table.
+    """
     logged = sorted(name for name in names if name.endswith(".jsonl"))
+    if other := sorted(name for name in names if OTHER_FORM.fullmatch(name)):
+        warnings.append(f"{folder}: not read in this form: {_listed(other)}; unpack, or convert")
     read = {
         found.name
         for run in runs
@@ -114,9 +122,13 @@ def _name_unread_samples(
         if (found := samples_file(path, task))
     }
     if unread := [name for name in logged if name not in read]:
-        shown = ", ".join(name[:100] for name in unread[:MOST_NAMED])
-        more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
-        warnings.append(f"{folder}: no results beside {shown}{more}; left out")
+        warnings.append(f"{folder}: no results beside {_listed(unread)}; left out")
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(name[:100] for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return shown + more
 
 
 def _unreadable(run_id: str, folder: Path) -> Run:

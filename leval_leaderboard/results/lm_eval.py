@@ -28,6 +28,9 @@ BY_TASK = (
 )  # fmt: skip
 """Fields of a results file with an entry a task."""
 
+BESIDE = {"alias", "name", "sample_len", "sample_count"}
+"""What lm-eval writes of a task beside its figures."""
+
 OUR_SCORE = "exact_match_strict,"
 """Begins a figure that our closed-ended tasks have and no others."""
 
@@ -49,7 +52,7 @@ def _named_as_today(content: Mapping[str, Any]) -> dict[str, Any]:
     old = {name: today for name, today in OLD_NAMES.items() if _was_ours(name, content)}
 
     def called(name: str) -> str:
-        return short_name(old.get(name, name), LONGEST_TASK)
+        return short_name(old.get(name, name) or "(no name)", LONGEST_TASK)
 
     named = {
         field: {called(key): each for key, each in content[field].items()}
@@ -60,7 +63,18 @@ def _named_as_today(content: Mapping[str, Any]) -> dict[str, Any]:
     for group, members in groups.items():
         if isinstance(members, list):
             groups[group] = [called(each) if isinstance(each, str) else each for each in members]
-    return {**content, **named}
+    return {**content, **named, **_in_both(named)}
+
+
+def _in_both(named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """`groups` and `results`, each group in both: some files have it in one of them alone."""
+    if "results" not in named:
+        return {}
+    results, groups = named["results"], named.get("groups", {})
+    members = named.get("group_subtasks", {})
+    found = {name: each for name, each in results.items() if members.get(name)} | groups
+    missing = {name: each for name, each in found.items() if name not in results}
+    return {"groups": found, "results": results | missing}
 
 
 class Figure(NamedTuple):
@@ -74,10 +88,9 @@ class Figure(NamedTuple):
 
 def figures_of(values: Mapping[str, Any]) -> Iterator[Figure]:
     """The numbers of a task: `metric,filter` of today's lm-eval, `metric` alone of old ones."""
-    is_old = not any("," in key for key in values)
     for key, value in values.items():
         metric, comma, chosen = key.partition(",")
-        if not (comma or (is_old and isinstance(value, int | float))):
+        if not comma and (key in BESIDE or not isinstance(value, int | float | None)):
             continue
         measured = metric.removesuffix("_stderr")
         if measured != metric and f"{measured}{comma}{chosen}" in values:
@@ -155,8 +168,9 @@ class ResultsFile(Outside):
 
     def direction(self, task: str, metric: str) -> Any:
         """Whether higher is better, as the file says it of a task or the task of a metric."""
-        stated = self.higher_is_better.get(task, self.config_of(task).direction(metric))
-        return stated.get(metric) if isinstance(stated, dict) else stated
+        stated = self.higher_is_better.get(task)
+        stated = stated.get(metric) if isinstance(stated, dict) else stated
+        return self.config_of(task).direction(metric) if stated is None else stated
 
     def asked(self, task: str) -> float | None:
         """How many questions were asked; None where nothing says it.
@@ -173,11 +187,14 @@ class ResultsFile(Outside):
 
     def left_out(self, task: str) -> bool:
         """Whether questions of a task were not asked, or some have no answer."""
-        asked, original = self.asked(task), self._counts(task).original
-        limited = asked is not None and original is not None and asked < original
         failed = (v for key, v in self.results[task].items() if key.startswith("failed,"))
         skipped = self.config_of(task).stated.skipped_documents
-        return limited or bool(skipped) or bool(finite(next(failed, None)))
+        return self.asks_some(task) or bool(skipped) or bool(finite(next(failed, None)))
+
+    def asks_some(self, task: str) -> bool:
+        """Whether fewer questions of a task were asked than it has."""
+        asked, original = self.asked(task), self._counts(task).original
+        return asked is not None and original is not None and asked < original
 
     @property
     def called(self) -> EvaluationConfig:

@@ -7,12 +7,13 @@ from typing import Any
 
 from leval_leaderboard.results.discover import find_runs, samples_file
 from leval_leaderboard.results.fields import ResultsError, read_model
+from leval_leaderboard.results.groups import below, group_scores, stand_for
 from leval_leaderboard.results.lm_eval import ResultsFile, figures_of
 from leval_leaderboard.results.ratios import Ratios
 from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.samples import Samples, read_samples
-from leval_leaderboard.results.scores import FAMILY_OF, Score, frame_of, score_record
-from leval_leaderboard.results.task_scores import group_scores, task_scores
+from leval_leaderboard.results.scores import Score, frame_of, score_record
+from leval_leaderboard.results.task_scores import task_scores
 
 
 @dataclass
@@ -68,14 +69,17 @@ def load_results(*folders: Path) -> Results:
 
 
 def _in_one_unit(scores: list[Score]) -> list[Score]:
-    """A metric that has a number above 1 anywhere is no share anywhere."""
+    """A metric that has a number above 1 anywhere is no share anywhere.
+
+    A number of at most 1 of it may be one all the same: the two are not ranked together.
+    """
     raw = {
         (score.task, score.metric, score.chosen)
         for score in scores
         if score.share is False and score.value is not None
     }
     return [
-        replace(score, share=False)
+        replace(score, share=False, settings={**score.settings, "scale": "at most 1"})
         if score.share and (score.task, score.metric, score.chosen) in raw
         else score
         for score in scores
@@ -140,14 +144,14 @@ def _read_run(
             if where := samples_file(path, task):
                 run.check_unaltered(where)
                 samples = logged[task] = read_samples(where, codes)
-            if file.group_subtasks.get(task) and not any(figures_of(values)):
-                continue  # a group that has no figure of its own
             scores[task] = task_scores(run, index, task, file, samples)
-        for group in file.groups:
-            tasks = [name for name in scores if name in _below(group, file) - set(file.groups)]
+        for group, values in file.groups.items():
+            tasks = [name for name in scores if name in below(group, file) - set(file.groups)]
             members = [scores[task][0] for task in tasks if scores[task]]
             scores[group] = group_scores(group, file, members)
-        _stand_for(scores, file)
+            if not members and isinstance(values, dict) and any(figures_of(values)):
+                scores[group] = task_scores(run, index, group, file, None)
+        stand_for(scores, file)
         groups = {name for name, members in file.group_subtasks.items() if members}
         known |= groups | set(file.groups) | set(scores)  # a group stands for its members
     if not any(scores.values()):
@@ -157,32 +161,3 @@ def _read_run(
     if absent := tuple(task for task in run.tasks if task not in known and "/" not in task):
         every += _without_numbers(run.stopped("malformed", "not in the results", absent), index)
     return every, logged
-
-
-def _stand_for(scores: dict[str, list[Score]], file: ResultsFile) -> None:
-    """A group's figure stands in tables for its tasks, that of the outermost one for groups.
-
-    Our own groups stand for nothing: their tasks are the columns, with an average of them.
-    """
-    for group in file.groups:
-        if not scores.get(group):
-            continue
-        if group in FAMILY_OF:
-            scores[group] = [replace(each, primary=False) for each in scores[group]]
-            continue
-        for name in _below(group, file):
-            scores[name] = [
-                replace(each, primary=False, group=each.group or group)
-                for each in scores.get(name, ())
-            ]
-
-
-def _below(group: str, file: ResultsFile) -> set[str]:
-    """Names of the tasks and groups in a group, at any depth."""
-    found: set[str] = set()
-    ahead = [group]
-    while ahead:
-        new = set(file.members_of(ahead.pop())) - found - {group}
-        found |= new
-        ahead += new
-    return found

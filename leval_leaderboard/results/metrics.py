@@ -21,7 +21,7 @@ NATS = re.compile(rf"{LOSSES}|^gain$")
 LOWER = re.compile(rf"{LOSSES}|^(brier_score|ter|wer|cer|likelihood_diff|ece)$")
 HIGHER = re.compile(
     r"^(acc|acc_norm|acc_bytes|acc_mutual_info|acc_all|exact_match|em|exact|f1|mcc|mc1|mc2|bleu|chrf"
-    r"|rouge[12L]|contains|score|pass@\d+|\d+)$|_acc$|accuracy"
+    r"|rouge[12L]|contains|pass@\d+|\d+)$|_acc$|accuracy"
 )
 SHARE = re.compile(
     r"^(acc|exact_match|em|exact|f1|mc1|mc2|contains|recall|precision|pass(@|_at_)\d+|pct_stereotype"
@@ -30,6 +30,9 @@ SHARE = re.compile(
     r"(zh_)?(score)|^\d+$"
 )
 """Shares of something, from 0 to 1; `f1` of SQuAD is percent, which its values show."""
+
+IN_PERCENT = re.compile(r"^(squadv2|scrolls)")
+"""Tasks of lm-eval that write F1 and exact matches from 0 to 100, where others write shares."""
 
 LONG_CONTEXT_SCORE = re.compile(r"^(longbench|infinitebench|babilong|libra)")
 """Tasks whose `score` is a share."""
@@ -55,16 +58,21 @@ def is_of_nats(metric: str) -> bool:
 
 
 def direction(metric: str, stated: object) -> bool | None:
-    """Whether higher is better: what the name says, else the results file; None if neither does."""
+    """Whether higher is better: what the results file says, else the name; None if neither does.
+
+    None as well of a loss that a file calls better the higher it is: one of the two is wrong.
+    """
+    if isinstance(stated, bool):
+        return None if stated and re.search(LOSSES, metric.partition(SIGN)[0]) else stated
     if lower_is_better(metric):
         return False
-    if isinstance(stated, bool):
-        return stated
     return True if HIGHER.search(metric) else None
 
 
 def is_share(task: str, metric: str) -> bool:
     """Whether a metric of another project's task is known to be a share."""
+    if IN_PERCENT.match(task) and not metric.startswith("acc"):
+        return False
     return bool(SHARE.search(metric) or (metric == "score" and LONG_CONTEXT_SCORE.match(task)))
 
 

@@ -73,8 +73,8 @@ def question_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
     doc = document_of(row)
     document = doc.get("document_id")
     if "cluster" not in doc or not isinstance(document, str | int) or isinstance(document, bool):
-        name = row.get("doc_id")
-        number = short_name(f"{row.get('doc_hash') if name is None else name}")
+        names = (row.get(name) for name in ("doc_id", "doc_hash", "prompt_hash"))
+        number = short_name(f"{next((name for name in names if name is not None), None)}")
         return number, number, number
     question = doc.get("question_id")
     key = f"{document}" if question is None else f"{document}#{question}"

@@ -40,6 +40,8 @@ def score_without_metric(
     known = questions if partial or task not in FAMILY_OF else None  # ours say what is partial
     if run.limit is None and known is not None:
         decided["questions_asked"] = f"{known:g}"
+        if samples is None and "task_hash" not in decided and file.asks_some(task):
+            decided["questions_asked"] += f" of run {index}"  # chosen, and nobody knows which
     return Score(
         run=index,
         task=task,
@@ -76,6 +78,8 @@ def _settings(
     own = file.deciding_of(task, length, is_ours=task in FAMILY_OF)
     if any(length_of(each.metric) for each in figures_of(file.results[task])):
         own.pop("max_seq_lengths", None)  # the columns
+    if task == "all" and file.config_general:  # the mean of whatever else was run
+        own["group_tasks"] = " + ".join(sorted(set(file.results) - {task}))
     merged = {**run.settings, **canonical(own)}
     generates = merged.get("output_type", "generate_until") == "generate_until"
     if not generates or "gen_kwargs" in own:

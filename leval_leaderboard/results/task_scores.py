@@ -1,7 +1,7 @@
-"""One task of a results file, or a group of tasks, as scores."""
+"""One task of a results file as scores."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from leval_leaderboard.results.refusals import refusal
 from leval_leaderboard.results.runs import Run
 from leval_leaderboard.results.samples import NOT_SCORES, Samples
 from leval_leaderboard.results.scores import FAMILY_OF, Score
-from leval_leaderboard.results.settings import canonical
 from leval_leaderboard.results.task_facts import score_without_metric
 from leval_tasks.metric_names import SIGN
 
@@ -40,39 +39,16 @@ def task_scores(
     `index` is the run's place in `Results.runs`, `task` a key of the file's `results`.
     """
     base = score_without_metric(run, index, task, file, samples)
-    return _scores(base, file.results[task], file, samples)
+    return scores_of(base, file.results[task], file, samples)
 
 
-def group_scores(group: str, file: ResultsFile, members: Sequence[Score]) -> list[Score]:
-    """The scores of a group of tasks; settings are those of its members, a score of each.
-
-    None where lm-eval computed no figure for the group, or none of its tasks is there.
-    """
-    values = file.groups.get(group)
-    if not members or not isinstance(values, dict) or not any(figures_of(values)):
-        return []
-    names = dict.fromkeys(name for member in members for name in member.settings)
-    settings = {
-        name: " + ".join(sorted({member.settings.get(name, "unset") for member in members}))
-        for name in names
-    }
-    lengths = {member.context_length for member in members}
-    base = Score(
-        run=members[0].run,
-        task=group,
-        context_length=lengths.pop() if len(lengths) == 1 else None,
-        members=len(members),
-        settings=canonical(settings),
-        partial=any(member.partial for member in members),
-        sample=any(member.sample for member in members),
-    )
-    return _scores(base, values, file, None)
-
-
-def _scores(
+def scores_of(
     base: Score, values: Mapping[str, Any], file: ResultsFile, samples: Samples | None
 ) -> list[Score]:
-    """One a figure; where there is none, one that says why."""
+    """A score a figure of a task or group; where there is none, one that says why.
+
+    `base` is what they share.
+    """
     figures = [each for each in figures_of(values) if each.metric not in NOT_SCORES]
     if figures and all(each.metric in NO_METRIC for each in figures):
         return [replace(base, status="unscored", note=ONLY_ANSWERS)]

@@ -104,6 +104,8 @@ def _place(score: Score) -> tuple[object, ...]:
 
 def partial_text(run: Run) -> str:
     """How a partial run was limited."""
+    if run.limit is not None and run.limit < 1:  # as lm-eval reads it
+        return f"the first {100 * run.limit:g}% of each task's questions"
     if run.limit is not None:
         return f"the first {run.limit:g} questions of each task"
     return f"{counted(run.num_docs, 'document')} of each task" if run.num_docs else "limited"
