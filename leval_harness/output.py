@@ -60,14 +60,17 @@ def table_options(command: Command) -> Command:
 
 
 def write_or_print(text: str, out: Path | None) -> None:
-    """To a file, which is said, or to standard output."""
+    """To a file, which is said, or to standard output; a pipe or a device takes it as it is."""
     from leval_border.files import write_text
 
     if out is None:
         click.echo(text, nl=False)
+        return
+    if out.exists() and not out.is_file():  # /dev/stdout: a rename would put a file in its place
+        out.write_text(text, encoding="utf-8")
     else:
         write_text(out, text)
-        click.echo(f"Written: {out}", err=True)
+    click.echo(f"Written: {out}", err=True)
 
 
 def records_text(records: Sequence[Mapping[str, object]]) -> str:

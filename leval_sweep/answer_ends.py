@@ -5,10 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from leval_backends.ends import End, Ends
-from leval_tasks.closed.rules import opens_thinking, thinking_unfinished
-
-END_OF_THINKING = "</think>"
-"""What other people's tasks are searched for; ours have a setting."""
+from leval_tasks.closed.rules import THINKING, opens_thinking, thinking_unfinished
 
 AT_LIMIT, OPEN = "reached_limit", "thinking_unfinished"
 
@@ -33,18 +30,20 @@ def mark_ends(ends: Ends | None, samples: Mapping[str, list[dict[str, Any]]]) ->
                 row[AT_LIMIT] = fmean(end.at_limit for each in noted for end in each)
             if OPEN in row and not any(_is_open(each) for each in noted):
                 continue  # a task of ours knows its own mark
-            texts = (
-                thinking_unfinished(
-                    answer, END_OF_THINKING, opened=opens_thinking(prompt, END_OF_THINKING)
-                )
-                for prompt, answer in answers
-            )
+            texts = (_reads_open(*each) for each in answers)
             row[OPEN] = float(
                 any(
                     text if not each or each[0].thinking_open is None else _is_open(each)
                     for text, each in zip(texts, noted, strict=True)
                 )
             )
+
+
+def _reads_open(prompt: str, answer: str) -> bool:
+    """Whether an answer thinks to its end, by any mark: other people's tasks state none."""
+    return any(
+        thinking_unfinished(answer, mark, opened=opens_thinking(prompt, mark)) for mark in THINKING
+    )
 
 
 def _is_open(ends: list[End]) -> bool:

@@ -45,6 +45,8 @@ def mark_cut(model: Any, samples: Mapping[str, list[dict[str, Any]]]) -> None:
 
 def _lengths(requests: Iterable[Any], count: Any, model: Any) -> Iterable[int]:
     """Tokens that each request needs: prompt and answer, or prompt and scored text."""
+    from lm_eval.models.utils import normalize_gen_kwargs
+
     for request in requests:
         prompt, *rest = request
         if not isinstance(prompt, str) or len(rest) != 1:
@@ -52,5 +54,5 @@ def _lengths(requests: Iterable[Any], count: Any, model: Any) -> Iterable[int]:
         if isinstance(rest[0], str):
             yield count(prompt) + count(rest[0])
         else:
-            answer = rest[0].get("max_gen_toks") or getattr(model, "max_gen_toks", 0)
-            yield count(prompt) + int(answer)
+            given = normalize_gen_kwargs(dict(rest[0]), getattr(model, "max_gen_toks", 0))
+            yield count(prompt) + given["max_gen_toks"]  # it has four names

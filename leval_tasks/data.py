@@ -30,6 +30,8 @@ HOW_TO_GET = (
     "https://github.com/OpenLMLab/LEval and give its folder LEval-data/Closed-ended-tasks as "
     "data_dir; `data_dir: sample` runs on the small bundled sample instead."
 )
+LARGEST = 512 * 2**20
+"""Bytes of a file of documents or answers; L-Eval's largest has 20 MiB."""
 SAMPLE = Path(str(files("leval_tasks"))) / "sample"
 """Folder of the bundled sample, which comes with the package."""
 Row = TypeVar("Row", bound=BaseModel)
@@ -161,11 +163,15 @@ def load(source: Source, task: ClosedTask) -> DataFile:
 
 
 def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
-    """Content of a file; `error` where it cannot be read."""
+    """Content of a file; `error` where it cannot be read, or is larger than `LARGEST`."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as handle:
+            content = handle.read(LARGEST + 1)
     except OSError as wrong:
         raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong
+    if len(content) > LARGEST:  # also a device that never ends
+        raise error(f"{path} cannot be read: it is larger than {LARGEST >> 20} MiB.")
+    return content
 
 
 def missing_file(source: Source, task: ClosedTask) -> DataError:

@@ -99,9 +99,13 @@ def share_cell(entries: Iterable[Entry], share: str) -> Cell:
 
 
 def _asked(entries: Iterable[Entry]) -> list[tuple[Score, int]]:
-    """Scores of what is done, and their numbers of questions."""
-    scores = (entry.score for entry in entries)
-    return [(score, score.n) for score in scores if score.status == "done" and score.n]
+    """A score of each task that is done, and its number of questions."""
+    scores = {
+        (entry.score.run, entry.task): entry.score
+        for entry in entries
+        if entry.score.status == "done" and entry.score.n
+    }
+    return [(score, score.n or 0) for score in scores.values()]
 
 
 def cost_cell(entries: Iterable[Entry], cost: Cost) -> Cell:

@@ -194,20 +194,26 @@ def remove_thinking(response: str, end_mark: str, *, opened: bool = False) -> tu
         The text after the last mark without leading blanks, and whether anything was removed. A
         response whose thinking is open and never ends holds no answer: all of it is removed.
     """
-    if not end_mark:
-        return response, False
-    if end_mark in response:
-        return response.rsplit(end_mark, 1)[1].lstrip(), True
     if thinking_unfinished(response, end_mark, opened=opened):
         return "", True
+    if end_mark and end_mark in response:
+        return response.rsplit(end_mark, 1)[1].lstrip(), True
     return response, False
 
 
 def thinking_unfinished(response: str, end_mark: str, *, opened: bool = False) -> bool:
-    """Whether a response thinks to its end: the generation limit came before the answer."""
-    mark = _open_mark(end_mark)
-    begun = opened or bool(mark and response.lstrip().startswith(mark))
-    return bool(end_mark) and begun and end_mark not in response
+    """Whether a response thinks to its end: the generation limit came before the answer.
+
+    It may have thought and spoken before: what begins at the start of a line behind the last end
+    is another thinking.
+    """
+    if not end_mark:
+        return False
+    mark, (_, ended, rest) = _open_mark(end_mark), response.rpartition(end_mark)
+    if opened and not ended:
+        return True
+    begins = r"(^|\n)\s*" if ended else r"\A\s*"
+    return bool(mark) and re.search(begins + re.escape(mark), rest) is not None
 
 
 def opens_thinking(prompt: str, end_mark: str) -> bool:
@@ -216,7 +222,21 @@ def opens_thinking(prompt: str, end_mark: str) -> bool:
     return bool(mark) and tail.rfind(mark) > tail.rfind(end_mark)
 
 
+THINKING = {
+    "</think>": "<think>",
+    "</thinking>": "<thinking>",
+    "</thought>": "<thought>",
+    "</seed:think>": "<seed:think>",
+    "[/THINK]": "[THINK]",
+    "◁/think▷": "◁think▷",
+    "<|END_THINKING|>": "<|START_THINKING|>",
+    "<|end_of_thought|>": "<|begin_of_thought|>",
+    "<|channel|>final<|message|>": "<|channel|>analysis<|message|>",
+}
+"""What ends thinking, and what begins it, in the templates of published models."""
+
+
 def _open_mark(end_mark: str) -> str:
     """`<think>` for `</think>`; empty where a mark has no such twin."""
     mark = end_mark.replace("/", "", 1)
-    return "" if mark == end_mark else mark
+    return THINKING.get(end_mark, "" if mark == end_mark else mark)

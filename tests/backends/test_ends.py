@@ -79,6 +79,16 @@ def test_what_is_not_known_is_not_written_and_open_thinking_is_found_by_its_text
     assert not any("reached_limit" in each for each in rows)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    ["[THINK]hm", "<|channel|>analysis<|message|>hm", "◁think▷hm", "x</think>A\n<think>hm"],
+)
+def test_thinking_of_any_published_form_is_found(answer):
+    rows = [row("Q", answer)]
+    mark_ends(None, {"gsm8k": rows})
+    assert rows[0]["thinking_unfinished"] == 1
+
+
 def test_other_backends_are_left_alone():
     lm = SimpleNamespace(cache_hook=None)
     assert watch(lm) is None

@@ -160,3 +160,9 @@ def test_unknown_task_has_near_match(tmp_path):
 def test_missing_file():
     with pytest.raises(PredictionError, match=r"nowhere\.jsonl cannot be read: No such file"):
         predictions.read(Path("nowhere.jsonl"))
+
+
+def test_a_file_without_an_end_is_refused(monkeypatch):
+    monkeypatch.setattr("leval_tasks.data.LARGEST", 1000)
+    with pytest.raises(PredictionError, match="/dev/zero cannot be read: it is larger than"):
+        predictions.read(Path("/dev/zero"))

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.rules import compare, opens_thinking, remove_thinking, thinking_unfinished
+from leval_tasks.closed.rules import (
+    THINKING,
+    compare,
+    opens_thinking,
+    remove_thinking,
+    thinking_unfinished,
+)
 
 
 def rule(name):
@@ -217,6 +223,9 @@ def test_comparison(prediction, reference, score):
         ("B? no.</think> C", "C", True),
         ("a</think>b</think>C", "C", True),
         ("<think>never ends: A", "", True),
+        ("<think>a</think>B\n<think>or C", "", True),
+        ("a</think> <think>or C", "", True),
+        ("<think>a</think>B, for <think> stands there", "B, for <think> stands there", True),
         ("C", "C", False),
     ],
 )
@@ -241,6 +250,14 @@ def test_thinking_that_a_prompt_opens_has_no_answer_before_its_end(prompt, opene
     assert thinking_unfinished("<think>B?", "</think>", opened=opened)
     assert not thinking_unfinished("B?</think>C", "</think>", opened=opened)
     assert not thinking_unfinished("<think>B?", "", opened=opened)
+
+
+@pytest.mark.parametrize(("end", "begin"), THINKING.items())
+def test_each_mark_of_published_templates_is_known(end, begin):
+    assert thinking_unfinished(f"\n{begin}B?", end)
+    assert opens_thinking(f"What?{begin}\n", end)
+    assert not thinking_unfinished(f"{begin}B?{end}C", end)
+    assert remove_thinking(f"{begin}B?{end}C", end) == ("C", True)
 
 
 def test_thinking_mark_is_a_setting():

@@ -186,3 +186,22 @@ def test_samples_without_a_number_are_told_by_their_hashes(tmp_path, left):
     (score,) = load_results(tmp_path).scores
     assert (score.value, score.n, score.from_samples) == (0.5, 20, True)
     assert build_tables(analyse(load_results(tmp_path)))
+
+
+def test_a_share_counts_each_question_once(tmp_path):
+    """A task with two filters weighed twice as much as one with one."""
+    filters = {"gsm": ("a", "b"), "arc": ("none",)}
+    for task, chosen in filters.items():
+        rows = [
+            sample(at, float(at % 2), "exact_match", each) | {"reached_limit": float(task == "gsm")}
+            for at in range(20)
+            for each in chosen
+        ]
+        figures = {
+            name: {f"exact_match,{each}": 0.5 for each in of_task}
+            for name, of_task in filters.items()
+        }
+        write(tmp_path, {}, task, samples=rows, results=figures)
+    (table,) = build_tables_of(tmp_path)
+    place = [column.label for column in table.columns].index("At limit")
+    assert table.blocks[0].rows[0].cells[place].text == "50.0"

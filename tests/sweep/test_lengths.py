@@ -136,14 +136,16 @@ def test_cut_prompts_are_counted() -> None:
     rows = [
         row((five, given)),
         row((five, {"max_gen_toks": 4})),
+        row((five, {"max_new_tokens": 4, "until": "x"})),
+        row((five, {"max_completion_tokens": "1"})),
         row((eight, "x")),
         row(("a b", "c"), (five, "d e f")),
         row(((1, 2), [3])),
         {},
     ]
     mark_cut(Words(), {"task": rows})
-    assert [each.get("truncated") for each in rows] == [0.0, 1.0, 1.0, 0.0, None, None]
-    assert [each.get("prompt_tokens") for each in rows] == [5, 5, 8, 5, None, None]
+    assert [each.get("truncated") for each in rows] == [0, 1, 1, 0, 1, 0, None, None]
+    assert [each.get("prompt_tokens") for each in rows] == [5, 5, 5, 5, 8, 5, None, None]
     untouched = [row((eight, given))]
     mark_cut(object(), {"task": untouched})
     assert untouched == [row((eight, given))]
