@@ -8,55 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
+from leval_border.credential_names import is_credential as is_credential
+
 VARIABLE = "LEVAL_HARNESS_SECRETS"
 """Environment variable that takes credentials to a process of ours."""
 HIDDEN = "***"
 SHORTEST = 6
 """A shorter value is not looked for in text, where it may stand for something else."""
 
-_NAMES = {
-    *("password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials"),
-    *("authorization", "authorisation", "auth", "bearer", "apikey", "cookie", "cookies"),
-    *("header", "headers", "authentication", "oauth", "jwt", "cred", "creds"),
-    *("passwords", "passphrases", "apikeys", "secretkey", "accesskey", "privatekey"),
-    *("hftoken", "authtoken", "accesstoken", "apitoken", "bearertoken"),
-}
-_KEYS = {
-    *("api", "access", "private", "secret", "subscription", "account", "auth", "encryption"),
-    *("client", "signing", "ssh", "license", "licence", "master", "deploy", "storage", "service"),
-    *("openai", "anthropic", "hf", "huggingface", "azure", "google", "gemini", "mistral", "cohere"),
-    *("groq", "wandb"),
-}
-_TOKENS = {"api", "auth", "access", "bearer", "refresh", "secret", "hf"}
-"""Several tokens are of a text, but for these."""
-_WHICH = {
-    *("value", "prod", "production", "dev", "staging", "primary", "secondary", "main", "backup"),
-    *("ro", "rw", "b64", "base"),
-}
-"""Says which of several credentials it is, as a number does."""
 _OF_QUERY = re.compile(r"^(key|sig|code|pass)$|signature$", re.IGNORECASE)
 """Names that are a credential's in the query of an address."""
-# Tokens of a text, not of a user: `eos_token`, `think_end_token`, `max_new_token`.
-_OF_TEXT = {
-    *("bos", "eos", "pad", "unk", "sep", "cls", "mask", "eot", "eod", "eom", "boi", "eoi", "fim"),
-    *(
-        "start",
-        "end",
-        "begin",
-        "stop",
-        "prefix",
-        "suffix",
-        "middle",
-        "first",
-        "last",
-        "next",
-        "new",
-    ),
-    *("think", "thinking", "reasoning", "image", "audio", "video", "vision", "special", "added"),
-    *("max", "min", "per", "of", "add", "skip", "system", "assistant", "role", "turn", "answer"),
-    *("decoder", "forced", "separator", "delimiter", "vocab", "blank", "space", "newline", "tool"),
-}
-_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_NAME = re.compile(r"[\w.-]{1,60}")
 _USER = re.compile(r"(?<=//)[^/\s?#]+@|^[^\s:@/?#]+:[^\s@/]+@(?=[\w.-]+(:\d+)?(/\S*)?$)")
 """User and password of an address, also of one without `http://`, as proxies are given."""
 _IN_QUERY = re.compile(r"(?<=[?&;#])([\w.-]+)=([^&;\s#]+)")
@@ -72,10 +34,20 @@ _HEADER = re.compile(
     r"([^\r\n\"']+)",
     re.IGNORECASE,
 )
+_FLOW = re.compile(r"""[{,]\s*([\w.-]+)\s*:\s*(?=("[^"]*"|'[^']*'|[^\s,;"'{}\[\]()]+))""")
+"""`{token: x}` as YAML has it."""
+_FIELD = re.compile(
+    r"""\b([\w.]*\w[-_]\w+)\s*:\s+(?=("[^"]+"|'[^']+'|(?=\S*\d)[^\s,;"'{}\[\]()]{6,}))"""
+)
+"""`X-Auth-Token: x`, and a message about a setting; a word of a sentence is no value."""
 _SCHEME = re.compile(r"\b(bearer|basic)\s+([\w.~+/=-]{6,})|^(token)\s+(\S{6,})$", re.IGNORECASE)
 _ISSUED = re.compile(
-    r"\b(hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}"
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
+    r"|https://(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks)/\S+"
+    r"|\b(hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}"
+    r"|api_org_\w{20,}|gsk_\w{20,}|nvapi-[\w-]{20,}|xai-\w{20,}|r8_\w{20,}|npm_\w{20,}"
+    r"|pypi-[\w-]{20,}|dckr_pat_[\w-]{20,}|ya29\.[\w-]{20,}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
 )
 """What services give out bears their mark, whatever it stands in."""
@@ -84,21 +56,6 @@ _MASKED = re.compile(r"(^|,)\s*([\w.-]+)=\*\*\*(?=,|$)")
 Place = list[str | int]
 Secrets = list[tuple[Place, Any]]
 """Where a value stood, by keys and numbers, and the value."""
-
-
-def is_credential(name: str) -> bool:
-    """Whether a name is a credential's: `hf_token`, `apiKey`; not `max_tokens`, `eos_token`."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    while len(words) > 1 and (words[-1].isdecimal() or words[-1] in _WHICH):
-        words.pop()
-    if not words or name == "PWD":  # a shell's variable of the folder that it is in
-        return False
-    if words[-1] == "token":
-        return not _OF_TEXT & set(words)
-    if words[-1] in ("key", "keys", "tokens"):
-        known = _TOKENS if words[-1] == "tokens" else _KEYS
-        return len(words) > 1 and words[-2] in known
-    return words[-1] in _NAMES or words[-1].endswith(("password", "passwd"))
 
 
 def split(content: Any) -> tuple[Any, Secrets]:
@@ -114,19 +71,36 @@ def split(content: Any) -> tuple[Any, Secrets]:
 def _split(value: Any, place: Place, secrets: Secrets) -> Any:
     if isinstance(value, Mapping):
         kept = {}
+        named = any(_bears_name(value.get(key)) for key in ("name", "key", "header"))
         for key, inside in value.items():
-            secret = isinstance(key, str) and is_credential(key)
+            secret = isinstance(key, str) and (is_credential(key) or (named and key == "value"))
             if secret and inside is not None and not isinstance(inside, bool):
                 secrets.append(([*place, key], inside))
             else:
                 kept[key] = _split(inside, [*place, key], secrets)
         return kept
     if isinstance(value, list | tuple):
-        return [_split(inside, [*place, i], secrets) for i, inside in enumerate(value)]
+        return [
+            _split_item(inside, value[i - 1] if i else "", [*place, i], secrets)
+            for i, inside in enumerate(value)
+        ]
     if isinstance(value, str) and (shown := public(value)) != value:
         secrets.append((place, value))
         return shown
     return value
+
+
+def _split_item(value: Any, before: Any, place: Place, secrets: Secrets) -> Any:
+    """An item of a list; behind `--api-key` it is what that option is given."""
+    is_given = isinstance(value, str) and not value.startswith("-") and value != HIDDEN
+    if is_given and _bears_name(before) and before.startswith("-"):
+        secrets.append((place, value))
+        return HIDDEN
+    return _split(value, place, secrets)
+
+
+def _bears_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(_NAME.fullmatch(value)) and is_credential(value)
 
 
 def public(text: str) -> str:
@@ -152,7 +126,7 @@ def _found(text: str) -> list[tuple[int, int, str]]:
     ]
     found += [
         (*_inside(text, *match.span(2)), HIDDEN)
-        for pattern in (_PAIR, _IN_JSON, _OPTION)
+        for pattern in (_PAIR, _IN_JSON, _OPTION, _FLOW, _FIELD)
         for match in pattern.finditer(text)
         if is_credential(match[1]) and match[2].lower() not in ("true", "false", "null", "none")
     ]
@@ -231,7 +205,7 @@ def values(secrets: Secrets, environment: Mapping[str, str] | None = None) -> li
     In each form in which it may come back: as it is, in an address, in JSON.
     """
     given = os.environ if environment is None else environment
-    named = [value for place, value in secrets if _is_named(place)]
+    named = [value for place, value in secrets if _is_whole(place, value)]
     named += [value for name, value in given.items() if is_credential(name)]
     found = {text for text in _texts(named) if "://" not in text}
     inside = [value for _, value in secrets] + list(given.values())
@@ -245,12 +219,15 @@ def values(secrets: Secrets, environment: Mapping[str, str] | None = None) -> li
     return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
 
 
-def _is_named(place: Place) -> bool:
+def _is_whole(place: Place, value: Any) -> bool:
     """Whether a secret is the whole value of a credential, or of something inside of one."""
-    return any(isinstance(key, str) and is_credential(key) for key in place)
+    if any(isinstance(key, str) and is_credential(key) for key in place):
+        return True
+    return isinstance(value, str) and public(value) == value  # told by what stands beside it
 
 
 def _forms(text: str) -> Iterator[str]:
+    yield base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()  # user:password
     yield unquote(text)
     yield quote(text, safe="")
     yield json.dumps(text)[1:-1]

@@ -16,6 +16,7 @@ CREDENTIALS = [
     *("extra_headers", "private_key", "bearer_token", "hfToken"),
     *("hf_token2", "token_2", "API_KEY_1", "apiKey2", "api_key_prod", "token_value", "HFTOKEN"),
     *("api_tokens", "openai_key", "HUGGINGFACE_KEY", "signing_key", "PGPASSWORD", "dbpassword"),
+    *("DB_PASS", "smtpPass", "GITHUB_PAT", "passcode"),
     *("jwt", "oauth", "creds", "proxy_authentication", "accesstoken", "apikeys"),
 ]
 SETTINGS = [
@@ -24,6 +25,7 @@ SETTINGS = [
     *("num_tokens", "key", "keys", "author", "tokens_per_second", "token_ids", "stop_token"),
     *("cache_key", "monkey", "authority", "image_token", "special_token"),
     *("tokens", "tokens_2", "token_id", "main", "value", "eos_token_2", "answer_key", "base"),
+    *("forward_pass", "pass", "pat", "max_pass"),
     # a shell's, a desktop's and a job scheduler's
     *("PWD", "OLDPWD", "HOME", "PATH", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "XAUTHORITY", "LOGNAME"),
     *("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "VIRTUAL_ENV", "CONDA_PREFIX", "HF_HOME"),
@@ -73,6 +75,13 @@ def test_settings_are_no_credentials(name: str) -> None:
         ("authorization: mark-1234", "authorization: ***"),
         ("Cookie: a biscuit", "Cookie: a biscuit"),
         ("Cookie: id=mark-1234", "Cookie: ***"),
+        ("X-Auth-Token: mark-1234, and so on", "X-Auth-Token: ***, and so on"),
+        ("{'a': 1, token: mark-1234}", "{'a': 1, token: ***}"),
+        ("sweep x --set 'models.a.args={passwd: mark-1234}'", None),
+        ("m.args.api_key: 'mark-1234' is not allowed", "m.args.api_key: '***' is not allowed"),
+        ("m.args.api_key: unknown setting", "m.args.api_key: unknown setting"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nab\n-----END RSA PRIVATE KEY-----", "***"),
+        ("to https://hooks.slack.com/services/T0/B0/xyz now", "to *** now"),
         ("pretrained=m,plain,x={'a': [1, 2]},token=mark-1234", None),
         ('x={"k": 1, "token": "mark-1234"}', 'x={"k": 1, "token": "***"}'),
         (r'{"a": "{\"token\": \"mark-1234\"}"}', r'{"a": "{\"token\": \"***\"}"}'),
@@ -81,6 +90,10 @@ def test_settings_are_no_credentials(name: str) -> None:
         ("at hf_mark-1234" + "x" * 30, "at hf_mark-1234" + "x" * 30),
         ("token=true, password=false", "token=true, password=false"),
         ("the password: is not one", "the password: is not one"),
+        *(
+            (f"says {mark}!", "says ***!")
+            for mark in ("gsk_" + "a" * 40, "nvapi-" + "b" * 40, "xai-" + "c" * 40)
+        ),
         *(
             (f"says {mark}!", "says ***!")
             for mark in ("hf_" + "a" * 34, "sk-" + "b" * 40, "ghp_" + "c" * 36, "AKIA" + "D" * 16)
@@ -109,7 +122,8 @@ def test_settings_that_others_wrote_as_pairs() -> None:
 
 
 def test_the_folder_that_a_shell_is_in_is_said() -> None:
-    assert secrets.values([], {"PWD": "/home/me/work", "PGPASSWORD": "mark-1234"}) == ["mark-1234"]
+    texts = secrets.values([], {"PWD": "/home/me/work", "PGPASSWORD": "mark-1234"})
+    assert secrets.hidden("/home/me/work mark-1234", texts) == "/home/me/work ***"
 
 
 def test_an_environment_has_secrets_too() -> None:
@@ -146,3 +160,28 @@ def test_what_is_split_is_joined(content: Any) -> None:
     public, kept = secrets.split(content)
     assert secrets.joined(public, kept) == content
     assert secrets.split(public)[1] == []
+
+
+@pytest.mark.parametrize("given", [
+    {"headers_of_mine": [{"name": "X-Api-Key", "value": "mark-1234"}]},
+    {"env": [{"key": "HF_TOKEN", "value": "mark-1234"}, {"key": "A", "value": "b"}]},
+    {"runtime_env": {"env_vars": {"hf_token": "mark-1234"}}},
+    {"args": ["--api-key", "mark-1234", "--max-tokens", "3"]},
+    {"args": [["serve", "-hf_token", "mark-1234"]]},
+])  # fmt: skip
+def test_what_stands_beside_a_name_is_secret(given: dict[str, Any]) -> None:
+    content, kept = secrets.split(given)
+    assert "mark-1234" not in str(content)
+    assert secrets.joined(content, kept) == given
+    assert secrets.hidden("at mark-1234", secrets.values(kept, {})) == "at ***"
+
+
+def test_lists_of_words_are_no_options() -> None:
+    given = {"until": ["password", "secret-1"], "stop": ["--max-tokens", "12"], "rows": [{"name":
+             "what is your password", "value": 1}]}  # fmt: skip
+    assert secrets.split(given) == (given, [])
+
+
+def test_a_name_and_password_are_known_as_a_header_has_them() -> None:
+    texts = secrets.values([(["base_url"], "http://me:mark-1234@host")], {})
+    assert secrets.hidden("Basic bWU6bWFyay0xMjM0", texts) == "Basic ***"
