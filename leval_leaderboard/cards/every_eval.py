@@ -51,8 +51,12 @@ def record(run: Run, entries: Sequence[Entry], says: Says) -> dict[str, Any]:
 
 
 def evaluation_id(run: Run, says: Says) -> str:
-    """The same whenever the record is written: by the run, not by the clock."""
-    return f"{SOURCE}/{says.model_id(run)}/{run.run_id}"
+    """The same whenever the record is written: by the run, not by the clock.
+
+    A plain run is called by its file, whose name another may have.
+    """
+    content = f"-{run.content[:12]}" if run.content else ""
+    return f"{SOURCE}/{says.model_id(run)}/{run.run_id}{content}"
 
 
 def result_id(score: Score) -> str:
@@ -88,7 +92,8 @@ def _library(run: Run) -> dict[str, Any]:
 
 def _model(run: Run, says: Says) -> dict[str, Any]:
     model, backend = says.model_id(run), run.settings.get("backend", "")
-    developer = {"developer": model.split("/")[0]} if "/" in model else {}
+    of, *name_of = model.split("/")  # a path has more parts, or begins with an empty one
+    developer = {"developer": of} if of and len(name_of) == 1 and name_of[0] else {}
     name = ENGINES.get(backend.split("-")[0])
     version = run.versions.get(name or "")
     engine = {"name": name, **({"version": str(version)} if version else {})}
@@ -231,7 +236,7 @@ def instances(entry: Entry, samples: Samples, says: Says) -> Iterator[dict[str, 
             "sample_id": key,
             "interaction_type": "single_turn",
             **_asked_and_answered(row, score.chosen),
-            "evaluation": {"score": worth, "is_correct": worth == 1},
+            "evaluation": {"score": worth, "is_correct": worth == (1 if score.higher else 0)},
             "metadata": {"cluster": cluster, **_flags(row)},
         }
 

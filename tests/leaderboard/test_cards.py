@@ -8,6 +8,7 @@ import fixture_results as make
 import pytest
 import yaml
 from jsonschema import Draft7Validator
+from plain_output import sample, write
 
 from leval_border.errors import SettingError
 from leval_leaderboard.cards import write_cards
@@ -152,3 +153,28 @@ def test_texts_that_are_no_text_and_names_that_are_alike_cost_no_result(tmp_path
 def test_what_is_said_wrongly_is_named(given, named):
     with pytest.raises(SettingError, match=named):
         read_says(**{"organization": "", "relationship": "other", **given})
+
+
+ODD = ("/data/models/my model", "org/name/of/three", "a", "../x", "\u4e2d/\u6587", "x" * 500, "=1",
+       "a/", "C:\\m", "org/name@v1.0")  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ODD)
+def test_cards_of_other_people_s_runs_follow_the_schemas(tmp_path, model):
+    """Odd names, no revision or version, two runs whose files are called alike, an error rate."""
+    for at in range(2):
+        rows = [sample(n, float((n + at) % 2), "wer") for n in range(20)]
+        write(tmp_path / f"r{at}", {"wer,none": 0.5, "nan,none": float("nan"), "x,none": 7.0},
+              "speech", model_name=model, samples=rows, date=1e9 + at)  # fmt: skip
+    says = read_says("", "other", benchmarks=["speech=org/speech:all"])
+    write_cards(analyse(load_results(tmp_path)), tmp_path / "out", says)
+    found = records(tmp_path / "out")
+    assert len({record["evaluation_id"] for record in found}) == 2
+    for record in found:
+        assert [e.message for e in schema("eval").iter_errors(record)] == []
+        assert record["model_info"].get("developer") != ""
+        assert {r["evaluation_name"] for r in record["evaluation_results"]} == {"speech"}
+        path = tmp_path / "out" / record["detailed_evaluation_results"]["file_path"]
+        for line in map(json.loads, path.read_text().splitlines()):
+            assert [e.message for e in schema("instance_level_eval").iter_errors(line)] == []
+            assert line["evaluation"]["is_correct"] == (line["evaluation"]["score"] == 0)
