@@ -13,15 +13,9 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
-from leval_backends.layers import (
-    Pair,
-    PathLayer,
-    PrefixLayer,
-    RingLayer,
-    StateLayer,
-    Window,
-    path_layer,
-)
+from leval_backends.attention_layers import Pair, PrefixLayer, RingLayer, Window
+from leval_backends.layers import PathLayer, path_layer
+from leval_backends.state_layers import StateLayer
 
 
 @dataclass(frozen=True)

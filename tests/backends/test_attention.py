@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leval_backends import attention, cache, layers
+from leval_backends import attention, attention_layers, cache
 from leval_backends.attention import UnsupportedAttentionError, partial_attention, plain_attention
 
 
@@ -33,7 +33,7 @@ def test_partial_attention_gives_output_and_normaliser(function, kind, monkeypat
 
 def whole_path(capacity, *, split):
     """A path of one layer of full attention."""
-    return cache.PrefixCache([layers.PrefixLayer(capacity, split=split)], split=split)
+    return cache.PrefixCache([attention_layers.PrefixLayer(capacity, split=split)], split=split)
 
 
 class Layer(torch.nn.Module):

@@ -205,10 +205,10 @@ def test_running_out_of_memory_half_way_leaves_no_trace(tokenizer, name):
 
 def test_a_window_is_tried_beyond_its_length(monkeypatch, tokenizer):
     """A path that forgets its window answers a short text rightly and a long one wrongly."""
-    from leval_backends import layers
+    from leval_backends import attention_layers
 
     model = of_layout("cohere2")
-    monkeypatch.setattr(layers.Window, "first", lambda window, positions: positions * 0)
+    monkeypatch.setattr(attention_layers.Window, "first", lambda window, positions: positions * 0)
     found = examine(model)
     assert found.mode == "copied"
     assert "split: log-probabilities differ by" in found.reason

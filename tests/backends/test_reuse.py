@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leval_backends import layers
+from leval_backends import attention_layers
 from leval_backends.reuse import examine, obstacle, rope_limit, shared_attention
 
 
@@ -42,9 +42,9 @@ def test_switching_shared_attention_off_is_said(make_model):
 
 
 def test_a_cache_that_gives_other_answers_is_not_used(make_model, monkeypatch):
-    shared_pair = layers.PrefixLayer.shared_pair.fget
+    shared_pair = attention_layers.PrefixLayer.shared_pair.fget
     swapped = property(lambda layer: shared_pair(layer)[::-1])
-    monkeypatch.setattr(layers.PrefixLayer, "shared_pair", swapped)
+    monkeypatch.setattr(attention_layers.PrefixLayer, "shared_pair", swapped)
     assert examine(make_model("llama")).mode == "copied"
 
 
