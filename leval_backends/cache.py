@@ -91,9 +91,12 @@ class PrefixCache(Cache):
         return [layer for layer in inner if not isinstance(layer, StateLayer)]
 
     @property
-    def has_states(self) -> bool:
-        """Whether a padding token would leave its trace in a recurrent state."""
-        return any(not isinstance(layer, (PrefixLayer, RingLayer)) for layer in self.layers)
+    def takes_padding(self) -> bool:
+        """Whether there may be padding between a path and a row's own part.
+
+        A recurrent state keeps its trace, and a model's own mask hides what comes first only.
+        """
+        return self.split and all(isinstance(each, PrefixLayer | RingLayer) for each in self.layers)
 
     def update(
         self, key_states: Any, value_states: Any, layer_idx: int, *args: Any, **kwargs: Any

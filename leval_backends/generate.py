@@ -20,9 +20,9 @@ from transformers import (
 from leval_backends import attention
 from leval_backends.memory import attempt, halving
 from leval_backends.options import greedy, looks_back
+from leval_backends.passes import forget_positions, input_device, left_padded, shared_attention
 from leval_backends.plan import Step, make_plan
 from leval_backends.reader import PathReader, Setup, batches
-from leval_backends.reuse import forget_positions, input_device, left_padded, shared_attention
 from leval_backends.telemetry import Counters
 
 NEAR_TIE = 1e-4

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from leval_backends.cache import PrefixCache
-from leval_backends.reuse import forward, keeps_logits
+from leval_backends.passes import forward, keeps_logits
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import torch
 
 from leval_backends.head import Scores
 from leval_backends.memory import attempt, halving
+from leval_backends.passes import shared_attention
 from leval_backends.plan import Plan, Step, make_plan
 from leval_backends.reader import PathReader, Setup, batches
-from leval_backends.reuse import shared_attention
 
 logger = logging.getLogger(__name__)
 

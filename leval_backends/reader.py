@@ -8,7 +8,8 @@ from typing import Any
 from leval_backends.cache import PrefixCache
 from leval_backends.head import Head
 from leval_backends.memory import free_memory, out_of_memory
-from leval_backends.reuse import Reuse, rows_after
+from leval_backends.passes import rows_after
+from leval_backends.reuse import Reuse
 from leval_backends.settings import HFLongSettings
 from leval_backends.telemetry import Counters
 
@@ -120,9 +121,7 @@ class PathReader:
         `extra` positions may come after the parts.
         """
         self.cut(length)
-        return rows_after(
-            self.path, parts, extra, padded=self.setup.reuse.padded, read=self.setup.head.read
-        )
+        return rows_after(self.path, parts, extra, self.setup.head.read)
 
 
 def batches(
