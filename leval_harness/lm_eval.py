@@ -15,7 +15,7 @@ from leval_border.errors import SettingError, not_allowed, one_of
 from leval_harness.errors import exit_code_for
 from leval_harness.lm_eval_output import cleaned, cleaned_files, credentials
 from leval_tasks.closed.catalog import OLD_NAMES
-from leval_tasks.metadata import check_generation
+from leval_tasks.generation import check_generation
 from resonance_vllm.core.spec import parsed_value
 
 _ROPE_HELP = """\

@@ -27,7 +27,8 @@ from leval_sweep.config_values import (
 )
 from leval_sweep.errors import ConfigError
 from leval_sweep.task_names import of_today
-from leval_tasks.metadata import check_generation, refuse_near_misses
+from leval_tasks.generation import check_generation
+from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
 
 # Backends whose RoPE we can set; every other one runs the model as its server or file has it.

@@ -4,7 +4,6 @@ lm-eval merges `--model_args` into the metadata, and other tasks have keys of th
 key that we do not know is none of our business, unless it is one of ours misspelt.
 """
 
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
@@ -13,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from leval_border.errors import SettingError, UserError, hint, not_allowed, shown
 from leval_border.settings import Settings, field_names, read
+from leval_border.spelling import is_misspelt
 from leval_tasks.closed.frames import FRAME_NAMES
 
 Mode = Literal["sliding", "truncate", "last", "disjoint"]
@@ -142,53 +142,6 @@ class ClosedSettings(TaskSettings):
     @classmethod
     def _text(cls, value: object) -> object:
         return value or ""
-
-
-class AnswerLength(Settings):
-    """Tokens to generate, under any of the names that lm-eval's backends accept."""
-
-    max_gen_toks: OptionalCount = None
-    max_new_tokens: OptionalCount = None
-    max_tokens: OptionalCount = None
-    max_completion_tokens: OptionalCount = None
-
-
-class GenerationSettings(AnswerLength):
-    """What all of lm-eval's backends that generate read alike; each has keys of its own beside."""
-
-    do_sample: bool | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
-    until: str | list[str] | None = None
-
-
-def check_generation(generation_kwargs: Mapping[str, Any], where: str = "") -> None:
-    """Refuse generation settings that no backend can mean, before a model is loaded for them.
-
-    Raises:
-        SettingError: names each, its value and what is allowed.
-    """
-    names = field_names(GenerationSettings)
-    known = {key: value for key, value in generation_kwargs.items() if key in names}
-    read(GenerationSettings, known, where)
-
-
-def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
-    """Tokens to generate; 512 where lm-eval's generation arguments do not say.
-
-    Raises:
-        SettingError: not a positive whole number, or two names with different ones.
-    """
-    names = field_names(AnswerLength)
-    given = read(AnswerLength, {k: v for k, v in generation_kwargs.items() if k in names})
-    (first, tokens), *others = [(k, v) for k, v in given if v] or [("", 512)]
-    for name, other in others:
-        if other != tokens:
-            raise SettingError(not_allowed(name, other, f"{tokens}, as {first} is; give one"))
-    return int(tokens)
 
 
 class PerplexitySettings(TaskSettings):
@@ -323,26 +276,5 @@ def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
     settings |= {family.group for family in FAMILIES if family.group}
     for key in [key for key in metadata if isinstance(key, str) and key not in settings]:
         for name in sorted(settings):
-            if _as_ours(key) == name or is_near_miss(_as_ours(key), name):
+            if is_misspelt(key, name):
                 raise SettingError(f"{key}: unknown setting; did you mean {name!r}?")
-
-
-def _as_ours(key: str) -> str:
-    """A key as we would write it."""
-    return key.strip().casefold().replace("-", "_").replace(" ", "_")
-
-
-def is_near_miss(key: str, name: str) -> bool:
-    """Whether a key is one slip of the fingers away from a name, or hardly more in a long one.
-
-    Names of fewer than five letters have too many neighbours that mean something else.
-    """
-    if len(name) < 5 or key == name:
-        return False
-    if difflib.SequenceMatcher(None, key, name).ratio() >= 0.88:
-        return True
-    while key[:1] == name[:1]:
-        key, name = key[1:], name[1:]
-    while key[-1:] == name[-1:]:
-        key, name = key[:-1], name[:-1]
-    return max(len(key), len(name)) == 1 or (len(key) == 2 and key == name[::-1])

@@ -14,7 +14,6 @@ from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
-from leval_border.settings import field_names
 from leval_tasks import data
 from leval_tasks.closed.asking import ask
 from leval_tasks.closed.catalog import task_named
@@ -29,8 +28,9 @@ from leval_tasks.closed.rules import (
     remove_thinking,
 )
 from leval_tasks.errors import ContextLengthError
+from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import PlainTask
-from leval_tasks.metadata import AnswerLength, ClosedSettings, generation_tokens, read_metadata
+from leval_tasks.metadata import ClosedSettings, read_metadata
 from leval_tasks.statistics import clustered_stderr
 
 logger = logging.getLogger(__name__)
@@ -171,10 +171,7 @@ class LEvalClosedTask(PlainTask):
         )
         self._asked = asking.asked
         self._leave_out_what_is_not_asked(asking.context.length)
-        # under the one name that every backend reads first
-        names = field_names(AnswerLength)
-        kept = {key: value for key, value in kwargs.items() if key not in names}
-        self.config.generation_kwargs = {**kept, "max_gen_toks": asking.generated}
+        self.config.generation_kwargs = with_generation_tokens(kwargs, asking.generated)
         self.config.metadata["settings"] |= {"frame": asking.frame}
         self._opened = self._opens_thinking(template)
         opened = {"opens_thinking": True} if self._opened else {}

@@ -26,8 +26,8 @@ from leval_sweep.config import (
     parse_config,
 )
 from leval_sweep.own_tasks import SETTINGS
-from leval_tasks import metadata
 from leval_tasks.data import SAMPLE
+from leval_tasks.generation import GenerationSettings
 
 REASONS = {
     "name": "names a folder",
@@ -108,7 +108,7 @@ def settings() -> Iterator[tuple[tuple[str | int, ...], Any]]:
         for name, annotation, default in fields(family):
             yield ("metadata", name), another(name, annotation, default)
     yield ("metadata", "of_another_project"), 3
-    for name, annotation, default in fields(metadata.GenerationSettings):
+    for name, annotation, default in fields(GenerationSettings):
         yield ("gen_kwargs", name), another(name, annotation, default)
     yield ("gen_kwargs", "of_the_backend"), "x"
 

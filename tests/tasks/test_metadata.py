@@ -11,16 +11,15 @@ import pytest
 
 from leval_border.errors import SettingError
 from leval_border.settings import field_names
+from leval_border.spelling import is_near_miss
+from leval_tasks.generation import GenerationSettings, check_generation
 from leval_tasks.metadata import (
     FAMILIES,
     ClosedSettings,
     ContextSettings,
-    GenerationSettings,
     PerplexitySettings,
     PosGenSettings,
     ReachSettings,
-    check_generation,
-    is_near_miss,
     read_metadata,
     refuse_near_misses,
 )
