@@ -6,59 +6,29 @@ are built, once for all its questions, and never stored in the sample's `doc`.
 
 import copy
 import logging
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval.api.filter import Filter, FilterEnsemble
+from lm_eval.api.filter import FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
 from leval_tasks import data
+from leval_tasks.closed.answers import AnswerFilter
 from leval_tasks.closed.asking import ask
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.frames import FRAMES
+from leval_tasks.closed.metrics import aggregations, directions, metrics_of_question
 from leval_tasks.closed.prompts import Asked, ChatTemplate
-from leval_tasks.closed.rules import (
-    mean,
-    mean_of_parts,
-    opens_thinking,
-    parts_known,
-    remove_thinking,
-)
+from leval_tasks.closed.rules import opens_thinking, remove_thinking
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import ClosedSettings, read_metadata
-from leval_tasks.statistics import clustered_stderr
 
 logger = logging.getLogger(__name__)
 VERSION = 1
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
-
-
-class Answer(str):
-    """An extracted answer that still knows the response it was taken from."""
-
-    response: str
-
-    def __new__(cls, answer: str, response: str) -> "Answer":  # noqa: D102
-        made = super().__new__(cls, answer)
-        made.response = response
-        return made
-
-
-class PartScore(float):
-    """A score that still knows which parts its question has."""
-
-    parts: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, value: float, parts: tuple[str, ...]) -> "PartScore":  # noqa: D102
-        made = cls(value)
-        made.parts = parts
-        return made
 
 
 class LEvalClosedTask(PlainTask):
@@ -145,8 +115,7 @@ class LEvalClosedTask(PlainTask):
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """Fit the documents to the context, then build the requests as lm-eval does."""
-        template = kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
-        self.prepare(template, str(kwargs.get("system_instruction") or ""))
+        self.prepare(_template(kwargs), str(kwargs.get("system_instruction") or ""))
         super().build_all_requests(**kwargs)
 
     def prepare(self, template: ChatTemplate | None, system_instruction: str) -> None:
@@ -210,7 +179,6 @@ class LEvalClosedTask(PlainTask):
 
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
         """One request a question; SFiction has a second one about the real world."""
-        template = kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
         return [
             Instance(
                 request_type="generate_until",
@@ -219,7 +187,7 @@ class LEvalClosedTask(PlainTask):
                 idx=index,
                 metadata=kwargs["metadata"],
             )
-            for index, argument in enumerate(self.asked(doc).arguments(template))
+            for index, argument in enumerate(self.asked(doc).arguments(_template(kwargs)))
         ]
 
     def answer_in(self, response: str, doc: Mapping[str, Any]) -> str:
@@ -237,72 +205,22 @@ class LEvalClosedTask(PlainTask):
             self.settings.end_of_thinking,
             opened=self._opened,
         )
-        metrics: dict[str, Any] = {
-            "exact_match": judged["exact_match"],
-            # after exact_match: its aggregate replaces lm-eval's own field of this name
-            "exact_match_stderr": (doc["cluster"], judged["exact_match"]),
-            **judged,
-        }
-        known = parts_known({name: judged[name] for name in self.closed.rule.parts})
-        for name in SCORES:
-            metrics[name] = PartScore.of(float(judged[name] or 0.0), known)
-        prompt = doc.get("prompt") or {}
-        metrics["truncated"] = float(prompt.get("truncated", False))
-        metrics["prompt_tokens"] = prompt.get("prompt_tokens", 0)
-        metrics["document_tokens"] = prompt.get("document_tokens", 0)
-        metrics["kept_tokens"] = prompt.get("kept_head", 0) + prompt.get("kept_tail", 0)
-        return metrics
+        return metrics_of_question(self.closed, judged, doc)
 
     def aggregation(self) -> dict[str, Any]:
         """How each metric becomes the task's figure."""
-        return {
-            **dict.fromkeys(self.higher_is_better(), mean_of_known),
-            **dict.fromkeys(SCORES, mean_of_scores),
-            "exact_match_stderr": stderr_field,
-        }
+        return aggregations(self.closed)
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
-        return {
-            **self.closed.metrics(),
-            "exact_match_stderr": False,
-            "truncated": False,
-            "prompt_tokens": False,
-            "document_tokens": False,
-            "kept_tokens": True,
-        }
+        return directions(self.closed)
+
+
+def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:
+    """The chat template that lm-eval applies, if it applies one."""
+    return kwargs.get("chat_template") if kwargs.get("apply_chat_template") else None
 
 
 def _key(doc: Mapping[str, Any]) -> tuple[str, int]:
+    """What names a question among those of its task."""
     return doc["document_id"], doc["question_id"]
-
-
-class AnswerFilter(Filter):
-    """Puts the extracted answer into the sample's `filtered_resps`."""
-
-    def __init__(self, answer_in: Any) -> None:
-        self.answer_in = answer_in
-
-    def apply(self, resps: Iterable[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[Answer]:
-        """Extract from the first response of each request."""
-        return [
-            Answer(self.answer_in(responses[0], doc), responses[0])
-            for responses, doc in zip(resps, docs, strict=True)
-        ]
-
-
-def mean_of_known(values: Sequence[float | None]) -> float | str:
-    """Mean of the values that a metric has, `N/A` where no question has one."""
-    known = [value for value in values if value is not None]
-    return mean(known) if known else "N/A"
-
-
-def mean_of_scores(values: Sequence[float]) -> float:
-    """Mean of a score, in which topic retrieval's positions weigh the same."""
-    return mean_of_parts(values, [getattr(value, "parts", ()) for value in values])
-
-
-def stderr_field(items: Sequence[tuple[str, float]]) -> float | str:
-    """Clustered standard error in lm-eval's form: `N/A` where it cannot be told."""
-    value = clustered_stderr(items)
-    return "N/A" if math.isnan(value) else value
