@@ -1,8 +1,7 @@
 """lm-eval's transformers backend, reading every shared text once."""
 
 import inspect
-import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -17,14 +16,14 @@ from lm_eval.models.utils import (
 
 from leval_backends import parallel
 from leval_backends.ends import Ends, hf_end
-from leval_backends.generate import Decoder, Question
+from leval_backends.generate import Answered, Decoder, Question
 from leval_backends.head import Head, Scores
 from leval_backends.loglikelihood import Passage, Scorer
 from leval_backends.memory import attempt, free_bytes
 from leval_backends.options import must_run_alone
 from leval_backends.reader import Setup
 from leval_backends.reuse import Reuse, examine
-from leval_backends.settings import split_arguments, unknown_argument
+from leval_backends.settings import naming_unknown, split_arguments, unknown_argument
 from leval_backends.sums import SumOfLogprobs
 from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError, not_allowed
@@ -58,13 +57,8 @@ class HFLong(HFLM):
         if not isinstance(pretrained, str):  # then nothing is built that could refuse one
             for name in for_hf.keys() - set(of_hf):
                 raise unknown_argument(name, of_hf)
-        try:
+        with naming_unknown(for_hf, of_hf):
             super().__init__(pretrained, device=device, **for_hf)
-        except TypeError as error:  # what `hf` does not know it hands to the model
-            named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-            if not named or named[1] not in for_hf:
-                raise
-            raise unknown_argument(named[1], of_hf) from error
         if self.settings.rope_precision is not None:
             hf.set_rope_precision(self.model, self.settings.rope_precision)
         if self.world_size == 1 and hasattr(self, "accelerator"):
@@ -103,11 +97,8 @@ class HFLong(HFLM):
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval writes into the results."""
         used = getattr(self.model, "rope_precision_used", "model")
-        return {
-            **super().get_model_info(),
-            "hf_long": self.telemetry(),
-            "rope_precision_used": used,
-        }
+        own = {"hf_long": self.telemetry(), "rope_precision_used": used}
+        return {**super().get_model_info(), **own}
 
     def _in_order(
         self,
@@ -142,11 +133,11 @@ class HFLong(HFLM):
         """
         named = [parallel.Request(r.args, parallel.name_of(r, i)) for i, r in enumerate(requests)]
         prompts = [request.args[0] for request in requests]
-        return parallel.exchange(
-            self, named, prompts, lambda share: self._answer(share, disable_tqdm)
-        )
+        answer = partial(self._answer, disable_tqdm=disable_tqdm)
+        return parallel.exchange(self, named, prompts, answer)
 
     def _answer(self, requests: Sequence[parallel.Request], disable_tqdm: bool) -> list[str]:
+        """Answers of this process's requests: those that share a prefix, then the others."""
         questions: dict[int, Question] = {}
         alone = []
         for index, request in enumerate(requests):
@@ -158,16 +149,8 @@ class HFLong(HFLM):
                 questions[index] = question
         answers = [""] * len(requests)
         if questions:
-            order = list(questions)
             decoder = Decoder(list(questions.values()), self.setup, self.tokenizer)
-            finished = (
-                (
-                    order[place],
-                    self._finished(requests[order[place]], questions[order[place]], tokens),
-                )
-                for place, tokens in decoder.answers()
-                if tokens is not None
-            )
+            finished = self._finished(requests, questions, decoder.answers())
             keys = [request.args for request in requests]
             title = "Reading and answering"
             self._in_order(finished, answers, title, disable_tqdm, "generate_until", keys)
@@ -205,22 +188,33 @@ class HFLong(HFLM):
         if room <= 0:
             allowed = f"less than max_length={self.max_length}, which leaves room for a prompt"
             raise SettingError(not_allowed("max_gen_toks", budget, allowed))
-        ids, _ = self.tok_batch_encode(
-            [context], left_truncate_len=room, truncation=self.truncation
-        )
-        tokens = ids[0].tolist()
+        cut = {"left_truncate_len": room, "truncation": self.truncation}
+        tokens = self.tok_batch_encode([context], **cut)[0][0].tolist()
         question = Question(request.name, tokens, tuple(until), budget, options)
         if not tokens:
             return question, "empty prompt"
         return question, self.setup.refusal(len(tokens) + budget) or must_run_alone(options)
 
-    def _finished(self, request: parallel.Request, question: Question, tokens: list[int]) -> str:
-        """An answer's text; how it ended is noted where somebody watches."""
-        text = self._text(tokens, question.until)
-        if self.ends is not None:
-            end = hf_end(self, tokens, question.max_new_tokens, question.until)
-            self.ends.note(str(request.args[0]), text, end)
-        return text
+    def _finished(
+        self,
+        requests: Sequence[parallel.Request],
+        questions: Mapping[int, Question],
+        answered: Iterable[Answered],
+    ) -> Generator[tuple[int, str]]:
+        """Texts of what was answered, by the places in `requests` that questions have as keys.
+
+        How an answer ended is noted where somebody watches.
+        """
+        order = list(questions)
+        for place, tokens in answered:
+            if tokens is None:
+                continue
+            index, question = order[place], questions[order[place]]
+            text = self._text(tokens, question.until)
+            if self.ends is not None:
+                end = hf_end(self, tokens, question.max_new_tokens, question.until)
+                self.ends.note(str(requests[index].args[0]), text, end)
+            yield index, text
 
     def _text(self, tokens: list[int], until: Sequence[str]) -> str:
         """New tokens as the text that lm-eval's `hf` returns."""
@@ -247,13 +241,13 @@ class HFLong(HFLM):
             for index, request in enumerate(requests)
         ]
         tokens = [[*context, *scored] for _, context, scored, _ in asked]
-        return parallel.exchange(
-            self, asked, tokens, lambda share: self._likelihoods(share, disable_tqdm)
-        )
+        score = partial(self._likelihoods, disable_tqdm=disable_tqdm)
+        return parallel.exchange(self, asked, tokens, score)
 
     def _likelihoods(
         self, asked: list[tuple[Any, list[int], list[int], str]], disable_tqdm: bool
     ) -> list[tuple[float, bool]]:
+        """Sums of this process's requests, in their order."""
         passages = [
             Passage.cut(name, list(context), list(scored), self.max_length)
             for _, context, scored, name in asked
@@ -289,6 +283,7 @@ class HFLong(HFLM):
         return self._in_order(finished, [([], []) for _ in passages], "Reading", disable_tqdm)
 
     def _scored(self, passages: Sequence[Passage], *, share: bool) -> Generator[tuple[int, Scores]]:
+        """Scores by place, of what fits into memory; what cannot `share` a prefix comes last."""
         places = range(len(passages))
         sharing = [i for i in places if share and not self.setup.refusal(len(passages[i].inputs))]
         alone = sorted(set(places) - set(sharing))

@@ -1,6 +1,8 @@
 """What users may set of `hf-long` beside the arguments of lm-eval's `hf`."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ConfigDict, Field
@@ -53,3 +55,19 @@ def unknown_argument(name: str, of_hf: Collection[str]) -> SettingError:
     """The error for an argument that neither we nor lm-eval's `hf` nor the model takes."""
     known = [*field_names(HFLongSettings), *of_hf]
     return SettingError(f"{name}: hf-long has no such argument{hint(name, known)}")
+
+
+@contextmanager
+def naming_unknown(given: Collection[str], of_hf: Collection[str]) -> Iterator[None]:
+    """Name which of the given arguments nobody takes: `hf` hands those that it lacks to the model.
+
+    Raises:
+        SettingError: Python refused one of them as unexpected.
+    """
+    try:
+        yield
+    except TypeError as error:
+        named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if not named or named[1] not in given:
+            raise
+        raise unknown_argument(named[1], of_hf) from error
