@@ -49,8 +49,7 @@ class Layout:
     def arrange(self, angles: Tensor, scale: float, like: Tensor) -> Any:
         """The module's answer for angles `[batch, length, features]`."""
         if self.is_complex:
-            real = angles.to(torch.float32) if angles.dtype == torch.float32 else angles
-            turned = torch.polar(torch.full_like(real, scale), real)
+            turned = torch.polar(torch.full_like(angles, scale), angles)
             return self._put(turned).to(torch.complex64)
         dtype = like.dtype if self.casts else torch.float32
         cos, sin = self._put(angles.cos() * scale), self._put(angles.sin() * scale)

@@ -18,6 +18,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import (
+    LENGTH,
     RopeRequest,
     RopeSpec,
     RopeType,
@@ -36,7 +37,6 @@ _KEYS = {key for method in METHODS.values() if method.stock for key in method.ke
 _KEYS |= {"finetuned"}
 
 Settings = dict[str, Any]
-LENGTH = "original_max_position_embeddings"
 
 
 def by_layer(config: Any) -> dict[str | None, Settings]:

@@ -45,7 +45,7 @@ def vllm_hf_overrides(
     """The `hf_overrides` of vLLM.
 
     vLLM fixes the frequencies when it starts, so `dynamic` is written as `ntk_aware` with the base
-    of the served length (and logged). `max_position_embeddings` is written so that vLLM derives
+    of the served length. `max_position_embeddings` is written so that vLLM derives
     the limit of `limits.length_limit`. Without a `max_model_len` in tokens the limit of the
     settings counts.
     """
@@ -66,16 +66,20 @@ def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | N
     if not rope.method.follows_length:
         return rope
     length = max_model_len or length_limit(model, rope)
-    fixed = dataclasses.replace(rope, method=rope.method.at_length(length))
-    logger.warning(
-        "vLLM fixes RoPE frequencies at start-up: %s runs as %s with factor %g, the base of %d "
-        "tokens",
-        rope.rope_type,
-        fixed.rope_type,
-        fixed.method.extension,
-        length,
-    )
-    return fixed
+    return dataclasses.replace(rope, method=rope.method.at_length(length))
+
+
+def _say_fixed(rope: RopeSpec, model: ModelPositions, length: int) -> None:
+    fixed = fixed_for_vllm(rope, model, length)
+    if fixed is not rope:
+        logger.warning(
+            "vLLM fixes RoPE frequencies at start-up: %s runs as %s with factor %g, the base of %d "
+            "tokens",
+            rope.rope_type,
+            fixed.rope_type,
+            fixed.method.extension,
+            length,
+        )
 
 
 def _overrides(
@@ -123,7 +127,7 @@ def model_args(
     context_length: int | None = None,
     rope_precision: str = "float32",
 ) -> dict[str, Any]:
-    """`model_args` for lm-eval.
+    """`model_args` for lm-eval; a type that vLLM fixes at one length is logged.
 
     Args:
         rope: complete settings; None runs the checkpoint as it is.
@@ -156,6 +160,7 @@ def model_args(
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "vllm":
         if rope is not None:
+            _say_fixed(rope, model, length)
             args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
         elif length > model.max_positions:
             args["hf_overrides"] = _in_place({"max_position_embeddings": length}, model)

@@ -1,1 +1,1 @@
-"""RoPE maths: one pure function a method, Resonance as a modifier, feature gap."""
+"""RoPE maths: one class a method, Resonance as a modifier, and what both do to features."""

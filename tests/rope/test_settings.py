@@ -98,13 +98,22 @@ def test_the_trained_length_of_dynamic_is_left_alone_on_hf():
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0, 2.0), (2.0, 3.0)])
 def test_dynamic_is_frozen_at_the_served_length_for_vllm_and_logged(caplog, factor, expected):
+    rope = {"rope_type": "resonance_dynamic", "factor": factor}
     with caplog.at_level(logging.WARNING):
-        written = settings.vllm_hf_overrides(
-            *on({"rope_type": "resonance_dynamic", "factor": factor}, CONFIG), 16384
-        )
-    assert written["rope_parameters"]["rope_type"] == "resonance_ntk_aware"
-    assert written["rope_parameters"]["factor"] == expected
-    assert "16384 tokens" in caplog.text
+        args = model_args(rope, library="vllm", context_length=16384)
+    written = args["hf_overrides"]["rope_parameters"]
+    assert written["rope_type"] == "resonance_ntk_aware"
+    assert written["factor"] == expected
+    assert caplog.text.count("16384 tokens") == 1
+
+
+def test_a_look_at_what_would_run_warns_of_nothing_that_it_says(caplog):
+    spec, model = on({"rope_type": "dynamic", "factor": 2.0}, CONFIG)
+    with caplog.at_level(logging.WARNING):
+        limits(model, spec, 16384)
+        (line,) = about_vllm(spec, model, 16384)[:1]
+    assert "dynamic on transformers, ntk_aware on vLLM" in line
+    assert not caplog.text
 
 
 def test_longrope_is_written_with_the_keys_of_each_library():
