@@ -40,12 +40,14 @@ def verify(model: nn.Module, config: Any, asked: Mapping[str | None, RopeSpec]) 
             carrying += 1
             continue
         if isinstance(what, Carried):
+            _refuse_elsewhere(path, layer_type, asked)
             _check_table(path, module, what)
             carrying += 1
         elif _must_carry(layer_type, asked):
             raise RopeConfigError(
                 f"rope_type: {_types(asked)} would be ignored: {path} ({type(module).__name__}) "
                 f"holds {_description(module)}, which the model's code in vLLM fixes; allowed: "
+                "resonance alone where that code reads rope_theta, transformers (hf-long), or "
                 "models whose code reads rope_parameters"
             )
     if not _on_any_stage(carrying):
@@ -117,6 +119,18 @@ def _must_carry(layer_type: str | None, asked: Mapping[str | None, RopeSpec]) ->
     if None not in asked:
         return layer_type in asked
     return not windowed(layer_type)
+
+
+def _refuse_elsewhere(
+    path: str, layer_type: str | None, asked: Mapping[str | None, RopeSpec]
+) -> None:
+    """Refuse a module of a layer type that was not asked for: its layers keep their rotation."""
+    if None not in asked and layer_type is not None and layer_type not in asked:
+        raise RopeConfigError(
+            f"rope_type: {_types(asked)} would reach {path}, which is of {layer_type} layers: the "
+            "model's code in vLLM has one base for all; allowed: a config.json that has the base "
+            "of those layers where the code reads it, or transformers (hf-long)"
+        )
 
 
 def _check_table(path: str, module: Any, what: Carried) -> None:
