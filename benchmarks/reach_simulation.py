@@ -1,8 +1,9 @@
 """Does the interval of a reach hold the true one, and how wide is it? By simulation.
 
 A text's loss changes from each length to the next by the step's true effect, by what is peculiar to
-the text (normal, or as skewed as an exponential distribution) and by the noise of its tokens; texts
-have one to three targets of 512 tokens. The true reach follows from the true effects.
+the text (normal, or as skewed as an exponential distribution, to losses or to gains) and by the
+noise of its tokens; texts have one to three targets of 512 tokens. The true reach follows from the
+true effects.
 
     python benchmarks/reach_simulation.py [--runs 4000] [--json FILE]
 """
@@ -29,7 +30,7 @@ TRUTHS = {
     "slips a little": (-0.05, 0.02, 0.02, 0.02),
 }
 SPREADS = (0.01, 0.05)
-SHAPES = ("normal", "skewed")
+SHAPES = ("normal", "a few lose much", "a few gain much")
 TOKEN_NOISE = 0.5  # nats, of one token's difference
 
 
@@ -37,7 +38,10 @@ def changes(rng, runs, truth, texts, spread, shape):
     """Nats `[runs, K, G]` by which each text changes at each step, and tokens `[G]`."""
     tokens = 512.0 * rng.integers(1, 4, texts)
     size = (runs, len(truth), texts)
-    own = rng.normal(size=size) if shape == "normal" else rng.exponential(size=size) - 1
+    if shape == "normal":
+        own = rng.normal(size=size)
+    else:
+        own = (rng.exponential(size=size) - 1) * (1 if shape == "a few lose much" else -1)
     noise = TOKEN_NOISE * rng.normal(size=size) / np.sqrt(tokens)
     return (np.array(truth)[:, None] + spread * own + noise) * tokens, tokens
 

@@ -1,5 +1,6 @@
 """What each step of context adds, and what is lost on the tokens that a long context helps."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
     Key tokens that a reference model told are the same for all methods: there differences to the
     baseline stand in place of losses.
     """
+    from matplotlib.ticker import FixedLocator
+
     keys = any(point.key for line in lines for point in line.points)
     compared = any(point.key_against for line in lines for point in line.points)
     figure, (gains, *below) = new_figure(7.2, 6.6 if keys else 4.2, rows=2 if keys else 1)
@@ -34,6 +37,7 @@ def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
             draw_curve(axes, [length for length, _ in curve], [_ends(e) for _, e in curve], 1, look)
     if bend := _bend(sizes):
         gains.set_yscale("asinh", linear_width=bend)
+        gains.yaxis.set_major_locator(FixedLocator(_powers(bend, max(sizes))))
         gains.yaxis.set_major_formatter("{x:g}")
     lengths = sorted({point.length for line in lines for point in line.points})
     context_axis([gains, *below], lengths)
@@ -55,6 +59,12 @@ def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
 def _ends(told: Estimate | Difference) -> tuple[float, float | None, float | None]:
     value = told.value if isinstance(told, Estimate) else told.difference
     return value, told.low, told.high
+
+
+def _powers(bend: float, largest: float) -> list[float]:
+    """Powers of ten on a scale that bends, and zero: one below the bend would lie on it."""
+    powers = [10.0**k for k in range(math.ceil(math.log10(bend)), math.ceil(math.log10(largest)))]
+    return [*(-each for each in reversed(powers)), 0.0, *powers]
 
 
 def _bend(sizes: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,7 +151,7 @@ def write_lm_eval(
             for task, rows in tasks.items()
         },
         "higher_is_better": {
-            task: {m: "nll" not in m and "perplexity" not in m for m in rows[0]["metrics"]}
+            task: {m: re.search("nll|perplexity|loss", m) is None for m in rows[0]["metrics"]}
             for task, rows in tasks.items()
         },
         "config": {"model": "hf", "model_args": {"pretrained": "m"}, "limit": None},
