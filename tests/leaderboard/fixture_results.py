@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-import re
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
