@@ -169,7 +169,8 @@ def _judge(
     if code is None:
         return "killed", f"the process that watches over it was ended; last output: {last}"
     if code < 0:
-        name = signal.Signals(-code).name
+        known = {each.value: each.name for each in signal.Signals}
+        name = known.get(-code, f"signal {-code}")  # real-time ones have no name
         return "killed", f"its process was ended by {name}; last output: {last}"
     if code == 0:
         return "error", f"it ended as if all were well, but {wrong}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_border.errors import not_allowed, shown
+from leval_sweep.config_values import listed
 from leval_sweep.errors import ConfigError
 
 KEY = "max_seq_lengths"
@@ -144,7 +145,7 @@ def of_cell(
                 f"tasks: {name} and {next(iter(values))} are told their length differently; write "
                 "them as two entries"
             )
-        if given is not None and given != value:
+        if given is not None and [*map(str, listed(given))] != [*map(str, listed(value))]:
             raise ConfigError(
                 f"metadata.{KEY}: {shown(given)} is not the cell's length of {length}; write it as "
                 "context_lengths of the sweep instead"

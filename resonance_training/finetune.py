@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 REQUEST_FILE = "finetune.json"
 RESULT_FILE = "finetune_result.json"
+SUMMED_UP = ("steps", "tokens", "epochs", "mean_loss", "seconds")
+"""Numbers of a result that every reader counts on."""
 METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
@@ -141,7 +143,7 @@ def finetune(
     inputs = {str(each): shared.content_of(each) for each in (model_path, *sources)}
     request = {**asked_for, **settings.model_dump(), "inputs": inputs}
     claimed = shared.is_claimed(out / REQUEST_FILE, request)
-    if claimed and (finished := shared.finished(out / RESULT_FILE)) is not None:
+    if claimed and (finished := shared.finished(out / RESULT_FILE, SUMMED_UP)) is not None:
         logger.info("%s is finished already", out)
         return finished
     # accelerate finds the processes on a CPU only if it is named

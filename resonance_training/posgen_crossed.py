@@ -4,6 +4,7 @@ A model is trained once; each test is a file `tested/<encoding>.json` beside its
 """
 
 import json
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +15,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from leval_border.errors import UserError, one_of
-from leval_border.files import read_object, write_text
+from leval_border.errors import SettingError, UserError, one_of
+from leval_border.files import altered, read_object, write_text
 from leval_border.settings import read
 from leval_tasks.posgen.encodings import ENCODINGS
 from resonance_training import trainer as shared
@@ -23,6 +24,8 @@ from resonance_training.posgen_data import StackData
 from resonance_training.posgen_models import WEIGHTS, load_stack
 from resonance_training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from resonance_training.posgen_train import RESULT_FILE, SETTINGS_FILE, TESTS, evaluate
+
+logger = logging.getLogger(__name__)
 
 
 def read_recipe(folder: Path) -> Recipe:
@@ -34,20 +37,38 @@ def read_recipe(folder: Path) -> Recipe:
     written = read_object(folder / SETTINGS_FILE)
     if written is None:
         raise UserError(f"folder: {folder} holds no {SETTINGS_FILE} of `posgen train`")
-    scaling = {k: v for k, v in (written.get("scaling") or {}).items() if k != "in_training"}
+    scaling = written.get("scaling") or {}
+    if isinstance(scaling, Mapping):
+        scaling = {k: v for k, v in scaling.items() if k != "in_training"}
     return read(Recipe, {**written, "scaling": scaling}, SETTINGS_FILE)
 
 
 def finished_runs(folder: Path) -> dict[PosGenRun, str]:
-    """Each finished run of a folder, and the SHA-256 of its weights."""
+    """Each finished run of a folder, and the SHA-256 of its weights.
+
+    A run whose weights or result were changed since is named and left out: what is tested would not
+    be what was trained.
+    """
     found = {}
     for file in sorted(folder.glob(f"*/*/seed-*/{RESULT_FILE}")):
-        done = read_object(file)
-        weights = ((done or {}).get("files") or {}).get(WEIGHTS)
-        if done and weights:
-            run = PosGenRun(done["subtask"], done["encoding"], done["seed"])
+        done = read_object(file) or {}
+        named = done.get("files")
+        weights = named.get(WEIGHTS) if isinstance(named, Mapping) else None
+        run = _run_of(done)
+        if run is None or run.folder != file.parent.relative_to(folder).as_posix():
+            logger.warning("%s: is no result of this place; left out", file)
+        elif weights and altered(file.parent, {WEIGHTS: weights}):
+            logger.warning("%s: %s changed since; left out", file.parent, WEIGHTS)
+        elif weights:
             found[run] = weights
     return found
+
+
+def _run_of(done: Mapping[str, Any]) -> PosGenRun | None:
+    try:
+        return PosGenRun(done["subtask"], done["encoding"], done["seed"])
+    except (KeyError, SettingError):
+        return None
 
 
 def cross(

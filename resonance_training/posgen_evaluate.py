@@ -32,7 +32,8 @@ def evaluate_checkpoint(
     config = read_object(file)
     if config is None:
         raise UserError(f"checkpoint: {file} is not a JSON object")
-    subtask = subtask or config.get("posgen", {}).get("subtask")
+    stated = config.get("posgen")
+    subtask = subtask or (stated.get("subtask") if isinstance(stated, dict) else None)
     if subtask is None:
         raise SettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
     one_of("subtask", subtask, SUBTASKS)

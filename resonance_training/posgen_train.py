@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 SETTINGS_FILE = "settings.json"
 RESULT_FILE = "result.json"
+SHOWN = ("test.id_accuracy", "test.ood_accuracy")
+"""Numbers of a result that every reader counts on."""
 METRICS_FILE = "metrics.csv"
 TESTS = "tested"
 """Folder of a run's tests under encodings that it was not trained with."""
@@ -266,7 +268,7 @@ def train_all(
         shared.claim(folder / SETTINGS_FILE, request)
         waiting = []
         for run in runs:
-            done = shared.finished(folder / run.folder / RESULT_FILE)
+            done = shared.finished(folder / run.folder / RESULT_FILE, SHOWN)
             if done is None or any(done.get(name) != each for name, each in vars(run).items()):
                 waiting.append(run)  # also where the result of another run was copied there
             else:

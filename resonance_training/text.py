@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leval_border.errors import SettingError, UserError, not_allowed
-from leval_border.files import json_lines
+from leval_border.files import json_lines, user_path
 from leval_border.json_texts import parse_json
 from resonance_training.finetune_settings import FineTuneSettings
 
@@ -87,7 +87,9 @@ def read_documents(sources: Sequence[str], characters: int | None = None) -> lis
 
 
 def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
-    path = Path(source)
+    path = user_path(source, "data")
+    if not source:
+        raise SettingError(not_allowed("data", source, "a file, a folder, or a name"))
     if source in HUB_SETS and not path.exists():
         return _read_hub(source, characters)
     if path.is_dir():
@@ -96,7 +98,10 @@ def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
     if not path.is_file():
         kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
         raise SettingError(not_allowed("data", source, kinds))
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"data: {path}: is not UTF-8 text ({error.reason})") from None
     if path.suffix == ".jsonl":
         return [_read_line(path, number, line) for number, line in json_lines(text)]
     return [TrainingText(path.stem, text)]
@@ -104,8 +109,10 @@ def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
 
 def _read_line(path: Path, number: int, line: str) -> TrainingText:
     try:
-        return TrainingText(path.stem, str(parse_json(line, "line")["text"]))
-    except (SettingError, KeyError, TypeError) as error:
+        text = parse_json(line, "line")["text"]
+        text.encode()  # half a character is no text
+        return TrainingText(path.stem, text)
+    except (SettingError, KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
         message = f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
         raise UserError(message) from None
 

@@ -6,12 +6,13 @@ import hashlib
 import io
 import json
 import logging
+import math
 import os
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ def held(folder: Path) -> Iterator[None]:
 
 def last_state(states: Path) -> tuple[str | None, int]:
     """Folder and step of the newest whole state, `(None, 0)` without one; see `WholeStates`."""
-    steps = {int(folder.name.split("-")[1]): folder for folder in states.glob("checkpoint-*")}
+    folders = ((each.name.partition("-")[2], each) for each in states.glob("checkpoint-*"))
+    steps = {int(step): folder for step, folder in folders if step.isdecimal() and len(step) < 12}
     for step, folder in sorted(steps.items(), reverse=True):
         named = (read_object(folder / STATE_FILES) or {}).get("files")
         if isinstance(named, dict) and named and not altered(folder, named):
@@ -68,14 +70,31 @@ def last_state(states: Path) -> tuple[str | None, int]:
     return None, 0
 
 
-def finished(result: Path) -> dict[str, Any] | None:
-    """The result of a training, if it is whole and all files that it names are as it left them."""
+def finished(result: Path, numbers: Collection[str]) -> dict[str, Any] | None:
+    """The result of a training, if it is whole and all files that it names are as it left them.
+
+    It holds `numbers`, which may be of a part: `test.ood_accuracy`.
+    """
     content = read_object(result)
-    named = (content or {}).get("files", {})
-    if isinstance(named, dict) and (wrong := altered(result.parent, named)):
+    if content is None:
+        return None
+    named = content.get("files", {})
+    wrong = altered(result.parent, named) if _are_hashes(named) else [f"{result.name}: files"]
+    wrong += [f"{result.name}: {name}" for name in numbers if not _is_number(content, name)]
+    if wrong:
         logger.warning("%s: %s changed since; trained again", result.parent, ", ".join(wrong[:5]))
         return None
     return content
+
+
+def _are_hashes(named: Any) -> bool:
+    return isinstance(named, dict) and all(isinstance(each, str) for each in named.values())
+
+
+def _is_number(content: Any, name: str) -> bool:
+    for part in name.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return isinstance(content, int | float) and math.isfinite(content)
 
 
 def content_of(source: str) -> str | None:

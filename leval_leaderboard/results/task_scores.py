@@ -75,10 +75,11 @@ def _score(
     metric, number, ratios = each.metric, finite(each.value), None
     again = _from_samples(base.task, each, file, samples)
     fits = again is not None and number is not None and _equal(again[0], number)
-    bounds = None
+    bounds, higher = None, direction(metric, file.direction(base.task, metric))
     if samples is not None and fits:
         ratios = samples.ratios(metric, each.chosen)
         bounds = samples.bounds(metric, each.chosen)
+        bounds = bounds[::-1] if bounds and higher is False else bounds  # 1 is all wrong
     why_not = refusal(base, each, samples, file.asked(base.task))
     why_not = why_not or _contradiction(number, again)
     return replace(
@@ -92,7 +93,7 @@ def _score(
         if_right=bounds[1] if bounds else None,
         n=base.n if ratios is None else ratios.questions.size,
         primary=base.task not in FAMILY_OF or metric == main or _is_of_curve(metric),
-        higher_is_better=direction(metric, file.direction(base.task, metric)),
+        higher_is_better=higher,
         status="malformed" if why_not else "done",
         note=why_not,
         value=None if why_not else number,

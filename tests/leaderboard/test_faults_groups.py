@@ -205,3 +205,15 @@ def test_a_share_counts_each_question_once(tmp_path):
     (table,) = build_tables_of(tmp_path)
     place = [column.label for column in table.columns].index("At limit")
     assert table.blocks[0].rows[0].cells[place].text == "50.0"
+
+
+@pytest.mark.parametrize(("metric", "bounds"), [("exact_match", (0.5, 0.75)), ("wer", (0.75, 0.5))])
+def test_all_wrong_is_the_worse_end(tmp_path, metric, bounds):
+    """Answers whose thinking was cut: an error rate of 1 is wrong, an accuracy of 1 right."""
+    rows = [
+        sample(at, float(at % 2), metric) | {"thinking_unfinished": float(at % 4 == 0)}
+        for at in range(20)
+    ]
+    write(tmp_path, {f"{metric},none": 0.5}, samples=rows)
+    (score,) = load_results(tmp_path).scores
+    assert (score.if_wrong, score.if_right) == bounds

@@ -112,6 +112,14 @@ def test_the_length_may_stand_there_by_hand_where_it_is_the_cells(tmp_path: Path
     assert [cell.record.metadata for cell in alone] == [metadata, metadata]
 
 
+@pytest.mark.parametrize("written", [4096, "4096", [4096], ["4096"]])
+def test_one_length_is_a_list_of_one(tmp_path: Path, written: Any) -> None:
+    made = planned(
+        tmp_path, "ruler_vt", metadata={"max_seq_lengths": written}, context_lengths=[4096]
+    )
+    assert {str(cell.record.metadata) for cell in made} == {"{'max_seq_lengths': [4096]}"}
+
+
 def test_our_tasks_beside_others_read_no_more_than_the_length(tmp_path: Path) -> None:
     made = planned(tmp_path, [["ruler_vt", "leval_closed_gsm"]], metadata={"data_dir": "sample"})
     assert {c.record.context_length - c.record.model_args["max_length"] for c in made} == {0}

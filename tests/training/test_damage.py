@@ -113,3 +113,19 @@ def test_a_second_training_on_a_folder_is_refused(asked, tmp_path):
         pytest.raises(UserError, match=r"out: another training works on .* \(process \d+ on "),
     ):
         finetune(*asked, tmp_path / "out", SETTINGS)
+
+
+@pytest.mark.parametrize("edited", [
+    {}, {"files": []}, {"mean_loss": "low"}, {"seconds": None}, {"tokens": float("nan")},
+])  # fmt: skip
+def test_an_edited_result_is_no_result(asked, tmp_path, edited):
+    result = finetune(*asked, tmp_path, SETTINGS)
+    file = tmp_path / "finetune_result.json"
+    file.write_text(json.dumps({**result, **edited} if edited else {}))
+    assert lasting(finetune(*asked, tmp_path, SETTINGS)) == lasting(result)
+
+
+def test_folders_of_other_names_are_no_states(tmp_path):
+    for name in ("checkpoint-", "checkpoint-last", "checkpoint-1-2", "checkpoint-" + "9" * 30):
+        (tmp_path / name).mkdir()
+    assert shared.last_state(tmp_path) == (None, 0)

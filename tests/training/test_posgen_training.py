@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention
 
 from leval_border.errors import SettingError, UserError
+from leval_border.files import file_sha256
 from leval_harness.main import cli
 from leval_tasks.posgen.sequences import splits
 from resonance_training import posgen_settings as settings
@@ -291,7 +292,7 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path,
     run = RUNS[0]
     list(train_all(recipe, [run], tmp_path, device="cpu"))
     result = tmp_path / run.folder / "result.json"
-    kept = {"schema_version": 1, **vars(run), "kept": True}
+    kept = {"schema_version": 1, **vars(run), "test": {"id_accuracy": 1.0, "ood_accuracy": 0.5}}
     result.write_text(json.dumps(kept))
     assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [kept]
     with monkeypatch.context() as patched:
@@ -395,10 +396,15 @@ def test_a_model_is_trained_once_and_tested_under_other_encodings(tmp_path, arch
         assert result["test"]["by_position"] == pytest.approx(share.tolist(), abs=0.09)
         assert result["test"]["ood_accuracy"] == pytest.approx(float(share[12:].mean()), abs=0.02)
     assert list(cross(tmp_path, asked)) == [], "what is tested is not tested again"
-    kept = json.loads((tmp_path / "cot/rope/seed-0/result.json").read_text())
-    kept["files"]["model.safetensors"] = "trained anew"
-    (tmp_path / "cot/rope/seed-0/result.json").write_text(json.dumps(kept))
-    assert len(list(cross(tmp_path, asked))) == 2, "other weights are tested anew"
+    here = tmp_path / "cot/rope/seed-0"
+    state = load_file(here / "model.safetensors")
+    save_file({name: 2 * each for name, each in state.items()}, here / "model.safetensors")
+    asked = {"rope": ["yarn", *asked["rope"]]}
+    assert {r["subtask"] for r in cross(tmp_path, asked)} == {"recursive"}, "not those of training"
+    kept = json.loads((here / "result.json").read_text())
+    kept["files"]["model.safetensors"] = file_sha256(here / "model.safetensors")
+    (here / "result.json").write_text(json.dumps(kept))
+    assert len(list(cross(tmp_path, asked))) == 3, "other weights are tested anew"
     with pytest.raises(SettingError, match="did you mean 'yarn_code'"):
         list(cross(tmp_path, {"rope": ["yarn_cod"]}))
     with pytest.raises(UserError, match=r"holds no settings\.json"):

@@ -89,3 +89,19 @@ def test_a_hub_data_set_is_read_no_further_than_asked(monkeypatch):
     found = text.read_documents(["pg19"], characters=250)
     assert [d.text[:5] for d in found] == ["00000", "00001", "00002"]
     assert {d.source for d in found} == {"pg19"}
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("a.jsonl", b'{"text": null}'), ("a.jsonl", b'{"text": ["x"]}'), ("a.jsonl", b'{"text": 3}'),
+    ("a.jsonl", b'{"text": "\\ud800"}'), ("a.jsonl", b"[1]"), ("a.txt", b"\xff\xfe\x00x"),
+])  # fmt: skip
+def test_what_is_no_text_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"data: .*{name}"):
+        text.read_documents([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize("source", ["", "\x00", "~nobody-of-this-name/x"])
+def test_no_source_is_named(source):
+    with pytest.raises(UserError, match="data: "):
+        text.read_documents([source])
