@@ -42,8 +42,10 @@ def write_text(path: Path, content: str) -> None:
             os.fsync(handle.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # of a write, which names none
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from leval_harness.output import EXISTING_FOLDER, json_option
+from leval_harness.output import EXISTING_FOLDER, NEW, json_option
 
 
 @click.command()
@@ -16,9 +16,7 @@ from leval_harness.output import EXISTING_FOLDER, json_option
     "--format", "target", type=click.Choice(["longrope", "gguf"]), default="longrope",
     help="A checkpoint for transformers and vLLM, or a file for llama.cpp.", show_default=True,
 )  # fmt: skip
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="New folder; of gguf new file."
-)
+@click.option("--out", type=NEW, required=True, help="New folder; of gguf new file.")
 @json_option
 def command(checkpoint: Path, rope_text: str, target: str, out: Path, as_json: bool) -> None:
     """Write CHECKPOINT so that stock libraries run it with a method, without any plugin.

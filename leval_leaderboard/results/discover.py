@@ -49,7 +49,8 @@ def find_runs(root: Path, warnings: list[str]) -> Iterator[Run]:
         ResultsError: `root` is no folder, or a cell has a newer schema.
     """
     if not root.is_dir():
-        raise ResultsError(f"{root}: no such folder; give a folder with results")
+        what = "is a file" if root.is_file() else "no such folder"
+        raise ResultsError(f"{root}: {what}; give a folder with results")
     for folder, below, names in os.walk(root):
         here = Path(folder)
         if CELL in names or CELL in below:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 
 import pytest
 from hypothesis import given
@@ -52,3 +53,14 @@ def test_every_record_of_a_json_lines_file_comes_back(texts):
         records = list(json_lines(end.join(lines)))
         assert [json.loads(line)["text"] for _, line in records] == texts
     assert [number for number, _ in json_lines("1\n\n \n2\n")] == [1, 4]
+
+
+def test_a_disk_that_takes_no_more_is_named_with_the_file(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"too large: .*table\.md"):
+            write_text(tmp_path / "table.md", "x" * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())

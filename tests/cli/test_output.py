@@ -4,6 +4,11 @@ import os
 import stat
 import threading
 
+import click
+import pytest
+from every_command import leaves
+
+from leval_harness.main import cli
 from leval_harness.output import write_or_print
 
 
@@ -17,3 +22,18 @@ def test_a_pipe_stays_a_pipe(tmp_path):
     reader.join(10)
     assert heard == ["a table"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+PATHS = [
+    (name, option)
+    for name, command in leaves(cli)
+    for option in command.params
+    if isinstance(option.type, click.Path)
+]
+
+
+@pytest.mark.parametrize(("name", "option"), PATHS, ids=[" ".join((*n, o.name)) for n, o in PATHS])
+def test_an_empty_path_is_not_the_folder_one_is_in(name, option):
+    """`--out "$UNSET"` of a shell."""
+    with pytest.raises(click.BadParameter, match=r"is empty|does not exist"):
+        option.type.convert("", option, None)
