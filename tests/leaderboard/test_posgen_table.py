@@ -177,7 +177,7 @@ def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
 SHORT = {"near": 2, "train_length": 5, "length": 6}
 
 
-def tested(values):
+def accuracies(values):
     """Accuracies of numbers 3 and 4, within the trained length, and of number 5."""
     return {
         "id_accuracy": (values[0] + values[1]) / 2,
@@ -189,7 +189,7 @@ def tested(values):
 @pytest.mark.parametrize("where", ["result.json", "tested/yarn.json"])
 @pytest.mark.parametrize("name", ["id_accuracy", "ood_accuracy"])
 def test_an_accuracy_that_was_edited_is_in_no_table(tmp_path, where, name):
-    folder = write_run(tmp_path, "cot", "rope", 0, 0.2, test=tested([1.0, 0.98, 0.8]))
+    folder = write_run(tmp_path, "cot", "rope", 0, 0.2, test=accuracies([1.0, 0.98, 0.8]))
     (tmp_path / "settings.json").write_text(json.dumps({"data": SHORT, "epochs": 1}))
     record = json.loads((folder / "result.json").read_text())
     (folder / "tested").mkdir()
@@ -200,7 +200,7 @@ def test_an_accuracy_that_was_edited_is_in_no_table(tmp_path, where, name):
     (folder / where).write_text(json.dumps(written))
     with pytest.raises(ResultsError, match=rf"{where}: test\.{name}: .* by position; edited"):
         read_experiment(tmp_path)
-    written["test"] = tested([1.0, 0.98, 0.8, 0.8])
+    written["test"] = accuracies([1.0, 0.98, 0.8, 0.8])
     (folder / where).write_text(json.dumps(written))
     with pytest.raises(ResultsError, match=rf"{where}: test\.by_position: 4 numbers"):
         read_experiment(tmp_path)
@@ -219,7 +219,7 @@ def test_a_curve_that_was_edited_is_not_drawn(tmp_path):
 
 def test_position_figure_draws_each_number_after_the_seed(tmp_path):
     for seed, values in enumerate(([1.0, 0.5, 0.1], [0.5, 0.5, 0.3])):
-        write_run(tmp_path, "cot", "rope", seed, 0.2, test=tested(values))
+        write_run(tmp_path, "cot", "rope", seed, 0.2, test=accuracies(values))
     (tmp_path / "settings.json").write_text(json.dumps({"data": SHORT}))
     (axes,) = position_figure(read_experiment(tmp_path)).axes
     curve, trained = axes.get_lines()
@@ -227,7 +227,7 @@ def test_position_figure_draws_each_number_after_the_seed(tmp_path):
     assert curve.get_ydata().tolist() == pytest.approx([75, 50, 20])
     assert list(trained.get_xdata()) == [5, 5]
     assert axes.get_title(loc="left") == "CoT (not learned)"
-    write_run(tmp_path, "recursive", "yarn", 0, 0.2, test=tested([1.0, 0.98, 0.8]))
+    write_run(tmp_path, "recursive", "yarn", 0, 0.2, test=accuracies([1.0, 0.98, 0.8]))
     (axes,) = position_figure(read_experiment(tmp_path)).axes
     assert axes.get_title(loc="left") == "Recursive", "beside it, what was not learned is left out"
     assert run(tmp_path, "--position-figure", tmp_path / "p.svg").exception is None

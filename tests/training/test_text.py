@@ -102,6 +102,8 @@ def test_what_is_no_text_is_named(tmp_path, name, content):
 
 
 @pytest.mark.parametrize("source", ["", "\x00", "~nobody-of-this-name/x"])
-def test_no_source_is_named(source):
+def test_no_source_is_named(source, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("of the folder that one is in")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="data: "):
         text.read_documents([source])
