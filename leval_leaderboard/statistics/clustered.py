@@ -37,6 +37,11 @@ def known(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None
 
 
+def shows_no_spread(stderr: float, value: float) -> bool:
+    """Whether documents are all alike, up to rounding: their spread is not known to be zero."""
+    return stderr <= 1e-12 + 1e-9 * abs(value)
+
+
 def sums_by_cluster(clusters: Labels, *values: Floats) -> tuple[npt.NDArray[Any], ...]:
     """Clusters ascending, and the sums of each value in them: `[G]` each."""
     names, index = np.unique(clusters, return_inverse=True)
@@ -55,9 +60,9 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
     """Mean score with an interval that respects documents.
 
     Student's t on the logit scale where scores lie in 0..1. Where every cluster is one question and
-    the score is 0 or 1, the exact binomial one. Where all scores are 0 or all are 1 the sandwich
-    would claim certainty; the exact interval for one observation a document is given instead, and
-    no standard error.
+    the score is 0 or 1, the exact binomial one. Where all documents score alike the sandwich would
+    claim certainty, and there is no standard error; where all scores are 0 or all are 1 the exact
+    interval for one observation a document is given instead.
 
     Args:
         values: one score a question; an interval of scores in 0..1 stays within.
@@ -78,7 +83,7 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
         low, high = clopper_pearson(successes, groups, confidence)
         spread = None if mean in (0.0, 1.0) else known(stderr)  # which all that is alike hides
         return Estimate(mean, spread, low, high, groups, "exact")
-    if groups < 2:
+    if groups < 2 or shows_no_spread(stderr, mean):
         return Estimate(mean, None, None, None, groups, "none")
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
     low, high = mean - half, mean + half
@@ -113,7 +118,8 @@ def estimate_ratio(
         sizes: `[G]`, tokens (words, bytes) of each document.
         exponent: 1 for a perplexity; None for the ratio itself.
         confidence: of the two-sided interval; neither it nor a standard error is given below three
-            documents, as lm-eval's own field of our tasks has none there.
+            documents, as lm-eval's own field of our tasks has none there, nor of documents that are
+            all alike.
 
     Raises:
         ValueError: no document, a number that is not finite, or no tokens.
@@ -124,8 +130,9 @@ def estimate_ratio(
         raise ValueError("sizes: every document needs at least one token")
     ratio, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     groups = totals.size
-    method = "clustered" if groups >= 3 else "none"
-    stderr = stderr if groups >= 3 else math.nan
+    known_spread = groups >= 3 and not shows_no_spread(stderr, ratio)
+    method = "clustered" if known_spread else "none"
+    stderr = stderr if known_spread else math.nan
     half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
     value, low, high = ratio, ratio - half, ratio + half
     if exponent is not None:

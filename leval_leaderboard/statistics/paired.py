@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from leval_leaderboard.statistics.clustered import Labels, known, sums_by_cluster
+from leval_leaderboard.statistics.clustered import Labels, known, shows_no_spread, sums_by_cluster
 from leval_tasks.statistics import Floats, linearised_ratio
 
 EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
@@ -31,11 +31,11 @@ class Difference:
     """One method minus the baseline, on the questions that both answered.
 
     `difference`, `low`, `high` and `detectable` are fractions for scores and nats a token for
-    perplexities (negative is better); None where the documents cannot give them. `detectable` is
-    the smallest true difference found with 80% power, by the spread seen between these documents;
-    `smallest_p` the smallest p that so many documents could give at all. Filled in afterwards, with
-    the other methods in view: `p_holm` is `p` corrected within the task, `threshold` what
-    `smallest_p` has to reach, `mark` a sign for what follows.
+    perplexities (negative is better); None where the documents cannot give them, because they are
+    too few or all alike. `detectable` is the smallest true difference found with 80% power, by the
+    spread seen between these documents; `smallest_p` the smallest p that so many documents could
+    give at all. Filled in afterwards, with the other methods in view: `p_holm` is `p` corrected
+    within the task, `threshold` what `smallest_p` has to reach, `mark` a sign for what follows.
     """
 
     difference: float
@@ -187,7 +187,9 @@ def _compared(
     """From sums over documents; `better` is positive for a win, an interval needs the `fewest`."""
     mean, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     groups = totals.size
-    half = float(stats.t.ppf(1 - level / 2, df)) * stderr if groups >= fewest else math.nan
+    alike = shows_no_spread(stderr, mean)
+    enough = groups >= fewest and not alike
+    half = float(stats.t.ppf(1 - level / 2, df)) * stderr if enough else math.nan
     quantiles = stats.t.ppf(1 - level / 2, df) + stats.t.ppf(POWER, df)
     wins, losses = int((better > 0).sum()), int((better < 0).sum())
     return Difference(
@@ -199,5 +201,5 @@ def _compared(
         wins=wins,
         ties=better.size - wins - losses,
         losses=losses,
-        detectable=known(quantiles * stderr) if stderr > 0 and df > 0 else None,
+        detectable=known(quantiles * stderr) if df > 0 and not alike else None,
     )

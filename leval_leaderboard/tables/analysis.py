@@ -19,6 +19,7 @@ from leval_leaderboard.statistics.clustered import (
     clopper_pearson,
     estimate_mean,
     estimate_ratio,
+    shows_no_spread,
 )
 from leval_leaderboard.statistics.paired import (
     Difference,
@@ -115,7 +116,7 @@ def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
 def _reported(entry: Entry) -> Entry:
     """With lm-eval's own standard error; where it claims certainty, with what is known instead."""
     score = entry.score
-    if score.stderr is not None and score.stderr > 0:
+    if score.stderr is not None and not shows_no_spread(score.stderr, score.value or 0.0):
         return dataclasses.replace(entry, interval="reported")
     entry = dataclasses.replace(entry, score=dataclasses.replace(score, stderr=None))
     if score.percent == 100 and score.value in (0.0, 1.0) and score.n:

@@ -425,6 +425,25 @@ def test_rulers_lengths_are_rows_and_minus_one_is_no_number(tmp_path):
     assert verified.exit_code == 0, verified.output
 
 
+@pytest.mark.parametrize("score", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("asked", [1, 2, 5])
+@pytest.mark.parametrize("stated", ["N/A", 0.0, 1e-17])
+def test_few_questions_a_length_have_no_certainty(tmp_path, score, asked, stated):
+    """As many as a first look asks; those of vt and cwe are shares of several answers."""
+    values = {f"4096{part},none": each for part, each in (("", score), ("_stderr", stated))}
+    for at, method in enumerate(("linear", "yarn")):
+        rope = {"pretrained": "m", "rope_parameters": {"rope_type": method, "factor": 2.0}}
+        rows = [sample(number, score, "4096") for number in range(asked)] if at else None
+        write(tmp_path / method, values, "ruler_vt", samples=rows, config={"model_args": rope},
+              **{"n-samples": {"ruler_vt": {"original": asked, "effective": asked}}})  # fmt: skip
+    ran = CliRunner().invoke(cli, ["table", str(tmp_path), "--baseline", "linear x2"])
+    assert ran.exit_code == 0, ran.output
+    assert "± 0.00" not in ran.output
+    for each in entries(tmp_path):
+        assert each.score.stderr is None
+        assert (each.low is None) == (0 < score < 1)
+
+
 def test_lengths_without_samples_are_read_too(tmp_path):
     write(tmp_path, RULER, "niah_single_1")
     assert [(e.length, e.score.value) for e in entries(tmp_path)] == [(4096, 0.5), (8192, 0.25)]

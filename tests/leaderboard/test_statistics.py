@@ -87,6 +87,34 @@ def test_all_wrong_is_not_certainty():
     assert found.high == pytest.approx(1 - 0.025 ** (1 / 8))
 
 
+ALIKE = {
+    "two questions": ([0.2] * 2, [0, 1]),
+    "twenty questions, which rounding tells apart": ([0.1] * 20, range(20)),
+    "one right of four in each document": ([1, 0, 0, 0] * 3, np.repeat(range(3), 4)),
+    "marks beyond 1": ([7.3] * 6, [0, 0, 1, 1, 2, 2]),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_documents_that_score_alike_are_not_certainty(what):
+    values, clusters = (np.array(each) for each in ALIKE[what])
+    scores = values.astype(float)
+    found = estimate_mean(scores, clusters)
+    assert (found.value, found.method) == (pytest.approx(scores.mean()), "none")
+    assert found.stderr is found.low is found.high is None
+    for shift in (0.0, 0.4):
+        told = compare_scores(scores + shift, scores, clusters)
+        assert told.difference == pytest.approx(shift)
+        assert told.low is told.high is told.detectable is None
+        assert not told.beside_zero
+    sizes = np.arange(5.0, 11.0)
+    ratio = estimate_ratio(0.3 * sizes, sizes)
+    assert ratio.value == pytest.approx(np.exp(0.3))
+    assert ratio.stderr is ratio.low is ratio.high is None
+    nats = compare_perplexities(2.3 * sizes, 2.0 * sizes, sizes)
+    assert nats.low is nats.high is nats.detectable is None
+
+
 def test_one_document_gives_no_interval():
     found = estimate_mean(np.array([1.0, 0, 1]), np.zeros(3, dtype=int))
     assert found.value == pytest.approx(2 / 3)
