@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_backends.environment import environment
+from leval_border.errors import SettingError
 from leval_border.files import user_path
 from leval_leaderboard.cell_record import CellRecord
 from leval_sweep import own_tasks
@@ -23,6 +24,8 @@ from leval_sweep.identity import folder_identity, hub_commit, package_versions
 FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "key_tokens")
 # Arguments, also inside of others (vLLM's speculative_config), that may name a model of the hub.
 HUB_ARGS = (*FOLDER_ARGS, "model", "hf_config_path")
+_PATH = re.compile(r"/|^[^/\s]+\.\w+$")
+"""A path, or the bare name of a file with its ending."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 MOST_NAMED = 5
 
@@ -36,9 +39,15 @@ def argument_identity(value: Any, where: str, key: str = "") -> Any:
         return {k: argument_identity(v, f"{where}.{k}", k) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [argument_identity(each, where, key) for each in value]
-    if isinstance(value, str) and (key in FOLDER_ARGS or "/" in value) and "://" not in value:
-        path = user_path(value, where)
-        if path.is_dir():
+    named = key in FOLDER_ARGS
+    if isinstance(value, str) and "://" not in value and (named or _PATH.search(value)):
+        try:
+            path = user_path(value, where)
+        except SettingError:
+            if named:
+                raise
+            return value  # a long text with a slash in it
+        if path.is_dir() and (named or "/" in value):
             return folder_hashes(path)
         if path.is_file():
             return {path.name: cached_sha256(path)}

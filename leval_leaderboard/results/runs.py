@@ -25,6 +25,8 @@ from leval_leaderboard.results.settings import (
     asked_settings,
     canonical,
     model_arguments,
+    whole,
+    without,
 )
 from leval_tasks.closed.catalog import OLD_NAMES, TASKS
 
@@ -136,8 +138,8 @@ def _decided(cell: CellRecord) -> dict[str, Any]:
         "backend": model.backend,
         "dtype": model.dtype,
         "revision": model.revision,
-        "model_args": model_arguments(model.args),
-        METHOD: cell.method.rope_parameters,
+        "model_args": model_arguments(without(model.args, _named_by_arguments(cell))),
+        METHOD: whole(cell.method.rope_parameters),
         "task_gen_kwargs": {
             OLD_NAMES.get(name, name): given for name, given in cell.task_gen_kwargs.items()
         },
@@ -153,20 +155,28 @@ def _files(cell: CellRecord) -> dict[str, str]:
     Two sweeps may call two checkpoints alike. A served model has no files: its method is what
     the server was started with.
     """
-    model, args = cell.identity.get("model"), dict[str, Any]()
-    of_model, tasks = model if isinstance(model, dict) else {}, cell.identity.get("task_versions")
-    if isinstance(given := of_model.get("args"), dict):
-        args = {name: each for name, each in given.items() if each != cell.model.args.get(name)}
+    of_model, tasks = _object(cell.identity, "model"), _object(cell.identity, "task_versions")
     found = {
         "model_files": {name: of_model[name] for name in ("files", "hub") if name in of_model},
-        "argument_files": args,
-        "task_files": {
-            name: each
-            for name, each in (tasks.items() if isinstance(tasks, dict) else ())
+        "argument_files": _named_by_arguments(cell),
+        "task_files": sorted(
+            (Path(name).name, f"{each}")  # wherever they lie
+            for name, each in tasks.items()
             if name.endswith((".yaml", ".yml"))
-        },
+        ),
     }
     return {name: digest(json.dumps(each, sort_keys=True)) for name, each in found.items() if each}
+
+
+def _named_by_arguments(cell: CellRecord) -> dict[str, Any]:
+    """Arguments of the model that name files or folders -> the hashes of these."""
+    known = _object(_object(cell.identity, "model"), "args")
+    return {name: each for name, each in known.items() if each != cell.model.args.get(name)}
+
+
+def _object(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = content.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _called(rope: Mapping[str, Any]) -> str:
@@ -201,7 +211,7 @@ def run_of_results(file: ResultsFile, where: Path) -> Run:
         context_length=int(length) if length else None,
         tasks=tuple(name for name in file.results if name not in file.groups),
         limit=file.called.questions,
-        settings=canonical({**file.deciding(), METHOD: rope}),
+        settings=canonical({**file.deciding(), METHOD: whole(rope)}),
         created=str(file.date or "")[:40],
         versions=file.packages,
         seconds=file.seconds,

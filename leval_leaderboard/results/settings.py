@@ -57,7 +57,10 @@ ARGUMENTS_ASIDE = {
                      "max_memory_per_gpu", "max_cpu_memory", "gpus", "gpu_memory_utilization",
                      "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size",
                      "swap_space", "num_concurrent", "max_retries", "timeout", "base_url",
-                     "verify_certificate", "download_dir"), _SPEED),
+                     "verify_certificate", "ca_cert_path", "download_dir", "cache_dir",
+                     "local_files_only", "low_cpu_mem_usage", "cpu_offload_gb",
+                     "distributed_executor_backend", "disable_log_stats", "log_level",
+                     "use_tqdm_on_load"), _SPEED),
 }  # fmt: skip
 """Arguments of a model that set nothing apart, and why."""
 
@@ -114,6 +117,17 @@ OWN = frozenset(name for family in FAMILIES for name in family.decides_numbers()
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 LONGEST_TITLE = 60
+
+
+def whole(value: object) -> object:
+    """With `2` for `2.0`, which nobody means to be another number."""
+    if isinstance(value, Mapping):
+        return {name: whole(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [whole(each) for each in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 10**15:
+        return int(value)
+    return value
 
 
 def canonical(values: Mapping[str, Any]) -> dict[str, str]:

@@ -40,6 +40,8 @@ def score_without_metric(
     known = questions if partial or task not in FAMILY_OF else None  # ours say what is partial
     if run.limit is None and known is not None:
         decided["questions_asked"] = f"{known:g}"
+        if file.left_out(task) and task in FAMILY_OF:  # `--samples`, which the file does not repeat
+            decided |= canonical({"task_hash": file.hashes.get(task)})
         if samples is None and "task_hash" not in decided and file.asks_some(task):
             decided["questions_asked"] += f" of run {index}"  # chosen, and nobody knows which
     return Score(

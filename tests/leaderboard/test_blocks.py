@@ -40,7 +40,15 @@ MODELS = {"backend": "vllm", "dtype": "float16", "revision": "abc", "args": {"pe
 
 
 def blocks(root):
-    return [entry.block for entry in analyse(load_results(root)).entries if entry.score.primary]
+    entries = analyse(load_results(root)).entries
+    assert {entry.score.status for entry in entries} == {"done"}, "else apart for another reason"
+    return [entry.block for entry in entries if entry.score.primary]
+
+
+def cell_with(root, cell_id, **fields):
+    """A cell whose record has these fields."""
+    path = make.write_cell(root, cell_id, {"leval_closed_gsm": ROWS}) / "cell.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def recorded(root, **metadata):
@@ -91,8 +99,8 @@ def test_a_field_of_a_cell_sets_apart(tmp_path, name):
     field, _, of_model = name.partition(".")
     change = {of_model: MODELS[of_model]} if of_model else CELLS[field]
     change = {field: WRITTEN[field] | change} if field in WRITTEN else {field: change}
-    make.write_cell(tmp_path, "x1", {"leval_closed_gsm": ROWS})
-    make.write_cell(tmp_path, "x2", {"leval_closed_gsm": ROWS}, **change)
+    cell_with(tmp_path, "x1")
+    cell_with(tmp_path, "x2", **change)
     assert len(set(blocks(tmp_path))) == 2
 
 
@@ -110,6 +118,33 @@ def test_what_a_name_stands_for_sets_apart(tmp_path, what):
     other = json.loads(json.dumps(IDENTITIES[what]).replace('"a"', '"b"').replace("org/m", "org/n"))
     for at, identity in enumerate((IDENTITIES[what], IDENTITIES[what], other)):
         make.write_cell(tmp_path, f"x{at}", {"leval_closed_gsm": ROWS}, identity=identity)
+    of_run = {entry.score.run: entry.block for entry in analyse(load_results(tmp_path)).entries}
+    assert of_run[0] == of_run[1] != of_run[2]
+
+
+@pytest.mark.parametrize("what", ["another adapter", "another task file"])
+def test_where_it_lies_sets_nothing_apart(tmp_path, what):
+    for at, folder in enumerate(("mine", "yours")):
+        text = json.dumps(IDENTITIES[what]).replace("my/", f"/{folder}/")
+        args = {"peft": f"/{folder}/adapter"} if "adapter" in what else {}
+        model = WRITTEN["model"] | {"args": args}
+        cell_with(tmp_path, f"x{at}", identity=json.loads(text), model=model)
+    assert len(set(blocks(tmp_path))) == 1
+
+
+def test_other_questions_by_number_of_a_task_of_ours_are_another_block(tmp_path):
+    """lm-eval's `--samples`, which its file does not repeat: only the hash of what was asked."""
+    for at, asked in enumerate("aab"):
+        name = "leval_closed_gsm"
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        content = {
+            "results": {name: {"exact_match,none": 0.5 + at / 10}},
+            "configs": {name: {"task": name, "metadata": {"settings": {}}}},
+            "n-samples": {name: {"original": 100, "effective": 3}},
+            "task_hashes": {name: asked},
+        }
+        (folder / "results_2026.json").write_text(json.dumps(content))
     of_run = {entry.score.run: entry.block for entry in analyse(load_results(tmp_path)).entries}
     assert of_run[0] == of_run[1] != of_run[2]
 

@@ -228,6 +228,32 @@ def test_what_changes_no_number_is_none(tmp_path, key):
     assert (first.rank, second.rank) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    "name", ["cache_dir", "local_files_only", "disable_log_stats", "log_level", "ca_cert_path"]
+)
+def test_where_files_lie_and_what_is_logged_sets_nothing_apart(tmp_path, name):
+    for at, more in enumerate(({}, {name: "/other"})):
+        write(tmp_path / f"{at}", ACC, config={"model_args": {"pretrained": "m", **more}})
+    assert len({entry.block for entry in entries(tmp_path)}) == 1
+
+
+def test_a_factor_is_the_same_with_and_without_a_point(tmp_path):
+    for at, kind in enumerate((int, float)):
+        rope = {"rope_type": "yarn", "factor": kind(2), "beta_fast": kind(32)}
+        write(tmp_path / f"{at}", ACC, f"arc{at}",
+              config={"model_args": {"pretrained": "m", "rope_parameters": rope}})  # fmt: skip
+    assert {entry.label for entry in entries(tmp_path)} == {"yarn x2"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [(0.1, "first 10% of "), (1.0, "first 1 "), (1, "first 1 ")]
+)
+def test_a_limit_below_one_is_a_share(tmp_path, limit, said):
+    write(tmp_path, ACC, config={"limit": limit})
+    (entry,) = entries(tmp_path)
+    assert said in entry.block
+
+
 def test_a_function_is_the_same_in_every_process(tmp_path):
     for at in "ab":
         write(tmp_path / at, ACC, fields={"doc_to_text": f"<function f at 0x7f{at * 10}>"},

@@ -326,6 +326,26 @@ def test_files_that_arguments_name_count(
     assert only_id(asked) != before
 
 
+def test_a_file_of_the_working_directory_counts_by_its_bare_name(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = config(checkpoint)
+    asked["models"]["small"]["args"] = {"steer_path": "steer.pt"}
+    ids = [only_id(asked)]
+    for content in ("one", "two"):
+        Path("steer.pt").write_text(content)
+        ids.append(only_id(asked))
+    assert len(set(ids)) == 3
+
+
+def test_a_long_text_with_a_slash_is_no_path(checkpoint: Path) -> None:
+    text = "Think of all that stands in the text, then answer with yes/no alone. " * 9
+    asked = config(checkpoint, metadata={"data_dir": "sample", "instruction": text + "x" * 300})
+    asked["models"]["small"]["args"] = {"instruction": "x" * 300 + "/" + text}
+    assert only_id(asked)
+
+
 @pytest.mark.parametrize("setting", [{"key_tokens": "F"}, {"reach": {"key_tokens": "F"}},
                                      {"tokenizer": "D"}])  # fmt: skip
 def test_files_that_settings_of_tasks_name_count(
