@@ -1,5 +1,6 @@
 """A method for vLLM's worker process: other RoPE settings on an engine that runs already."""
 
+import os
 from typing import Any
 
 
@@ -7,6 +8,14 @@ class RopeWorker:
     """Given to the engine as `worker_extension_cls`; one engine start then serves all types."""
 
     model_runner: Any
+
+    def held(self) -> tuple[int, list[tuple[list[float], bool]]]:
+        """This process, and frequencies and exact phase of each rotary module in it."""
+        from resonance_vllm.vllm_verify import held
+
+        config = self.model_runner.vllm_config.model_config.hf_text_config
+        found = held(self.model_runner.model, config)
+        return os.getpid(), [(list(each.inv_freq), each.exact_phase) for each in found]
 
     def use_rope(self, rope_parameters: dict[str, Any], length: int) -> tuple[str, int]:
         """Rebuild every layer's embedding through the `get_rope` of the worker's model files.

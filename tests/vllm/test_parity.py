@@ -105,7 +105,14 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
     return model.eval()
 
 
-def start_engine(path: Path, rope: dict[str, Any], length: int, eager: bool = True) -> Any:
+def start_engine(
+    path: Path,
+    rope: dict[str, Any],
+    length: int,
+    eager: bool = True,
+    worker: str = "rope_worker.RopeWorker",
+    workers: int = 1,
+) -> Any:
     from vllm import LLM
 
     positions = ModelPositions.of_checkpoint(str(path))
@@ -116,7 +123,8 @@ def start_engine(path: Path, rope: dict[str, Any], length: int, eager: bool = Tr
         max_model_len=length,
         dtype="float32",
         enforce_eager=eager,
-        worker_extension_cls="rope_worker.RopeWorker",
+        worker_extension_cls=worker,
+        tensor_parallel_size=workers,
         skip_tokenizer_init=True,
         enable_prefix_caching=False,
         max_num_seqs=2,
@@ -126,7 +134,7 @@ def start_engine(path: Path, rope: dict[str, Any], length: int, eager: bool = Tr
 
 @pytest.fixture(scope="module", autouse=True)
 def _worker_finds_its_extension() -> Iterator[None]:
-    """Worker processes import `rope_worker` from this folder."""
+    """Worker processes import their extension from this folder."""
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).parent)
         patch.syspath_prepend(here)
@@ -216,6 +224,42 @@ def test_compiled_model_agrees(tiny_llama: Path) -> None:
         assert_same(score_hf(model, prompt), score_vllm(engine, prompt))
     finally:
         engine.llm_engine.engine_core.shutdown()
+
+
+@pytest.fixture
+def _any_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM binds each worker to cores of its own, which small machines lack."""
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+@pytest.mark.usefixtures("_any_core")
+def test_two_workers_that_share_a_model_agree(tiny_llama: Path) -> None:
+    """Tensor parallel: each process loads the plugin and holds what was asked for."""
+    rope = {"rope_type": "resonance_yarn", "factor": 4}
+    engine = start_engine(tiny_llama, rope, SERVED, workers=2)
+    try:
+        (one, first), (other, second) = engine.collective_rpc("held")
+        assert one != other
+        assert first == second
+        assert all(exact for _, exact in first)
+        prompt = random_prompt(1000)
+        assert_same(score_hf(load_hf(tiny_llama, rope, SERVED), prompt), score_vllm(engine, prompt))
+    finally:
+        engine.llm_engine.engine_core.shutdown()
+
+
+@pytest.mark.usefixtures("_any_core")
+def test_each_worker_compares_what_it_holds(
+    tiny_llama: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second worker's table is another one; the first has nothing to find fault with."""
+    rope = {"rope_type": "resonance_yarn", "factor": 4}
+    with pytest.raises(RuntimeError):
+        start_engine(
+            tiny_llama, rope, SERVED, worker="spoilt_worker.SpoiltWorker", workers=2
+        ).llm_engine.engine_core.shutdown()
+    said = "".join(capfd.readouterr())
+    assert "in vLLM changed the table of model.layers.0.self_attn.rotary_emb" in said
 
 
 @pytest.fixture(scope="module")
