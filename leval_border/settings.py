@@ -4,12 +4,23 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from leval_border.errors import SettingError, UserError, hint, near, not_allowed, shown
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def _none_if_wrong(value: object, validated: Any) -> Any:
+    try:
+        return validated(value)
+    except ValidationError:
+        return None
+
+
+LENIENT = WrapValidator(_none_if_wrong)
+"""For a field of what others write whose value may be anything: None where it is another type."""
 
 
 class Settings(BaseModel):

@@ -82,8 +82,9 @@ class Progress:
         if self.heartbeat is None or time.monotonic() - self.spoken < self.heartbeat:
             return
         self.spoken = time.monotonic()
+        eta = self.eta()
         for state, last_line in self.states():
-            self.write(f"{self.position()} {state}, {self.eta()} | {last_line}")
+            self.write(f"{self.position()} {state}, {eta} | {last_line}")
 
     def end(self, cell: PlannedCell, outcome: CellOutcome) -> None:
         """A cell has ended."""

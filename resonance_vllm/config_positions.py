@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
-from pydantic import ValidatorFunctionWrapHandler as Handler
+from pydantic import BaseModel, ConfigDict, Field
 
+from leval_border.settings import LENIENT
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import LENGTH, RESONANCE
@@ -22,18 +22,9 @@ OUR_KEYS = {"rope_type", "type", *Resonance.model_fields}.union(
     *(method.key_names() for method in METHODS.values())
 )
 
-
-def _or_none(value: Any, handler: Handler) -> Any:
-    try:
-        return handler(value)
-    except ValidationError:
-        return None
-
-
-Tolerant = WrapValidator(_or_none)
-Integer = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, Tolerant]
-Number = Annotated[int | float | None, Tolerant]
-Table = Annotated[dict[str, Any] | None, Tolerant]
+Integer = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, LENIENT]
+Number = Annotated[int | float | None, LENIENT]
+Table = Annotated[dict[str, Any] | None, LENIENT]
 
 
 class ConfigPositions(BaseModel):
@@ -49,7 +40,7 @@ class ConfigPositions(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
-    model_type: Annotated[str | None, Tolerant] = None
+    model_type: Annotated[str | None, LENIENT] = None
     max_position_embeddings: Integer = None
     original_max_position_embeddings: Integer = None
     rope_parameters: Table = None

@@ -7,11 +7,11 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, WrapValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from leval_border import json_texts
 from leval_border.errors import UserError, shown
-from leval_border.settings import read
+from leval_border.settings import LENIENT, read
 from leval_leaderboard.layout import SCHEMA_VERSION
 
 LONGEST_NAME = 300
@@ -35,16 +35,6 @@ class Outside(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, populate_by_name=True)
 
-
-def _none_if_wrong(value: object, validated: Any) -> Any:
-    try:
-        return validated(value)
-    except ValidationError:
-        return None
-
-
-LENIENT = WrapValidator(_none_if_wrong)
-"""For a field whose value may be anything at all: None where it is of another type."""
 
 EMPTY_IF_NULL = BeforeValidator(lambda value: {} if value is None else value)
 Object = Annotated[dict[str, Any], EMPTY_IF_NULL]

@@ -6,10 +6,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
 from leval_border.secrets import redacted
+from leval_border.settings import LENIENT
 from leval_leaderboard.results import settings
 from leval_leaderboard.results.fields import (
     EMPTY_IF_NULL,
-    LENIENT,
     LONGEST_METRIC,
     LONGEST_TASK,
     Object,

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, model_validator
 
+from leval_border.settings import LENIENT
 from leval_leaderboard.results import settings
 from leval_leaderboard.results.fields import (
     EMPTY_IF_NULL,
-    LENIENT,
     Flag,
     Number,
     Object,

@@ -17,9 +17,8 @@ import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from leval_border.files import altered
-from leval_border.settings import read
+from leval_border.settings import LENIENT, read
 from leval_leaderboard.results.fields import (
-    LENIENT,
     Object,
     Outside,
     ResultsError,

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from leval_border.settings import LENIENT
 from leval_leaderboard.layout import FEATURES
 from leval_leaderboard.results.fields import (
     LARGEST_NUMBER,
-    LENIENT,
     Outside,
     ResultsError,
     file_in,
