@@ -101,7 +101,8 @@ class ConfigPositions(BaseModel):
         """
         rope: Mapping[str, Any] = self.rope_parameters or self.rope_scaling or {}
         if self.by_layer_type:
-            rope = rope.get(one_global(rope) or "", {})
+            one = one_global(rope)
+            rope = {} if one is None else rope[one]
         result = {key: value for key, value in rope.items() if value is not None}
         result.setdefault("rope_type", result.pop("type", None) or "default")
         for key in ("rope_theta", "partial_rotary_factor"):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from leval_harness.lm_eval import with_rope
@@ -304,6 +304,9 @@ TYPES = st.sampled_from([*METHODS, "resonance", "resonance_yarn", "mrope", "su",
         max_size=3,
     ),
     request=st.sampled_from(["resonance", "default", "yarn:factor=2", "longrope:replace=true"]),
+)
+@example(
+    name="apertus", changes={"rope_parameters": {"": None, "0": {}, "00": {}}}, request="resonance"
 )
 def test_whatever_config_json_holds_is_read_or_refused(tmp_path_factory, name, changes, request):
     folder = tmp_path_factory.mktemp("config")
