@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from leval_leaderboard.statistics.reach import MARGIN, one_sided, reach_by
+from leval_leaderboard.statistics.reach import MARGIN, REFUSED_AT, SHOWN_AT, one_sided, reach_by
 
 LENGTHS = (2048, 4096, 8192, 12288, 16384)
 TEXTS = (3, 4, 8, 16, 50)
@@ -24,12 +24,13 @@ TRUTHS = {
     "gains, holds, breaks": (-0.1, -0.03, 0.0, 1.2),
     "gains throughout": (-0.05, -0.05, -0.05, -0.05),
     "nothing changes": (0.0, 0.0, 0.0, 0.0),
+    "breaks at once": (MARGIN, 0.0, 0.0, 0.0),
     "loses the margin": (-0.1, 0.0, MARGIN, MARGIN),
     "loses not quite the margin": (0.0099, 0.0099, 0.0099, 0.0099),
     "gains the margin": (-0.05, -MARGIN, -MARGIN, -MARGIN),
     "slips a little": (-0.05, 0.02, 0.02, 0.02),
 }
-SPREADS = (0.01, 0.05)
+SPREADS = (0.01, 0.05, 0.2)
 SHAPES = ("normal", "a few lose much", "a few gain much")
 TOKEN_NOISE = 0.5  # nats, of one token's difference
 
@@ -61,9 +62,8 @@ def one_setting(name, texts, spread, shape, runs, seed=0):
     for kind, threshold in (("loss", MARGIN), ("gain", -MARGIN)):
         true = LENGTHS[true_reach(truth, threshold)]
         below, above = one_sided(steps, tokens, threshold)
-        found = [
-            reach_by(*each, LENGTHS) for each in zip(below.tolist(), above.tolist(), strict=True)
-        ]
+        tests = zip(below.tolist(), above.tolist(), strict=True)
+        found = [reach_by(*each, LENGTHS, SHOWN_AT, REFUSED_AT) for each in tests]
         low = np.array([LENGTHS.index(each.low or LENGTHS[0]) for each in found])
         high = np.array([LENGTHS.index(each.high) for each in found])
         at = LENGTHS.index(true)
