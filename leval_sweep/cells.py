@@ -223,7 +223,6 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
 def _identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
     """Everything that decides the numbers of a cell; `model` is what tells its files."""
     found = outside(record, model)
-    rare = {"named_files": found.pop("named_files"), "environment": record.environment}
     entry = {name: getattr(record, name) for name in EntrySettings.model_fields}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -242,9 +241,8 @@ def _identity(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
         "batch_size": record.batch_size,
         "device": record.device,
         "context_length": record.context_length,
-        "metadata": {key: value for key, value in record.metadata.items() if key != "data_dir"},
         **found,
-        **_only_set(**rare),
+        **_only_set(environment=record.environment),
     }
 
 

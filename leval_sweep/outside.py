@@ -21,7 +21,7 @@ from leval_sweep.file_hashes import cached_sha256, folder_hashes, state, watchin
 from leval_sweep.identity import folder_identity, hub_commit, package_versions
 
 # Settings whose bare word may name a file, or a folder of weights or tokenizer files.
-FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "key_tokens")
+FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "key_tokens", "data_dir")
 # Arguments, also inside of others (vLLM's speculative_config), that may name a model of the hub.
 HUB_ARGS = (*FOLDER_ARGS, "model", "hf_config_path")
 _PATH = re.compile(r"/|^[^/\s]+\.\w+$")
@@ -33,7 +33,8 @@ MOST_NAMED = 5
 def argument_identity(value: Any, where: str, key: str = "") -> Any:
     """Arguments with what they name replaced: a folder or file by hashes, the hub's by its commit.
 
-    A name of the hub that neither it nor the cache knows stays as it is.
+    Of a file's name its ending alone counts, by which readers tell formats. A name of the hub that
+    neither it nor the cache knows stays as it is.
     """
     if isinstance(value, Mapping):
         return {k: argument_identity(v, f"{where}.{k}", k) for k, v in value.items()}
@@ -50,7 +51,7 @@ def argument_identity(value: Any, where: str, key: str = "") -> Any:
         if path.is_dir() and (named or "/" in value):
             return folder_hashes(path)
         if path.is_file():
-            return {path.name: cached_sha256(path)}
+            return {f"*{path.suffix}": cached_sha256(path)}
         if key in HUB_ARGS and _HUB_NAME.fullmatch(value):
             with contextlib.suppress(ModelNotFoundError):
                 return {"hub": value, "commit": hub_commit(value, None)[0]}
@@ -74,16 +75,20 @@ def outside(record: CellRecord, model: Mapping[str, Any]) -> dict[str, Any]:
         },
         "task_versions": own_tasks.versions(record.tasks),
         "data": own_tasks.data_identity(record.tasks, record.metadata),
-        "named_files": _named_files(record.metadata),
+        "metadata": _task_settings(record),
         "packages": package_versions(record.model.backend),
     }
 
 
-def _named_files(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of tasks that name a file or folder -> hashes of it; of documents see `data`."""
-    given = {key: value for key, value in metadata.items() if key != "data_dir"}
-    found = {key: argument_identity(value, f"metadata.{key}", key) for key, value in given.items()}
-    return {key: found[key] for key in given if found[key] != given[key]}
+def _task_settings(record: CellRecord) -> dict[str, Any]:
+    """Settings of the tasks, the files and folders that they name replaced by hashes.
+
+    Where our own tasks' documents lie says nothing: what is read of them stands in `data`.
+    """
+    given = record.metadata
+    if own_tasks.only_own(record.tasks):
+        given = own_tasks.without_data_dir(given)
+    return {key: argument_identity(value, f"metadata.{key}", key) for key, value in given.items()}
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from leval_border.errors import SettingError, near, one_of
+from leval_border.files import user_path
 from leval_sweep.config_files import SUFFIXES
 from leval_sweep.errors import ConfigError
 from leval_sweep.file_hashes import cached_sha256
@@ -26,6 +27,7 @@ from leval_tasks.metadata import (
     PerplexitySettings,
     ReachSettings,
     TaskSettings,
+    family_settings,
     read_metadata,
 )
 
@@ -161,7 +163,10 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
     families = {known[name].family for name in members(names) if name in known}
     for family in families & set(SETTINGS):
         try:
-            read_metadata(SETTINGS[family], metadata)
+            asked = read_metadata(SETTINGS[family], metadata)
+            given = asked.key_tokens if isinstance(asked, ReachSettings) else None
+            if given and not user_path(given, "key_tokens").is_file():
+                raise SettingError(f"key_tokens: there is no file {given}")
         except SettingError as error:
             lines = str(error).splitlines()
             raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
@@ -193,24 +198,62 @@ def _in_folder(folder: Path, name: str, task: str) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
+def only_own(names: Iterable[str]) -> bool:
+    """Whether nobody else's task is among them."""
+    return set(members(names)) <= set(own_tasks())
+
+
+def without_data_dir(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of our tasks without those that say where documents lie."""
+    groups = [each.group for each in SETTINGS.values() if each.group]
+    kept = {key: value for key, value in metadata.items() if key != "data_dir"}
+    for group in groups:
+        if isinstance(given := kept.get(group), Mapping):
+            kept[group] = {key: value for key, value in given.items() if key != "data_dir"}
+    return kept
+
+
 def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """`{"source": ..., "files": {name: sha256}}`, empty where no task of ours reads files.
 
-    Files of the hub are hashed when they are read, and that hash stands in lm-eval's results;
-    tasks of lm-eval keep their own data.
+    Families of tasks that were given different folders have such an entry each. Files of the hub
+    are hashed when they are read, and that hash stands in lm-eval's results; tasks of lm-eval keep
+    their own data.
 
     Raises:
         ConfigError: the folder, or a file of it, does not exist.
     """
+    known = own_tasks()
+    wanted: dict[str, dict[str, str]] = {}
+    rest: dict[str, Any] = {}
+    for task in members(tasks):
+        file = known[task].file if task in known else None
+        if file == PYTHON_FILE:
+            rest = {"python": platform.python_version()}
+        elif file:
+            wanted.setdefault(known[task].family, {})[file] = task
+    found = {
+        family: _documents(files, family_settings(SETTINGS[family], metadata))
+        for family, files in wanted.items()
+    }
+    if len({_place(family, metadata) for family in found}) > 1:
+        return {**found, **rest}
+    merged: dict[str, Any] = {}
+    for each in found.values():
+        merged = {**each, "files": {**merged.get("files", {}), **each["files"]}}
+    return {**merged, **rest}
+
+
+def _place(family: str, metadata: Mapping[str, Any]) -> str:
+    return str(family_settings(SETTINGS[family], metadata).get("data_dir"))
+
+
+def _documents(wanted: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What one family reads; `wanted` are its files and a task of each."""
     from leval_tasks.data import available, missing_file, resolve_source
 
-    known = own_tasks()
-    wanted = {file: task for task in members(tasks) if task in known and (file := known[task].file)}
-    rest = {"python": platform.python_version()} if wanted.pop(PYTHON_FILE, None) else {}
-    if not wanted:
-        return rest
     try:
-        source = resolve_source(metadata)
+        source = resolve_source(settings)
         files: dict[str, str] = {}
         for name, task in wanted.items():
             if task in TASKS and TASKS[task] not in available(source):
@@ -223,4 +266,4 @@ def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str
             files[name] = cached_sha256(path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    return {"source": source.kind, "files": files, **rest}
+    return {"source": source.kind, "files": files}

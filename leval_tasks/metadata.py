@@ -261,9 +261,15 @@ def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
     refuse_near_misses(metadata)
     if family.group and (group := metadata.get(family.group)):
         read(family, group, family.group)
-        metadata = {**metadata, **group}
+    metadata = family_settings(family, metadata)
     names = field_names(family)
     return read(family, {key: metadata[key] for key in names if key in metadata})
+
+
+def family_settings(family: type[TaskSettings], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as a family of tasks takes it: what stands under its own key wins."""
+    group = metadata.get(family.group) if family.group else None
+    return {**metadata, **(group if isinstance(group, Mapping) else {})}
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:

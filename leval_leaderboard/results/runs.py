@@ -120,7 +120,7 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
         limit=cell.limit,
         num_docs=finite(metadata.get("num_docs")),
         baseline=short_name(cell.baseline or "") or None,
-        settings=canonical({**asked_settings(metadata), **_decided(cell)}),
+        settings=canonical({**asked_settings(_by_content(cell)), **_decided(cell)}),
         command=cell.command[:LONGEST_NAME],
         created=cell.created[:LONGEST_NAME],
         versions=cell.versions,
@@ -172,6 +172,12 @@ def _named_by_arguments(cell: CellRecord) -> dict[str, Any]:
     """Arguments of the model that name files or folders -> the hashes of these."""
     known = _object(_object(cell.identity, "model"), "args")
     return {name: each for name, each in known.items() if each != cell.model.args.get(name)}
+
+
+def _by_content(cell: CellRecord) -> dict[str, Any]:
+    """Settings of the tasks, with the hashes of files that they name where the cell knows them."""
+    known = cell.identity.get("metadata")
+    return cell.metadata | (known if isinstance(known, dict) else {})
 
 
 def _object(content: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Key tokens that another model's run of a reach task has told, from its logged samples."""
 
 import hashlib
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from leval_border.files import user_path
 from leval_tasks.data import numbered_rows, read_bytes
 from leval_tasks.reach.key_tokens import Span
 
@@ -33,7 +33,7 @@ def read_reference(path: str) -> tuple[dict[str, list[Span]], str]:
     Raises:
         DataError: The file is missing or damaged, or has no key tokens.
     """
-    content = read_bytes(Path(path))
+    content = read_bytes(user_path(path, "key_tokens"))
     rows = numbered_rows(content, path, _Sample)
     spans = {row.doc.document_id: row.key_spans for _, row in rows}
     return spans, hashlib.sha256(content).hexdigest()

@@ -307,7 +307,7 @@ def test_everything_that_a_task_file_reads_counts(
 def written(tmp_path: Path, given: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
     """A file, and what is given with it in place of "F" and its folder in place of "D"."""
     file = tmp_path / "other" / "named.bin"
-    file.parent.mkdir()
+    file.parent.mkdir(parents=True)
     file.write_bytes(b"one")
     text = json.dumps(given).replace('"F"', json.dumps(str(file)))
     return file, json.loads(text.replace('"D"', json.dumps(str(file.parent))))
@@ -356,12 +356,82 @@ def test_files_that_settings_of_tasks_name_count(
     before, record = only_id(asked), as_written(checkpoint, metadata=metadata)
     file.write_bytes(b"two")
     assert only_id(asked) != before
-    with pytest.raises(CellError, match=r"named_files"), outside.as_planned(record):
+    with pytest.raises(CellError, match=r"planned: metadata\."), outside.as_planned(record):
         pass
     file.unlink()
     file.parent.rmdir()
-    with pytest.raises(CellError, match=r"named_files"), outside.as_planned(record):
+    with pytest.raises(CellError, match=r"planned: metadata\."), outside.as_planned(record):
         pass
+
+
+KEY_TOKENS = [{"key_tokens": "F"}, {"reach": {"key_tokens": "F"}}]
+
+
+@pytest.mark.parametrize("setting", [*KEY_TOKENS, {"tokenizer": "D"}])
+def test_settings_of_tasks_name_files_by_content_wherever_they_lie(
+    checkpoint: Path, tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    ids, blocks = [], []
+    for place in ("here", "there"):
+        file, metadata = written(tmp_path / place, setting)
+        renamed = "D" not in setting.values()
+        if renamed and place == "there":
+            file = file.rename(file.with_name("called otherwise.bin"))
+            metadata = json.loads(json.dumps(metadata).replace("named.bin", file.name))
+        asked = config(checkpoint, tasks=["reach_pydocs"], metadata=metadata)
+        ids.append(only_id(asked))
+        blocks.append(run_of_cell(as_written(checkpoint, **asked), tmp_path).settings)
+    assert ids[0] == ids[1]
+    assert blocks[0] == blocks[1]
+    file.write_bytes(b"two")
+    assert only_id(asked) != ids[0]
+
+
+def test_a_file_of_key_tokens_that_is_missing_is_named_before_anything_runs(
+    checkpoint: Path,
+) -> None:
+    for metadata in ({"key_tokens": "absent.jsonl"}, {"reach": {"key_tokens": "absent.jsonl"}}):
+        with pytest.raises(ConfigError, match=r"metadata\.key_tokens: there is no file absent"):
+            only_id(config(checkpoint, tasks=["reach_pydocs"], metadata=metadata))
+
+
+def test_a_folder_of_documents_for_one_family_counts_by_what_is_read_of_it(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    ids = []
+    for place, text in (("a", "one"), ("b", "one"), ("c", "two")):
+        folder = tmp_path / place
+        folder.mkdir()
+        (folder / "pg19.jsonl").write_text(json.dumps({"text": text}))
+        (folder / "unrelated").write_text(place)
+        metadata = {"data_dir": "sample", "perplexity": {"data_dir": str(folder)}}
+        entry = {"tasks": ["leval_closed_gsm", "ppl_pg19"]}
+        asked = config(checkpoint, tasks=[entry], metadata=metadata)
+        ids.append(only_id(asked))
+        (cell,) = cells.plan(parse_config(asked))
+        read = file_sha256(folder / "pg19.jsonl")
+        assert cell.record.data["perplexity"] == {
+            "source": "data_dir",
+            "files": {"pg19.jsonl": read},
+        }
+        assert cell.record.data["closed"]["source"] == "sample"
+    assert ids[0] == ids[1] != ids[2]
+
+
+@pytest.mark.parametrize("folder", ["data", "./data"])
+def test_other_peoples_tasks_may_read_any_file_of_data_dir(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("task").mkdir()
+    Path("task/mine.yaml").write_text("task: mine\n")
+    Path("data").mkdir()
+    asked = config(checkpoint, tasks=["task/mine.yaml"], metadata={"data_dir": folder})
+    ids = []
+    for text in ("one", "two"):
+        Path("data/questions.json").write_text(text)
+        ids.append(only_id(asked))
+    assert ids[0] != ids[1]
 
 
 def as_written(checkpoint: Path, **changes: Any) -> CellRecord:
