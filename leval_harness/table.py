@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--pair", "pairs", multiple=True, metavar="METHOD:BASELINE",
-    help="Only paired differences of perplexity, nats a token, by text and pooled. Repeatable.",
+    help="Only paired differences of perplexity and reach, nats a token, by text and pooled. "
+    "Repeatable.",
 )  # fmt: skip
 @click.option(
     "--verify", is_flag=True, help="Recompute every aggregate from the samples; report differences."
@@ -51,7 +52,7 @@ def command(
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
     from leval_leaderboard.tables import analyse, build_tables, details_table
-    from leval_leaderboard.tables.differences import difference_table, parse_pairs
+    from leval_leaderboard.tables.differences import difference_tables, parse_pairs
     from leval_leaderboard.tables.formats import load_format
 
     read = read_results(results)
@@ -61,13 +62,14 @@ def command(
     analysis = analyse(read, chosen["baseline"])
     form = load_format(output)
     if chosen["pairs"]:
-        tables = [difference_table(analysis, parse_pairs(chosen["pairs"]))]
+        tables = difference_tables(analysis, parse_pairs(chosen["pairs"]))
     elif as_json or form.every_number:
         tables = [details_table(analysis, bool(chosen["published"]))]
     else:
         names = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
         tables = build_tables(analysis, names, chosen["published"])
-    text = records_text(tables[0].records()) if as_json else form.text(tables)
+    records = [record for table in tables for record in table.records()] if as_json else []
+    text = records_text(records) if as_json else form.text(tables)
     write_or_print(text, out)
 
 

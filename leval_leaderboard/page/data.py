@@ -118,18 +118,27 @@ def _cell(cell: Cell) -> dict[str, Any]:
     return {**known, "run": score.run, "data": data}
 
 
-def comparisons(analysis: Analysis) -> dict[str, dict[str, list[Any]]]:
-    """For each baseline `"run column length" -> comparison`, in the blocks that have the method."""
+def comparisons(analysis: Analysis) -> dict[str, dict[str, Any]]:
+    r"""For each baseline `"run column length" -> comparison`, in the blocks that have the method.
+
+    Under `reach`: `"block\nmethod" -> {length: differences}` of what the answer rests on.
+    """
     labels = {entry.label: None for entry in analysis.entries if entry.label}
     if len(labels) > MOST_BASELINES:
         labels = {name: None for name in analysis.baselines.values() if name}
     return {plain(label): _compared_with(label, analysis.against(label)) for label in labels}
 
 
-def _compared_with(baseline: str, analysis: Analysis) -> dict[str, list[Any]]:
+def _compared_with(baseline: str, analysis: Analysis) -> dict[str, Any]:
     """Comparisons with this very method; a block without it has another baseline."""
     table = leaderboard_table(analysis)
-    return {
+    lines = [line for line in reach_lines(analysis) if line.points]
+    losses = {
+        f"{plain(line.block)}\n{plain(line.method)}": dict(map(_apart, line.points))
+        for line in lines
+        if analysis.baselines[line.block] == baseline != line.method
+    }
+    cells = {
         f"{entry.score.run} {plain(column.label)} {row.length}": _comparison(
             difference, entry.score.percent
         )
@@ -139,6 +148,16 @@ def _compared_with(baseline: str, analysis: Analysis) -> dict[str, list[Any]]:
         if (entry := cell.entry) and (difference := entry.difference)
         if analysis.baselines[entry.block] == baseline
     }
+    return {**cells, "reach": losses} if losses else cells
+
+
+def _apart(point: Point) -> tuple[int, list[float | None]]:
+    """A length, and the differences to a baseline there with their ends, nats a token.
+
+    Of the loss, and of that on key tokens where a reference told them.
+    """
+    told = (*_difference(point.against), *_difference(point.key_against))
+    return point.length, [number(each, 5) for each in told]
 
 
 def _comparison(difference: Difference, times: float) -> list[Any]:
@@ -174,6 +193,7 @@ def _reach(line: ReachLine) -> dict[str, Any]:
         "texts": line.texts,
         "tokens": line.tokens,
         "keys": line.key_tokens,
+        "referred": line.referred,
         "tasks": [task_label(task) for task in line.tasks],
         "points": [_point(point) for point in line.points],
         "retrieval": _retrieval(line.retrieval) if line.retrieval else None,
@@ -196,18 +216,15 @@ def _retrieval(found: Retrieval) -> dict[str, Any]:
 
 
 def _point(point: Point) -> list[Any]:
-    """A length and four numbers with the ends of their intervals, nats a token.
+    """A length and three numbers with the ends of their intervals, nats a token.
 
-    The loss, its difference to the baseline, the gain from the next shorter length, and on key
-    tokens the loss or, where a reference told them, the difference to the baseline.
+    The loss, the gain from the next shorter length, and the loss on key tokens.
     """
     key = point.key
     told = (
         *(point.loss, point.low, point.high),
-        *_difference(point.against),
         *(point.step.gain if point.step else _NONE),
         *((key.value, key.low, key.high) if key else _NONE),
-        *_difference(point.key_against),
     )
     return [point.length, *(number(each, 5) for each in told)]
 

@@ -10,7 +10,8 @@ from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_tables
-from leval_leaderboard.tables.reach import KEY_LOSS, LOSS, reach_lines
+from leval_leaderboard.tables.reach import reach_lines
+from leval_leaderboard.tables.reach_curves import KEY_LOSS, LOSS
 from leval_leaderboard.tables.reach_tables import against_table, reach_table
 from leval_leaderboard.tables.scores import score_table
 

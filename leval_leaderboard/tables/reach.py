@@ -3,19 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from leval_leaderboard.results import Results
-from leval_leaderboard.results.ratios import Floats, Ratios
 from leval_leaderboard.statistics.clustered import Estimate, estimate_ratio
 from leval_leaderboard.statistics.paired import Difference, compare_perplexities
 from leval_leaderboard.statistics.reach import MARGIN, Reach, Step, reach_of, steps_of
 from leval_leaderboard.tables.analysis import Analysis, grouped
 from leval_leaderboard.tables.entries import Entry
 from leval_leaderboard.tables.names import length_label
+from leval_leaderboard.tables.reach_curves import (
+    KEY_LOSS,
+    LOSS,
+    OWN,
+    Curve,
+    KeyLosses,
+    curve_of,
+    key_losses,
+)
 from leval_leaderboard.tables.retrieval import Retrieval, retrievals
-
-LOSS, KEY_LOSS = "loss", "key_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class ReachLine:
         texts: documents of all `reach_*` tasks together.
         tokens: scored in them, at each length.
         key_tokens: of these, those that a long context helps.
+        referred: whether a reference model told which those are.
         tasks: names of those tasks.
         points: by length, ascending.
         retrieval: by RULER's tasks; None where none was run.
@@ -74,19 +78,10 @@ class ReachLine:
     texts: int = 0
     tokens: int = 0
     key_tokens: int = 0
+    referred: bool = False
     tasks: tuple[str, ...] = ()
     points: tuple[Point, ...] = ()
     retrieval: Retrieval | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """Losses of the texts that were read at every length: `nats` `[K + 1, G]`, `tokens` `[G]`."""
-
-    lengths: tuple[int, ...]
-    documents: Floats
-    nats: Floats
-    tokens: Floats
 
 
 def reach_lines(analysis: Analysis) -> list[ReachLine]:
@@ -107,11 +102,13 @@ def reach_lines(analysis: Analysis) -> list[ReachLine]:
     entries = [entry for entry in entries if entry.score.family == LOSS]
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
         by_method = grouped(of_block, lambda entry: entry.label)
-        curves = {label: _curve(part, analysis.results) for label, part in by_method.items()}
+        curves = {label: curve_of(part, analysis.results) for label, part in by_method.items()}
         baseline = analysis.baselines.get(block, "")
         base = curves.get(baseline)
         told = {
-            label: _key_sums([k for k in keys if (k.block, k.label) == (block, label)], analysis)
+            label: key_losses(
+                [k for k in keys if (k.block, k.label) == (block, label)], analysis.results
+            )
             for label in by_method
         }
         for label, part in by_method.items():
@@ -144,89 +141,27 @@ def _joined(
     return joined
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Key tokens at one length, text by text: `nats` and `tokens` `[G]`, and who told them."""
-
-    nats: Floats
-    tokens: Floats
-    told_by: frozenset[str]
-
-    def against(self, other: "_Keys | None") -> Difference | None:
-        """To another method's, where both have the same tokens, those of a reference model."""
-        if other is None or self.told_by != other.told_by or "own" in self.told_by:
-            return None
-        if not np.array_equal(self.tokens, other.tokens):
-            return None
-        counted = self.tokens > 0
-        own, theirs, tokens = (v[counted] for v in (self.nats, other.nats, self.tokens))
-        return compare_perplexities(own, theirs, tokens)
-
-
-def _key_sums(entries: Sequence[Entry], analysis: Analysis) -> dict[int | None, _Keys]:
-    """By length, all tasks together."""
-    sums = {}
-    for length, part in grouped(entries, lambda entry: entry.score.at).items():
-        found = [analysis.results.ratios(entry.score) for entry in part]
-        by_text = [each.by_cluster()[1:] for each in found if each is not None]
-        if by_text:
-            nats, tokens = (np.concatenate(each) for each in zip(*by_text, strict=True))
-            told_by = frozenset(e.score.settings.get("key_tokens", "own") for e in part)
-            sums[length] = _Keys(nats, tokens, told_by)
-    return sums
-
-
 def _with_keys(
-    line: ReachLine, keys: Mapping[int | None, _Keys], base: Mapping[int | None, _Keys]
+    line: ReachLine, keys: Mapping[int | None, KeyLosses], base: Mapping[int | None, KeyLosses]
 ) -> ReachLine:
     """With the losses on key tokens."""
-    points, most = [], 0
+    points, most, told_by = [], 0, set[str]()
     for point in line.points:
         found = keys.get(point.length)
         if found is not None and (counted := found.tokens > 0).any():
             most = int(found.tokens.sum())
+            told_by |= found.told_by
             estimate = estimate_ratio(found.nats[counted], found.tokens[counted], None)
-            against = found.against(base.get(point.length))
+            paired = found.paired(base.get(point.length))
+            against = compare_perplexities(*paired) if paired is not None else None
             point = replace(point, key=estimate, key_against=against)
         points.append(point)
-    return replace(line, points=tuple(points), key_tokens=most)
-
-
-def _curve(entries: Sequence[Entry], results: Results) -> _Curve | None:
-    """All tasks of one method together, at the lengths that every task has."""
-    by_task = grouped(entries, lambda entry: entry.task)
-    common = set.intersection(*({e.score.at for e in part} for part in by_task.values()))
-    lengths = tuple(sorted(length for length in common if length is not None))
-    parts: list[list[Floats]] = []
-    for part in by_task.values():
-        at = {entry.score.at: results.ratios(entry.score) for entry in part}
-        found = [at[length] for length in lengths]
-        if lengths and (columns := _aligned(found)):
-            parts.append(columns)
-    if not parts:
-        return None
-    documents, tokens, *nats = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return _Curve(lengths, documents, np.vstack(nats), tokens)
-
-
-def _aligned(ratios: Sequence[Ratios | None]) -> list[Floats]:
-    """Documents, their tokens, and their nats at each length, of what was read at all of them."""
-    known = [each for each in ratios if each is not None]
-    if len(known) < len(ratios):
-        return []
-    sums = [each.by_cluster() for each in known]
-    documents = sums[0][0]
-    for other, _, _ in sums[1:]:
-        documents = np.intersect1d(documents, other)
-    picked = [np.searchsorted(names, documents) for names, _, _ in sums]
-    sizes = [size[at] for (_, _, size), at in zip(sums, picked, strict=True)]
-    if not documents.size or any(not np.array_equal(sizes[0], size) for size in sizes):
-        return []
-    return [documents, sizes[0], *(n[at] for (_, n, _), at in zip(sums, picked, strict=True))]
+    referred = bool(told_by) and OWN not in told_by
+    return replace(line, points=tuple(points), key_tokens=most, referred=referred)
 
 
 def _line(
-    block: str, label: str, entries: Sequence[Entry], curve: _Curve, base: _Curve | None
+    block: str, label: str, entries: Sequence[Entry], curve: Curve, base: Curve | None
 ) -> ReachLine:
     shipped = [e.score.shipped_length for e in entries if e.score.shipped_length]
     claimed = [e.score.claimed_length for e in entries if e.score.claimed_length]
@@ -247,29 +182,16 @@ def _line(
     )
 
 
-def _points(curve: _Curve, base: _Curve | None) -> tuple[Point, ...]:
+def _points(curve: Curve, base: Curve | None) -> tuple[Point, ...]:
     steps = [None, *steps_of(curve.nats, curve.tokens, curve.lengths)]
     points = []
     for at, length in enumerate(curve.lengths):
         estimate = estimate_ratio(curve.nats[at], curve.tokens, None)
         point = Point(length, estimate.value, estimate.low, estimate.high, steps[at])
-        points.append(replace(point, against=_against(curve, base, length)))
+        paired = curve.paired(base, length) if base else None
+        against = compare_perplexities(*paired) if paired is not None else None
+        points.append(replace(point, against=against))
     return tuple(points)
-
-
-def _against(curve: _Curve, base: _Curve | None, length: int) -> Difference | None:
-    """Paired with the baseline, on the texts that both read."""
-    if base is None or length not in base.lengths:
-        return None
-    _, own, other = np.intersect1d(curve.documents, base.documents, return_indices=True)
-    tokens = curve.tokens[own]
-    if not own.size or not np.array_equal(tokens, base.tokens[other]):
-        return None
-    return compare_perplexities(
-        curve.nats[curve.lengths.index(length)][own],
-        base.nats[base.lengths.index(length)][other],
-        tokens,
-    )
 
 
 def reach_text(reach: Reach | None) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import fixture_results as make
+import numpy as np
 import pytest
 from browser import chromium
 
@@ -295,6 +296,42 @@ def test_what_each_step_of_context_adds_is_drawn_with_its_interval(opened, analy
             assert gains[name] == pytest.approx(-point.step.difference, rel=1e-3)
             asked = next(step for step in STEPS[line.method] if abs(step + gains[name]) < 0.03)
             assert (gains[name] > 0) == (asked < 0)
+
+
+@pytest.mark.browser
+def test_losses_are_drawn_against_the_baseline_that_is_chosen(opened):
+    def drawn():
+        figure = (
+            "[...document.querySelectorAll('#charts figure')].find((each) =>"
+            "each.textContent.startsWith('Loss of the same tokens'))"
+        )
+        title, *points = script(
+            opened,
+            f"const figure = {figure}; return [figure.querySelector('strong').textContent,"
+            "...[...figure.querySelectorAll('.point title')].map((t) => t.textContent)]",
+        )
+        return title, dict(each.split(": ") for each in points)
+
+    def choose(baseline):
+        script(
+            opened,
+            "by('baseline').value = arguments[0];by('baseline').dispatchEvent(new Event('change'))",
+            baseline,
+        )
+        ready(opened, f"view.baseline === '{baseline}' && view.charted.includes('{baseline}')")
+
+    means = {
+        method: np.array([[row[f"loss@{n}"][0] / 512 for n in LENGTHS] for row in losses(method)])
+        for method in STEPS
+    }
+    apart = (means["yarn"] - means["rope"]).mean(axis=0)
+    for baseline, method, sign in (("yarn", "rope", -1), ("rope", "yarn", 1)):
+        choose(baseline)
+        title, points = drawn()
+        assert title == f"Loss of the same tokens against {baseline}"
+        names = [f"{method}, {length // 1024}K" for length in LENGTHS]
+        assert list(points) == names
+        assert [float(points[name]) for name in names] == pytest.approx(sign * apart, rel=1e-3)
 
 
 @pytest.mark.browser

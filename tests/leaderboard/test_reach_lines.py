@@ -137,14 +137,13 @@ def test_points_of_the_page_hold_gains_and_key_losses_with_their_ends(analysis):
     board = leaderboard(leaderboard_table(analysis), analysis)
     for line, shown in zip(lines, board["reach"], strict=True):
         losses = [point.loss for point in line.points]
-        assert shown["points"][0][7:10] == [None] * 3
+        assert shown["points"][0][4:7] == [None] * 3
         for before, loss, point in zip(losses, losses[1:], shown["points"][1:], strict=False):
-            gain, low, high = point[7:10]
+            gain, low, high = point[4:7]
             assert gain == pytest.approx(before - loss, rel=1e-3, abs=1e-5)
             assert low < gain < high
         for point, at in zip(shown["points"], line.points, strict=True):
-            assert point[10:13] == pytest.approx([at.key.value, at.key.low, at.key.high], rel=1e-4)
-            assert point[13:] == [None] * 3
+            assert point[7:] == pytest.approx([at.key.value, at.key.low, at.key.high], rel=1e-4)
 
 
 def test_the_answer_is_the_first_table_and_the_losses_follow(analysis):

@@ -2,7 +2,8 @@
 // Charts drawn at the size at which they stand, in the page's own colours, from the board's numbers.
 const MOST_CHARTS = 12, MOST_METHODS = 14, COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
 // where a number and the ends of its interval begin in a point of the answer
-const LOSS = 1, LOSS_APART = 4, GAIN = 7, KEY = 10, KEY_APART = 13;
+const LOSS = 1, GAIN = 4, KEY = 7, LOSS_APART = 0, KEY_APART = 3;
+const known = (n) => n !== null && n !== undefined;
 const HEIGHT = 240, LEFT = 52, RIGHT = 14, TOP = 14, BOTTOM = 34;
 
 function startCharts() {
@@ -57,14 +58,16 @@ function plots(block) {
   const methods = new Set(rows.map((row) => row.method)).size;
   if (methods > MOST_METHODS) return [{ crowd: methods, series: [] }];  // curves nobody can tell apart
   const found = [];
+  const losses = (view.compare && view.compare.reach) || {};  // to the baseline chosen
   const reach = searched(LEVAL.board.reach.filter((line) => line.block === block)), lines = reach.filter((line) => line.points.length);
   if (lines.length) {
-    const has = (at) => lines.some((line) => line.points.some((p) => p[at] !== null));
-    const told = (title, at, look, note) => has(at) && found.push(curves(title, note, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], p[at], p[at + 1], p[at + 2], undefined, leads(lossAt(block, line.method, p[0]))]) })), look));
-    const apart = difference && has(LOSS_APART), keysApart = difference && has(KEY_APART);
+    const numbers = (line, p, at, apart) => (apart ? (losses[line.block + "\n" + line.method] || {})[p[0]] || [] : p).slice(at, at + 3);
+    const has = (at, apart) => lines.some((line) => line.points.some((p) => known(numbers(line, p, at, apart)[0])));
+    const told = (title, at, look, note) => has(at, look.apart) && found.push(curves(title, note, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], ...numbers(line, p, at, look.apart), undefined, leads(lossAt(block, line.method, p[0]))]) })), look));
+    const apart = difference && has(LOSS_APART, true), keysApart = difference && has(KEY_APART, true);
     told("Loss of the same tokens", apart ? LOSS_APART : LOSS, { apart }, "nats a token, lower is better");
     told("What each step of context adds", GAIN, { zero: true }, "nats a token from the next shorter length, higher is better");
-    told("Loss on key tokens", keysApart ? KEY_APART : KEY, { apart: keysApart }, "nats a token, lower is better; " + (has(KEY_APART) ? "a reference model’s key tokens" : "each method’s own key tokens"));
+    told("Loss on key tokens", keysApart ? KEY_APART : KEY, { apart: keysApart }, "nats a token, lower is better; " + (lines.every((line) => line.referred || !line.keys) ? "a reference model’s key tokens" : "each method’s own key tokens"));
   }
   for (const column of LEVAL.board.columns) {
     if (lines.length && / loss$/.test(column.label)) continue;
@@ -87,8 +90,8 @@ function plots(block) {
 const leads = (place) => place && (() => openDetail(...place));
 // differences to the baseline where `apart`; a line at zero, or at another level
 function curves(title, note, series, { apart = false, corrected = false, zero = apart, level }) {
-  const kept = series.map((s) => ({ method: s.method, points: s.points.filter((p) => p[1] !== null && p[1] !== undefined).sort((a, b) => a[0] - b[0]) })).filter((s) => s.points.length);
-  const intervals = kept.some((s) => s.points.some((p) => p[2] !== null && p[2] !== undefined));
+  const kept = series.map((s) => ({ method: s.method, points: s.points.filter((p) => known(p[1])).sort((a, b) => a[0] - b[0]) })).filter((s) => s.points.length);
+  const intervals = kept.some((s) => s.points.some((p) => known(p[2])));
   const told = [note, intervals ? (corrected ? "intervals at the corrected level" : "95% intervals") : ""].filter(Boolean).join("; ");
   return { title: title + (apart ? " against " + view.baseline : ""), note: told && "(" + told + ")", series: kept, lines: true, log: true, zero, level, x: lengthLabel };
 }
@@ -98,7 +101,7 @@ function costPlot(rows) {
   const points = (column) => rows.flatMap((row) => {
     const cell = column === "avg" ? Object.values(row.cells).find((c) => c.run !== undefined) : row.cells[column.at];
     const value = column === "avg" ? row.avg : cell && cell.v, cost = cell && cell.run !== undefined ? LEVAL.board.costs[cell.run][kind] : undefined;
-    if (value === null || value === undefined || cost === undefined) return [];
+    if (!known(value) || cost === undefined) return [];
     return [{ method: row.method, run: cell.run, point: [kind === "memory" ? cost / 2 ** 30 : cost, value, cell.lo, cell.hi, row.ctx, column === "avg" ? () => openParts(row.method + " · Avg. · " + lengthLabel(row.ctx), averaged(row)) : leads([row, column])] }];
   });
   const spread = (found) => new Set(found.map((p) => p.point[0])).size > 1;
@@ -156,7 +159,7 @@ function probesOf(line, length) {
 }
 function svgOf(plot, width, look) {
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": plot.title + " " + plot.note });
-  const points = plot.series.flatMap((s) => s.points), known = (n) => n !== null && n !== undefined;
+  const points = plot.series.flatMap((s) => s.points);
   const xs = unique(points.map((p) => p[0])).sort((a, b) => a - b);
   const ys = points.flatMap((p) => [p[1], p[2], p[3]]).filter(known);
   if (plot.zero) ys.push(0);
@@ -192,11 +195,11 @@ function svgOf(plot, width, look) {
   plot.bands = plot.lines && xs.length > 4;
   plot.series.forEach((s, at) => {
     const aside = plot.lines && !plot.bands ? (at - (plot.series.length - 1) / 2) * 7 : 0;
-    drawSeries(svg, plot, s, (n) => X(n) + aside, Y, look(s.method), known);
+    drawSeries(svg, plot, s, (n) => X(n) + aside, Y, look(s.method));
   });
   return svg;
 }
-function drawSeries(svg, plot, s, X, Y, at, known) {
+function drawSeries(svg, plot, s, X, Y, at) {
   const colour = "c" + (at % COLOURS), bands = s.points.filter((p) => known(p[2]) && known(p[3]));
   if (plot.bands && bands.length > 1)
     svg.append(drawn("polygon", { points: [...bands.map((p) => [X(p[0]), Y(p[3])]), ...bands.map((p) => [X(p[0]), Y(p[2])]).reverse()].join(" "), class: "band " + colour }));
