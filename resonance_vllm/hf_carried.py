@@ -66,6 +66,8 @@ class Carried:
         rotation: up to the trained length.
         beyond: past the length at which a method switches, where it does.
         layout: of the family's cos and sin.
+        fixed_by_model: whether the family's code chose frequencies of its own by the settings,
+            which no length changes.
         scale: what cos and sin are multiplied by.
     """
 
@@ -80,10 +82,14 @@ class Carried:
         self.spec = spec_of(module.config, settings)
         shown = by_layer(module.config)[layer_type]
         self.stock_type: str = shown["rope_type"]
-        self._check_type(module)
         self.stock = _frequencies(module, layer_type)
         self.by_library = self.spec.base_is_stock and self.stock_type == self.spec.method.name
-        if self.stock_type != "proportional" and self.spec.method.name != "default":
+        kind = _type_of(module, layer_type)
+        self.fixed_by_model = kind != self.stock_type or self._has_own_base()
+        if self.fixed_by_model:
+            self._check_own_type(module, shown, kind)
+            self.stock_type = kind
+        elif self.stock_type != "proportional" and self.spec.method.name != "default":
             whole = _of_whole_head(module, layer_type, shown)
             if whole is not None:
                 self.stock, self.stock_type, self.by_library = whole, "proportional", False
@@ -92,9 +98,10 @@ class Carried:
         self.scale = self.layout.scale if self.by_library else self.spec.method.scale()
         self.current = self.rotation = self._rotation(self.stock, None)
         self._check_frequencies()
-        self.switch = self.spec.method.switch_length
+        changes = not self.fixed_by_model
+        self.switch = self.spec.method.switch_length if changes else None
         self.beyond = None if self.switch is None else self.at_length(module, self.switch + 1)
-        self.follows = self.spec.method.follows_length
+        self.follows = self.spec.method.follows_length and changes
         self.trained = self.length = self.spec.trained_length or 0
         self.exact = self.spec.resonance is not None or self.beyond is not None
 
@@ -121,11 +128,35 @@ class Carried:
             base = stock.double() / plain * method.frequencies(dim, length)
         return frequencies.rotation(self.spec, base)
 
-    def _check_type(self, module: Any) -> None:
-        kinds: Any = getattr(module, "rope_type", None)
-        kind = kinds.get(self.layer_type) if isinstance(kinds, dict) else kinds
+    def _has_own_base(self) -> bool:
+        """Whether a type that follows the length starts from another base than it is said to."""
+        if not self.by_library or not self.spec.method.follows_length:
+            return False
+        wanted = self.spec.method.frequencies(2 * len(self.stock))
+        return not torch.allclose(self.stock.double(), wanted, rtol=1e-4, atol=0)
+
+    def _check_own_type(self, module: Any, shown: dict[str, Any], kind: str) -> None:
+        """Refuse a type that stands in the family's code, unless the code chose it by the settings.
+
+        HunYuan's does, for `dynamic` with an `alpha` beside it: frequencies that no length changes,
+        and what ours start from. (transformers calls them `ntk_alpha` since 5.20; before, it forgot
+        them past the trained length.) Code that names a type whatever the settings say would ignore
+        the request.
+        """
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
         if kind != self.stock_type:
-            raise self._refusal(f"holds rope_type {kind!r} of its own")
+            plain = _twin(module, self.layer_type, shown | {"rope_type": "default"})
+            follows = self.spec.method.name == "default" or _type_of(plain, self.layer_type) != kind
+            if kind in ROPE_INIT_FUNCTIONS or not follows:
+                raise self._refusal(f"holds rope_type {kind!r} of its own")
+        factor = self.spec.method.extension or 1.0
+        if factor != 1.0:
+            other = _twin(module, self.layer_type, shown | {"factor": 2 * factor})
+            if torch.equal(_frequencies(other, self.layer_type), self.stock):
+                raise self._refusal(
+                    f"holds frequencies of its own, which factor {factor:g} does not change"
+                )
 
     def _check_count(self, module: Any, shown: dict[str, Any]) -> None:
         """Refuse a type that makes more features than the family's code turns.
@@ -162,6 +193,11 @@ class Carried:
             f"rope_type: {self.spec.rope_type!r} would be ignored: {self.name} {holds}; allowed: "
             "families whose model code follows rope_parameters"
         )
+
+
+def _type_of(module: Any, layer_type: str | None) -> Any:
+    kinds = getattr(module, "rope_type", None)
+    return kinds.get(layer_type) if isinstance(kinds, dict) else kinds
 
 
 def _frequencies(module: Any, layer_type: str | None) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.spec import PREFIX, RopeSpec
 from resonance_vllm.layer_types import global_layers
 from resonance_vllm.limits import length_limit, vllm_multiplies
 from resonance_vllm.positions import ModelPositions
@@ -62,8 +62,14 @@ def vllm_hf_overrides(
 
 
 def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | None) -> RopeSpec:
-    """The settings that vLLM runs: those whose frequencies follow the length are frozen at it."""
-    if not rope.method.follows_length:
+    """The settings that vLLM runs: those whose frequencies follow the length are frozen at it.
+
+    Not where the model ships the same beside keys of its own, of which its code may make a fixed
+    type (HunYuan): the plugin sees what it builds.
+    """
+    shipped = str(model.rope["rope_type"]).removeprefix(PREFIX)
+    own = bool(model.model_keys) and shipped == rope.method.name
+    if own or not rope.method.follows_length:
         return rope
     length = max_model_len or length_limit(model, rope)
     return dataclasses.replace(rope, method=rope.method.at_length(length))

@@ -45,7 +45,7 @@ def wrap_get_rope(original: Wrapped) -> Wrapped:
         if asks_us(rope):  # nobody has shown it as stock: a call without a model
             spec, positions = vllm_request.spec_of(rope), call.arguments["max_position"]
             length = _served_length() or spec.method.length_limit(positions)
-            spec = vllm_request.at_length(spec, length)
+            spec = vllm_request.at_length(rope, length)
             stock = vllm_request.stock_settings(rope, spec, positions)
             return _own_rope(original, {**call.arguments, "rope_parameters": stock})
         carrier = rope.get("rope_theta")

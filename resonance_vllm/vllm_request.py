@@ -26,10 +26,10 @@ from resonance_vllm.layer_types import by_layer_type, global_layers
 
 # Keys that settings are made of; any other key of a dictionary belongs to the model.
 _SETTINGS = {"rope_type", "type"}.union(*(RopeType.read(t).key_names() for t in ROPE_TYPES))
-# With these a scaled type that a model file names by itself is plain RoPE.
+# With these a scaled type named by a model file is plain RoPE.
 _NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
 _ABSENT = object()
-BETA, QUERY_SCALE = "llama_4_scaling_beta", "llama_4_scaling"
+OWN_BASE, BETA, QUERY_SCALE = "alpha", "llama_4_scaling_beta", "llama_4_scaling"
 
 
 class Carrier(float):
@@ -87,19 +87,23 @@ def spec_of(rope: Mapping[str, Any]) -> RopeSpec:
     Raises:
         RopeConfigError: a setting is unknown or missing, or a value is not allowed.
     """
-    spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k in _SETTINGS and k != "type"})
-    if rope.get("alpha") and spec.method.name in ("dynamic", "ntk_aware"):
-        # HunYuan's dynamic type has its base from this key; what vLLM is given has a factor alone.
+    return RopeSpec.from_dict({k: v for k, v in rope.items() if k in _SETTINGS and k != "type"})
+
+
+def at_length(rope: Mapping[str, Any], length: int) -> RopeSpec:
+    """The settings in a dictionary, read by `spec_of`, with the frequencies of one length."""
+    spec = spec_of(rope)
+    if fixed_by_model(rope):
         raise RopeConfigError(
-            f"rope_type: {spec.rope_type!r} would lose alpha {rope['alpha']} of this model's own "
-            "dynamic type in vLLM; allowed: on transformers, or another method in its place"
+            f"rope_type: {spec.rope_type!r} would lose {OWN_BASE} of this model's own dynamic type "
+            "in vLLM; allowed: on transformers, or another method in its place"
         )
-    return spec
-
-
-def at_length(spec: RopeSpec, length: int) -> RopeSpec:
-    """The settings with the frequencies of one length: vLLM fixes them when it starts."""
     return dataclasses.replace(spec, method=spec.method.at_length(length))
+
+
+def fixed_by_model(rope: Mapping[str, Any]) -> bool:
+    """Whether a dynamic type has a base of its own, which no length changes: HunYuan's."""
+    return bool(rope.get(OWN_BASE) and RopeType.read(rope["rope_type"]).method.follows_length)
 
 
 def stock_settings(
@@ -154,7 +158,7 @@ def shown_as_stock(config: Any, length: int) -> Iterator[None]:
     def stock(settings: Any, layer_type: str | None = None) -> Any:
         if not asks_us(settings):
             return copy.deepcopy(settings)
-        spec = at_length(spec_of(settings), length)
+        spec = at_length(settings, length)
         return stock_settings(settings, spec, positions, _plain_type(config, layer_type))
 
     rope, positions = config.rope_parameters, config.max_position_embeddings
@@ -205,12 +209,12 @@ def fix_length(config: Any, length: int) -> None:
     """
 
     def fixed(settings: Any) -> Any:
-        if not asks_us(settings):
+        if not asks_us(settings) or fixed_by_model(settings):
             return settings
         kept = {key: value for key, value in settings.items() if key not in _SETTINGS}
         if "partial_rotary_factor" in settings:
             kept["partial_rotary_factor"] = settings["partial_rotary_factor"]
-        return {**kept, **at_length(spec_of(settings), length).to_dict()}
+        return {**kept, **at_length(settings, length).to_dict()}
 
     rope = config.rope_parameters
     made = {k: fixed(v) for k, v in rope.items()} if by_layer_type(rope) else fixed(rope)

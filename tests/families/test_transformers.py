@@ -12,6 +12,7 @@ from families_compare import (
     SHIPPED,
     check,
     expected,
+    fixed_in_code,
     name_of,
     refusal,
     settings_of,
@@ -30,6 +31,7 @@ from families_models import (
 from families_record import settle
 
 from resonance_vllm import hf
+from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES
 from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.hf_float32 import rotations
@@ -92,6 +94,10 @@ def test_frequencies_that_change_with_the_length(family, name):
     if stock_model(family, settings) is None:
         return
     stock = model_of(asked(config_of(family), settings, length))
+    if name == "dynamic" and fixed_in_code(family):
+        with pytest.raises(RopeConfigError, match="of its own, which factor 4 does not change"):
+            own_model(family, name, length, **{L: 16})
+        return
     ours = own_model(family, name, length, **{L: 16})
     same = {kind: module for module, _, kind in global_rotations(ours)}
     for module, prefix, kind in global_rotations(stock):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from families_record import on_installed
+from families_record import read
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from resonance_vllm.positions import ModelPositions
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
-RECORD = on_installed("transformers")
+RECORD = read("transformers")
 OF_PROJECT = ("coprime", "prime_period")
 MODULE_KEYS = ["module", "layer_type", "inv_freq", "attention_factor", "exact_phase"]
 LLAMA = {

@@ -1,15 +1,13 @@
 """What each library made of each family: `right`, or `refused: why`; and the page that says so.
 
 The tests of a library call `settle` once a family. Run with FAMILIES_WRITE=1 they write
-`record_<library>.json`, otherwise they compare with it; `record_<library>_<version>.json` is what
-is another from that version on. `python tests/shared/families_record.py` writes the table of
-docs/families.md from the former.
+`record_<library>.json`, otherwise they compare with it. `python tests/shared/families_record.py`
+writes the table of docs/families.md from these.
 """
 
 import json
 import os
 import re
-from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).parents[1] / "families"
@@ -39,7 +37,7 @@ def settle(library: str, family: Path, refused: str | None) -> None:
         _file(library).write_text(text + "\n", encoding="utf-8")
         return
     # A family that was just added has no note yet; the page says "not tried".
-    noted = on_installed(library).get(family.name, found)
+    noted = read(library).get(family.name, found)
     assert noted == found, f"{family.name} on {library}: run with FAMILIES_WRITE=1"
 
 
@@ -47,19 +45,6 @@ def read(library: str) -> dict[str, str]:
     """Family -> what was found, of one library."""
     file = _file(library)
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
-def on_installed(library: str) -> dict[str, str]:
-    """The same on the version that is installed."""
-    found = read(library)
-    for file in sorted(HERE.glob(f"record_{library}_*.json")):
-        if _numbers(file.stem.rpartition("_")[2]) <= _numbers(version(library)):
-            found |= json.loads(file.read_text(encoding="utf-8"))
-    return found
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(".")[:2]]
 
 
 def table() -> str:
