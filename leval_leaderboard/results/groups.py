@@ -33,6 +33,7 @@ def group_scores(group: str, file: ResultsFile, members: Sequence[Score]) -> lis
         context_length=lengths.pop() if len(lengths) == 1 else None,
         members=len(members),
         settings=canonical(settings),
+        limit=next((each.limit for each in members if each.limit is not None), None),
         partial=any(member.partial for member in members),
         sample=any(member.sample for member in members),
     )

@@ -1,5 +1,6 @@
 """lm-eval's results file, read as what others write: typed, and patient with what is in it."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple
 
@@ -195,6 +196,17 @@ class ResultsFile(Outside):
         """Whether fewer questions of a task were asked than it has."""
         asked, original = self.asked(task), self._counts(task).original
         return asked is not None and original is not None and asked < original
+
+    def limit_of(self, task: str, limit: float | None) -> float | None:
+        """A limit of the run as far as it may have left out questions of a task.
+
+        None where it is as large as the task and the file says that every question was asked.
+        """
+        asked, original = self.asked(task), self._counts(task).original
+        if limit is None or not asked or not original or asked < original:
+            return limit
+        most = math.ceil(limit * original) if limit < 1 else limit  # as lm-eval reads it
+        return None if most >= original else limit
 
     @property
     def called(self) -> EvaluationConfig:

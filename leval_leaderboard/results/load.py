@@ -119,7 +119,8 @@ def _without_numbers(run: Run, index: int) -> list[Score]:
             task=task,
             status=run.status,
             note=run.reason,
-            partial=run.is_partial(task),
+            limit=run.limit,
+            partial=run.limit is not None or run.has_fewer_documents(task),
             context_length=run.context_length,
             settings=run.settings,
         )

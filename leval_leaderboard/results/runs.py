@@ -76,10 +76,9 @@ class Run:
         tasks = self.tasks if tasks is None else tasks
         return dataclasses.replace(self, status=status, reason=reason[:LONGEST_NAME], tasks=tasks)
 
-    def is_partial(self, task: str, stated: bool | None = None) -> bool:
-        """Whether questions were left out; older results do not state whether documents were."""
-        fewer_documents = self.num_docs is not None and task in TASKS
-        return self.limit is not None or (fewer_documents if stated is None else stated)
+    def has_fewer_documents(self, task: str, stated: bool | None = None) -> bool:
+        """Whether documents were left out, which older results do not state."""
+        return self.num_docs is not None and task in TASKS if stated is None else stated
 
     def check_unaltered(self, path: Path) -> None:
         """Refuse a file of the run whose SHA-256 is not the one promised, if one was.

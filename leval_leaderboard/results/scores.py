@@ -40,6 +40,7 @@ class Score:
         `if_right` are the value if all of them were wrong, if all of them were right.
     prompt_tokens, kept_tokens: mean of a question.
     chance: expected score of a guess.
+    limit: questions, or the share of them, that were asked at most, where that left some out.
     partial: not all questions of the task were asked.
     sample, source, data, python: whether the bundled sample was read, where documents came from,
         a fingerprint of their files, and the version of Python whose documentation they are.
@@ -75,6 +76,7 @@ class Score:
     kept_tokens: float | None = None
     chance: float | None = None
     higher_is_better: bool | None = True
+    limit: float | None = None
     partial: bool = False
     sample: bool = False
     source: str = ""
@@ -118,7 +120,7 @@ NOT_IN_RECORDS = {
 
 def score_record(score: Score, run: Run) -> dict[str, Any]:
     """A score and its run as one flat record, as users of Python are handed it."""
-    of_run = ("model", "method", "limit", "seconds", "tokens_per_second")
+    of_run = ("model", "method", "seconds", "tokens_per_second")
     of_score = (each.name for each in fields(score) if each.name not in NOT_IN_RECORDS)
     return {
         **{name: getattr(score, name) for name in of_score},

@@ -35,10 +35,12 @@ def score_without_metric(
         questions, clusters = samples.questions.size, np.unique(samples.clusters).size
     means = samples.means if samples else {}
     length = stated.context_length or run.context_length
-    partial = run.is_partial(task, stated.partial) or file.left_out(task)
+    limit = file.limit_of(task, run.limit)
+    fewer = run.has_fewer_documents(task, stated.partial) or file.left_out(task)
+    partial = limit is not None or fewer
     decided = _settings(run, task, file, length, data)
     known = questions if partial or task not in FAMILY_OF else None  # ours say what is partial
-    if run.limit is None and known is not None:
+    if limit is None and known is not None:
         decided["questions_asked"] = f"{known:g}"
         if file.left_out(task) and task in FAMILY_OF:  # `--samples`, which the file does not repeat
             decided |= canonical({"task_hash": file.hashes.get(task)})
@@ -58,6 +60,7 @@ def score_without_metric(
         prompt_tokens=means.get("prompt_tokens"),
         kept_tokens=means.get("kept_tokens"),
         chance=chance_level(task, stated.chance, _golds(samples)),
+        limit=limit,
         partial=partial,
         sample=data.sample is True or data.source == "sample",
         source=(data.source or "")[:100],

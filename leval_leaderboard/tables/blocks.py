@@ -37,7 +37,7 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
         if score.softmax not in PRECISE_SOFTMAX:
             parts.append(f"softmax: {score.softmax}")
         if score.partial:
-            parts.append(f"partial: {partial_text(run)}")
+            parts.append(f"partial: {partial_text(score, run)}")
         titles.append(unlike(" · ".join(parts), parts, meant))
     return titles
 
@@ -102,12 +102,12 @@ def _place(score: Score) -> tuple[object, ...]:
     return score.task, score.context_length, score.status
 
 
-def partial_text(run: Run) -> str:
+def partial_text(score: Score, run: Run) -> str:
     """How a partial run was limited."""
-    if run.limit is not None and run.limit < 1:  # as lm-eval reads it
-        return f"the first {100 * run.limit:g}% of each task's questions"
-    if run.limit is not None:
-        return f"the first {run.limit:g} questions of each task"
+    if score.limit is not None and score.limit < 1:  # as lm-eval reads it
+        return f"the first {100 * score.limit:g}% of each task's questions"
+    if score.limit is not None:
+        return f"the first {score.limit:g} questions of each task"
     return f"{counted(run.num_docs, 'document')} of each task" if run.num_docs else "limited"
 
 

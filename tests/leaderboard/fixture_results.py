@@ -180,8 +180,10 @@ def write_cell(
     features: dict[str, Any] | None = None,
     **cell: Any,
 ) -> Path:
-    """One finished cell's folder."""
+    """One finished cell's folder; with a `limit` it asked half of the questions."""
     folder = root / cell_id
+    if original is None and cell.get("limit"):
+        original = {task: 2 * len(rows) for task, rows in tasks.items()}
     hashes = write_lm_eval(
         folder, tasks, "2026-01-02T03-04-05.000000", sample=sample, original=original or {}
     )

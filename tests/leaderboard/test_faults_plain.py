@@ -270,6 +270,37 @@ def test_a_partial_run_is_marked_and_never_best_of_full_ones(tmp_path):
     assert partial.rank is None
 
 
+LIMITS = [(20, 20, True), (5000, 20, True), (0.99, 20, True), (20.0, 20, True), (19, 20, False),
+          (0.9, 20, False), (30, 19, False), (30, 0, False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "asked", "is_all"), LIMITS)
+def test_a_limit_as_large_as_the_task_is_none(tmp_path, limit, asked, is_all):
+    write(tmp_path / "a", ACC)
+    write(tmp_path / "b", ACC | {"acc,none": 0.9}, config={"limit": limit, "model_args": ROPE},
+          **{"n-samples": {"arc": {"original": 20, "effective": asked}}})  # fmt: skip
+    full, limited = entries(tmp_path)
+    assert (full.block == limited.block) == is_all
+    assert limited.score.partial == (not is_all)
+    assert limited.rank == (1 if is_all else None)
+
+
+def test_a_limit_counts_where_nobody_says_how_many_questions_there_are(tmp_path):
+    write(tmp_path, ACC, config={"limit": 5000}, **{"n-samples": {}})
+    (entry,) = entries(tmp_path)
+    assert entry.score.partial
+
+
+def test_a_limit_beyond_the_questions_of_some_documents_leaves_their_name(tmp_path):
+    for at, limit in enumerate((None, 5000)):
+        tasks = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.5, at)}
+        make.write_cell(tmp_path, f"x{at}", tasks, method=f"m{at}", limit=limit,
+                        original={"leval_closed_gsm": 100}, metadata={"num_docs": 3})  # fmt: skip
+    assert {entry.block for entry in entries(tmp_path)} == {
+        "SmolLM2-135M · partial: 3 documents of each task"
+    }
+
+
 @pytest.mark.parametrize(("stated", "length"), [(1024, 1024), (None, 8192)])
 def test_the_context_length_is_the_one_that_questions_were_fitted_to(tmp_path, stated, length):
     metadata = {"prompt": {"context_length": stated}} if stated else {}
