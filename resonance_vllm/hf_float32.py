@@ -88,14 +88,21 @@ def _turned_elsewhere(source: ModuleType, functions: frozenset[str]) -> str | No
             continue
         for parent in ast.walk(top):
             for child in ast.iter_child_nodes(parent):
-                name = isinstance(child, ast.Name) and child.id in ("cos", "sin")
-                if not name or not isinstance(child.ctx, ast.Load):  # type: ignore[attr-defined]
+                if not _is_turn(child) or (isinstance(parent, ast.Subscript) and _is_turn(parent)):
                     continue
                 called = isinstance(parent, ast.Call) and _called(parent) in functions
                 if not called and not isinstance(parent, _HANDED_ON):
                     where = getattr(top, "name", source.__name__)
                     return f"{where} turns q and k by itself"
     return None
+
+
+def _is_turn(node: ast.AST) -> bool:
+    """Whether code reads cos or sin there, or a part of them."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    name = isinstance(node, ast.Name) and node.id in ("cos", "sin")
+    return name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
 
 
 def _called(call: ast.Call) -> str | None:
