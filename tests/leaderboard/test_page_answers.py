@@ -170,9 +170,44 @@ def test_answers_and_charts_lead_to_the_texts_behind_them(opened):
         ready(opened, "by('compare-status').textContent.includes('shown')")
         assert script(opened, "return by('detail-title').textContent").startswith(("rope", "yarn"))
         assert "text 5" in script(opened, "return by('questions').textContent")
-    script(opened, "document.querySelector('.count').click()")
+    assert texts(opened, ".verdict")[1:] == ["yarn1 not told apart"]
+    script(opened, "document.querySelector('.verdict:last-of-type .count').click()")
     assert script(opened, "return [by('show').value, by('search').value]") == ["difference", "yarn"]
     script(opened, "by('search').value = ''; by('show').value = 'score'; draw()")
+
+
+@pytest.mark.browser
+def test_of_losses_the_verdict_says_what_the_intervals_of_all_texts_say(opened, analysis):
+    (line,) = (line for line in reach_lines(analysis) if line.method == "yarn")
+    told = [f"{point.length // 1024}K: {_said(point.against)}" for point in line.points]
+    assert told == ["2K: the same", "4K: the same", "8K: 0.974 better"]
+    assert texts(opened, ".verdict")[0] == "yarn" + "".join(told)
+    for change, said in (("[-1, 1]", "not told apart"), ("[0.1, 0.3]", "0.974 worse")):
+        script(
+            opened,
+            "const found = Object.values(view.compare.reach)[0][8192], kept = [...found], ends ="
+            f"{change}; found.splice(0, 3, ends[0] < 0 ? -0.5 : 0.974, ...ends);"
+            "view.answered = null; drawAnswer(); found.splice(0, found.length, ...kept);",
+        )
+        assert texts(opened, ".verdict")[0].endswith(f"8K: {said}")
+    script(opened, "view.answered = null; drawAnswer()")
+    script(opened, "document.querySelector('.count.better').click()")
+    ready(opened, "by('compare-status').textContent.includes('6 common texts')")
+    assert "yarn · Reach on PG19 loss · 8K" in texts(opened, "h2")
+
+
+def _said(difference):
+    if difference.low is None:
+        return "the same" if difference.difference == 0 else "no interval"
+    way = "better" if difference.high < 0 else "worse" if difference.low > 0 else ""
+    return f"{abs(difference.difference):.3f} {way}" if way else "not told apart"
+
+
+@pytest.mark.browser
+def test_no_two_methods_share_colour_and_mark(opened):
+    looks = script(opened, "return unique(range.map((at) => at % COLOURS + markOf(at))).length"
+                   .replace("range", "[...Array(49).keys()]"))  # fmt: skip
+    assert looks == 49
 
 
 @pytest.mark.browser
@@ -181,8 +216,9 @@ def test_an_interval_that_tells_beside_a_test_that_cannot_is_explained(opened):
     assert "normal" not in script(opened, told)
     script(
         opened,
-        "const few = Object.values(view.compare).find((c) => c[1] * c[2] > 0); few[4] = '?';"
-        "view.answered = null; drawAnswer(); few[4] = '*';",
+        "const few = Object.entries(view.compare).find(([name]) => name.includes('GSM'))[1];"
+        "const kept = [...few]; few.splice(1, 4, 0.1, 0.2, 1, '?');"
+        "view.answered = null; drawAnswer(); few.splice(0, few.length, ...kept);",
     )
     assert "leaves out zero (1): the sign-flip test takes nothing" in script(opened, told)
     script(opened, "view.answered = null; drawAnswer()")

@@ -110,53 +110,96 @@ function lossAt(block, method, length) {
   const column = row && LEVAL.board.columns.find((c) => / loss$/.test(c.label) && row.cells[c.at] && row.cells[c.at].v !== undefined);
   return column ? [row, column] : null;
 }
-// against the baseline, over all tasks and lengths: on how many it is better, worse, not told apart
+// against the baseline: of reach each length with what its interval says, of everything else on how
+// many tasks and lengths a method is better, worse, not told apart
 function drawVerdict() {
   if (!view.compare) return [];
-  let beside = 0;
-  const counts = new Map(), rows = chosen(LEVAL.board.rows);
-  const blocks = new Set(rows.map((row) => row.block)).size, over = blocks > MANY;  // then over all models
-  for (const row of rows) for (const column of LEVAL.board.columns) {
+  const blocks = new Set(chosen([...LEVAL.board.reach, ...LEVAL.board.rows]).map((line) => line.block)).size;
+  const over = blocks > MANY;  // then over all models
+  const losses = over ? counts(reachParts(), over) : byLength(), tests = counts(testParts(), over);
+  if (!losses && !tests) return [];
+  const models = over ? " of " + blocks + " models and settings" : "";
+  const told = [], beside = tests ? tests.beside : 0;
+  if (losses) told.push(make("p", "", "Against " + view.baseline + ", on the same tokens after as much context" + (over ? ", at every length" + models : "") + " (nats a token; 95% intervals by text, not corrected):"), losses.box);
+  if (tests) told.push(make("p", "", "Against " + view.baseline + ", on the same questions and texts, of every " + (losses ? "other " : "") + "task and length" + models + " (5% level, corrected):"), tests.box);
+  if (beside) told.push(make("p", "dim", "Too few for the test, though an interval leaves out zero (" + beside + "): " + LEVAL.board.assumed + "."));
+  return told;
+}
+const WORDS = { better: "better", worse: "worse", same: "not told apart", few: "with too few documents for the test", none: "without an interval" };
+// the comparisons of reach losses, all tasks of a method together
+function reachParts() {
+  const losses = view.compare.reach || {};
+  return chosen(LEVAL.board.reach).flatMap((line) => line.points.flatMap((point) => {
+    const [apart, low, high] = (losses[line.block + "\n" + line.method] || {})[point[0]] || [];
+    if (!known(apart)) return [];
+    const kind = !known(low) ? "none" : low * high <= 0 ? "same" : apart < 0 ? "better" : "worse";
+    return [{ line, kind, apart, low, high, length: point[0], where: "at " + lengthLabel(point[0]) }];
+  }));
+}
+// those of every other task and length, as the test says
+function testParts() {
+  const losses = view.compare.reach || {};
+  return chosen(LEVAL.board.rows).flatMap((row) => LEVAL.board.columns.flatMap((column) => {
     const found = comparisonOf(row, column);
-    if (!found) continue;
-    const key = over ? row.method : row.block + "\n" + row.method;
-    if (!counts.has(key)) counts.set(key, { block: row.block, method: row.method, better: [], worse: [], same: [], few: [] });
+    if (!found || (/ loss$/.test(column.label) && losses[row.block + "\n" + row.method])) return [];
     const kind = found[4] === "?" ? "few" : found[4] !== "*" ? "same" : (found[0] < 0) === Boolean(column.lower) ? "better" : "worse";
-    if (kind === "few" && found[1] * found[2] > 0) beside += 1;
-    counts.get(key)[kind].push((over ? named(row.block)[0] + " " : "") + column.label + " at " + lengthLabel(row.ctx));
-  }
-  if (!counts.size) return [];
-  const several = !over && new Set([...counts.values()].map((c) => c.block)).size > 1;
-  const words = { better: "better", worse: "worse", same: "not told apart", few: "too few documents for the test" };
-  const list = [...counts.values()].map((count) => {
-    const item = make("li"), total = Object.keys(words).reduce((n, kind) => n + count[kind].length, 0);
-    item.append(make("strong", "", count.method));
+    return [{ line: row, kind, beside: kind === "few" && found[1] * found[2] > 0, where: column.label + " at " + lengthLabel(row.ctx) }];
+  }));
+}
+// a list with an item a method, of several models a method and model
+function listed(parts, over, fill) {
+  const key = (part) => (over ? "" : part.line.block + "\n") + part.line.method;
+  const several = !over && new Set(parts.map((part) => part.line.block)).size > 1;
+  const list = unique(parts.map(key)).map((name) => {
+    const own = parts.filter((part) => key(part) === name), { method, block } = own[0].line, item = make("li");
+    item.append(make("strong", "", method));
     if (several) {
-      const where = make("small", "where", count.block);
-      where.title = count.block;
+      const where = make("small", "where", block);
+      where.title = block;
       item.append(where);
     }
-    for (const [kind, text] of Object.entries(words)) {
-      const n = count[kind].length;
-      if (!n) continue;
-      const part = make("button", "count " + kind, n + " " + text);
-      part.type = "button";
-      part.addEventListener("click", () => {  // to the differences that it counts
-        by("search").value = count.method;
-        by("show").value = "difference";
-        if (!over) by("model").value = count.block;
-        draw();
-        by("comparison").scrollIntoView({ block: "start" });
-      });
-      part.style.flexGrow = n;
-      part.title = count[kind].slice(0, 100).join(", ");
-      item.append(part);
-    }
-    item.dataset.total = total;
+    fill(item, own);
     return item;
   });
   const box = make("ul", "verdict");
   box.append(...shortened(list));
-  const why = beside ? [make("p", "dim", "Too few for the test, though an interval leaves out zero (" + beside + "): " + LEVAL.board.assumed + ".")] : [];
-  return [make("p", "", "Against " + view.baseline + ", on the same questions and texts, of every task and length" + (over ? " of " + blocks + " models and settings" : "") + " (5% level, corrected):"), box, ...why];
+  return box;
+}
+function byLength() {
+  const parts = reachParts();
+  return parts.length ? { box: listed(parts, false, (item, own) => item.append(...own.map(drawPart))) } : null;
+}
+// one length: how much better or worse, which leads to the texts
+function drawPart({ line, kind, apart, low, high, length }) {
+  const size = Math.abs(apart), told = size < 5e-4 ? "<0.001" : fixed(size, size < 1 ? 3 : 2);
+  const says = kind === "none" ? (apart ? fixed(apart, 3) + ", no interval" : "the same") : kind === "same" ? "not told apart" : told + " " + kind;
+  const part = make("button", "count " + kind, lengthLabel(length) + ": " + says), found = lossAt(line.block, line.method, length);
+  part.type = "button";
+  part.title = (apart > 0 ? "+" : "") + apart + (known(low) ? " (" + low + " to " + high + ")" : "") + " nats a token";
+  part.disabled = !found;
+  if (found) part.addEventListener("click", () => openDetail(...found));
+  return part;
+}
+function counts(parts, over) {
+  if (!parts.length) return null;
+  const box = listed(parts, over, (item, own) => {
+    for (const [kind, text] of Object.entries(WORDS)) {
+      const those = own.filter((part) => part.kind === kind), n = those.length, { method, block } = own[0].line;
+      if (!n) continue;
+      const part = make("button", "count " + kind, n + " " + text);
+      part.type = "button";
+      part.addEventListener("click", () => {  // to the differences that it counts
+        by("search").value = method;
+        by("show").value = "difference";
+        if (!over) by("model").value = block;
+        draw();
+        by("comparison").scrollIntoView({ block: "start" });
+      });
+      part.style.flexGrow = n;
+      part.title = those.slice(0, 100).map((each) => (over ? named(each.line.block)[0] + " " : "") + each.where).join(", ");
+      item.append(part);
+    }
+    item.dataset.total = own.length;
+  });
+  return { box, beside: parts.filter((part) => part.beside).length };
 }

@@ -3,6 +3,7 @@
 const MOST_CHARTS = 12, MOST_METHODS = 14, COLOURS = 7, MARKS = ["●", "■", "▲", "◆", "▼", "✚", "✖"];
 // where a number and the ends of its interval begin in a point of the answer
 const LOSS = 1, GAIN = 4, KEY = 7, LOSS_APART = 0, KEY_APART = 3;
+const markOf = (at) => MARKS[(at + Math.floor(at / COLOURS)) % MARKS.length];  // no two share colour and mark
 const known = (n) => n !== null && n !== undefined;
 const HEIGHT = 240, LEFT = 52, RIGHT = 14, TOP = 14, BOTTOM = 34;
 
@@ -36,7 +37,7 @@ function drawCharts() {
   const look = (method) => view.methods.indexOf(method);  // the same whatever is searched for
   by("legend").replaceChildren(...methods.map((method) => {
     const item = make("li", "", method);
-    item.prepend(make("span", "c" + (look(method) % COLOURS), MARKS[look(method) % MARKS.length] + " "));
+    item.prepend(make("span", "c" + (look(method) % COLOURS), markOf(look(method)) + " "));
     return item;
   }));
   by("charts").replaceChildren();
@@ -206,7 +207,7 @@ function drawSeries(svg, plot, s, X, Y, at) {
   else for (const p of bands) svg.append(drawn("line", { x1: X(p[0]), x2: X(p[0]), y1: Y(p[2]), y2: Y(p[3]), class: "error " + colour }));
   if (plot.lines) svg.append(drawn("polyline", { points: s.points.map((p) => [X(p[0]), Y(p[1])]).join(" "), class: "curve " + colour, "stroke-dasharray": ["", "6 3", "2 3"][Math.floor(at / COLOURS) % 3] }));
   for (const p of s.points) {
-    const mark = drawn("text", { x: X(p[0]), y: Y(p[1]) + 4, class: "middle point " + colour }, MARKS[at % MARKS.length]);
+    const mark = drawn("text", { x: X(p[0]), y: Y(p[1]) + 4, class: "middle point " + colour }, markOf(at));
     mark.append(drawn("title", {}, s.method + ", " + (p[4] !== undefined ? lengthLabel(p[4]) + ", " : "") + plot.x(p[0]) + ": " + p[1]));
     if (p[5]) {
       mark.classList.add("leads");
