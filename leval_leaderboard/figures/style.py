@@ -84,7 +84,9 @@ def sign(figure: Any, note: str, commands: Iterable[str], data: str = "") -> Non
     if data:
         parts.append(literal(f"data: {data}"))
     parts += [literal(command, 110) for command in commands if command]
-    figure.supxlabel("\n".join(parts), fontsize=7, color="#555555", x=0.01, ha="left")
+    figure.supxlabel(
+        "\n".join(dict.fromkeys(parts)), fontsize=7, color="#555555", x=0.01, ha="left"
+    )
 
 
 def sign_entries(figure: Any, note: str, entries: Sequence[Entry]) -> None:

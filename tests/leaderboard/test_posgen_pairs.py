@@ -2,15 +2,17 @@
 
 import json
 import statistics
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy import stats
 
 from leval_border.errors import SettingError
 from leval_harness.main import cli
-from leval_leaderboard.figures.posgen import pairs_figure
+from leval_leaderboard.figures.posgen import pairs_figure, position_figure, ranges
 from leval_leaderboard.results import ResultsError
 from leval_leaderboard.results.posgen import read_experiment
 from leval_leaderboard.tables.posgen import posgen_details, posgen_table, published_of
@@ -172,3 +174,58 @@ def test_tables_of_the_task_name_its_ceiling(tmp_path):
         result = CliRunner().invoke(cli, ["table", str(target.parent)], standalone_mode=False)
         notes.append("52.9% with modulus 17" in result.stdout)
     assert notes == [False, True]
+
+
+def curve(folder, subtask, trained, tested, seed, rng):
+    """A run with accuracies of numbers 4 to 7, within the trained length, and 8 to 13."""
+    (folder / "settings.json").write_text('{"data": {"train_length": 8, "length": 14}}')
+    shares = [*rng.uniform(0.97, 1, 4), *rng.uniform(0.5, 0.9, 6)]
+    means = (statistics.mean(shares[4:]), statistics.mean(shares[:4]))
+    write(folder, subtask, trained, tested, seed, *means, by_position=shares)
+    return shares
+
+
+def test_many_encodings_are_drawn_in_rows_by_what_was_trained_with(tmp_path):
+    """Each pair is one curve, none on more than four others, the same test in the same colour."""
+    pairs = [
+        *(("rope", tested) for tested in ("rope", "yarn_code", "resonance_yarn_code")),
+        *(("resonance", tested) for tested in ("resonance", "yarn_code")),
+        ("yarn", "yarn"),
+        ("resonance_yarn", "resonance_yarn"),
+    ]
+    rng = np.random.default_rng(1)
+    drawn = {}
+    for at, (trained, tested) in enumerate(pairs):
+        for seed in range(8):
+            drawn[at, seed] = curve(tmp_path, "recursive", trained, tested, seed, rng)
+    figure = position_figure(read_experiment(tmp_path))
+    curves = [
+        [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+        for axes in figure.axes
+    ]
+    assert [len(each) for each in curves] == [3, 2, 2]
+    assert [len(axes.get_legend().get_texts()) for axes in figure.axes] == [3, 2, 2]
+    code = [line for line in chain(*curves) if line.get_label().endswith("→ YaRN (code)")]
+    assert len({line.get_color() for line in code}) == 1 < len(code)
+    assert all(len({line.get_color() for line in each}) == len(each) for each in curves)
+    values = np.array([drawn[0, seed] for seed in range(8)])
+    (plain,) = (line for line in curves[0] if line.get_label() == "RoPE")
+    assert plain.get_ydata() == pytest.approx(100 * values.mean(axis=0))
+    band = figure.axes[0].collections[curves[0].index(plain)].get_paths()[0].vertices
+    low, high = np.percentile(100 * values, [25, 75], axis=0)
+    assert (band[:, 1].min(), band[:, 1].max()) == pytest.approx((low.min(), high.max()))
+
+
+def test_a_panel_of_what_was_not_run_is_left_out(tmp_path):
+    rng = np.random.default_rng(2)
+    for trained in ("rope", "resonance"):
+        for tested in (trained, "yarn_code", "resonance_yarn_code"):
+            curve(tmp_path, "recursive", trained, tested, 0, rng)
+    curve(tmp_path, "cot", "rope", "rope", 0, rng)
+    axes = position_figure(read_experiment(tmp_path)).axes
+    assert [each.get_visible() for each in axes] == [True, True, True, False]
+    assert [bool(each.get_xlabel()) for each in axes] == [False, True, True, False]
+
+
+def test_seeds_in_a_row_are_said_in_short():
+    assert ranges([3, 2, 0, 1, 7, 5, 6, 12]) == "0 to 3, 5, 6, 7, 12"
