@@ -14,7 +14,7 @@ from leval_leaderboard.tables import Analysis, leaderboard_table
 from leval_leaderboard.tables.escape import plain
 from leval_leaderboard.tables.model import Block, Cell, Row, Table
 from leval_leaderboard.tables.names import task_label
-from leval_leaderboard.tables.reach import Point, ReachLine, reach_lines, reach_text
+from leval_leaderboard.tables.reach import Point, ReachLine, reach_gaps, reach_lines, reach_text
 from leval_leaderboard.tables.retrieval import Retrieval
 from leval_tasks.closed.catalog import chance_note
 
@@ -54,6 +54,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
             for column in tasks
         ],
         "reach": [_reach(line) for line in reach_lines(analysis)],
+        "gaps": [plain(text) for text in reach_gaps(analysis)],
         "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],

@@ -10,7 +10,7 @@ from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
 from leval_leaderboard.tables.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_leaderboard.tables.notes import table_notes
 from leval_leaderboard.tables.published import published_tables
-from leval_leaderboard.tables.reach import reach_lines
+from leval_leaderboard.tables.reach import reach_gaps, reach_lines
 from leval_leaderboard.tables.reach_curves import KEY_LOSS, LOSS
 from leval_leaderboard.tables.reach_tables import against_table, reach_table
 from leval_leaderboard.tables.scores import score_table
@@ -38,7 +38,8 @@ def build_tables(
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
     lines = reach_lines(analysis)
-    tables = [table for make in (reach_table, against_table) if (table := make(lines))]
+    answers = (reach_table(lines, reach_gaps(analysis)), against_table(lines))
+    tables = [table for table in answers if table]
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)

@@ -17,6 +17,7 @@ from leval_leaderboard.tables.reach_curves import (
     KeyLosses,
     curve_of,
     key_losses,
+    left_out,
 )
 from leval_leaderboard.tables.retrieval import Retrieval, retrievals
 
@@ -90,13 +91,7 @@ def reach_lines(analysis: Analysis) -> list[ReachLine]:
     What rests on a limited number of questions has a block of its own: it is joined to the model's
     line by loss where there is one alone.
     """
-    entries = [
-        entry
-        for entry in analysis.entries
-        if entry.family == "reach"
-        and entry.score.family in (LOSS, KEY_LOSS)
-        and entry.score.finished
-    ]
+    entries = _entries(analysis)
     lines = []
     keys = grouped(entries, lambda entry: entry.score.family).get(KEY_LOSS, [])
     entries = [entry for entry in entries if entry.score.family == LOSS]
@@ -117,6 +112,43 @@ def reach_lines(analysis: Analysis) -> list[ReachLine]:
                 rival = told.get(baseline, {}) if label != baseline else {}
                 lines.append(_with_keys(line, told[label], rival))
     return _joined(lines, retrievals(analysis))
+
+
+def reach_gaps(analysis: Analysis) -> list[str]:
+    """What was asked and is in no line of `reach_lines`, or is not compared, and why."""
+    entries = [entry for entry in _entries(analysis) if entry.score.family == LOSS]
+    lines = {(line.block, line.method): line for line in reach_lines(analysis) if line.points}
+    several = len({entry.block for entry in entries}) > 1
+    said = []
+    for (block, label), part in grouped(entries, lambda e: (e.block, e.label)).items():
+        name = f"{label} in '{block}'" if several else label
+        if missing := left_out(part, analysis.results):
+            said.append(f"Not counted: {name}: {'; '.join(missing)}")
+        baseline, line = analysis.baselines.get(block, ""), lines.get((block, label))
+        base = lines.get((block, baseline))
+        if line is None or base is None or line is base:
+            continue
+        if not any(point.against for point in line.points):
+            said.append(
+                f"Not compared: {name} and {baseline}: no text of both at one length with the same "
+                "number of tokens"
+            )
+        elif line.texts != base.texts:
+            said.append(
+                f"{name} and {baseline} are compared on the texts of both ({line.texts} and "
+                f"{base.texts} were read)"
+            )
+    return said
+
+
+def _entries(analysis: Analysis) -> list[Entry]:
+    return [
+        entry
+        for entry in analysis.entries
+        if entry.family == "reach"
+        and entry.score.family in (LOSS, KEY_LOSS)
+        and entry.score.finished
+    ]
 
 
 def _joined(

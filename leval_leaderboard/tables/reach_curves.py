@@ -1,14 +1,17 @@
 """Losses of the same texts at growing lengths, and what two methods' have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from leval_leaderboard.results import Results
 from leval_leaderboard.results.ratios import Floats, Ratios
 from leval_leaderboard.tables.analysis import grouped
 from leval_leaderboard.tables.entries import Entry
+from leval_leaderboard.tables.names import length_label, task_label
 
 LOSS, KEY_LOSS = "loss", "key_loss"
 OWN = "own"
@@ -21,13 +24,13 @@ class Curve:
 
     Attributes:
         lengths: tokens in all that the model sees, ascending; `K + 1` of them.
-        documents: what stands for each text, `[G]`.
+        documents: task and document of each text, `[G]`.
         nats: of each text at each length, `[K + 1, G]`.
         tokens: of each text, the same at each length, `[G]`.
     """
 
     lengths: tuple[int, ...]
-    documents: Floats
+    documents: npt.NDArray[Any]
     nats: Floats
     tokens: Floats
 
@@ -47,23 +50,57 @@ class Curve:
 
 
 def curve_of(entries: Sequence[Entry], results: Results) -> Curve | None:
-    """The losses of one method: all tasks of these entries together, at the lengths of all."""
+    """The losses of one method: all tasks of these entries together, at the lengths of all.
+
+    None where nothing was read at all of them; what is left out, `left_out` says.
+    """
     by_task = grouped(entries, lambda entry: entry.task)
-    common = set.intersection(*({e.score.at for e in part} for part in by_task.values()))
-    lengths = tuple(sorted(length for length in common if length is not None))
-    parts: list[list[Floats]] = []
-    for part in by_task.values():
-        at = {entry.score.at: results.ratios(entry.score) for entry in part}
-        found = [at[length] for length in lengths]
-        if lengths and (columns := _aligned(found)):
-            parts.append(columns)
+    lengths = _common(by_task)
+    parts: list[list[Any]] = []
+    for task, part in by_task.items():
+        if lengths and (columns := _of_task(part, lengths, results)):
+            names, *numbers = columns
+            parts.append([_named(task, names), *numbers])
     if not parts:
         return None
     documents, tokens, *nats = (np.concatenate(each) for each in zip(*parts, strict=True))
     return Curve(lengths, documents, np.vstack(nats), tokens)
 
 
-def _aligned(ratios: Sequence[Ratios | None]) -> list[Floats]:
+def left_out(entries: Sequence[Entry], results: Results) -> list[str]:
+    """Which of one method's tasks and lengths its curve does not hold, and why."""
+    by_task = grouped(entries, lambda entry: entry.task)
+    lengths = _common(by_task)
+    said = []
+    for task, part in by_task.items():
+        if any(results.ratios(entry.score) is None for entry in part):
+            said.append(f"{task_label(task)}, whose samples were not logged")
+        elif lengths and not _of_task(part, lengths, results):
+            said.append(f"{task_label(task)}, of which no text was read at every length")
+    others = {e.score.at for e in entries if e.score.at is not None} - set(lengths)
+    if others:
+        named = ", ".join(length_label(length) for length in sorted(others))
+        said.append(f"{named}, at which not every task was asked")
+    return said
+
+
+def _common(by_task: Mapping[str, Sequence[Entry]]) -> tuple[int, ...]:
+    """The lengths at which every task was asked, ascending."""
+    common = set.intersection(*({e.score.at for e in part} for part in by_task.values()))
+    return tuple(sorted(length for length in common if length is not None))
+
+
+def _of_task(entries: Sequence[Entry], lengths: Sequence[int], results: Results) -> list[Any]:
+    at = {entry.score.at: results.ratios(entry.score) for entry in entries}
+    return _aligned([at[length] for length in lengths])
+
+
+def _named(task: str, documents: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Texts by task and document: those of two tasks may bear one name."""
+    return np.array([f"{task} {document}" for document in documents])
+
+
+def _aligned(ratios: Sequence[Ratios | None]) -> list[Any]:
     """Documents, their tokens, and their nats at each length, of what was read at all of them."""
     known = [each for each in ratios if each is not None]
     if len(known) < len(ratios):
@@ -88,7 +125,7 @@ class KeyLosses:
         told_by: the reference models whose key tokens they are, `own` for the model itself.
     """
 
-    documents: Floats
+    documents: npt.NDArray[Any]
     nats: Floats
     tokens: Floats
     told_by: frozenset[str]
@@ -112,8 +149,12 @@ def key_losses(entries: Sequence[Entry], results: Results) -> dict[int | None, K
     """By length, all tasks of these entries together."""
     sums = {}
     for length, part in grouped(entries, lambda entry: entry.score.at).items():
-        found = [results.ratios(entry.score) for entry in part]
-        by_text = [each.by_cluster() for each in found if each is not None]
+        by_text = [
+            (_named(entry.task, names), *numbers)
+            for entry in part
+            if (ratios := results.ratios(entry.score)) is not None
+            for names, *numbers in [ratios.by_cluster()]
+        ]
         if by_text:
             documents, nats, tokens = (np.concatenate(each) for each in zip(*by_text, strict=True))
             told_by = frozenset(e.score.settings.get("key_tokens", OWN) for e in part)

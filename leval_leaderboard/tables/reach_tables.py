@@ -23,12 +23,14 @@ PROBES = (
 )
 
 
-def reach_table(lines: Sequence[ReachLine]) -> Table | None:
+def reach_table(lines: Sequence[ReachLine], gaps: Sequence[str] = ()) -> Table | None:
     """The answer on top of everything: a row a model and method; None where nothing was asked.
 
-    By loss and by retrieval, as far as there is something to say.
+    By loss and by retrieval, as far as there is something to say; `gaps` are notes of what there
+    is not.
     """
     losses, probes = any(line.texts for line in lines), any(line.retrieval for line in lines)
+    losses = losses or bool(gaps)
     heads = [*(_LOSS_HEADS if losses else ()), *(_PROBE_HEADS if probes else ())]
     if not heads:
         return None
@@ -43,7 +45,7 @@ def reach_table(lines: Sequence[ReachLine]) -> Table | None:
             rows.append(Row((Cell(line.method), *cells), "ours", line.method))
         blocks.append(Block(name, tuple(rows)))
     columns = (Column("Method", numeric=False, kind="name"), *heads)
-    notes = (*(NOTES if losses else ()), *(PROBES if probes else ()))
+    notes = (*(NOTES if losses else ()), *(PROBES if probes else ()), *gaps)
     return Table("How far does it really read?", columns, tuple(blocks), notes)
 
 

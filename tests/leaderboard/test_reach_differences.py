@@ -10,10 +10,11 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leval_harness.main import cli
+from leval_leaderboard.page.data import leaderboard
 from leval_leaderboard.results import ResultsError, load_results
-from leval_leaderboard.tables import analyse
+from leval_leaderboard.tables import analyse, build_tables, leaderboard_table
 from leval_leaderboard.tables.differences import difference_tables
-from leval_leaderboard.tables.reach import reach_lines
+from leval_leaderboard.tables.reach import reach_gaps, reach_lines
 
 LENGTHS = (2048, 8192)
 TOKENS = 512
@@ -149,14 +150,75 @@ def test_what_is_not_compared_is_said(tmp_path, drawn):
     assert partly.endswith("Reach on PG19 at 16K, Reach on Proof-pile at 2K, "
                            "Reach on Proof-pile at 8K")  # fmt: skip
     assert any("other has none" in note for note in table.notes)
-    for path in root.glob("*/samples_*"):
-        path.unlink()
     for done in root.glob("*/done.json"):
-        marker = json.loads(done.read_text(encoding="utf-8"))
-        kept = {name: h for name, h in marker["files"].items() if not name.startswith("samples")}
-        done.write_text(json.dumps({**marker, "files": kept}), encoding="utf-8")
+        without_samples(done.parent)
     with pytest.raises(ResultsError, match="yarn has Reach on PG19, Reach on Proof-pile without l"):
         difference_tables(analyse(load_results(root)), [("yarn", "rope")])
+
+
+def test_texts_of_two_tasks_may_bear_one_name(tmp_path, drawn):
+    for method, tasks in drawn.items():
+        for task, nats in tasks.items():
+            make.write_cell(tmp_path / "r", f"{method}-{task}", {task: samples(nats, "text")},
+                            method=method, baseline="rope", context_length=8192)  # fmt: skip
+    analysis = analyse(load_results(tmp_path / "r"))
+    row = rows_of(difference_tables(analysis, [("yarn", "rope")])[0])[
+        "yarn − rope", "Reach, all", "8K"
+    ]
+    d = np.concatenate(list(drawn["yarn"].values())) - np.concatenate(list(drawn["rope"].values()))
+    assert row["Documents"].text == "11"
+    assert row["Difference"].value == pytest.approx(d[:, 1].mean())
+    (line,) = (line for line in reach_lines(analysis) if line.method == "yarn")
+    assert line.points[1].against.difference == pytest.approx(d[:, 1].mean())
+
+
+def without_samples(cell):
+    for path in cell.glob("samples_*"):
+        path.unlink()
+    marker = json.loads((cell / "done.json").read_text(encoding="utf-8"))
+    kept = {name: h for name, h in marker["files"].items() if not name.startswith("samples")}
+    (cell / "done.json").write_text(json.dumps({**marker, "files": kept}), encoding="utf-8")
+
+
+def test_what_the_answer_does_not_hold_is_named_below_it(tmp_path, drawn):
+    """In the table and on the page: nothing that was asked is missing in silence."""
+    root = write(tmp_path / "r", drawn)
+    without_samples(root / "yarn-reach_proofpile")
+    without_samples(root / "resonance_yarn-reach_pg19")
+    without_samples(root / "resonance_yarn-reach_proofpile")
+    nats = drawn["rope"]["reach_pg19"]
+    for method, rows in {
+        "other_texts": samples(nats, "elsewhere"),
+        "other_lengths": samples(nats, "reach_pg19", (2048, 4096)),
+    }.items():
+        tasks = {"reach_pg19": rows}
+        if method == "other_lengths":
+            tasks["reach_proofpile"] = samples(drawn["rope"]["reach_proofpile"], "reach_proofpile")
+        named = {"method": method, "baseline": "rope", "context_length": 8192}
+        make.write_cell(root, method, tasks, **named)
+    analysis = analyse(load_results(root))
+    logged = "whose samples were not logged"
+    expected = [
+        "yarn and rope are compared on the texts of both (5 and 11 were read)",
+        f"Not counted: yarn: Reach on Proof-pile, {logged}",
+        f"Not counted: resonance_yarn: Reach on PG19, {logged}; Reach on Proof-pile, {logged}",
+        "Not compared: other_texts and rope: no text of both at one length with the same number "
+        "of tokens",
+        "Not counted: other_lengths: 4K, 8K, at which not every task was asked",
+    ]
+    assert sorted(reach_gaps(analysis)) == sorted(expected)
+    answer = build_tables(analysis)[0]
+    assert set(expected) <= set(answer.notes)
+    board = leaderboard(leaderboard_table(analysis), analysis)
+    assert sorted(board["gaps"]) == sorted(expected)
+
+
+def test_without_any_samples_the_answer_says_why_there_is_none(tmp_path, drawn):
+    root = write(tmp_path / "r", {"rope": {"reach_pg19": drawn["rope"]["reach_pg19"]}})
+    without_samples(root / "rope-reach_pg19")
+    answer = build_tables(analyse(load_results(root)))[0]
+    assert answer.blocks == ()
+    assert answer.notes[-1] == "Not counted: rope: Reach on PG19, whose samples were not logged"
 
 
 def test_a_text_with_other_tokens_is_an_error(tmp_path, drawn):

@@ -28,7 +28,9 @@ function shortened(nodes) {
 }
 function drawReach() {
   const lines = chosen(LEVAL.board.reach);
-  if (!lines.length) return LEVAL.board.reach.length ? [make("p", "dim", "Reach was not asked of these.")] : [];
+  const gaps = LEVAL.board.gaps.length ? [make("ul", "notes")] : [];
+  LEVAL.board.gaps.forEach((text) => gaps[0].append(make("li", "", text)));
+  if (!lines.length) return [...(LEVAL.board.reach.length ? [make("p", "dim", "Reach was not asked of these.")] : []), ...gaps];
   const longest = Math.max(...lines.flatMap((l) => [l.claimed || 0, ...askedOf(l)]));
   const nodes = [];
   lines.forEach((line, at) => {
@@ -39,7 +41,7 @@ function drawReach() {
     }
     nodes.push(drawLine(line, longest));
   });
-  return [...shortened(nodes), make("p", "dim", "Green: no longer context made it worse; hatched: so few texts or probes cannot tell; the mark: what the config claims. Ends of 95% intervals.")];
+  return [...shortened(nodes), make("p", "dim", "Green: no longer context made it worse; hatched: so few texts or probes cannot tell; the mark: what the config claims. Ends of 95% intervals."), ...gaps];
 }
 function drawLine(line, longest) {
   const box = make("div", "reach"), found = line.retrieval;
