@@ -1,6 +1,9 @@
 """What lm-eval's models on servers take; their constructors pass over whatever they do not know."""
 
 import inspect
+from collections.abc import Iterable
+
+from leval_border.errors import UserError, hint
 
 _MODULES = (
     "openai_completions", "anthropic_llms", "litellm_llms", "sglang_generate_API", "gguf",
@@ -10,6 +13,18 @@ _MODULES = (
 
 _DEAF = ("TemplateAPI", "GGUFLM", "TextSynthLM")
 """Classes whose `**kwargs` go nowhere."""
+
+
+def check_served(backend: str, arguments: Iterable[str]) -> None:
+    """Refuse arguments that a served model would pass over without a word.
+
+    Raises:
+        UserError: names the first, what is allowed and near matches.
+    """
+    known = served_arguments(backend)
+    for name in arguments:
+        if known is not None and name not in known:
+            raise UserError(f"{name}: {backend} would pass over it{hint(name, known)}")
 
 
 def served_arguments(backend: str) -> list[str] | None:

@@ -50,6 +50,8 @@ def credentials(arguments: Sequence[str]) -> list[str]:
     for before, argument in zip(["", *arguments], arguments, strict=False):
         name, equals, value = argument.partition("=")
         option, text = (name, value) if equals and name.startswith("-") else (before, argument)
+        if re.match("-C[^=]", argument):
+            option, text = "-C", argument[2:]
         found += secrets.in_text(text)
         if option in ("--config", "-C"):
             with contextlib.suppress(SettingError):  # lm-eval says what is wrong with it

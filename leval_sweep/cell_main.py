@@ -24,6 +24,7 @@ from leval_sweep.cell_files import DISK_ERRORS, clear_attempt, publish
 from leval_sweep.errors import CellError
 from leval_sweep.evaluation import evaluate
 from leval_sweep.outside import as_planned
+from leval_sweep.remote_code import only_if_asked
 from leval_sweep.rope_features import write_features
 
 log = logging.getLogger("leval_sweep.cell")
@@ -67,7 +68,7 @@ def run(folder: Path) -> None:
         clear_attempt(folder)
         partial = folder / f"{PARTIAL}-{os.getpid()}"
         partial.mkdir()
-        with as_planned(cell):
+        with as_planned(cell), only_if_asked(whole.model_args):
             telemetry = evaluate(whole, partial, secrets.values(kept))
             write_features(cell, partial)
         done = DoneRecord(

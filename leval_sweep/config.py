@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from leval_backends import libraries, own_backends
-from leval_backends.served import served_arguments
+from leval_backends.served import check_served
 from leval_border.errors import UserError, hint, one_of, shown
 from leval_border.settings import Settings, read
 from leval_sweep.config_files import apply_overrides, find_config, load_with_includes
@@ -127,11 +127,10 @@ class ModelConfig(Settings):
 
     @model_validator(mode="after")
     def _arguments_that_are_heard(self) -> "ModelConfig":
-        known = served_arguments(self.backend)
-        for name in self.args:
-            if known is not None and name not in known:
-                unknown = f"args.{name}: {self.backend} would pass over it"
-                raise UserError(unknown + hint(name, known))
+        try:
+            check_served(self.backend, self.args)
+        except UserError as error:
+            raise UserError(f"args.{error}") from None
         return self
 
 

@@ -20,7 +20,6 @@ from leval_sweep.answer_ends import mark_ends
 from leval_sweep.cell_files import DISK_ERRORS
 from leval_sweep.cuts import mark_cut
 from leval_sweep.errors import CellError
-from leval_sweep.remote_code import only_if_asked
 
 log = logging.getLogger("leval_sweep.cell")
 
@@ -84,7 +83,6 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
 
     backend = cell.model.backend
     device = cell.device
-    only_if_asked(cell.model_args)
     leval_backends.register()
     if leval_backends.libraries().get(backend) == "transformers":
         from resonance_vllm import hf  # vLLM loads our plugin by itself, in each of its processes

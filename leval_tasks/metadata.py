@@ -22,7 +22,9 @@ SUBTASKS: tuple[str, ...] = get_args(Subtask)
 
 def _number(value: object) -> object:
     """Digits in quotes are a number: command lines and JSON files give both."""
-    return int(value) if isinstance(value, str) and value.isdecimal() else value
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        return int(value)
+    return value
 
 
 def _absent(value: object) -> object:

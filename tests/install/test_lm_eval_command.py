@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval_asked import asked
 
 from leval_border.errors import SettingError
-from leval_harness.lm_eval import check_gen_kwargs, with_rope
+from leval_harness.lm_eval import own_options
+from leval_harness.lm_eval_output import credentials
 
 
 @pytest.fixture
@@ -37,21 +39,16 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def merged(arguments: list[str]) -> dict[str, Any]:
-    result = with_rope(arguments)
-    assert result.count("--model_args") == 1
-    loaded: dict[str, Any] = json.loads(result[result.index("--model_args") + 1])
-    return loaded
-
-
 def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order(model: Path) -> None:
-    ours = ["--rope", "yarn:factor=2", f"--model_args=pretrained={model}", "--context-length=99"]
-    result = with_rope(["run", *ours[:2], "--tasks", "a", "b", *ours[2:], "-L", "1", "--x={}"])
-    assert result[:7] == ["run", "--tasks", "a", "b", "-L", "1", "--x={}"]
-    assert result[7:10] == ["--model", "hf", "--model_args"]
-    assert json.loads(result[10])["max_length"] == 99
-    untouched = ["run", "--model", "hf", "--model_args", "a=1", "b=2", "--tasks", "a", "-L", "-1"]
-    assert with_rope(untouched) == untouched
+    theirs = [f"--model_args=pretrained={model}", "--tasks", "mmlu", "arc", "-L", "1"]
+    rope = ["--rope", "yarn:factor=2"]
+    ours, rest = own_options(["run", *rope, *theirs[:2], "--context-length=99", *theirs[2:]])
+    assert rest == ["run", *theirs]
+    assert ours == ("yarn:factor=2", None, "99")
+    config = asked(*rope, *theirs, "--context-length=99")
+    assert config.model_args["max_length"] == config.metadata["max_length"] == 99
+    assert (config.model, config.tasks, config.limit) == ("hf", ["mmlu", "arc"], 1)
+    assert asked("--model_args", "a=1", "b=2").model_args == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -65,9 +62,8 @@ def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order(model: Path) -
 )
 @pytest.mark.parametrize("backend", ["hf", "hf-long", "vllm", "vllm-long"])
 def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str) -> None:
-    args = merged(
-        ["run", "--model", backend, *form(model), "--rope", "resonance_yarn:factor=2", "-L", "1"]
-    )
+    rope = "resonance_yarn:factor=2"
+    args = asked("--model", backend, *form(model), "--rope", rope, "-L", "1").model_args
     assert args["dtype"] == "float32"
     rope = (args["hf_overrides"] if "vllm" in backend else args)["rope_parameters"]
     assert rope["rope_type"] == "resonance_yarn"
@@ -83,30 +79,107 @@ def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str)
         (["--rope-precision", "model"], "go with --rope"),
         (["--rope", "yarn:factor=2"], "pretrained"),
         (["--rope", "yarn:factor=2", "--rope-precision", "half"], "half"),
-        (["--rope", "yarn:factor=2", "--context-length", "long"], "long"),
+        *(
+            (["--rope", "yarn:factor=2", "--context-length", wrong], f"--context-length: '{wrong}'")
+            for wrong in ("long", "0", "-1", "", "٩")
+        ),
         (["--rope", "yarn:factor=2", "--model_args", "pretrained=M,max_length=9"], "max_length"),
     ],
 )
 def test_wrong_usage_is_named(model: Path, arguments: list[str], says: str) -> None:
     arguments = [a.replace("pretrained=M", f"pretrained={model}") for a in arguments]
     with pytest.raises(SettingError, match=says):
-        merged(arguments)
+        asked("--tasks", "mmlu", *arguments)
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["do_sample=maybe"], r"--gen_kwargs\.do_sample: 'maybe' is not allowed; allowed: true"),
-        (["top_k=2", "temperature=warm"], r"--gen_kwargs\.temperature: 'warm' is not allowed"),
-        (["temperature=0.5,max_gen_toks=-3"], r"--gen_kwargs\.max_gen_toks: -3"),
-        (['{"max_gen_toks": 0}'], r"--gen_kwargs\.max_gen_toks: 0"),
-        (["max_gen_toks"], r"--gen_kwargs: expected `key=value`"),
+        (["do_sample=maybe"], r"gen_kwargs\.do_sample: 'maybe' is not allowed; allowed: true"),
+        (["top_k=2", "temperature=warm"], r"gen_kwargs\.temperature: 'warm' is not allowed"),
+        (["temperature=0.5,max_gen_toks=-3"], r"gen_kwargs\.max_gen_toks: -3"),
+        (['{"max_gen_toks": 0}'], r"gen_kwargs\.max_gen_toks: 0"),
     ],
 )
 def test_generation_settings_that_nobody_can_mean_are_named(given: list[str], says: str) -> None:
     with pytest.raises(SettingError, match=says):
-        check_gen_kwargs(["run", "--tasks", "a", "--gen_kwargs", *given, "--limit", "-1"])
-    check_gen_kwargs(["run", "--gen_kwargs", "temperature=0", "until=['a,b']", "best_of=x"])
+        asked("--tasks", "a", "--gen_kwargs", *given)
+    asked("--gen_kwargs", "temperature=0", "until=['a,b']", "best_of=x")
+
+
+SERVED = "base_url=http://localhost:1/v1/completions,model=m"
+WRONG: dict[str, tuple[str, str]] = {
+    "an argument nobody hears": (
+        f"model: local-completions\nmodel_args: '{SERVED},tokenised_requests=False'",
+        r"model_args\.tokenised_requests: local-completions would .* did you mean 'tokenized_req",
+    ),
+    "an answer's length": ("gen_kwargs: {max_gen_toks: -3}", r"gen_kwargs\.max_gen_toks: -3"),
+    "a misspelt setting of a task": ("metadata: {num_dosc: 3}", r"metadata\.num_dosc: unknown"),
+    "a setting of our task": (
+        "{tasks: leval_closed_gsm, metadata: {truncation: centre}}", r"metadata\.truncation: 'cen"
+    ),
+    "no limit": ("limit: 0", r"limit: 0 is not allowed; allowed: a number above 0"),
+    "a limit as text": ("limit: ten", r"limit: 'ten' is not allowed"),
+    "few-shot": ("num_fewshot: -1", r"num_fewshot: -1 is not allowed"),
+    "a list of arguments": ("model_args: [a, b]", r"model_args: \['a', 'b'\] is not allowed"),
+    "a misspelt key": ("modle: hf", r"modle: unknown setting; .*did you mean 'model'"),
+    "a raw type that hides another": (
+        "model_args: {pretrained: MODEL, rope_parameters: {rope_type: resonance, rope_theta: 5.0}}",
+        "would hide what this 'llama' model ships",
+    ),
+}  # fmt: skip
+"""Config files of lm-eval, and what is said of them."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_config_file_is_checked_as_a_sweep_is(tmp_path: Path, name: str) -> None:
+    text, says = WRONG[name]
+    shipped = Path(__file__).parents[1] / "families" / "configs" / "llama31_8b"
+    path = tmp_path / "run.yaml"
+    path.write_text(text.replace("MODEL", str(shipped)))
+    with pytest.raises(SettingError, match=says):
+        asked("--config", str(path))
+
+
+LINES: dict[str, tuple[list[str], str]] = {
+    "an argument nobody hears": (
+        ["--model", "local-completions", "--model_args", f"{SERVED},max_legnth=3"],
+        r"model_args\.max_legnth: local-completions would pass over it",
+    ),
+    "shortened options": (
+        ["--model", "local-completions", "--model_a", "basurl=x"], r"model_args\.basurl: local"
+    ),
+    "no limit": (["--limit", "-2"], r"limit: -2\.0 is not allowed"),
+    "a limit that is none": (["--limit", "nan"], r"limit: nan is not allowed"),
+    "a misspelt setting": (["--metadata", "trunctation=left"], r"metadata\.trunctation: unknown"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_command_line_is_checked_as_a_sweep_is(name: str) -> None:
+    arguments, says = LINES[name]
+    with pytest.raises(SettingError, match=says):
+        asked("--tasks", "mmlu", *arguments)
+
+
+def test_rope_settings_go_to_the_model_of_the_config_file(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model: vllm\nmodel_args: {{pretrained: {model}}}\ntasks: [leval_quality]\n")
+    config = asked("-C", str(path), "--rope", "yarn:factor=2")
+    assert config.model == "vllm"
+    assert config.model_args["hf_overrides"]["rope_parameters"]["factor"] == 2
+    assert config.tasks == ["leval_closed_quality"]
+    shortened = asked(
+        "--model", "vllm", "--model_a", f"pretrained={model}", "--rope", "yarn:factor=2"
+    )
+    assert (shortened.model, shortened.model_args) == ("vllm", config.model_args)
+
+
+def test_credentials_of_a_config_file_are_known_however_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model_args: {api_key: s3cr3t-mark}\n")
+    for form in (["--config", f"{path}"], [f"--config={path}"], ["-C", f"{path}"], [f"-C{path}"]):
+        assert "s3cr3t-mark" in credentials(["run", *form])
 
 
 def test_wrong_settings_end_without_traceback(model: Path) -> None:

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lm_eval_asked
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from leval_harness.lm_eval import with_rope
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import OWN_TYPES, RopeRequest, RopeSpec
@@ -262,7 +262,7 @@ RAW = {"rope_type": "resonance", "rope_theta": 5e5}
 def test_raw_model_args_that_hide_a_scaling_are_refused(backend, given):
     def run(name):
         args = json.dumps({"pretrained": str(FAMILIES / name), **given})
-        return with_rope(["run", "--model", backend, "--model_args", args])
+        return lm_eval_asked.asked("--model", backend, "--model_args", args)
 
     with pytest.raises(RopeConfigError, match="would hide what this 'llama' model ships"):
         run("llama31_8b")
@@ -271,7 +271,7 @@ def test_raw_model_args_that_hide_a_scaling_are_refused(backend, given):
 
 def test_raw_model_args_that_nobody_can_read_are_said_to_be_unknown(caplog):
     args = {"pretrained": str(FAMILIES / "llama31_8b"), "rope_parameters": {"rope_type": "mystery"}}
-    with_rope(["run", "--model", "hf", "--model_args", json.dumps(args)])
+    lm_eval_asked.asked("--model", "hf", "--model_args", json.dumps(args))
     assert "what runs then is unknown" in caplog.text
 
 
@@ -416,4 +416,4 @@ def test_raw_model_args_of_a_type_for_a_part_of_a_head_are_not_told_to_say_repla
     given = {"hf_overrides": overrides} if backend == "vllm" else overrides
     args = json.dumps({"pretrained": str(FAMILIES / name), **given})
     with pytest.raises(RopeConfigError, match=r"does not fit.*allowed: resonance_yarn"):
-        with_rope(["run", "--model", backend, "--model_args", args])
+        lm_eval_asked.asked("--model", backend, "--model_args", args)

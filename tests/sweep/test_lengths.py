@@ -159,10 +159,24 @@ def test_cut_prompts_are_counted() -> None:
     assert untouched == [row((eight, given))]
 
 
-LOADING = """
-import sys
+STARTS = {
+    "cell": """
 from leval_sweep.remote_code import only_if_asked
-only_if_asked({{"trust_remote_code": {trusted}}})
+running = only_if_asked({{"trust_remote_code": {trusted}}})
+running.__enter__()
+""",
+    "lm-eval": """
+import sys
+from lm_eval._cli.harness import HarnessCLI
+from lm_eval.config.evaluate_config import EvaluatorConfig
+from leval_harness.lm_eval_run import RopeOptions, completing
+running = completing(RopeOptions())
+running.__enter__()
+sys.argv = ["lm-eval", "run", "--tasks", "mmlu"] + ["--trust_remote_code"] * {trusted}
+EvaluatorConfig.from_cli(HarnessCLI().parse_args())
+""",
+}
+LOADING = """
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained({folder!r}, trust_remote_code=True)
 print(type(tokenizer).__name__, len(tokenizer("What").input_ids))
@@ -171,8 +185,9 @@ print(type(tokenizer).__name__, len(tokenizer("What").input_ids))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("start", STARTS)
 def test_a_tasks_own_trust_runs_no_code_of_a_checkpoint(
-    tmp_path: Path, tiny: Path, trusted: bool
+    tmp_path: Path, tiny: Path, trusted: bool, start: str
 ) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -186,7 +201,7 @@ def test_a_tasks_own_trust_runs_no_code_of_a_checkpoint(
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config["auto_map"] = {"AutoTokenizer": [None, "own.Own"]}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    script = LOADING.format(trusted=trusted, folder=str(folder))
+    script = (STARTS[start] + LOADING).format(trusted=trusted, folder=str(folder))
     modules = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ":".join(sys.path)}
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=modules, check=False

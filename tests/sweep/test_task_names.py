@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_harness.lm_eval import with_task_names
+from leval_harness.run_tasks import renamed_tasks
 from leval_sweep import task_names
 from leval_sweep.config import parse_config
 from leval_sweep.errors import ConfigError
@@ -67,15 +67,14 @@ def test_an_old_name_that_somebody_else_has_is_refused(lm_eval_tasks):
 
 
 def test_lm_evals_command_takes_old_names_and_runs_theirs(lm_eval_tasks, caplog):
-    plain = ["run", "--tasks", "leval_closed", "mmlu", "-L", "1"]
-    assert with_task_names(plain) == plain
-    old = with_task_names(["run", "-t", "leval_toefl,mmlu", "leval_quality", "-L", "1"])
-    assert old == ["run", "-L", "1", "--tasks", "leval_closed_toefl,mmlu,leval_closed_quality"]
+    plain = ["leval_closed", "mmlu"]
+    assert renamed_tasks(plain, None) == renamed_tasks("leval_closed,mmlu", None) == plain
+    old = renamed_tasks(["leval_toefl,mmlu", "leval_quality"], None)
+    assert old == ["leval_closed_toefl", "mmlu", "leval_closed_quality"]
     caplog.clear()
     task_names._named.cache_clear()
     theirs(lm_eval_tasks / "leval", "leval_quality")
-    kept = ["run", "--tasks", "leval_quality"]
-    assert with_task_names(kept) == kept
+    assert renamed_tasks("leval_quality", None) == ["leval_quality"]
     (said,) = caplog.messages
     assert "leval/leval_quality.yaml; ours is leval_closed_quality" in said
 
@@ -84,8 +83,7 @@ def test_lm_evals_command_takes_old_names_and_runs_theirs(lm_eval_tasks, caplog)
 def test_lm_evals_command_says_who_else_has_a_name_of_ours(lm_eval_tasks, tmp_path, caplog, folder):
     included = folder == "included"
     place = theirs((tmp_path if included else lm_eval_tasks) / folder, "leval_closed_gsm")
-    arguments = ["run", "--tasks", "leval_closed", *(["--include_path", str(place)] * included)]
-    assert with_task_names(arguments) == arguments
+    assert renamed_tasks("leval_closed", str(place) if included else None) == ["leval_closed"]
     said = [message for message in caplog.messages if "leval_closed_gsm" in message]
     assert len(said) == (folder != "z_behind_ours")
 
