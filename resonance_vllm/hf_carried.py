@@ -89,7 +89,7 @@ class Carried:
         if self.fixed_by_model:
             self._check_own_type(module, shown, kind)
             self.stock_type = kind
-        elif self.stock_type != "proportional" and self.spec.method.name != "default":
+        elif self.stock_type != "proportional":
             whole = _of_whole_head(module, layer_type, shown)
             if whole is not None:
                 self.stock, self.stock_type, self.by_library = whole, "proportional", False

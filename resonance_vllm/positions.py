@@ -151,7 +151,7 @@ class ModelPositions(ConfigPositions):
     ) -> int:
         """`L` of a request that does not say it."""
         extended = self.rope.get("factor")
-        if self.stated_length or not self.scaled or extended is None:
+        if self.stated_length or not self.scaled or extended is None or self._from_positions():
             return self.original_length
         if replaced:
             raise RopeConfigError(
@@ -163,6 +163,17 @@ class ModelPositions(ConfigPositions):
         if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:
             return max(int(self.max_positions / factor), 1)
         return self.max_positions
+
+    def _from_positions(self) -> bool:
+        """Whether `max_position_embeddings` is `L` of what is shipped: `dynamic` scales from it.
+
+        Not where the model has a base of its own beside it (HunYuan's `alpha`).
+        """
+        try:
+            follows = RopeType.read(self.rope["rope_type"]).method.follows_length
+        except RopeConfigError:
+            return False
+        return follows and not self.model_keys
 
 
 def _with_resonance(method: Method) -> RopeType:

@@ -124,8 +124,6 @@ def stock_settings(
     kept = {key: value for key, value in rope.items() if key not in _SETTINGS}
     if "partial_rotary_factor" in rope:
         kept["partial_rotary_factor"] = method.partial_rotary_factor
-    if method.name in ("default", plain):
-        plain = method.name
     # Features that do not turn are a part of such a module; no scaled type of vLLM keeps them.
     by_library = spec.base_is_stock and plain in ("default", method.name)
     kept["rope_theta"] = Carrier(method.rope_theta, spec, by_library)

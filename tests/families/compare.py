@@ -76,14 +76,16 @@ def expected(folder, settings, *, rounded):
     Where the library has no such type, or cannot run it on the family: plain frequencies times
     the ratio by which the method changes plain ones.
     """
-    model = stock_model(folder, settings)
+    shipped = shipped_of(config_of(folder))
+    plain = "proportional" if shipped.get("rope_type") == "proportional" else "default"
+    # The share of a head that turns is the family's, also without a method.
+    same = settings | {"rope_type": plain} if settings["rope_type"] == "default" else settings
+    model = stock_model(folder, same)
     method = None
     if model is None:
-        shipped = shipped_of(config_of(folder))
         kind, implied = BASE_TYPES[settings["rope_type"]]
         keys = {key: value for key, value in settings.items() if key in kind.key_names()}
         method = kind(**{"rope_theta": shipped["rope_theta"], **implied, **keys})
-        plain = "proportional" if shipped["rope_type"] == "proportional" else "default"
         model = stock_model(folder, {"rope_type": plain, L: LENGTH})
     for module, prefix, _ in global_rotations(model):
         held = getattr(module, f"{prefix}inv_freq")

@@ -20,9 +20,8 @@ from resonance_vllm.layer_types import windowed
 from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
 
-pytestmark = pytest.mark.vllm
-
 SERVED, FACTOR, HOUR = 1024, 4.0, 3600
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(HOUR)]  # the first test builds for all
 ON_SHIPPED = "resonance"
 # Those that follow a sequence are fixed at the served length in vLLM.
 METHODS = [name for name, (method, _) in BASE_TYPES.items() if not method.follows_length]
@@ -133,6 +132,8 @@ def test_wavelengths_of_vllms_own_modules_are_rounded(family, name):
         assert rounded.exact_phase
         if len(plain.inv_freq) != len(rounded.inv_freq):
             continue  # of a family whose still features vLLM's scaled types leave out
+        if base == "yarn" and "mrope_section" in request(family, base)[1].model_keys:
+            continue  # vLLM's own takes four times L for L; ours is compared with transformers'
         for a, b in zip(plain.inv_freq, rounded.inv_freq, strict=True):
             if a == 0 or b == 0:
                 assert a == b

@@ -176,6 +176,16 @@ def test_what_the_config_does_not_say_is_asked_for():
     assert found.trained_length == 32768
 
 
+def test_dynamic_in_place_says_the_trained_length(tmp_path):
+    """InternVL3: transformers scales from `max_position_embeddings`, which so is `L`."""
+    rope = {"type": "dynamic", "factor": 2.0}
+    config = {"model_type": "qwen2", "rope_theta": 1e6, "rope_scaling": rope}
+    internvl = of({**config, "max_position_embeddings": 32768}, tmp_path)
+    found = internvl.complete({"rope_type": "yarn", "factor": 4, "replace": True})
+    assert found.trained_length == 32768
+    assert length_limit(internvl, found) == 4 * 32768
+
+
 def test_dynamic_with_a_base_of_the_models_own(tmp_path):
     """HunYuan: `alpha` is read by the model's code, and stays."""
     rope = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
@@ -187,6 +197,8 @@ def test_dynamic_with_a_base_of_the_models_own(tmp_path):
     assert written["alpha"] == 1000.0
     with pytest.raises(RopeConfigError, match="replace what this 'hunyuan_v1_dense' model ships"):
         hunyuan.complete({"rope_type": "yarn", "factor": 4})
+    with pytest.raises(RopeConfigError, match="original_max_position_embeddings: not in the conf"):
+        hunyuan.complete({"rope_type": "yarn", "factor": 4, "replace": True})
 
 
 def test_an_interpolated_checkpoint_has_its_positions_multiplied_already(tmp_path):
