@@ -4,6 +4,7 @@ Commands are imported only when they are used, so that `--help` costs no torch.
 """
 
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, cast
@@ -98,6 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     from leval_harness.errors import exit_code_for
 
+    # A file may have a name that is no text; to print it is no reason to end.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(cli.main(arguments, standalone_mode=False) or 0)
     except BaseException as error:  # noqa: BLE001 - the one place that turns errors into exit codes

@@ -92,6 +92,8 @@ def export_checkpoint(
             factors has its frequencies; or the model's stock code would not turn by the config.
         OSError: the checkpoint has no config.json, or `out` is not empty.
     """
+    if out.exists() and not out.is_dir():
+        raise FileExistsError(f"out: {out} is a file; give a new folder")
     if out.exists() and any(out.iterdir()):
         raise FileExistsError(f"out: {out} is not empty; give a new folder")
     check_there(checkpoint)

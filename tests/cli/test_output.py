@@ -1,14 +1,17 @@
 """Where commands write: a file whole, a pipe or device as it is."""
 
+import io
 import os
 import stat
+import sys
 import threading
+from pathlib import Path
 
 import click
 import pytest
 from every_command import leaves
 
-from leval_harness.main import cli
+from leval_harness.main import cli, main
 from leval_harness.output import write_or_print
 
 
@@ -22,6 +25,18 @@ def test_a_pipe_stays_a_pipe(tmp_path):
     reader.join(10)
     assert heard == ["a table"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_name_that_is_no_text_is_said_with_its_bytes(tmp_path, monkeypatch):
+    """Everything was written, and then to say where failed."""
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict")
+    monkeypatch.setattr(sys, "stdout", stream)
+    results = Path(__file__).parents[1] / "golden" / "results" / "sweep"
+    with pytest.raises(SystemExit) as end:
+        main(["card", str(results), "--out", f"{tmp_path}/\udcff"])
+    assert not end.value.code
+    stream.flush()
+    assert rb"/\udcff/hub" in stream.buffer.getvalue()
 
 
 PATHS = [

@@ -192,3 +192,10 @@ def test_stock_vllm_runs_an_export_past_the_trained_length(tiny, tmp_path):
         torch.testing.assert_close(torch.tensor(scores), ours, rtol=0, atol=1e-3)
     plain = scores_with(source, {"rope_type": "yarn", "factor": 4}, ids)
     assert float((plain - torch.tensor(answers[1])).abs().max()) > 1e-2
+
+
+def test_a_file_is_no_folder_to_write_to(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(OSError, match=r"out: .*out is a file; give a new folder"):
+        export_checkpoint(tmp_path, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
