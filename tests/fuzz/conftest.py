@@ -1,6 +1,7 @@
-"""Makes the generators beside this file importable."""
+"""Makes the generators beside this file importable, and what other tests write results with."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "leaderboard")]

@@ -1,34 +1,29 @@
 """Command lines for every command of `leval-harness`, out of what its options say they take.
 
 A new command or option is generated without a line here; only what a command reads from disk is
-said, in `FILES`.
+said, in `fuzz_world`.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from fuzz_inputs import JUNK, encoded, files
+from fuzz_inputs import JUNK, documents, encoded, files
+from fuzz_world import FILES, PLACES, TRAIN, TRAININGS, TUNE, World
 from hypothesis import strategies as st
 
 from leval_border.settings import field_names
 from leval_sweep.config import ModelConfig
-from leval_tasks.metadata import FAMILIES
+from leval_tasks.closed.frames import FRAME_NAMES
+from leval_tasks.metadata import FAMILIES, SUBTASKS
+from leval_tasks.posgen.encodings import ENCODINGS
 
-TESTS = Path(__file__).parents[1]
-CONFIGS = TESTS.parent / "harness_configs"
-GOLDEN = TESTS / "golden"
-
-LAST = {
-    "sweep": ("--dry-run",),
-    "finetune": ("--steps=1", "--sequence-length=32", "--held-out=1"),
-    "posgen train": ("--epochs=1", "--train-sequences=8", "--stack=1", "--jobs=1"),
-}
+LAST = {"sweep": ("--dry-run",), "finetune": TUNE, "posgen train": TRAIN}
 """Options that keep a command from running for hours; of two the last one counts."""
-NEVER = {"--help", "--version", "--ray-address", "--plot", "--figure", "--position-figure"}
+NEVER = {"--help", "--version", "--ray-address", "--plot", "--figure", "--position-figure",
+         "--pairs-figure"}  # fmt: skip
 
 ROPES = (
     *("default", "yarn:factor=2", "resonance_yarn:factor=4,beta_fast=16", "linear:factor=2"),
@@ -40,22 +35,47 @@ ROPES = (
     "yarn:factor=2,original_max_position_embeddings=1e9",
     "resonance_yarn:factor=2,original_max_position_embeddings=0",
 )
-TEXTS = {"rope": ROPES, "against": ROPES, "rope_text": ROPES}
 NUMBERS = (
     *("-1", "0", "1", "2", "7", "64", "4096", "1.5", "1e308", "nan", "inf", "x", "", "１８"),
     *("9" * 400, "0x10", "1_0"),
 )
-# No argument of a process can hold a zero byte.
-WORDS = tuple(text for text in JUNK if type(text) is str and "\x00" not in text)
+
+
+def _sayable(text: object) -> bool:
+    """Whether an argument of a process can hold it: no zero byte, no half of a character."""
+    return type(text) is str and "\x00" not in text and "\ud83d" not in text
+
+
+WORDS = tuple(text for text in JUNK if _sayable(text))
+TASKS = ("leval_closed_gsm", "leval_closed_quality", "leval_gsm", "ppl_pg19", "reach_pg19",
+         "posgen_recursive")  # fmt: skip
+PAIRS = ("yarn:rope", "rope:rope", "rope:yarn", "none:yarn", "x", ":", "rope:", "a:b:c")
+TEXTS: dict[str, tuple[str, ...]] = {
+    "rope": ROPES, "against": ROPES, "rope_text": ROPES,
+    "task": ("gsm", "coursera", "sfiction", "codeu", *TASKS), "pairs": PAIRS, "only": PAIRS,
+    "compared": PAIRS, "encodings": (*ENCODINGS, *PAIRS), "subtask": SUBTASKS, "subtasks": SUBTASKS,
+    "frame": FRAME_NAMES, "truncation": ("middle", "right", "left", "skip"),
+    "truncation_unit": ("tokens", "words"), "baseline": ("rope", "yarn", "none", "RoPE"),
+    "columns": ("seconds", "seconds,peak_memory", "nope", ",", "seconds,,seconds"),
+    "device": ("cpu", "cuda", "cuda:99", "meta", "auto"), "preset": ("quick", "paper", "cpu"),
+    "relationship": ("first_party", "third_party", "nope"), "schedule": ("linear", "cosine"),
+    "models": ("SmolLM2-135M=org/model", "=", "x=y", "a=b/c/d"), "reading": ("text", "code"),
+    "benchmarks": ("leval_closed_gsm=org/set:gsm", "=:", "x=org/set", "ppl_pg19=a/b:c:d"),
+    "shard": ("1/2", "2/2", "0/1", "3/2", "a/b", "1/2/3", "1/1e3", "１/２"),
+    "source_url": ("https://example.org/x", "ftp://", "javascript:x", "https://u:p@example.org"),
+    "wavelengths": ("integer", "coprime", "prime_period"), "kind": ("decoder", "t5", "llama"),
+    "out": ("new", "new/deeper", "results", "model/config.json", "model", "trained", "tuned"),
+}  # fmt: skip
 # lm-eval's own arguments, which click does not know.
-LM_EVAL = (
-    *("run", "--model", "hf", "--model_args", "pretrained=model", "--tasks", "leval_closed_gsm"),
-    *("--metadata", '{"data_dir": "data", "context_length": 64}', "--limit", "1"),
-    *("--gen_kwargs", "max_gen_toks=2", "--rope", "yarn:factor=2"),
-)
+METADATA = {
+    "leval": {"data_dir": "data", "own_data": True, "context_length": 1024, "num_docs": 1},
+    "texts": {"data_dir": "texts", "context_length": [32, 64], "num_docs": 1, "stride": 8},
+}
+LM_EVAL = ("run", "--model", "hf-long", "--model_args", "pretrained=model", "--limit", "1",
+           "--gen_kwargs", "max_gen_toks=2", "--rope", "yarn:factor=2")  # fmt: skip
 INSTEAD = (
-    *("ls", "validate", "hf-long", "nope", "leval_nope", "pretrained=nope", "pretrained=model,x=1"),
-    *('{"pretrained": "model"}', "--rope-precision", "half", "--context-length", *ROPES),
+    *("ls", "validate", "hf", "nope", "leval_nope", "pretrained=nope", "pretrained=model,x=1"),
+    *('{"pretrained": "model"}', "--rope-precision", "half", "--context-length", *ROPES, *TASKS),
     *('{"num_dosc": 1}', "--output_path", *NUMBERS, *WORDS),
 )
 
@@ -66,60 +86,16 @@ class Input:
 
     line: tuple[str, ...]
     changed: Path | None
-    content: bytes
+    content: bytes | str
 
     def __repr__(self) -> str:
         shown = [part if len(part) < 200 else part[:200] + "..." for part in self.line]
         return f"{shown} with {self.changed}: {self.content[:1500]!r}"
 
 
-@dataclass(frozen=True)
-class World:
-    """Files that commands can read: a copy for every input, one of them changed."""
-
-    root: Path
-
-    def fill(self) -> None:
-        """Lay out one of each kind of thing that a command reads."""
-        shutil.copytree(GOLDEN / "results", self.root / "results")
-        shutil.copytree(GOLDEN / "predictions", self.root / "predictions")
-        shutil.copytree(GOLDEN / "sample", self.root / "data")
-        (self.root / "configs").mkdir()
-        for folder in ("sweeps", "train"):
-            for source in sorted((CONFIGS / folder).glob("*.yaml")):
-                (self.root / "configs" / source.name).write_bytes(source.read_bytes())
-
-    def kinds(self) -> dict[str, list[Path]]:
-        """Changeable files by what reads them."""
-        below = lambda name, *ends: [  # noqa: E731
-            each for end in ends for each in sorted((self.root / name).rglob(f"*{end}"))
-        ]
-        return {
-            "results": below("results", ".json", ".jsonl", ".csv"),
-            "predictions": below("predictions", ".jsonl"),
-            "model": [self.root / "model/config.json"],
-            "data": below("data", ".jsonl"),
-            "config": [p for p in below("configs", ".yaml") if p.name in SWEEPS],
-        }
-
-
-SWEEPS = ("quickstart.yaml", "all_methods.yaml", "ruler.yaml", "perplexity_curve.yaml")
-# argument or option of a command -> kind of thing on disk that it names
-FILES = {
-    "results": "results", "folders": "results", "predictions": "predictions", "model": "model",
-    "checkpoint": "model", "config": "config", "data_dir": "data", "sources": "data",
-}  # fmt: skip
-
-
-def _named(kind: str, changed: Path | None, root: Path) -> str:
-    """How a command is told of a thing: the changed file, or the folder that it stands in."""
-    if kind == "results":
-        parts = changed.relative_to(root).parts[:2] if changed else ("results", "sweep")
-        return "/".join(parts)
-    if kind in ("predictions", "config"):
-        default = {"predictions": "predictions/gsm.jsonl", "config": "quickstart"}[kind]
-        return str(changed.relative_to(root)) if changed else default
-    return kind
+def seldom(n: int) -> st.SearchStrategy[bool]:
+    """True once in `n`; ends of a range, which come more often, are the usual case."""
+    return st.integers(0, n - 1).map(lambda at: at == n // 2)
 
 
 @st.composite
@@ -127,62 +103,85 @@ def command_lines(
     draw: st.DrawFn, path: Sequence[str], command: click.Command, world: World
 ) -> Input:
     """One input for a command."""
-    kinds = world.kinds()
-    read = [FILES[p.name] for p in command.params if p.name in FILES and kinds.get(FILES[p.name])]
+    name, kinds = " ".join(path), world.kinds
+    reads = {p.name: FILES[p.name] for p in command.params if p.name in FILES}
+    hits = [*reads.values(), *(k for k, line in TRAININGS.items() if line[: len(path)] == path)]
+    if name == "lm-eval":
+        hits = ["model", "data", "texts"]
     changed, content, hit = None, b"", ""
-    if read and draw(st.integers(0, 3)):
-        hit = draw(st.sampled_from(read))
+    if hits and draw(st.integers(0, 3)):
+        hit = draw(st.sampled_from(hits))
         changed = draw(st.sampled_from(kinds[hit]))
-        content = draw(files(changed))
+        # Libraries read a checkpoint, and open what we would not.
+        read_by_us = hit not in ("model", "trained", "tuned")
+        places = [place for place in PLACES if read_by_us or place not in ("pipe", "endless")]
+        content = draw(st.sampled_from(places) if draw(seldom(10)) else files(changed))
+    rare = draw(st.sampled_from((5, 60)))
     line = list(path)
+    if hit in TRAININGS:
+        line, reads = list(TRAININGS[hit]), {}
     for parameter in command.params:
-        named = parameter.name in FILES
-        wanted = parameter.required or (named and FILES[parameter.name] == hit)
-        skipped = draw(st.integers(0, 30)) == 0 or not (wanted or draw(st.integers(0, 5)) == 0)
-        if skipped or parameter.opts[0] in NEVER:
+        kind = reads.get(str(parameter.name), "")
+        # The sample is nobody's published file.
+        wanted = (kind and kind == hit) or parameter.required or parameter.name == "own_data"
+        wanted = wanted and hit not in TRAININGS
+        if (not wanted and not draw(seldom(rare))) or draw(seldom(6 * rare)):
             continue
-        if isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count):
-            line.append(draw(st.sampled_from([*parameter.opts, *parameter.secondary_opts])))
+        if parameter.opts[0] in NEVER:
             continue
-        if named and draw(st.integers(0, 12)):
-            kind = FILES[parameter.name]
-            value = _named(kind, changed if kind == hit else None, world.root)
-        else:
-            value = draw(_values(parameter))
-        if not isinstance(parameter, click.Option):
-            line.append(value)
-        elif parameter.opts[0].startswith("--"):
-            line.append(f"{parameter.opts[0]}={value}")
-        else:
-            line += [parameter.opts[0], value]
-    if path[0] == "lm-eval":
-        for part in LM_EVAL:
-            kept = (part,) * 8 + ("", draw(st.sampled_from(INSTEAD)))
-            line += filter(None, [draw(st.sampled_from(kept))])
-    return Input((*line, *LAST.get(" ".join(path), ())), changed, content)
+        values = _values(parameter)
+        if kind and not draw(seldom(2 * rare)):
+            values = st.sampled_from(world.names(kind, changed if kind == hit else None))
+        line += draw(_said(parameter, values))
+    if name == "lm-eval":
+        line += draw(_lm_eval(hit, rare))
+    return Input((*line, *LAST.get(name, ())), changed, content)
+
+
+@st.composite
+def _said(draw: st.DrawFn, parameter: click.Parameter, values: st.SearchStrategy[str]) -> list[str]:
+    """A parameter with its value or values, as they stand on a command line."""
+    if not isinstance(parameter, click.Option):
+        return [draw(values)]
+    if parameter.is_flag or parameter.count:
+        return [draw(st.sampled_from([*parameter.opts, *parameter.secondary_opts]))]
+    said: list[str] = []
+    for _ in range(draw(st.integers(1, 2)) if parameter.multiple else 1):
+        given = [draw(values) for _ in range(parameter.nargs)]
+        long = parameter.opts[0].startswith("--") and len(given) == 1
+        said += [f"{parameter.opts[0]}={given[0]}"] if long else [parameter.opts[0], *given]
+    return said
+
+
+@st.composite
+def _lm_eval(draw: st.DrawFn, hit: str, rare: int) -> list[str]:
+    """What follows `lm-eval`: a run, of which parts are others or missing."""
+    tasks = {"data": TASKS[:3], "texts": TASKS[3:5]}.get(hit, TASKS)
+    task = draw(st.sampled_from(tasks))
+    metadata: Any = METADATA["leval" if task.startswith("leval") else "texts"]
+    if draw(seldom(rare // 2)):
+        metadata = draw(documents(metadata))
+    line: list[str] = []
+    for part in (*LM_EVAL, "--tasks", task, "--metadata", encoded(metadata)):
+        kept = (part,) * rare + ("", draw(st.sampled_from(INSTEAD)))
+        line += filter(None, [draw(st.sampled_from(kept))])
+    return line
 
 
 def _values(parameter: click.Parameter) -> st.SearchStrategy[str]:
     """What may stand for an option, now and then something else."""
     kind: Any = parameter.type
     words = st.sampled_from(WORDS)
-    if parameter.name in TEXTS:
-        return st.sampled_from((*TEXTS[parameter.name], *WORDS))
-    if parameter.name == "task":
-        return st.sampled_from(("gsm", "leval_closed_gsm", "coursera", "sfiction", "codeu", *WORDS))
     if parameter.name == "overrides":
         return st.tuples(st.sampled_from(OVERRIDDEN), st.sampled_from(JUNK)).map(
             lambda pair: f"{pair[0]}={encoded(pair[1])}"
         )
-    if parameter.name == "pairs":
-        return st.sampled_from(("yarn:rope", "rope:rope", "x", ":", "a:b:c", *WORDS))
+    meant = TEXTS.get(str(parameter.name), ())
     if isinstance(kind, click.Choice):
-        return st.sampled_from((*kind.choices, *kind.choices, *WORDS))
+        meant = tuple(kind.choices)
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType | click.IntRange):
-        return st.sampled_from((*NUMBERS, *WORDS))
-    if isinstance(kind, click.Path) and parameter.name == "out":
-        return st.sampled_from(("new", "new/deeper", "results", "model/config.json", *WORDS))
-    return st.one_of(words, st.sampled_from(NUMBERS))
+        meant = NUMBERS
+    return st.one_of(st.sampled_from(meant or NUMBERS), st.sampled_from(meant or WORDS), words)
 
 
 OVERRIDDEN = (
@@ -192,6 +191,13 @@ OVERRIDDEN = (
         "metadata.num_docs",
         "metadata.stride",
         "metadata.nope",
+        "gen_kwargs.max_gen_toks",
+        "gen_kwargs.until",
+        "gen_kwargs.temperature",
+        "tasks.1.limit",
+        "tasks.1.num_fewshot",
+        "models.SmolLM2-135M.args.trust_remote_code",
+        "models.SmolLM2-135M.resources.num_cpus",
         "methods.yarn.factor",
         "methods.yarn",
     ),

@@ -21,9 +21,9 @@ JUNK: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 1.5, 3, 2**31, 2**63, -(2**70), 1e308, -0.0, 1e-320),
     *("", " ", "x", "1", "1.5", "null", "true", "~nouser", "~", "/", "..", "."),
     *("\x00", "a\x1b[31mb", "\ufeff", "\u202e", "１８", "é" * 5, "x" * 5000, "${HOME}"),
-    *("{{x}}", "%s%n", "-", "--", "a,b=c"),
+    *("{{x}}", "%s%n", "-", "--", "a,b=c", "\x9b31m", "\ud83d", "\udcff"),
     *([], {}, [[]], [None], [1, "a", None], {"": 1}, {"a": {"b": {}}}, {"\x00": 1}),
-    *(Raw("NaN"), Raw("Infinity"), Raw("-Infinity"), Raw("1e400"), Raw("9" * 400)),
+    *(Raw("NaN"), Raw("Infinity"), Raw("-Infinity"), Raw("1e400"), Raw("9" * 400), Raw("9" * 5000)),
     *(Raw("[" * DEEP + "]" * DEEP), Raw('{"a":' * DEEP + "1" + "}" * DEEP)),
 )
 junk = st.sampled_from(range(len(JUNK))).map(JUNK.__getitem__)
@@ -138,4 +138,14 @@ YAML_ENDS = (
     "\n2026-01-01: 1\n",
     "\nname: a\nname: b\n",
     "\n--- \nb: 1\n",
+    "\nname: *nowhere\n",
+    "\nname: !!binary aGk=\n",
+    "\nname: !!set {a}\n",
+    "\ntimeout: .nan\n",
+    "\ntimeout: -.inf\n",
+    "\nseed: 1:30\n",
+    '\nname: "\\0\\e[31m"\n',
+    '\nname: "\\ud83d"\n',
+    "\nname: 2026-02-30\n",
+    "\n%YAML 9.9\n",
 )
