@@ -1,6 +1,8 @@
 """`leval-harness finetune`: adapt a model to a RoPE method on long text."""
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,8 @@ def command(
         from leval_sweep.smollm2 import prepare
 
         model = str(prepare())
-    result = finetune(model, sources, out, settings)
+    with contextlib.redirect_stdout(sys.stderr):  # the Trainer says each step there
+        result = finetune(model, sources, out, settings)
     summary = (
         f"{result['steps']} steps, {result['tokens']:,} tokens, {result['epochs']:.2f} epochs, "
         f"mean loss {result['mean_loss']:.4f}, {result['seconds'] / 60:.0f} min: {out}"

@@ -1,6 +1,7 @@
 """Where commands write: a file whole, a pipe or device as it is."""
 
 import io
+import json
 import os
 import stat
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 from every_command import leaves
+from tqdm import tqdm
 
 from leval_harness.main import cli, main
 from leval_harness.output import write_or_print
@@ -37,6 +39,20 @@ def test_a_name_that_is_no_text_is_said_with_its_bytes(tmp_path, monkeypatch):
     assert not end.value.code
     stream.flush()
     assert rb"/\udcff/hub" in stream.buffer.getvalue()
+
+
+def test_a_training_says_its_steps_beside_its_json(monkeypatch, capsys):
+    def trained(*_):
+        tqdm.write("{'loss': '7.31'}")  # as transformers' ProgressCallback does
+        return {"steps": 1, "tokens": 32, "epochs": 0.1, "mean_loss": 7.3, "seconds": 1.0}
+
+    monkeypatch.setattr("resonance_training.finetune.finetune", trained)
+    with pytest.raises(SystemExit) as end:
+        main(["finetune", "model", "--out", "new", "--json"])
+    said = capsys.readouterr()
+    assert not end.value.code, said.err
+    assert json.loads(said.out)["steps"] == 1
+    assert "7.31" in said.err
 
 
 PATHS = [
