@@ -1,6 +1,7 @@
 """`leval-harness sweep`: models × methods × context lengths × tasks, resumable."""
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -24,10 +25,9 @@ TAIL_LINES = 5
 def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> Shard | None:
     if value is None:
         return None
-    try:
-        index, total = (int(part) for part in value.split("/"))
-    except ValueError:
-        raise click.BadParameter("write it as I/N, for instance 1/8") from None
+    if not re.fullmatch("[0-9]{1,9}/[0-9]{1,9}", value):
+        raise click.BadParameter("write it as I/N, for instance 1/8")
+    index, total = (int(part) for part in value.split("/"))
     if not 1 <= index <= total:
         raise click.BadParameter(f"I must be from 1 to N, not {index} of {total}")
     return index, total

@@ -112,7 +112,9 @@ def test_perplexity_is_reckoned_by_its_windows() -> None:
         ["~nouser/mine.yaml"],
         ["{config}", "--json"],
         ["{config}", "--shard", "3/2"],
-        ["{config}", "--shard", "x"],
+        *(["{config}", "--shard", wrong] for wrong in ("x", "", "0/0", "1", "1/2/3", "-1/2")),
+        *(["{config}", "--shard", wrong] for wrong in ("١/٢", " 1/2", "1_0/20", "+1/2", "²/2")),
+        ["{config}", "--out", ""],
         ["{config}", "--executor", "slurm"],
         [],
     ],
@@ -121,7 +123,7 @@ def test_wrong_usage_is_exit_code_2(
     config: Path, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     filled = [each.format(config=config) for each in arguments]
-    out = ["--out", str(tmp_path)] if filled else []
+    out = ["--out", str(tmp_path)] if filled and "--out" not in filled else []
     monkeypatch.setattr(sys, "argv", ["leval-harness", "sweep", *filled, *out])
     with pytest.raises(SystemExit) as ended:
         main()
