@@ -114,6 +114,7 @@ class HFLong(HFLM):
         `results` holds what stands for a request without one. lm-eval's response cache knows the
         requests by `kind` and `keys`; a key is None where a request is not to be cached.
         """
+        _ = self.setup  # the trial of reuse is no part of the time that answers take
         with (
             self.counters.timed(),
             self.counters.shown(title, disable=disable_tqdm or self.rank != 0),

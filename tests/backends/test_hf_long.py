@@ -15,7 +15,9 @@ from transformers import GenerationConfig
 from leval_backends import generate
 from leval_backends.hf_long import HFLong
 from leval_backends.options import looks_back
+from leval_backends.reuse import examine
 from leval_backends.settings import HFLongSettings, split_arguments
+from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError
 
 RNG = random.Random(0)
@@ -175,6 +177,30 @@ def test_each_document_is_prefilled_once_and_counted(make_model, tokenizer):
     assert told["tokens_generated"] <= 12 * len(PROMPTS)
     assert told["seconds"] > 0
     assert told["peak_memory_bytes"] > 1 << 20
+
+
+@pytest.mark.parametrize("call", ["generate_until", "_loglikelihood_tokens", "teacher_forced"])
+def test_the_trial_of_reuse_is_no_part_of_the_seconds(make_model, tokenizer, monkeypatch, call):
+    clock = [0.0]
+
+    def examined(*given, **options):
+        clock[0] += 1000.0
+        return examine(*given, **options)
+
+    def counted(counters, tokens, advance=Counters.prefilled):
+        clock[0] += 0.25
+        advance(counters, tokens)
+
+    monkeypatch.setattr("leval_backends.hf_long.examine", examined)
+    monkeypatch.setattr("leval_backends.telemetry.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Counters, "prefilled", counted)
+    ours, _ = both(make_model("llama"), tokenizer)
+    asked = token_requests(tokenizer)
+    whole = [(context + scored,) for _, context, scored in asked]
+    given = {"generate_until": requests(), "teacher_forced": whole}.get(call, asked)
+    getattr(ours, call)(given, disable_tqdm=True)
+    assert clock[0] > 1000
+    assert ours.telemetry()["seconds"] == clock[0] - 1000
 
 
 def test_generated_tokens_stop_counting_at_the_stop_string(make_model, tokenizer):
