@@ -16,7 +16,7 @@ from leval_leaderboard.tables.cells import NOTHING
 from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table, ranked
 from leval_leaderboard.tables.posgen_pairs import halves_record
 from leval_leaderboard.tables.provenance import machine, provenance_notes
-from leval_leaderboard.tables.published import BELOW_CEILING, SOURCE, TABLE_1
+from leval_leaderboard.tables.published import BELOW_CEILING, PUBLISHED_MODULUS, SOURCE, TABLE_1
 from leval_tasks.metadata import Subtask
 from leval_tasks.posgen.encodings import PUBLISHED, Name, Pair, Reading, published_pairs
 
@@ -88,11 +88,16 @@ def _published() -> Block:
         for mean, variance in numbers:
             cells += [Cell(f"{mean:.2f}", mean, f"{variance:.2f}"), Cell()]
         rows.append(Row(tuple(cells), "published"))
-    return Block("2 layers, width 512, modulus 17 (published)", tuple(rows))
+    return Block(f"2 layers, width 512, modulus {PUBLISHED_MODULUS} (published)", tuple(rows))
 
 
 def _distances(experiment: Experiment) -> list[str]:
-    """How far readings of the protocol are from the published numbers, learned or not."""
+    """How far readings of the protocol are from the published numbers, learned or not.
+
+    Under another modulus chance is another number, and so is a distance.
+    """
+    if _modulus(experiment.settings) != PUBLISHED_MODULUS:
+        return []
     notes = []
     for reading in get_args(Reading):
         gaps = [
@@ -126,6 +131,11 @@ def published_of(pair: Pair, subtask: Subtask) -> float | None:
     return None
 
 
+def _modulus(settings: Mapping[str, Any]) -> Any:
+    data = settings.get("data")
+    return data.get("modulus", PUBLISHED_MODULUS) if isinstance(data, dict) else None
+
+
 def _model(settings: Mapping[str, Any]) -> str:
     """What was trained, in words; empty settings (an older folder) say so."""
     shape, data = settings.get("architecture"), settings.get("data")
@@ -133,9 +143,12 @@ def _model(settings: Mapping[str, Any]) -> str:
         return "settings unknown"
     sequences = data.get("train", 10_000)
     count = f"{sequences:,} sequences, " if isinstance(sequences, int) else ""
+    taught = f"{count}{settings.get('epochs')} epochs"
+    if settings.get("labels") == "rule":
+        taught = "fresh numbers labelled by the rule"
     return (
         f"{shape.get('kind')}, {shape.get('layers')} layers, width {shape.get('hidden')}, "
-        f"modulus {data.get('modulus', 17)}, {count}{settings.get('epochs')} epochs"
+        f"modulus {_modulus(settings)}, {taught}"
     )
 
 

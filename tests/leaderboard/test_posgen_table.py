@@ -115,9 +115,23 @@ def test_notes_say_scale_making_and_distance(folder):
     assert "Seeds: 0, 1" in notes
     scale = "Scale: 5 models, llama, 2 layers, width 128, modulus 7, 10,000 sequences, 11 epochs, "
     assert scale + "2 CPU cores, 8 minutes, all runs added up" in notes
+    assert not any("from the published" in note for note in notes), "modulus 7 is another task"
+
+
+def test_the_distance_to_what_is_published(folder):
+    settings = folder / "settings.json"
+    settings.write_text(settings.read_text().replace('"modulus": 7', '"modulus": 17'))
+    notes = posgen_table([read_experiment(folder)]).notes
     gaps = [abs(60 - 69.56), abs(50 - 75.25), abs(90 - 98.71)]
     expected = f"quick: {statistics.mean(gaps):.1f} points from the published numbers"
     assert any(note.startswith(expected) for note in notes)
+
+
+def test_numbers_labelled_by_the_rule_have_no_epochs(folder):
+    settings = json.loads((folder / "settings.json").read_text())
+    (folder / "settings.json").write_text(json.dumps(settings | {"labels": "rule"}))
+    title = posgen_table([read_experiment(folder)]).blocks[0].title
+    assert title.endswith("modulus 7, fresh numbers labelled by the rule")
 
 
 def test_seeds_are_said_in_the_order_of_numbers(folder):
