@@ -84,6 +84,13 @@ def test_one_text_that_gains_much_does_not_hide_that_all_gained():
     assert above[0] == pytest.approx(plain)
 
 
+def test_three_texts_that_all_break_are_told():
+    """Losses of a small model 4,096 tokens past what it was trained on; Hall's p is 0.06."""
+    nats = 512 * np.array([[2.512, 2.152, 2.252], [3.774, 3.897, 3.931]])
+    assert stats.ttest_rel(nats[1], nats[0] + 512 * MARGIN, alternative="greater").pvalue < 0.005
+    assert reach_of(nats, np.full(3, 512), (2048, 12288)).text == "2048, not 12288"
+
+
 @pytest.mark.parametrize(
     ("p", "low", "high", "text"),
     [
