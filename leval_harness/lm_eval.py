@@ -49,6 +49,9 @@ def command(arguments: tuple[str, ...]) -> None:
 def _run(arguments: list[str], hidden: Sequence[str]) -> None:
     started_in = dict(os.environ)  # to which libraries add once they are imported
     ours, rest = own_options(arguments)
+    runs = rest[:1] == ["run"] or (rest[:1] and rest[0].startswith("-"))
+    if ours.rope is not None and (not runs or rest == ["run"]):
+        raise SettingError("--rope goes with `run --model_args pretrained=MODEL --tasks …`")
     if any(argument in ("-h", "--help") for argument in rest) or not rest:
         click.echo(_ROPE_HELP)
     _register()

@@ -47,6 +47,7 @@ def write(folder: Path, subtask, trained, tested, seed, ood, inside=0.99, **more
 @pytest.fixture
 def folder(tmp_path):
     """Seed 3 of RoPE was not learned."""
+    (tmp_path / "settings.json").write_text(json.dumps({"data": {"modulus": 17}}))
     for seed in range(4):
         inside = 0.5 if seed == 3 else 0.99
         write(tmp_path, "recursive", "rope", "rope", seed, OWN[seed], inside)

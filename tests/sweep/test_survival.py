@@ -393,7 +393,12 @@ def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
     while len(cells_running(tmp_path)) < jobs:
         assert time.monotonic() < until
         time.sleep(0.05)
+    cells = cells_running(tmp_path)
+    for cell in cells:  # which would be done, on a busy machine, before a second sweep looks
+        os.kill(cell, signal.SIGSTOP)
     second = run_sweep(config, tmp_path)
+    for cell in cells:
+        os.kill(cell, signal.SIGCONT)
     assert second.returncode == 1
     assert "another sweep works on" in second.stderr
     process.send_signal(signal.SIGINT)
