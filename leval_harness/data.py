@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from leval_border.errors import printable
 from leval_harness.output import FOLDER, json_option
 from leval_tasks import data
 from leval_tasks.closed.catalog import TASKS
@@ -50,7 +51,7 @@ def list_files(data_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"source": source.kind, "path": source.path, "files": rows}))
         return
-    click.echo(f"Source: {source.kind} ({source.path})")
+    click.echo(f"Source: {source.kind} ({printable(str(source.path))})")
     there = "to be fetched" if source.kind == "hub" else "there"
     for row in rows:
         click.echo(

@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
+import shlex
 from pathlib import Path
 
 import click
 
+from leval_border.errors import printable
 from leval_harness.output import EXISTING_FOLDER, NEW, json_option
 
 
@@ -39,15 +41,16 @@ def command(checkpoint: Path, rope_text: str, target: str, out: Path, as_json: b
     else:
         installed = importlib.util.find_spec("vllm") is not None
         limit = export_checkpoint(checkpoint, request, out, ask_vllm=installed)
-    serve = f"vllm serve {out} --max-model-len {limit}"
+    path = shlex.quote(str(out))
+    serve = f"vllm serve {path} --max-model-len {limit}"
     libraries = "transformers and vLLM run"
     if target == "gguf":
-        serve, libraries = f"llama-server -m {out} -c {limit}", "llama.cpp runs"
+        serve, libraries = f"llama-server -m {path} -c {limit}", "llama.cpp runs"
     if as_json:
         click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))
         return
-    click.echo(f"wrote {out}: {libraries} it as it is, up to {limit:,} tokens")
+    click.echo(f"wrote {printable(str(out))}: {libraries} it as it is, up to {limit:,} tokens")
     click.echo("exact phase is not portable: angles are the libraries' own float32 products")
     if target == "longrope":
         click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
-    click.echo(serve)
+    click.echo(printable(serve))

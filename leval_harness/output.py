@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 import click
 from pydantic import BaseModel
 
+from leval_border.errors import printable
 from leval_leaderboard.format_names import format_names
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def write_or_print(text: str, out: Path | None) -> None:
         out.write_text(text, encoding="utf-8")
     else:
         write_text(out, text)
-    click.echo(f"Written: {out}", err=True)
+    click.echo(f"Written: {printable(str(out))}", err=True)
 
 
 def records_text(records: Sequence[Mapping[str, object]]) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from leval_border.errors import printable
 from leval_harness.output import FOLDER, read_results, results_argument
 
 
@@ -20,4 +21,4 @@ def command(results: tuple[Path, ...], out: Path, baseline: str | None, title: s
     from leval_leaderboard.tables import analyse
 
     index = write_page(analyse(read_results(results), baseline), out, title)
-    click.echo(f"Page: {index.resolve()}")
+    click.echo(f"Page: {printable(str(index.resolve()))}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from leval_border.errors import printable
 from leval_harness.output import (
     EXISTING_FOLDER,
     FILE,
@@ -249,4 +250,4 @@ def table(
     for name, draw in drawings.items():
         if target := pictures[name]:
             write_figure(partial(draw, experiments[0]), target)
-            click.echo(f"Written: {target}", err=True)
+            click.echo(f"Written: {printable(str(target))}", err=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
+from leval_border.errors import printable
 from leval_border.settings import Settings, read
 from leval_harness.output import FILE, json_option
 from resonance_vllm.core.errors import RopeConfigError
@@ -85,7 +86,7 @@ def command(**options: Any) -> None:
     plain = describe(default, head_dim, 1, 1)
     _print_table(facts, plain["wavelengths"], spec.rope_type, original)
     if options["plot"]:
-        click.echo(f"wrote {options['plot']}")
+        click.echo(f"wrote {printable(str(options['plot']))}")
 
 
 def _spec(options: dict[str, Any]) -> RopeSpec:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from leval_border.errors import printable
 from leval_harness.output import EXISTING_FILE, json_option
 from leval_tasks.closed.catalog import TASKS, task_named
 from leval_tasks.closed.definition import PREFIX
@@ -43,7 +44,7 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
     if as_json:
         click.echo(json.dumps(row))
         return
-    click.echo(f"{predictions} ({found.key}), {summary.n} responses")
+    click.echo(f"{printable(str(predictions))} ({found.key}), {summary.n} responses")
     if found.dropped:
         click.echo(f"{found.dropped} lines are not JSON and are left out.", err=True)
     if found.skipped:

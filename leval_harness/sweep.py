@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leval_border.errors import printable
 from leval_harness.console import outlive_readers, stop_on_signals
 from leval_harness.output import FOLDER
 from leval_leaderboard.layout import LOG
@@ -132,13 +133,14 @@ def _run(
     kept = [secret for cell in cells for secret in cell.secrets]
     resume = hidden("leval-harness " + shlex.join(sys.argv[1:]), values(kept))
     outcomes: list[CellOutcome] = []
+    place, again = printable(str(folder)), printable(resume)
     try:
         with runner.sweep_lock(folder, shard):
             stock = runner.take_stock(folder, cells, retry_failed, shard)
             for note in stock.notes:
                 click.echo(note)
             done, to_do = len(stock.finished), len(stock.pending)
-            click.echo(f"{folder}: {len(stock.cells)} cells, {done} done, {to_do} to do")
+            click.echo(f"{place}: {len(stock.cells)} cells, {done} done, {to_do} to do")
             if stock.pending:
                 with display(stock.pending, done, stock.pace(folder), folder) as progress:
                     outcomes = runner.run_pending(stock, folder, resume, executor, progress)
@@ -146,7 +148,7 @@ def _run(
             with runner.one_at_a_time(folder):
                 reported = _report(folder) if finished else True
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {resume}", err=True)
+        click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {again}", err=True)
         return 130
     failed = [each for each in outcomes if not each.ok]
     failed += [runner.old_failure(folder, cell) for cell in stock.skipped]
@@ -156,13 +158,13 @@ def _run(
         click.echo(f"  {outcome.kind}: {outcome.reason}", err=True)
         for line in outcome.log_tail[-TAIL_LINES:]:
             click.echo(f"  | {line}", err=True)
-        click.echo(f"  log: {folder / outcome.cell_id / LOG}", err=True)
+        click.echo(f"  log: {printable(str(folder / outcome.cell_id / LOG))}", err=True)
     if not_started := to_do - len(outcomes):
         click.echo(
             f"\n{not_started} cells were not started: the disk is full. Make room first.", err=True
         )
     if failed or not_started:
-        click.echo(f"\n{len(failed)} cells failed. Try them again with:\n  {resume}", err=True)
+        click.echo(f"\n{len(failed)} cells failed. Try them again with:\n  {again}", err=True)
     return 1 if failed or not_started or not reported else 0
 
 

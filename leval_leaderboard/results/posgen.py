@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
 
+from leval_border.errors import shown
 from leval_border.files import altered
 from leval_border.settings import LENIENT, read
 from leval_leaderboard.results.fields import (
@@ -187,6 +188,10 @@ def read_experiment(folder: Path) -> Experiment:
         raise ResultsError(f"{folder}: no finished PosGen run; start one with `posgen train`")
     settings = folder / "settings.json"
     known = read_json(settings) if settings.is_file() else {}
+    for name in ("data", "architecture"):
+        if not isinstance(known.get(name, {}), Mapping):
+            raise ResultsError(f"{settings}: {name}: {shown(known[name])}; allowed: an object")
+    _data_of(known, "recursive", folder)
     runs = []
     for file in files:
         runs.append(PosGenRun(file.parent, _trusted(file, folder, known)))
@@ -213,6 +218,18 @@ def _of_place(file: Path, folder: Path) -> PosGenResult:
     return result
 
 
+def _data_of(settings: Mapping[str, Any], subtask: str, folder: Path) -> PosGenSettings:
+    """The sequences that `settings.json` tells of.
+
+    Raises:
+        ResultsError: names the setting, its value and what is allowed.
+    """
+    written = settings.get("data", {})
+    asked = {name: written[name] for name in PosGenSettings.model_fields if name in written}
+    where = f"{folder / 'settings.json'}: data"
+    return read(PosGenSettings, {**asked, "subtask": subtask}, where, ResultsError)
+
+
 def _trusted(file: Path, folder: Path, settings: Mapping[str, Any]) -> PosGenResult:
     """A result of its place whose accuracies are the means of those by position, if it has them.
 
@@ -223,11 +240,7 @@ def _trusted(file: Path, folder: Path, settings: Mapping[str, Any]) -> PosGenRes
     shares = result.test.by_position
     if not shares or not settings:
         return result
-    given = settings.get("data")
-    written = given if isinstance(given, Mapping) else {}
-    asked = {name: written[name] for name in PosGenSettings.model_fields if name in written}
-    where = f"{folder / 'settings.json'}: data"
-    data = read(PosGenSettings, {**asked, "subtask": result.subtask}, where, ResultsError)
+    data = _data_of(settings, result.subtask, folder)
     if len(shares) != data.length - data.seed_tokens:
         raise ResultsError(
             f"{file}: test.by_position: {len(shares)} numbers, and {data.length} less a seed of "

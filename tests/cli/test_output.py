@@ -41,6 +41,30 @@ def test_a_name_that_is_no_text_is_said_with_its_bytes(tmp_path, monkeypatch):
     assert rb"/\udcff/hub" in stream.buffer.getvalue()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["score", "--task", "gsm", "PLACE.jsonl"],
+        ["rope", "--method", "yarn", "--factor", "2", "--plot", "PLACE.svg"],
+        ["page", "golden", "--out", "PLACE"],
+        ["table", "golden", "--out", "PLACE.md"],
+    ],
+    ids=lambda line: line[0],
+)
+def test_a_name_does_not_steer_the_terminal(line, tmp_path, capsys):
+    """C1 control characters, as the 8-bit form of an escape sequence's beginning."""
+    place, golden = f"{tmp_path}/\x9b31m", Path(__file__).parents[1] / "golden"
+    record = '{"query": "q", "llama_pred": "The answer is 7.", "gt": "7"}'
+    Path(f"{place}.jsonl").write_text(record + "\n", encoding="utf-8")
+    line = [each.replace("PLACE", place) for each in line]
+    line = [str(golden / "results" / "sweep") if each == "golden" else each for each in line]
+    with pytest.raises(SystemExit):
+        main(line)
+    said = capsys.readouterr()
+    assert "\\x9b31m" in said.out + said.err
+    assert "\x9b" not in said.out + said.err
+
+
 def test_a_training_says_its_steps_beside_its_json(monkeypatch, capsys):
     def trained(*_):
         tqdm.write("{'loss': '7.31'}")  # as transformers' ProgressCallback does

@@ -300,3 +300,20 @@ def test_an_empty_folder_is_an_error(tmp_path):
     result = run(tmp_path)
     assert isinstance(result.exception, ResultsError)
     assert "no finished PosGen run" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"data": "\ufeff"}, "settings.json: data"),
+        ({"data": None}, "settings.json: data"),
+        ({"data": {"modulus": "7"}}, "settings.json: data"),
+        ({"data": {"far": [1]}}, "settings.json: data"),
+        ({"architecture": [1]}, "settings.json: architecture"),
+    ],
+)
+def test_settings_that_are_none_are_named(folder, changed, place):
+    settings = json.loads((folder / "settings.json").read_text())
+    (folder / "settings.json").write_text(json.dumps(settings | changed))
+    with pytest.raises(ResultsError, match=place):
+        read_experiment(folder)
