@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from leval_border.errors import printable
 from leval_harness.output import FOLDER, read_results, results_argument
 
 
@@ -40,7 +41,8 @@ def command(results: tuple[Path, ...], out: Path, baseline: str | None, **said: 
     written = write_cards(analyse(read_results(results), baseline), out, says)
     for each in written.left_out:
         click.echo(f"Left out: {plain(each)}", err=True)
+    place = printable(str(out))
     click.echo(
-        f"{written.records} records with {written.instances} questions below {out / 'data'}, "
-        f"{written.hub_files} files for the Hub below {out / 'hub'}"
+        f"{written.records} records with {written.instances} questions below {place}/data, "
+        f"{written.hub_files} files for the Hub below {place}/hub"
     )

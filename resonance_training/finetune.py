@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,22 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
                 f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
                 f"{settings.rope or positions.rope}; use a larger factor"
             )
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, **overrides)
+    with _loading(model_path):
+        model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, **overrides)
     model.config.use_cache = False
     return model
+
+
+@contextlib.contextmanager
+def _loading(model_path: str) -> Iterator[None]:
+    """What transformers makes of a folder that is no model, of many kinds, as one that is said."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{model_path}: transformers cannot load it: {reason[:300]}") from error
 
 
 def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
@@ -150,7 +163,8 @@ def finetune(
     processes = PartialState(cpu=not torch.accelerator.is_available())
     sequences = settings.steps * settings.batch_size * settings.accumulation
     sequences *= processes.num_processes
-    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    with _loading(model_path):
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows, held_out = prepare_text(sources, tokenizer, settings, sequences)
     model = load_model(model_path, settings)
     if settings.lora_rank:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import stat
 import sys
 import threading
@@ -41,12 +42,31 @@ def test_a_name_that_is_no_text_is_said_with_its_bytes(tmp_path, monkeypatch):
     assert rb"/\udcff/hub" in stream.buffer.getvalue()
 
 
+@pytest.mark.parametrize("changed", [{"max_position_embeddings": "long"}, {"hidden_size": 24}])
+def test_a_folder_that_is_no_model_is_said_by_finetune(changed, tmp_path, save_llama, capsys):
+    """Errors of transformers are of many kinds, which were tracebacks."""
+    save_llama(tmp_path / "model", vocab_size=64, max_position_embeddings=64)
+    for file in (Path(__file__).parents[1] / "golden" / "tokenizer").iterdir():
+        shutil.copy(file, tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+    (tmp_path / "text.txt").write_text("word and word " * 400)
+    line = ["finetune", str(tmp_path / "model"), "--data", str(tmp_path / "text.txt")]
+    line += ["--out", str(tmp_path / "new"), "--steps=1", "--sequence-length=32", "--held-out=0"]
+    with pytest.raises(SystemExit) as end:
+        main(line)
+    said = capsys.readouterr().err
+    assert end.value.code in (1, 2)
+    assert "transformers cannot" in said.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     "line",
     [
         ["score", "--task", "gsm", "PLACE.jsonl"],
         ["rope", "--method", "yarn", "--factor", "2", "--plot", "PLACE.svg"],
         ["page", "golden", "--out", "PLACE"],
+        ["card", "golden", "--out", "PLACE"],
         ["table", "golden", "--out", "PLACE.md"],
     ],
     ids=lambda line: line[0],
