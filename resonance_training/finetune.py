@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from leval_border.files import hashes, write_text
 from resonance_training import trainer as shared
 from resonance_training.finetune_settings import FineTuneSettings
 from resonance_training.text import Ids, TrainingText, prepare_text
+from resonance_vllm.checkpoint import loading
 from resonance_vllm.hf import register
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
@@ -104,22 +105,10 @@ def load_model(model_path: str, settings: FineTuneSettings) -> Any:
                 f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
                 f"{settings.rope or positions.rope}; use a larger factor"
             )
-    with _loading(model_path):
+    with loading(model_path):
         model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, **overrides)
     model.config.use_cache = False
     return model
-
-
-@contextlib.contextmanager
-def _loading(model_path: str) -> Iterator[None]:
-    """What transformers makes of a folder that is no model, of many kinds, as one that is said."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{model_path}: transformers cannot load it: {reason[:300]}") from error
 
 
 def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
@@ -163,7 +152,7 @@ def finetune(
     processes = PartialState(cpu=not torch.accelerator.is_available())
     sequences = settings.steps * settings.batch_size * settings.accumulation
     sequences *= processes.num_processes
-    with _loading(model_path):
+    with loading(model_path):
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows, held_out = prepare_text(sources, tokenizer, settings, sequences)
     model = load_model(model_path, settings)

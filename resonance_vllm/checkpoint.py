@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import shown
+from leval_border.errors import UserError, shown
 from leval_border.files import user_path
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
@@ -52,10 +52,28 @@ def read_config(path: str, revision: str | None = None) -> Any:
     except Exception as error:
         if kind is None:  # neither the file nor the folder's name says what it is
             return content
-        reason = " ".join(str(error).split()) or type(error).__name__
         raise RopeConfigError(
-            f"config.json of {path}: transformers cannot read it: {reason[:300]}"
+            f"config.json of {path}: transformers cannot read it: {_reason(error)}"
         ) from error
+
+
+@contextmanager
+def loading(path: str) -> Iterator[None]:
+    """Errors of transformers on a folder that is no model, which are of many kinds, as one.
+
+    Raises:
+        UserError: names the folder and what transformers says.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: transformers cannot load it: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from leval_border.files import sync_folder
 from leval_border.json_texts import parse_json
-from resonance_vllm.checkpoint import read_config
+from resonance_vllm.checkpoint import loading, read_config
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.export import check_fixed, check_there, divisors
@@ -77,7 +77,8 @@ def export_gguf(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     writer = GGUFWriter(temporary, ARCHITECTURE)
     try:
-        weights = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto")
+        with loading(str(checkpoint)):
+            weights = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto")
         _add_sizes(writer, weights.config, rope, limit)
         _add_tokenizer(writer, checkpoint, weights.config.vocab_size)
         _add_tensors(writer, weights, rope)
@@ -181,7 +182,8 @@ def _add_tokenizer(writer: "GGUFWriter", checkpoint: Path, vocab_size: int) -> N
     special = SpecialVocab(checkpoint, load_merges=False, n_vocab=vocab_size)
     special.add_special_token = {}
     special.add_to_gguf(writer, quiet=True)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    with loading(str(checkpoint)):
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     begun = tokenizer("a")["input_ids"]
     writer.add_add_bos_token(bool(begun) and begun[0] == tokenizer.bos_token_id)
 

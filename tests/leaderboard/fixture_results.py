@@ -115,6 +115,14 @@ def perplexity_samples(
     return rows
 
 
+def logged(at: int, prefix: str, values: dict[str, Any]) -> dict[str, Any]:
+    """A logged sample of one document of its own, with metrics of any names."""
+    name = f"{prefix}{at}"
+    doc = {"document_id": name, "cluster": name, "source": "data_dir"}
+    return {"doc_id": at, "doc": doc, "target": "", "resps": [], "filtered_resps": [],
+            "filter": "none", "metrics": list(values), **values}  # fmt: skip
+
+
 def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What lm-eval writes under `results.<task>`."""
     name = rows[0]["filter"]

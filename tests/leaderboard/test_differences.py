@@ -30,10 +30,7 @@ def samples(nats, tokens=TOKENS, prefix="d"):
         first, last = sums.values()
         values["nll@0-8192"] = [first, tokens[8192]]
         values[BAND] = [last - first, tokens[12288] - tokens[8192]]
-        name = f"{prefix}{at}"
-        doc = {"document_id": name, "cluster": name, "source": "data_dir"}
-        rows.append({"doc_id": at, "doc": doc, "target": "", "resps": [], "filtered_resps": [],
-                     "filter": "none", "metrics": list(values), **values})  # fmt: skip
+        rows.append(make.logged(at, prefix, values))
     return rows
 
 

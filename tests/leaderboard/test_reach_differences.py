@@ -33,10 +33,7 @@ def samples(nats, prefix, lengths=LENGTHS, keys=None):
                 f"key_loss@{length}": [mean * keys[at], keys[at]]
                 for length, mean in zip(lengths, means, strict=True)
             }
-        name = f"{prefix}{at}"
-        doc = {"document_id": name, "cluster": name, "source": "data_dir"}
-        rows.append({"doc_id": at, "doc": doc, "target": "", "resps": [], "filtered_resps": [],
-                     "filter": "none", "metrics": list(values), **values})  # fmt: skip
+        rows.append(make.logged(at, prefix, values))
     return rows
 
 
