@@ -34,7 +34,7 @@ def why_not(entry: Entry, says: Says) -> str:
 
 
 def entry_of(entry: Entry, says: Says) -> dict[str, Any]:
-    """One entry, in percent as the Hub's own examples of shares are."""
+    """One entry; shares in percent, as the Hub's own examples are, all else as it stands."""
     score = entry.score
     benchmark = benchmark_of(entry, says)
     assert benchmark is not None
@@ -54,7 +54,7 @@ def entry_of(entry: Entry, says: Says) -> dict[str, Any]:
 def notes(entry: Entry) -> str:
     """How it was made and how sure it is, in one line."""
     score = entry.score
-    said = [f"RoPE {entry.label}", f"{length_label(score.context_length)} tokens", score.metric]
+    said = [f"RoPE {entry.label}", f"{length_label(entry.length)} tokens", score.metric]
     if score.stderr is not None and entry.interval in ("clustered", "exact"):
         said.append(f"standard error {score.percent * score.stderr:.2f} ({CLUSTERED})")
     if entry.low is not None and entry.high is not None:
@@ -66,7 +66,7 @@ def notes(entry: Entry) -> str:
 def file_of(entry: Entry, says: Says) -> str:
     """One file a task, method and length: the Hub takes each variant from a file of its own."""
     score, model = entry.score, says.model_id(entry.run)
-    name = f"{score.task}_{entry.label}_{length_label(score.context_length)}"
+    name = f"{score.task}_{entry.label}_{length_label(entry.length)}"
     return f"hub/{part_of_path(model.replace('/', '--'))}/.eval_results/{part_of_path(name)}"
 
 

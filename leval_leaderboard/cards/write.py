@@ -46,14 +46,14 @@ def write_cards(analysis: Analysis, out: Path, says: Says) -> Written:
     for entries in grouped(told, lambda entry: entry.score.run).values():
         written.instances += _write_record(analysis, entries, out, says)
         written.records += 1
-    shares = [e for e in told if e.score.primary and e.score.percent == 100]
-    found = hub.files(shares, says)
+    main = [entry for entry in told if entry.score.primary]
+    found = hub.files(main, says)
     for name, entry in found.items():
         path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, yaml.safe_dump([entry], sort_keys=False))
     written.hub_files = len(found)
-    for task, part in grouped(shares, lambda entry: entry.task).items():
+    for task, part in grouped(main, lambda entry: entry.task).items():
         reasons = dict.fromkeys(reason for each in part if (reason := hub.why_not(each, says)))
         written.left_out += [f"{task}: not for the Hub: {reason}" for reason in reasons]
     return written

@@ -206,11 +206,13 @@ def _retrieval(found: Retrieval) -> dict[str, Any]:
     return {
         "above": reach_text(found.above),
         "kept": reach_text(found.kept),
+        "aboveEnds": [found.above.low, found.above.high],
         "keptEnds": [found.kept.low, found.kept.high] if found.kept else None,
         "threshold": 100 * THRESHOLD,
         "probes": found.probes,
         "lengths": [each.length for each in found.counts],
         "tasks": [task_label(task) for task in found.tasks],
+        "names": list(found.tasks),
         "needles": list(found.needles),
         "depths": [[each.length, each.part, each.found, each.asked] for each in found.depths],
     }

@@ -46,3 +46,23 @@ def chromium(
         yield driver
     finally:
         driver.quit()
+
+
+def ready(driver, condition="by('board').tBodies[0].rows.length"):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(driver, 20).until(lambda d: d.execute_script("return " + condition))
+
+
+def script(driver, text, *arguments):
+    return driver.execute_script(text, *arguments)
+
+
+def texts(driver, selector):
+    """Of everything that can be seen and matches."""
+    return script(
+        driver,
+        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility())"
+        ".map((e) => e.textContent)",
+        selector,
+    )

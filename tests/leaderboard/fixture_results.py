@@ -260,3 +260,40 @@ def write_sweep(root: Path, methods: Sequence[str] = tuple(SKILL), evil: str = "
         json.dumps({"reason": "out of memory", "kind": "oom", "log_tail": ["x"], "attempts": 2})
     )
     return sweep
+
+
+LENGTHS = (2048, 4096, 8192)
+STEPS = {"rope": (-0.1, 0.9), "yarn": (-0.1, -0.05)}
+
+
+def losses(method):
+    """Six texts whose loss falls and, without a method, rises beyond the second length."""
+    rows = []
+    for text in range(6):
+        level = 2.5 + text / 20
+        values = {}
+        for length, step in zip(LENGTHS, (0.0, *STEPS[method]), strict=True):
+            level += step * (1 + text / 100)
+            values[f"loss@{length}"] = [512 * level, 512]
+        rows.append(
+            {"doc_id": text, "doc": {"document_id": f"text {text}", "cluster": f"text {text}"},
+             "target": "", "resps": [], "filtered_resps": [], "filter": "none",
+             "metrics": list(values), **values}
+        )  # fmt: skip
+    return rows
+
+
+def needles(length):
+    """RULER's questions: four needles in each tenth of the prompt; the deep ones are lost."""
+    rows = []
+    for at in range(40):
+        before = "x" * (at % 10 * 100)
+        prompt = before + "needle" + "x" * (982 - len(before)) + "\nWhat is it?"
+        doc = {"index": at, "input": prompt, "outputs": ["needle"], "max_length": length}
+        found = at % 10 < 5
+        rows.append(
+            {"doc_id": at, "doc": doc, "target": "", "resps": [["needle" if found else "?"]],
+             "filtered_resps": [""], "filter": "none", "metrics": [f"{length}"],
+             f"{length}": float(found)}
+        )  # fmt: skip
+    return rows

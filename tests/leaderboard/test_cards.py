@@ -178,3 +178,20 @@ def test_cards_of_other_people_s_runs_follow_the_schemas(tmp_path, model):
         for line in map(json.loads, path.read_text().splitlines()):
             assert [e.message for e in schema("instance_level_eval").iter_errors(line)] == []
             assert line["evaluation"]["is_correct"] == (line["evaluation"]["score"] == 0)
+
+
+def test_losses_are_given_to_the_hub_where_a_benchmark_is_named_for_them(tmp_path):
+    """One file a length, in nats; where none is named, that is said."""
+    make.write_cell(tmp_path / "r", "c", {"reach_pg19": make.losses("rope")}, method="rope")
+    analysis = analyse(load_results(tmp_path / "r"))
+    written = write_cards(analysis, tmp_path / "none", read_says("", "other"))
+    assert written.hub_files == 0
+    assert [each for each in written.left_out if each.startswith("reach_pg19: not for the Hub")]
+    says = read_says("", "other", benchmarks=("reach_pg19=me/books:loss",))
+    assert write_cards(analysis, tmp_path / "out", says).hub_files == len(make.LENGTHS)
+    for entry in analysis.entries:
+        name = f"reach_pg19_rope_{entry.length // 1024}K"
+        (path,) = tmp_path.glob(f"out/hub/*/.eval_results/{name}.yaml")
+        (told,) = yaml.safe_load(path.read_text())
+        assert told["value"] == pytest.approx(entry.score.value, abs=1e-4)
+        assert f"{entry.length // 1024}K tokens" in told["notes"]

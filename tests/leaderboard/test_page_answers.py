@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlparse
 import fixture_results as make
 import numpy as np
 import pytest
-from browser import chromium
+from browser import chromium, ready, script, texts
+from fixture_results import LENGTHS, STEPS, losses, needles
 
 from leval_leaderboard.page import write_page
 from leval_leaderboard.page.data import leaderboard
@@ -17,42 +18,6 @@ from leval_leaderboard.results import load_results
 from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
 from leval_leaderboard.tables.formats import render
 from leval_leaderboard.tables.reach import reach_lines
-
-LENGTHS = (2048, 4096, 8192)
-STEPS = {"rope": (-0.1, 0.9), "yarn": (-0.1, -0.05)}
-
-
-def losses(method):
-    """Six texts whose loss falls and, without a method, rises beyond the second length."""
-    rows = []
-    for text in range(6):
-        level = 2.5 + text / 20
-        values = {}
-        for length, step in zip(LENGTHS, (0.0, *STEPS[method]), strict=True):
-            level += step * (1 + text / 100)
-            values[f"loss@{length}"] = [512 * level, 512]
-        rows.append(
-            {"doc_id": text, "doc": {"document_id": f"text {text}", "cluster": f"text {text}"},
-             "target": "", "resps": [], "filtered_resps": [], "filter": "none",
-             "metrics": list(values), **values}
-        )  # fmt: skip
-    return rows
-
-
-def needles(length):
-    """RULER's questions: four needles in each tenth of the prompt; the deep ones are lost."""
-    rows = []
-    for at in range(40):
-        before = "x" * (at % 10 * 100)
-        prompt = before + "needle" + "x" * (982 - len(before)) + "\nWhat is it?"
-        doc = {"index": at, "input": prompt, "outputs": ["needle"], "max_length": length}
-        found = at % 10 < 5
-        rows.append(
-            {"doc_id": at, "doc": doc, "target": "", "resps": [["needle" if found else "?"]],
-             "filtered_resps": [""], "filter": "none", "metrics": [f"{length}"],
-             f"{length}": float(found)}
-        )  # fmt: skip
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -80,26 +45,6 @@ def opened(analysis, tmp_path_factory):
         ready(driver)
         yield driver
         assert [e for e in driver.get_log("browser") if e["level"] != "INFO"] == []
-
-
-def ready(driver, condition="by('board').tBodies[0].rows.length"):
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    return WebDriverWait(driver, 20).until(lambda d: d.execute_script("return " + condition))
-
-
-def script(driver, text, *arguments):
-    return driver.execute_script(text, *arguments)
-
-
-def texts(driver, selector):
-    """Of everything that can be seen and matches."""
-    return script(
-        driver,
-        "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility())"
-        ".map((e) => e.textContent)",
-        selector,
-    )
 
 
 def press(driver, method, column):

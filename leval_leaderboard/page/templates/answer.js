@@ -50,7 +50,8 @@ function drawLine(line, longest) {
   if (line.texts) {
     const told = make("p");
     const [reads, gains] = [line.noLoss, line.gain].map((text) => text !== "cannot tell");
-    const loss = leading(line, line.noLoss, line.noLossEnds), gain = leading(line, line.gain, line.gainEnds);
+    const lead = (text, ends) => leading(text, ends, "texts", (length) => lossesAt(line, length));
+    const loss = lead(line.noLoss, line.noLossEnds), gain = lead(line.gain, line.gainEnds);
     told.append(make("strong", "", line.method));
     if (reads) told.append(" reads ", loss, " without loss");
     else told.append(": how far it reads without loss, so few texts ", loss);
@@ -64,11 +65,11 @@ function drawLine(line, longest) {
     const told = make("p"), percent = found.threshold.toFixed(1) + "%";
     told.append(make("strong", "", line.method));
     const said = [];
-    if (found.kept !== "–") said.push([" retrieves as at its shortest length ", found.kept]);
-    said.push([" retrieves " + percent + " or more ", found.above === "nowhere" ? "at no length that was asked" : found.above]);
-    said.forEach(([what, text], at) => {
+    if (found.kept !== "–") said.push([" retrieves as at its shortest length ", found.kept, found.keptEnds]);
+    said.push([" retrieves " + percent + " or more ", found.above === "nowhere" ? "at no length that was asked" : found.above, found.aboveEnds]);
+    said.forEach(([what, text, ends], at) => {
       const unknown = text === "cannot tell";
-      told.append((at ? ";" : "") + what + (unknown ? "up to a length that so few probes " : text.startsWith("at no") ? "" : "up to "), make("strong", "", text));
+      told.append((at ? ";" : "") + what + (unknown ? "up to a length that so few probes " : text.startsWith("at no") ? "" : "up to "), leading(text, ends, "probes", (length) => probesAt(line, length)));
     });
     told.append(".");
     box.append(told);
@@ -97,20 +98,33 @@ function drawTrack(ends, claimed, longest) {
   }
   return track;
 }
-// a length, which leads to the texts whose losses there say so
-function leading(line, text, ends) {
-  const length = ends ? ends[0] ?? ends[1] : null, found = lossAt(line.block, line.method, length);
-  if (!found) return make("strong", "", text);
+// a length, which leads to what says so there
+function leading(text, ends, noun, at) {
+  const length = (ends || []).find(Boolean), open = length ? at(length) : null;
+  if (!open) return make("strong", "", text);
   const button = make("button", "plain", text);
   button.type = "button";
-  button.setAttribute("aria-label", text + ": the texts at " + lengthLabel(length));
-  button.addEventListener("click", () => openDetail(...found));
+  button.setAttribute("aria-label", text + ": the " + noun + " at " + lengthLabel(length));
+  button.addEventListener("click", open);
   return button;
 }
-function lossAt(block, method, length) {
-  const row = LEVAL.board.rows.find((r) => r.block === block && r.method === method && r.ctx === length);
-  const column = row && LEVAL.board.columns.find((c) => / loss$/.test(c.label) && row.cells[c.at] && row.cells[c.at].v !== undefined);
-  return column ? [row, column] : null;
+// what opens the texts, of every task, whose losses make a point of the answer; beside them those
+// at a shorter length, where the point is a gain; on their key tokens alone, where it is of these
+function lossesAt(line, length, { from, key } = {}) {
+  const rowOf = (ctx) => LEVAL.board.rows.find((r) => r.block === line.block && r.method === line.method && r.ctx === ctx);
+  const row = rowOf(length), told = (r, c) => r && r.cells[c.at] && r.cells[c.at].v !== undefined;
+  const parts = LEVAL.board.columns.filter((c) => / loss$/.test(c.label) && told(row, c) && (from === undefined || told(rowOf(from), c)));
+  const how = { other: from === undefined ? undefined : rowOf(from), key: key && (line.referred ? "referred" : "own") };
+  return parts.length ? () => openParts(line.method + " · " + lengthLabel(length), parts.map((c) => [row, c, row.cells[c.at].t]), how) : null;
+}
+// what opens the questions of RULER's tasks at a length, of one part of the prompt where that is said
+function probesAt(line, length, part) {
+  const rows = LEVAL.board.rows.filter((row) => row.method === line.method && row.ctx === length && named(row.block)[0] === named(line.block)[0]);
+  const own = rows.filter((row) => row.block === line.block), { names, needles } = line.retrieval, tasks = part === undefined ? names : needles;
+  const parts = (own.length ? own : rows).flatMap((row) => LEVAL.board.columns.filter((c) => tasks.includes(c.task) && row.cells[c.at] && row.cells[c.at].v !== undefined)
+    .map((column) => [row, column, row.cells[column.at].t + "%"]));
+  const at = part === undefined ? "" : partLabel(part) + " · ";
+  return parts.length ? () => openParts(line.method + " · " + at + lengthLabel(length), parts, part === undefined ? {} : { which: "part-" + part }) : null;
 }
 // against the baseline: of reach each length with what its interval says, of everything else on how
 // many tasks and lengths a method is better, worse, not told apart
@@ -175,11 +189,11 @@ function byLength() {
 function drawPart({ line, kind, apart, low, high, length }) {
   const size = Math.abs(apart), told = size < 5e-4 ? "<0.001" : fixed(size, size < 1 ? 3 : 2);
   const says = kind === "none" ? (apart ? fixed(apart, 3) + ", no interval" : "the same") : kind === "same" ? "not told apart" : told + " " + kind;
-  const part = make("button", "count " + kind, lengthLabel(length) + ": " + says), found = lossAt(line.block, line.method, length);
+  const part = make("button", "count " + kind, lengthLabel(length) + ": " + says), open = lossesAt(line, length);
   part.type = "button";
   part.title = (apart > 0 ? "+" : "") + apart + (known(low) ? " (" + low + " to " + high + ")" : "") + " nats a token";
-  part.disabled = !found;
-  if (found) part.addEventListener("click", () => openDetail(...found));
+  part.disabled = !open;
+  if (open) part.addEventListener("click", open);
   return part;
 }
 function counts(parts, over) {

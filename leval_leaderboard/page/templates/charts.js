@@ -64,11 +64,11 @@ function plots(block) {
   if (lines.length) {
     const numbers = (line, p, at, apart) => (apart ? (losses[line.block + "\n" + line.method] || {})[p[0]] || [] : p).slice(at, at + 3);
     const has = (at, apart) => lines.some((line) => line.points.some((p) => known(numbers(line, p, at, apart)[0])));
-    const told = (title, at, look, note) => has(at, look.apart) && found.push(curves(title, note, lines.map((line) => ({ method: line.method, points: line.points.map((p) => [p[0], ...numbers(line, p, at, look.apart), undefined, leads(lossAt(block, line.method, p[0]))]) })), look));
+    const told = (title, at, look, note, to = () => ({})) => has(at, look.apart) && found.push(curves(title, note, lines.map((line) => ({ method: line.method, points: line.points.map((p, n) => [p[0], ...numbers(line, p, at, look.apart), undefined, lossesAt(line, p[0], to(line, n))]) })), look));
     const apart = difference && has(LOSS_APART, true), keysApart = difference && has(KEY_APART, true);
     told("Loss of the same tokens", apart ? LOSS_APART : LOSS, { apart }, "nats a token, lower is better");
-    told("What each step of context adds", GAIN, { zero: true }, "nats a token from the next shorter length, higher is better");
-    told("Loss on key tokens", keysApart ? KEY_APART : KEY, { apart: keysApart }, "nats a token, lower is better; " + (lines.every((line) => line.referred || !line.keys) ? "a reference model’s key tokens" : "each method’s own key tokens"));
+    told("What each step of context adds", GAIN, { zero: true }, "nats a token from the next shorter length, higher is better", (line, n) => ({ from: (line.points[n - 1] || [])[0] }));
+    told("Loss on key tokens", keysApart ? KEY_APART : KEY, { apart: keysApart }, "nats a token, lower is better; " + (lines.every((line) => line.referred || !line.keys) ? "a reference model’s key tokens" : "each method’s own key tokens"), () => ({ key: true }));
   }
   for (const column of LEVAL.board.columns) {
     if (lines.length && / loss$/.test(column.label)) continue;
@@ -144,19 +144,12 @@ function depthsOf(plot, width) {
     const x = LEFT + lengths.indexOf(length) * wide, y = part * high;
     const cell = drawn("rect", { x: x + 1, y: y + 1, width: wide - 2, height: high - 2, class: "depth", "fill-opacity": 0.75 * (right / asked) });
     cell.append(drawn("title", {}, lengthLabel(length) + ", " + partLabel(part) + ": " + right + " of " + asked));
-    const probes = probesOf(plot.line, length), group = drawn("g", probes.length ? { class: "leads" } : {});
+    const open = probesAt(plot.line, length, part), group = drawn("g", open ? { class: "leads" } : {});
     group.append(cell, drawn("text", { x: x + wide / 2, y: y + high / 2 + 4, class: "middle full" }, right + "/" + asked));
-    if (probes.length) group.addEventListener("click", () => openParts(plot.line.method + " · " + partLabel(part) + " · " + lengthLabel(length), probes, "part-" + part));
+    if (open) group.addEventListener("click", open);
     svg.append(group);
   }
   return svg;
-}
-// scores of the tasks with needles at a length, whose questions they are
-function probesOf(line, length) {
-  const rows = LEVAL.board.rows.filter((row) => row.method === line.method && row.ctx === length && named(row.block)[0] === named(line.block)[0]);
-  const own = rows.filter((row) => row.block === line.block);
-  return (own.length ? own : rows).flatMap((row) => LEVAL.board.columns.filter((c) => line.retrieval.needles.includes(c.task) && row.cells[c.at] && row.cells[c.at].v !== undefined)
-    .map((column) => [row, column, row.cells[column.at].t + "%"]));
 }
 function svgOf(plot, width, look) {
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": plot.title + " " + plot.note });

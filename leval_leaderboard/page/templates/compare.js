@@ -1,7 +1,7 @@
 "use strict";
 // The drill-down: where a number comes from, and every question or text behind it, of one method or of two.
 const QUESTIONS = 20;
-const pair = { row: null, column: null, other: null, shown: QUESTIONS, items: [] };
+const pair = { row: null, column: null, other: null, key: undefined, shown: QUESTIONS, items: [] };
 // what an answer may be besides right and wrong: its place in the answer, and its words
 const KINDS = { un: [3, "that are unparsed"], cut: [4, "whose document was cut"], lim: [8, "at the limit"], open: [9, "cut while thinking"] };
 const NEEDLES = 10;  // the place of the parts of the prompt that hold its needles
@@ -13,13 +13,15 @@ function startCompare() {
   by("more-questions").addEventListener("click", () => { pair.shown += QUESTIONS; drawQuestions(); });
 }
 
-// a number that is made of several, to the samples of each: `parts` are `[row, column, text]`
-function openParts(title, parts, which) {
-  if (parts.length === 1) return openDetail(parts[0][0], parts[0][1], null, which);
+// a number that is made of several, to the samples of each: `parts` are `[row, column, text]`; `how`
+// as of `openDetail`, but that nobody stands beside them where it does not say so
+function openParts(title, parts, how) {
+  how = { other: null, ...how };
+  if (parts.length === 1) return openDetail(parts[0][0], parts[0][1], how);
   const list = make("dl");
   for (const [row, column, text] of parts) {
     const value = make("dd");
-    value.append(leadingTo(column.label, row, text, "plain", () => openDetail(row, column, null, which)));
+    value.append(leadingTo(column.label, row, text, "plain", () => openDetail(row, column, how)));
     list.append(make("dt", "", column.label), value);
   }
   pair.row = null;
@@ -34,18 +36,18 @@ function showDetail(title, facts) {
   by("detail-title").focus();
   by("detail").scrollIntoView({ block: "start" });
 }
-// `other` null is this method alone, undefined whoever is usual
-async function openDetail(row, column, other, which) {
-  pair.row = row;
-  pair.column = column;
-  pair.other = null;
-  const cell = row.cells[column.at];
-  showDetail(row.method + " · " + column.label + " · " + lengthLabel(row.ctx), factsOf(row, column, cell));
+// `other` null is this method alone, undefined whoever is usual; `which` of the questions; `key` is
+// whose key tokens alone, `own` or `referred`
+async function openDetail(row, column, { other, which, key } = {}) {
+  Object.assign(pair, { row, column, key, other: null });
+  const cell = row.cells[column.at], keys = key ? " on " + (key === "own" ? "its own" : "the reference’s") + " key tokens" : "";
+  showDetail(row.method + " · " + column.label + keys + " · " + lengthLabel(row.ctx), factsOf(row, column, cell));
   const provenance = by("provenance");
   provenance.replaceChildren();
   for (const [name, value] of Object.entries(LEVAL.board.runs[cell.run] || {}))
     provenance.append(make("dt", "", name), make("dd", "", value));
-  const rivals = LEVAL.board.rows.filter((r) => r !== row && !r.published && samplesOf(r));
+  // two methods' own key tokens are other tokens
+  const rivals = LEVAL.board.rows.filter((r) => r !== row && !r.published && samplesOf(r) && (key !== "own" || r.method === row.method));
   const near = (r) => (r.block === row.block ? 0 : 2) + (r.ctx === row.ctx ? 0 : 1);
   rivals.sort((a, b) => near(a) - near(b) || a.at - b.at);
   const known = Boolean(samplesOf(row));
@@ -128,7 +130,8 @@ function partLabel(part, of = " of the prompt") {
 // an answer with its score; of a text nats a token by the metric that the number is of
 function worth(answer, row) {
   if (Array.isArray(answer)) return { answer, score: answer[2] || 0 };
-  const [nats, tokens] = answer[row.cells[pair.column.at].m] || [null, null];
+  const metric = row.cells[pair.column.at].m;
+  const [nats, tokens] = answer[pair.key ? "key_" + metric : metric] || [null, null];
   return { nats, tokens, score: tokens ? nats / tokens : NaN };
 }
 function drawQuestions() {
@@ -148,7 +151,8 @@ function drawTexts(items) {
   const box = make("div", "texts"), other = pair.other;
   const line = (...cells) => cells.forEach((text, at) => box.append(make("span", at ? "number" : "", text)));
   box.style.gridTemplateColumns = "minmax(0,1fr) repeat(" + (other ? 4 : 2) + ", max-content)";
-  line("Text", "Tokens", ...(other ? [pair.row.method, other.method, "Difference"] : ["Nats a token"]));
+  const name = (row) => (other.method === pair.row.method ? lengthLabel(row.ctx) : row.method);
+  line("Text", "Tokens", ...(other ? [name(pair.row), name(other), "Difference"] : ["Nats a token"]));
   const digits = (n) => (Number.isFinite(n) ? n.toFixed(3) : "–");
   for (const { question, a, b } of items)
     line(question[2], a.tokens === null ? "–" : String(a.tokens), digits(a.score), ...(b ? [digits(b.score), digits(a.score - b.score)] : []));

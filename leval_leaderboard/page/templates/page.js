@@ -97,6 +97,7 @@ function address() {
     says.set("number", placeOf(pair.row, pair.column));
     if (pair.other) says.set("against", placeOf(pair.other, pair.column));
     if (!by("compare").hidden) says.set("which", by("which").value);
+    if (pair.key) says.set("key", pair.key);
   }
   return "#" + says;
 }
@@ -126,7 +127,8 @@ async function restore() {
   const found = says.get("number") && rowAt(says.get("number"));
   if (found) {
     const other = says.get("against") && rowAt(says.get("against"));
-    await openDetail(...found, other ? other[0] : null, says.get("which"));
+    const key = ["own", "referred"].find((name) => name === says.get("key"));
+    await openDetail(...found, { other: other ? other[0] : null, which: says.get("which"), key });
   }
 }
 function remember() {
@@ -330,7 +332,7 @@ function drawShare(row, key, text) {
   td.title = "Of all answers in this row";
   const parts = LEVAL.board.columns.filter((c) => row.cells[c.at] && row.cells[c.at][key] !== undefined)
     .map((c) => [row, c, fixed(row.cells[c.at][key], 1) + "% of " + row.cells[c.at].n]);
-  td.append(leadingTo(name, row, text, "", () => openParts(row.method + " · " + name + " · " + lengthLabel(row.ctx), parts, key)));
+  td.append(leadingTo(name, row, text, "", () => openParts(row.method + " · " + name + " · " + lengthLabel(row.ctx), parts, { which: key })));
   return td;
 }
 function drawCell(row, column) {
