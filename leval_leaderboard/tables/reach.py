@@ -227,7 +227,7 @@ def _points(curve: Curve, base: Curve | None) -> tuple[Point, ...]:
 
 
 def reach_text(reach: Reach | None) -> str:
-    """`8K`, `at least 8K`, `nowhere` or `cannot tell`; a dash where nothing was asked."""
+    """`8K, not 16K`, `at least 8K`, `nowhere` or `cannot tell`; a dash where nothing was asked."""
     if reach is None:
         return "–"
     if reach.low is None:
@@ -235,4 +235,6 @@ def reach_text(reach: Reach | None) -> str:
     if reach.low == 0:
         return "nowhere"
     shown = length_label(reach.low)
-    return shown if reach.known is not None else f"at least {shown}"
+    if reach.known is None:
+        return f"at least {shown}"
+    return shown if reach.refused is None else f"{shown}, not {length_label(reach.refused)}"

@@ -66,9 +66,9 @@ _PROBE_HEADS = (
 
 def _loss_cells(line: ReachLine) -> list[Cell]:
     return [
-        Cell(_told(line.no_loss)),
+        Cell(reach_text(line.no_loss)),
         Cell(_interval(line.no_loss)),
-        Cell(_told(line.gain)),
+        Cell(reach_text(line.gain)),
         Cell(length_label(line.claimed), line.claimed),
         _count(line.texts),
         _count(line.tokens),
@@ -79,15 +79,7 @@ def _probe_cells(line: ReachLine) -> list[Cell]:
     found = line.retrieval
     if found is None:
         return [Cell("–")] * len(_PROBE_HEADS)
-    return [Cell(_told(found.above)), Cell(_told(found.kept)), _count(found.probes)]
-
-
-def _told(reach: Reach | None) -> str:
-    """With the length that is refused, where there is one and the reach is known."""
-    text = reach_text(reach)
-    if reach is None or reach.known is None or reach.refused is None:
-        return text
-    return f"{text}, not {length_label(reach.refused)}"
+    return [Cell(reach_text(found.above)), Cell(reach_text(found.kept)), _count(found.probes)]
 
 
 def _count(number: int) -> Cell:

@@ -78,7 +78,7 @@ def test_the_answer_comes_first_and_what_leaves_no_choice_takes_no_room(opened):
     assert titles[:3] == ["How far does it really read?", "Comparison", "Evidence"]
     told = texts(opened, ".reach p")
     assert told == [
-        "rope reads 4K without loss, and still gains up to 4K.",
+        "rope reads 4K, not 8K, without loss, and still gains up to 4K, not 8K.",
         "rope retrieves as at its shortest length up to a length that so few probes cannot tell; "
         "retrieves 85.6% or more at no length that was asked.",
         "yarn reads at least 8K without loss, and still gains up to at least 8K.",

@@ -25,9 +25,9 @@ def counts(*right: float, asked: int = 100) -> list[Retrieved]:
 @pytest.mark.parametrize(
     ("right", "asked", "above", "kept"),
     [
-        ((100, 99, 0), 100, "8K", "8K"),
+        ((100, 99, 0), 100, "8K, not 12K", "8K, not 12K"),
         ((100, 99, 98), 100, "at least 12K", "at least 8K"),
-        ((40, 38, 0), 400, "nowhere", "8K"),
+        ((40, 38, 0), 400, "nowhere", "8K, not 12K"),
         ((1, 1, 0), 1, "cannot tell", "cannot tell"),
         ((20, 19, 0), 20, "cannot tell", "cannot tell"),
     ],
@@ -114,7 +114,7 @@ def test_retrieval_stands_on_top_with_depth_against_length(folder):
     (line,) = reach_lines(analysis)
     found = line.retrieval
     assert found.probes == 300
-    assert (reach_text(found.above), reach_text(found.kept)) == ("8K", "8K")
+    assert (reach_text(found.above), reach_text(found.kept)) == ("8K, not 12K", "8K, not 12K")
     cells = {(cell.length, cell.part): cell.found / cell.asked for cell in found.depths}
     assert len(cells) == 30
     assert all(share == (length < 12288 or part >= 5) for (length, part), share in cells.items())

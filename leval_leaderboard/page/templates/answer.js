@@ -53,7 +53,7 @@ function drawLine(line, longest) {
     const lead = (text, ends) => leading(text, ends, "texts", (length) => lossesAt(line, length));
     const loss = lead(line.noLoss, line.noLossEnds), gain = lead(line.gain, line.gainEnds);
     told.append(make("strong", "", line.method));
-    if (reads) told.append(" reads ", loss, " without loss");
+    if (reads) told.append(" reads ", loss, (line.noLoss.includes(", ") ? "," : "") + " without loss");
     else told.append(": how far it reads without loss, so few texts ", loss);
     if (gains) told.append(reads ? ", and still gains up to " : "; it still gains up to ", gain, ".");
     else if (reads) told.append("; up to where it still gains, so few texts ", gain, ".");
