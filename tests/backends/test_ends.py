@@ -7,7 +7,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from leval_backends.ends import Ends, _watched_vllm, watch
+from leval_backends.ends import End, Ends, _watched_vllm, end_of, hf_end, watch
 from leval_backends.hf_long import HFLong
 from leval_sweep.answer_ends import mark_ends
 
@@ -52,6 +52,38 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
     assert not ends.waiting
 
 
+@pytest.mark.parametrize(
+    ("tokens", "text", "expected"),
+    [
+        ([5, 6, 7], "w5 w6 w7", True),
+        ([5, 6, 7, 0], "w5 w6 w7", True),
+        ([5, 6], "w5 w6", False),  # whatever ended it, the limit did not
+        ([5, 2, 7], "w5", False),
+        ([5, 6, 7], "w5 stop w7", False),
+    ],
+)
+def test_what_the_limit_ended_has_all_its_tokens_and_no_other_end(tokens, text, expected):
+    assert end_of(tokens, text, limit=3, end_tokens={2}, until=["", "stop"]) is expected
+
+
+@pytest.mark.parametrize("mark", ["w9", 9])
+@pytest.mark.parametrize(
+    ("tokens", "end"),
+    [([5, 6, 7], End(True, True)), ([5, 9, 7], End(True, False))]
+    + [([5, 6, eos], End(False, False)) for eos in (2, 3, 4)],
+)
+def test_thinking_is_open_where_the_limit_came_before_its_mark(mark, tokens, end):
+    lm = SimpleNamespace(
+        tok_decode=lambda tokens: " ".join(f"w{each}" for each in tokens),
+        model=SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[3, 4])),
+        tokenizer=SimpleNamespace(eos_token_id=2),
+        think_end_token=mark,
+    )
+    assert hf_end(lm, tokens, 3, []) == end
+    lm.think_end_token = None
+    assert hf_end(lm, tokens, 3, []) == End(end.at_limit)
+
+
 def test_the_engine_of_vllm_says_why_an_answer_ended():
     said = [("length", "w1 w2"), ("stop", "w3"), ("length", "w4 </t> w5")]
     outputs = [
@@ -60,7 +92,11 @@ def test_the_engine_of_vllm_says_why_an_answer_ended():
     ]
     lm = SimpleNamespace(think_end_token="</t>", _model_generate=lambda **given: outputs)
     ends = Ends()
-    _watched_vllm(lm, ends)(requests=[], generate=True)
+    generate = _watched_vllm(lm, ends)
+    generate(requests=[], generate=False)
+    assert not ends.waiting, "texts that are scored have no end"
+    for _ in range(2):  # what lm-eval made no texts of is not the next batch's
+        generate(requests=[], generate=True)
     assert [(end.at_limit, end.thinking_open) for end in ends.waiting] == [
         (True, True),
         (False, False),
@@ -79,6 +115,28 @@ def test_what_is_not_known_is_not_written_and_open_thinking_is_found_by_its_text
     assert not any("reached_limit" in each for each in rows)
 
 
+def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
+    ends = Ends()
+    for answer, at_limit in (("A", True), ("A", False), ("B", True), ("B", True)):
+        ends.note("Q", answer, End(at_limit))
+    rows = [row("Q", "A", "B"), row("Q", "A", "C"), row("P", "A")]
+    mark_ends(ends, {"gsm8k": rows})
+    assert [each.get("reached_limit") for each in rows] == [0.75, None, None], "all or none"
+
+
+@pytest.mark.parametrize(
+    ("answer", "known", "expected"),
+    [("<think>hm", False, 0), ("A", True, 1), ("<think>hm", None, 1), ("A", None, 0)],
+)
+def test_the_backend_knows_better_than_the_text_whether_thinking_is_open(answer, known, expected):
+    ends = Ends()
+    ends.note("Q", answer, End(True, known))
+    rows = [row("Q", answer), row("Q", answer, thinking_unfinished=0.0)]
+    mark_ends(ends, {"gsm8k": rows})
+    assert rows[0]["thinking_unfinished"] == expected
+    assert rows[1]["thinking_unfinished"] == bool(known), "a task that reads its own mark knows"
+
+
 @pytest.mark.parametrize(
     "answer",
     ["[THINK]hm", "<|channel|>analysis<|message|>hm", "◁think▷hm", "x</think>A\n<think>hm"],
@@ -93,3 +151,6 @@ def test_other_backends_are_left_alone():
     lm = SimpleNamespace(cache_hook=None)
     assert watch(lm) is None
     assert lm.cache_hook is None
+    lm = HFLM.__new__(HFLM)
+    lm.backend = "seq2seq"
+    assert watch(lm) is None
