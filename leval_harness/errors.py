@@ -5,7 +5,7 @@ import traceback
 
 import click
 
-from leval_border.errors import SettingError
+from leval_border.errors import SettingError, printable
 
 EXTRAS = {
     "hf": ("torch", "transformers", "accelerate", "safetensors", "tokenizers"),
@@ -25,6 +25,12 @@ def _extra_for(error: BaseException) -> str:
     return f"; pip install 'leval-harness[{found[0]}]' brings it" if found else ""
 
 
+def _say(message: str) -> None:
+    """Print a message, which may quote names from results and files that could steer a terminal."""
+    lines = map(printable, message.split("\n"))
+    click.echo("Error: " + "\n".join(lines), err=True)
+
+
 def exit_code_for(error: BaseException) -> int:
     """Print `error` as a user should see it and return the exit code.
 
@@ -34,7 +40,7 @@ def exit_code_for(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return error.code or 0
-        click.echo(f"Error: {error.code}", err=True)
+        _say(error.code)
         return 1
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
@@ -48,5 +54,5 @@ def exit_code_for(error: BaseException) -> int:
     mendable = isinstance(error, ValueError | OSError | ImportError | NotImplementedError)
     if os.environ.get("LEVAL_HARNESS_DEBUG") or not mendable:
         traceback.print_exception(error)
-    click.echo(f"Error: {error}{_extra_for(error)}", err=True)
+    _say(f"{error}{_extra_for(error)}")
     return 2 if isinstance(error, SettingError) else 1

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from leval_border.errors import SettingError, not_allowed
+from leval_border.errors import SettingError, UserError, not_allowed
 from leval_harness.errors import exit_code_for
 from leval_harness.lm_eval_output import cleaned, cleaned_files, credentials
 from leval_harness.lm_eval_run import RopeOptions, completing
@@ -57,10 +57,16 @@ def _run(arguments: list[str], hidden: Sequence[str]) -> None:
     _register()
     from lm_eval.__main__ import cli_evaluate
 
+    from leval_harness.run_tasks import validating
+
     before, sys.argv = sys.argv, ["lm-eval", *rest]
     try:
-        with cleaned_files(hidden, started_in), completing(ours):
+        with cleaned_files(hidden, started_in), completing(ours), validating():
             cli_evaluate()
+    except AssertionError as error:
+        if not str(error):
+            raise
+        raise UserError(str(error)) from error  # lm-eval's own way to refuse an argument
     finally:
         sys.argv = before
 

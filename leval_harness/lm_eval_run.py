@@ -16,7 +16,7 @@ from leval_backends.served import check_served
 from leval_border.errors import SettingError, UserError, hint, one_of
 from leval_border.settings import Settings, field_names, read
 from leval_border.yaml_files import read_yaml
-from leval_harness.run_tasks import renamed_tasks
+from leval_harness.run_tasks import renamed_samples, renamed_tasks
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import parsed_value
@@ -60,6 +60,12 @@ class RunSettings(Settings):
     hf_hub_log_args: Options = None
     wandb_args: Options = None
     trackio_args: Options = None
+
+
+class Chosen(Settings):
+    """Single questions by task, once lm-eval has read the text or the file that they stand in."""
+
+    samples: dict[str, Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]]
 
 
 @contextlib.contextmanager
@@ -127,6 +133,9 @@ def complete(config: Any, ours: RopeOptions) -> None:
         args = _rope_args(ours, config.model, given)
         config.model_args, config.metadata = {**given, **args}, {**args, **config.metadata}
     config.tasks = renamed_tasks(config.tasks, config.include_path)
+    if config.samples is not None:
+        chosen = read(Chosen, {"samples": config.samples}).samples
+        config.samples = renamed_samples(chosen, config.tasks, config.include_path)
     check_settings([each for each in config.tasks if isinstance(each, str)], config.metadata)
 
 

@@ -265,7 +265,7 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
     own_tasks.check_names(names)
     for task in config.tasks:
         own_tasks.check_settings(task.tasks, task.metadata)
-        own_tasks.check_gen_kwargs(names, task.task_gen_kwargs)
+        own_tasks.check_asked("task_gen_kwargs", names, task.task_gen_kwargs)
     files: dict[tuple[str, str | None, str], ModelFiles] = {}
     cells: dict[str, PlannedCell] = {}
     for request in expand(config):

@@ -172,16 +172,16 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
             raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
 
 
-def check_gen_kwargs(names: Iterable[str], task_gen_kwargs: Iterable[str]) -> None:
-    """Refuse generation settings of a task that is not asked, as far as names tell.
+def check_asked(field: str, names: Iterable[str], given: Iterable[str]) -> None:
+    """Refuse what is given in `field` for a task that is not asked, as far as names tell.
 
     Raises:
         ConfigError: names the task, and the near ones.
     """
     names = list(names)
     if not any(is_file(name) for name in names) and not foreign(names):
-        for name in task_gen_kwargs:
-            one_of("task_gen_kwargs", name, members(names), ConfigError)
+        for name in given:
+            one_of(field, name, members(names), ConfigError)
 
 
 def of_entry(

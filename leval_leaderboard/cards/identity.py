@@ -1,12 +1,16 @@
 """Who is spoken of, and by whom: what a results folder cannot know and the user says."""
 
 import hashlib
+import logging
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from leval_border.errors import SettingError, not_allowed, one_of
 from leval_leaderboard.results import Run
+from leval_tasks.closed.catalog import OLD_NAMES
+
+logger = logging.getLogger(__name__)
 
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 """Of who evaluates to who made the model, in the words of Every Eval Ever."""
@@ -36,6 +40,23 @@ class Says:
     def model_id(self, run: Run) -> str:
         """A run's model as the Hub calls it; its name in the results where nobody said."""
         return self.models.get(run.model, run.model)
+
+    def of_results(self, models: Iterable[str], tasks: Collection[str]) -> "Says":
+        """The same with our tasks under the names that they have today, where they had others.
+
+        Raises:
+            SettingError: a model or a task that is none of the results'; with the near ones.
+        """
+        for name in self.models:
+            one_of("--model-id", name, sorted(models))
+        named = {}
+        for name, where in self.benchmarks.items():
+            today = OLD_NAMES.get(name, name)
+            if name not in tasks and today in tasks:
+                logger.warning("--benchmark: %s is called %s today", name, today)
+                name = today
+            named[one_of("--benchmark", name, sorted(tasks))] = where
+        return replace(self, benchmarks=named)
 
 
 def read_says(

@@ -33,8 +33,12 @@ def write_cards(analysis: Analysis, out: Path, says: Says) -> Written:
     are replaced, since their names follow from the runs.
 
     Raises:
+        SettingError: something is said of a model or a task that the results have not.
         OSError: the folder cannot be written.
     """
+    says = says.of_results(
+        {run.model for run in analysis.results.runs}, {entry.task for entry in analysis.entries}
+    )
     written = Written()
     told = [entry for entry in analysis.entries if every_eval.can_be_told(entry)]
     unknown = {e.score.metric for e in analysis.entries if e.score.finished} - {

@@ -8,7 +8,7 @@ import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from leval_border.errors import shown
+from leval_border.errors import SettingError, shown
 from leval_border.files import altered
 from leval_border.settings import LENIENT, read
 from leval_leaderboard.results.fields import (
@@ -129,14 +129,18 @@ class Experiment:
         """Its tests of some pairs.
 
         Raises:
-            ResultsError: there is no test of one of them.
+            SettingError: there is no test of one of them.
         """
+        self.refuse_unknown(pairs)
+        runs = tuple(run for run in self.runs if not pairs or run.result.pair in pairs)
+        return replace(self, runs=runs)
+
+    def refuse_unknown(self, pairs: Iterable[Pair]) -> None:
+        """Raise SettingError for a pair without a test."""
         for pair in pairs:
             if pair not in self.pairs:
                 had = ", ".join(":".join(each) for each in self.pairs)
-                raise ResultsError(f"{self.name}: no test of {':'.join(pair)}; there are: {had}")
-        runs = tuple(run for run in self.runs if not pairs or run.result.pair in pairs)
-        return replace(self, runs=runs)
+                raise SettingError(f"{self.name}: no test of {':'.join(pair)}; there are: {had}")
 
     def runs_of(self, subtask: Subtask, pair: Pair) -> list[PosGenRun]:
         """One for each seed."""

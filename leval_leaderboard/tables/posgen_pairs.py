@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -67,8 +68,10 @@ def comparison_table(experiment: Experiment, pairs: Sequence[tuple[Pair, Pair]])
         pairs: (method, baseline).
 
     Raises:
-        ResultsError: a pair has no two seeds in common.
+        SettingError: there is no test of a pair.
+        ResultsError: no pair has two seeds in common.
     """
+    experiment.refuse_unknown(chain.from_iterable(pairs))
     blocks, dropped = [], 0
     for subtask, title in SUBTASKS.items():
         compared = []

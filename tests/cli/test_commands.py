@@ -74,6 +74,28 @@ def test_help_has_an_example_and_no_summary_is_cut_off(run, path):
         assert "..." not in run(*path[:end], "--help")[1].partition("Commands:")[2]
 
 
+@pytest.mark.parametrize("error", [SettingError, SystemExit])
+def test_names_in_a_message_do_not_steer_the_terminal(monkeypatch, run, error):
+    def fails(*_):
+        raise error("baseline: 'x' is not allowed; allowed: \x1b[31mred, \x9b2J\nand a line")
+
+    monkeypatch.setattr("leval_harness.table.read_results", fails)
+    err = run("table", ".")[2]
+    assert err == (
+        "Error: baseline: 'x' is not allowed; allowed: \\x1b[31mred, \\x9b2J\nand a line\n"
+    )
+
+
+def test_what_lm_eval_asserts_of_an_argument_is_a_message(monkeypatch, run):
+    def fails():
+        raise AssertionError("Elements of --samples should be in the interval [0,k-1]")
+
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", fails)
+    code, _, err = run("lm-eval", "ls", "tasks")
+    assert code == 1
+    assert err.endswith("Error: Elements of --samples should be in the interval [0,k-1]\n")
+
+
 @by_path
 def test_an_unknown_option_is_wrong_usage(run, path):
     code, out, err = run(*path, "--no-such-option")

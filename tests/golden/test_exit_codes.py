@@ -36,6 +36,7 @@ data verify --data-dir empty
 prompt leval_closed_gsm --model absent --data-dir sample --context-length 900
 posgen evaluate empty
 posgen table empty
+table {results}/sweep --pair yarn:resonance_yarn
 """
 WRONG_USAGE = """
 nope
@@ -64,6 +65,9 @@ score --task gsm absent.jsonl
 table
 table absent
 table {results}/posgen --format nope
+table {results}/sweep --pair nope:yarn
+card {results}/sweep --out new --model-id nope=org/model
+card {results}/sweep --out new --benchmark nope=org/set:task
 page {results}/posgen
 page absent --out new
 sweep
@@ -86,6 +90,8 @@ posgen train --stack 0 --out new
 posgen evaluate absent
 posgen table
 posgen table {results}/posgen_train {results}/posgen_train --figure x.svg
+posgen table {results}/posgen_train --only rope:proportional
+posgen table {results}/posgen_train --pair rope:proportional rope
 finetune
 finetune model
 finetune model --out new --data text.txt --steps x
@@ -103,6 +109,10 @@ lm-eval run --rope
 lm-eval run --rope-precision model
 lm-eval run --rope yarn:factor=2
 lm-eval run --rope yarn:factor=2 --context-length x
+lm-eval run --tasks leval_closed_gsm --samples '{{"leval_closed_gms":[0]}}'
+lm-eval run --tasks leval_closed_gsm --samples '{{"leval_closed_gsm":[]}}'
+lm-eval run --tasks leval_closed_gsm --samples [0]
+lm-eval run --tasks leval_closed_gsm --samples absent.json
 check model --rope nope:factor=2
 check model --rope yarn:factor=x
 check model --rope yarn:factor=0.5

@@ -155,6 +155,25 @@ def test_what_is_said_wrongly_is_named(given, named):
         read_says(**{"organization": "", "relationship": "other", **given})
 
 
+@pytest.mark.parametrize("said", [
+    {"models": ["SmolLM2-315M=org/model"]}, {"benchmarks": [f"{SCORED[:-1]}=org/set:task"]},
+])  # fmt: skip
+def test_what_is_said_of_nothing_in_the_results_is_named(cards, tmp_path, said):
+    analysis, _, _ = cards
+    with pytest.raises(SettingError, match=r"^--.* is not allowed.*did you mean"):
+        write_cards(analysis, tmp_path, read_says("", "other", **said))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_benchmark_may_be_said_of_a_task_by_its_old_name(cards, tmp_path, caplog):
+    analysis, _, _ = cards
+    says = read_says("", "other", benchmarks=["leval_toefl=org/set:mine"])
+    write_cards(analysis, tmp_path, says)
+    assert f"--benchmark: leval_toefl is called {OURS} today" in caplog.messages
+    (path, _) = sorted(tmp_path.glob("hub/*/.eval_results/*.yaml"))
+    assert yaml.safe_load(path.read_text())[0]["dataset"] == {"id": "org/set", "task_id": "mine"}
+
+
 ODD = ("/data/models/my model", "org/name/of/three", "a", "../x", "\u4e2d/\u6587", "x" * 500, "=1",
        "a/", "C:\\m", "org/name@v1.0")  # fmt: skip
 

@@ -110,6 +110,8 @@ def test_pairs_are_compared_by_seed_where_both_were_learned(folder):
     assert any(note.startswith("1 pair of a seed left out") for note in notes)
     with pytest.raises(ResultsError, match="no two seeds in common"):
         comparison_table(read_experiment(folder), [(CODE, Pair("resonance", "yarn_code"))])
+    with pytest.raises(SettingError, match="no test of yarn:yarn; there are: rope:rope"):
+        comparison_table(read_experiment(folder), [(CODE, Pair("yarn", "yarn"))])
 
 
 def test_a_test_of_other_weights_is_left_out(folder):
@@ -156,7 +158,7 @@ def test_pairs_on_the_command_line(folder, tmp_path):
     assert table("--pairs-figure", str(tmp_path / "f.svg")).exception is None
     assert parse_pair("rope") == ROPE
     wrong = table("--only", "coprime").exception
-    assert isinstance(wrong, ResultsError)
+    assert isinstance(wrong, SettingError)
     assert "there are: rope:rope, rope:yarn_code" in str(wrong)
     for text in ("rope:yarn:yarn", "yarm"):
         with pytest.raises(SettingError):

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from lm_eval._cli.harness import HarnessCLI
 
-from leval_harness.run_tasks import renamed_tasks
+from leval_harness.run_tasks import renamed_samples, renamed_tasks, validating
 from leval_sweep import task_names
 from leval_sweep.config import parse_config
 from leval_sweep.errors import ConfigError
@@ -77,6 +78,28 @@ def test_lm_evals_command_takes_old_names_and_runs_theirs(lm_eval_tasks, caplog)
     assert renamed_tasks("leval_quality", None) == ["leval_quality"]
     (said,) = caplog.messages
     assert "leval/leval_quality.yaml; ours is leval_closed_quality" in said
+
+
+def test_questions_by_number_go_by_the_names_of_today(lm_eval_tasks, caplog):
+    tasks = renamed_tasks(["leval_gsm", "leval_closed_toefl"], None)
+    asked = renamed_samples({"leval_gsm": [5, 2, 5], "leval_closed_toefl": [0]}, tasks, None)
+    assert asked == {"leval_closed_gsm": [2, 5], "leval_closed_toefl": [0]}
+    assert "--samples: leval_gsm is called leval_closed_gsm today" in caplog.messages
+    assert renamed_samples({"leval_codeu": [1]}, ["leval_closed"], None) == {
+        "leval_closed_codeu": [1]
+    }
+    with pytest.raises(ConfigError, match="samples: 'leval_closed_gms' is not allowed"):
+        renamed_samples({"leval_closed_gms": [0]}, tasks, None)
+    assert renamed_samples({"mmlu_x": [0]}, ["mmlu"], None) == {"mmlu_x": [0]}  # of its group
+
+
+@pytest.mark.parametrize("tasks", ["leval_gsm", "leval_closed_gsm,leval_toefl"])
+def test_lm_evals_validate_takes_old_names(monkeypatch, capsys, tasks):
+    monkeypatch.setattr("sys.argv", ["lm-eval", "validate", "--tasks", tasks])
+    with validating():
+        cli = HarnessCLI()
+        cli.execute(cli.parse_args())
+    assert "All tasks found and valid" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("folder", ["a_before_ours", "z_behind_ours", "included"])
