@@ -125,6 +125,16 @@ def test_an_edited_result_is_no_result(asked, tmp_path, edited):
     assert lasting(finetune(*asked, tmp_path, SETTINGS)) == lasting(result)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "metrics.csv"])
+def test_a_file_edited_since_is_made_again(asked, tmp_path, name):
+    result = finetune(*asked, tmp_path, SETTINGS)
+    edited = (tmp_path / name).read_bytes() + b"\n"
+    (tmp_path / name).write_bytes(edited)
+    assert lasting(finetune(*asked, tmp_path, SETTINGS)) == lasting(result)
+    assert (tmp_path / name).read_bytes() != edited
+    assert not altered(tmp_path, result["files"])
+
+
 def test_folders_of_other_names_are_no_states(tmp_path):
     for name in ("checkpoint-", "checkpoint-last", "checkpoint-1-2", "checkpoint-" + "9" * 30):
         (tmp_path / name).mkdir()

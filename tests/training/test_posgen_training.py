@@ -300,6 +300,12 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path,
         for other in ({"seed": run.seed + 1}, {"encoding": "coprime"}, {"subtask": "nope"}):
             result.write_text(json.dumps(kept | other))  # copied from another run
             assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [[run]]
+        weights = tmp_path / run.folder / "model.safetensors"
+        for named, expected in ((file_sha256(weights), kept), ("of other weights", [run])):
+            found = kept | {"files": {weights.name: named}}
+            result.write_text(json.dumps(found))
+            [again] = train_all(recipe, [run], tmp_path, device="cpu")
+            assert again == (found if expected is kept else expected)
     with pytest.raises(UserError, match="holds a run with other settings"):
         list(train_all(_recipe(epochs=2), [run], tmp_path, device="cpu"))
     other = tmp_path / "other"
