@@ -22,24 +22,31 @@ _NAME = re.compile(r"[\w.-]{1,60}")
 _USER = re.compile(r"(?<=//)[^/\s?#]+@|^[^\s:@/?#]+:[^\s@/]+@(?=[\w.-]+(:\d+)?(/\S*)?$)")
 """User and password of an address, also of one without `http://`, as proxies are given."""
 _IN_QUERY = re.compile(r"(?<=[?&;#])([\w.-]+)=([^&;\s#]+)")
-_PAIR = re.compile(r"""([\w.-]+)=(?=("[^"]*"|'[^']*'|[^\s,;&"'{}\[\]()]+))""")
-_IN_JSON = re.compile(
-    r"""["']([\w.-]+)\\*["']\s*:\s*"""
-    r"""(?=("(?:[^"\\]|\\.)*"|\\+"[^"\\]*\\+"|'[^']*'|[^\s,"'{}\[\]\\]+))"""
+_NAMED = tuple(
+    (re.compile(name), re.compile(value))
+    for name, value in (
+        (r"(?<![\w.-])([\w.-]++)=", r"""("[^"]*"|'[^']*'|[^\s,;&"'{}\[\]()]+)"""),
+        (
+            r"""["']([\w.-]++)\\*+["']\s*+:\s*+""",
+            r"""("(?:[^"\\]|\\.)*"|\\+"[^"\\]*\\+"|'[^']*'|[^\s,"'{}\[\]\\]+)""",
+        ),
+        (r"(?<![\w-])--?([\w-]++)\s++", r"[^\s-]\S*"),
+        # `{token: x}` as YAML has it
+        (r"[{,]\s*+([\w.-]++)\s*+:\s*+", r"""("[^"]*"|'[^']*'|[^\s,;"'{}\[\]()]+)"""),
+        # `X-Auth-Token: x`, and a message about a setting; a word of a sentence is no value
+        (
+            r"(?<![\w.])\.*+((?=[\w.]*[-_])[\w.]++(?:-\w++)?)\s*+:\s++",
+            r"""("[^"]+"|'[^']+'|(?=\S*\d)[^\s,;"'{}\[\]()]{6,})""",
+        ),
+    )
 )
-"""The value is only looked at: it may hold another one, as `--set=a.token=x` and JSON in JSON."""
-_OPTION = re.compile(r"(?<![\w-])--?([\w-]+)\s+([^\s-]\S*)")
+"""How a name stands before its value, and the value: it may hold another one, as `--set=a.token=x`
+and JSON in JSON. None of them looks at a text twice, which somebody may have made of one word."""
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|x-api-key|api-key|(?:set-)?cookie(?=\s*:\s*[\w-]+=))\s*:\s*"
     r"([^\r\n\"']+)",
     re.IGNORECASE,
 )
-_FLOW = re.compile(r"""[{,]\s*([\w.-]+)\s*:\s*(?=("[^"]*"|'[^']*'|[^\s,;"'{}\[\]()]+))""")
-"""`{token: x}` as YAML has it."""
-_FIELD = re.compile(
-    r"""\b([\w.]*\w[-_]\w+)\s*:\s+(?=("[^"]+"|'[^']+'|(?=\S*\d)[^\s,;"'{}\[\]()]{6,}))"""
-)
-"""`X-Auth-Token: x`, and a message about a setting; a word of a sentence is no value."""
 _SCHEME = re.compile(r"\b(bearer|basic)\s+([\w.~+/=-]{6,})|^(token)\s+(\S{6,})$", re.IGNORECASE)
 _ISSUED = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
@@ -48,7 +55,7 @@ _ISSUED = re.compile(
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}"
     r"|api_org_\w{20,}|gsk_\w{20,}|nvapi-[\w-]{20,}|xai-\w{20,}|r8_\w{20,}|npm_\w{20,}"
     r"|pypi-[\w-]{20,}|dckr_pat_[\w-]{20,}|ya29\.[\w-]{20,}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
+    r"|eyJ[\w-]{8,1000}\.[\w-]{8,}\.[\w-]+)"
 )
 """What services give out bears their mark, whatever it stands in."""
 _MASKED = re.compile(r"(^|,)\s*([\w.-]+)=\*\*\*(?=,|$)")
@@ -124,12 +131,8 @@ def _found(text: str) -> list[tuple[int, int, str]]:
         for match in (_IN_QUERY.finditer(text) if "://" in text else ())
         if is_credential(match[1]) or _OF_QUERY.search(match[1])
     ]
-    found += [
-        (*_inside(text, *match.span(2)), HIDDEN)
-        for pattern in (_PAIR, _IN_JSON, _OPTION, _FLOW, _FIELD)
-        for match in pattern.finditer(text)
-        if is_credential(match[1]) and match[2].lower() not in ("true", "false", "null", "none")
-    ]
+    for name, value in _NAMED:
+        found += _values_of(text, name, value)
     found += [(*match.span(2), HIDDEN) for match in _HEADER.finditer(text)]
     found += [
         (*match.span(4 if match[3] else 2), HIDDEN)
@@ -142,6 +145,20 @@ def _found(text: str) -> list[tuple[int, int, str]]:
         if text[start:end] != instead and (not apart or start >= apart[-1][1]):
             apart.append((start, end, instead))
     return apart
+
+
+def _values_of(
+    text: str, name: re.Pattern[str], value: re.Pattern[str]
+) -> Iterator[tuple[int, int, str]]:
+    """Where the values of credentials stand that a text names in one way."""
+    end = 0
+    for match in name.finditer(text):
+        if match.end() < end or not is_credential(match[1]):
+            continue
+        given = value.match(text, match.end())
+        if given and given[0].lower() not in ("true", "false", "null", "none"):
+            end = given.end()
+            yield (*_inside(text, *given.span()), HIDDEN)
 
 
 def _inside(text: str, start: int, end: int) -> tuple[int, int]:

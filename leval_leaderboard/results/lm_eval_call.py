@@ -1,7 +1,7 @@
 """What lm-eval was called with, as its results file states it: model, arguments, limits, seed."""
 
 import json
-import re
+from functools import cached_property
 from typing import Any
 
 from pydantic import ConfigDict
@@ -12,8 +12,17 @@ from leval_leaderboard.results.fields import Outside, Text, digest, finite
 LONGEST_ARGUMENTS = 20_000
 """Characters of arguments in one text that are taken apart."""
 
-_COMMAS = re.compile(r",(?![^{}\[\]]*[}\]])")
-"""Those between arguments: the next bracket behind one inside a value closes."""
+
+def _apart(text: str) -> list[str]:
+    """The arguments in a text: the next bracket behind a comma inside a value closes."""
+    parts, end, is_inside = [], len(text), False
+    for at in range(len(text) - 1, -1, -1):
+        if text[at] in "{}[]":
+            is_inside = text[at] in "}]"
+        elif text[at] == "," and not is_inside:
+            parts.append(text[at + 1 : end])
+            end = at
+    return [text[:end], *reversed(parts)]
 
 
 def _value(text: str) -> Any:
@@ -51,7 +60,7 @@ class EvaluationConfig(Outside):
 
     model_config = ConfigDict(extra="allow")
 
-    @property
+    @cached_property
     def arguments(self) -> dict[str, Any]:
         """`model_args`, which lm-eval writes as a mapping or as `key=value,...`.
 
@@ -59,7 +68,7 @@ class EvaluationConfig(Outside):
         """
         given = self.model_args
         if isinstance(given, str):
-            parts = (part.partition("=") for part in _COMMAS.split(given[:LONGEST_ARGUMENTS]))
+            parts = (part.partition("=") for part in _apart(given[:LONGEST_ARGUMENTS]))
             rest = {"model_args": digest(given)} if len(given) > LONGEST_ARGUMENTS else {}
             named = {n.strip(): _value(text) if sign else True for n, sign, text in parts}
             return {name: value for name, value in named.items() if name} | rest

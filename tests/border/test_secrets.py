@@ -1,5 +1,6 @@
 """Credentials are told by whole names, and what is split is joined again."""
 
+import time
 from typing import Any
 
 import pytest
@@ -185,3 +186,18 @@ def test_lists_of_words_are_no_options() -> None:
 def test_a_name_and_password_are_known_as_a_header_has_them() -> None:
     texts = secrets.values([(["base_url"], "http://me:mark-1234@host")], {})
     assert secrets.hidden("Basic bWU6bWFyay0xMjM0", texts) == "Basic ***"
+
+
+WORDS = (
+    *("a", "_", ".", "-", "a.", "a_", "eyJ-", "1-", "?a=", "token=", "token='", "--token ", "{a:"),
+    *(" ", "\\", '"a":', "a: ", "token_x: ", "basic ", "//", "a:b@", "cookie:", "-----BEGIN "),
+)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_text_of_one_word_takes_no_time(word: str) -> None:
+    """Such as another project's results may hold; some patterns took hours for a megabyte."""
+    text = (word * 100_000)[:100_000]
+    began = time.process_time()
+    secrets.public(text)
+    assert time.process_time() - began < 3

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import fixture_results as make
 import pytest
@@ -321,6 +322,14 @@ def test_arguments_are_the_same_as_text_and_as_mapping(tmp_path, arguments):
     write(tmp_path, ACC, config={"model_args": arguments}, max_length=None)
     (entry,) = entries(tmp_path)
     assert (entry.run.method, entry.length) == ("yarn x4", 4096)
+
+
+@pytest.mark.parametrize("arguments", ["," * 20_000, "a=1," * 5000, "a={b:" * 4000])
+def test_arguments_that_are_taken_apart_in_no_time(tmp_path, arguments):
+    write(tmp_path, ACC, config={"model_args": arguments})
+    began = time.process_time()
+    assert [each.score.value for each in entries(tmp_path)] == [0.5]
+    assert time.process_time() - began < 3
 
 
 def test_a_metric_keeps_its_direction(tmp_path):
