@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from leval_border.errors import one_of
-from resonance_vllm import hf_carried, hf_float32, hf_model, hf_nested, hf_request
+from resonance_vllm import hf_asked, hf_carried, hf_float32, hf_model, hf_nested, hf_request
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, is_own_type
 from resonance_vllm.settings import ROPE_PRECISIONS
@@ -116,6 +116,7 @@ def _built_model(original: Any) -> Any:
                     torch.set_rng_state(random)  # the weights of a seed, not the next ones
                     _build_plain(original, changed, error, self, *args, **kwargs)
                 hf_model.adapt(self)
+                hf_asked.verify(self)
         finally:
             _building.reset(token)
             if "_modules" in vars(self):

@@ -82,7 +82,7 @@ class Carried:
         self.spec = spec_of(module.config, settings)
         shown = by_layer(module.config)[layer_type]
         self.stock_type: str = shown["rope_type"]
-        self.stock = _frequencies(module, layer_type)
+        self.stock = frequencies_of(module, layer_type)
         self.by_library = self.spec.base_is_stock and self.stock_type == self.spec.method.name
         kind = _type_of(module, layer_type)
         self.fixed_by_model = kind != self.stock_type or self._has_own_base()
@@ -146,14 +146,14 @@ class Carried:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         if kind != self.stock_type:
-            plain = _twin(module, self.layer_type, shown | {"rope_type": "default"})
+            plain = twin(module, self.layer_type, shown | {"rope_type": "default"})
             follows = self.spec.method.name == "default" or _type_of(plain, self.layer_type) != kind
             if kind in ROPE_INIT_FUNCTIONS or not follows:
                 raise self._refusal(f"holds rope_type {kind!r} of its own")
         factor = self.spec.method.extension or 1.0
         if factor != 1.0:
-            other = _twin(module, self.layer_type, shown | {"factor": 2 * factor})
-            if torch.equal(_frequencies(other, self.layer_type), self.stock):
+            other = twin(module, self.layer_type, shown | {"factor": 2 * factor})
+            if torch.equal(frequencies_of(other, self.layer_type), self.stock):
                 raise self._refusal(
                     f"holds frequencies of its own, which factor {factor:g} does not change"
                 )
@@ -166,8 +166,8 @@ class Carried:
         """
         if self.stock_type != "proportional" or names(module.config, "proportional"):
             return
-        plain = _frequencies(
-            _twin(module, self.layer_type, shown | {"rope_type": "default"}), self.layer_type
+        plain = frequencies_of(
+            twin(module, self.layer_type, shown | {"rope_type": "default"}), self.layer_type
         )
         if len(plain) != len(self.stock):
             raise RopeConfigError(
@@ -200,7 +200,8 @@ def _type_of(module: Any, layer_type: str | None) -> Any:
     return kinds.get(layer_type) if isinstance(kinds, dict) else kinds
 
 
-def _frequencies(module: Any, layer_type: str | None) -> Tensor:
+def frequencies_of(module: Any, layer_type: str | None) -> Tensor:
+    """What a module keeps as its frequencies now, radians a token `[features]` on the CPU."""
     found: Tensor = getattr(module, f"{prefix(layer_type)}inv_freq")
     return found.detach().cpu()
 
@@ -215,11 +216,12 @@ def _of_whole_head(module: Any, layer_type: str | None, shown: dict[str, Any]) -
     if share is None or share >= 1 or not names(module.config, "proportional"):
         return None
     plain = {"rope_theta": shown["rope_theta"], "partial_rotary_factor": share}
-    twin = _twin(module, layer_type, plain | {"rope_type": "proportional"})
-    return _frequencies(twin, layer_type)
+    return frequencies_of(
+        twin(module, layer_type, plain | {"rope_type": "proportional"}), layer_type
+    )
 
 
-def _twin(module: Any, layer_type: str | None, shown: dict[str, Any]) -> Any:
+def twin(module: Any, layer_type: str | None, shown: dict[str, Any]) -> Any:
     """A rotary module made alike, on the CPU, with other stock settings."""
     config = copy.copy(module.config)
     config.rope_parameters = (

@@ -51,23 +51,29 @@ def adapt(model: nn.Module) -> None:
         requests = requests_of(getattr(module, "config", None))
         kinds = [kind for kind in layer_types(module) if kind in requests]
         if kinds:
-            source = _off_meta(module)
+            source = off_meta(module)
             give(module, {kind: Carried(source, kind, name) for kind in kinds})
             reached += [(kind, requests[kind]["rope_type"]) for kind in kinds]
     whole = getattr(model, "config", None)
     for config in configs(whole):
         for kind, settings in requests_of(config).items():
             if (kind, settings["rope_type"]) not in reached:
-                raise _no_rope(model, config, settings)
-    if reached and getattr(whole, "is_encoder_decoder", False):
-        raise RopeConfigError(
-            f"rope_type: {reached[0][1]!r} would reach the decoder of {type(model).__name__}, not "
-            "the encoder that reads its text; allowed: models without such an encoder"
-        )
+                raise no_rope(model, config, settings["rope_type"])
+    if reached:
+        refuse_encoder(model, reached[0][1])
     verify(model)
 
 
-def _off_meta(module: Any) -> Any:
+def refuse_encoder(model: Any, rope_type: str) -> None:
+    """Raise RopeConfigError for a model whose text is read by an encoder: a request misses it."""
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise RopeConfigError(
+            f"rope_type: {rope_type!r} would reach the decoder of {type(model).__name__}, not "
+            "the encoder that reads its text; allowed: models without such an encoder"
+        )
+
+
+def off_meta(module: Any) -> Any:
     """The module, or one made alike on the CPU where it has no values yet."""
     if not any(buffer.is_meta for buffer in module._buffers.values()):
         return module
@@ -75,11 +81,11 @@ def _off_meta(module: Any) -> Any:
         return family(module)(module.config)
 
 
-def _no_rope(model: Any, config: Any, settings: dict[str, Any]) -> NoRope:
+def no_rope(model: Any, config: Any, rope_type: str) -> NoRope:
     """The error for a request that reached no module, with what the model holds."""
     held = ", ".join(f"{each.module} ({each.layer_type or 'all layers'})" for each in hold(model))
     return NoRope(
-        f"rope_type: {settings['rope_type']!r} would be ignored: {type(model).__name__} of "
+        f"rope_type: {rope_type!r} would be ignored: {type(model).__name__} of "
         f"model_type {getattr(config, 'model_type', None)!r} has no rotary module that reads it"
         + (f"; {held} holds its own" if held else "")
     )
@@ -139,7 +145,7 @@ def hold(model: nn.Module) -> list[HeldRope]:
         for kind in layer_types(module):
             each = carried.get(kind)
             if each is None:
-                source = _off_meta(module)
+                source = off_meta(module)
                 freqs = getattr(source, f"{prefix(kind)}inv_freq").tolist()
                 factor = float(getattr(source, f"{prefix(kind)}attention_scaling", 1.0))
                 held.append(HeldRope(name, kind, tuple(freqs), factor, False))

@@ -5,14 +5,17 @@ keys that are asked for: a model's sizes become defaults (Qwen-Omni's text model
 `thinker_config.text_config`).
 """
 
+import copy
 import functools
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from resonance_vllm import replaced
+from resonance_vllm import hf_asked, replaced
 
 logger = logging.getLogger("resonance_vllm.hf")
+
+_ROPE = "rope_parameters"
 
 
 def read_with_overrides(config_class: Any) -> None:
@@ -28,14 +31,33 @@ def read_with_overrides(config_class: Any) -> None:
         ):
             if isinstance(shipped, Mapping) and isinstance(asked, Mapping):
                 there = shipped.get("rope_parameters") or shipped.get("rope_scaling")
-                replaced.remark(there, asked.get("rope_parameters"), logger)
+                replaced.remark(there, asked.get(_ROPE), logger)
+        before = original(cls, copy.deepcopy(config_dict)) if _asks(kwargs) else None
         deep = {key for key, value in kwargs.items() if _is_deep(cls, key, value)}
         overrides = {key: kwargs.pop(key) for key in deep}
         result = original(cls, config_dict, *args, **kwargs)
-        update(result[0] if isinstance(result, tuple) else result, overrides)
+        config = result[0] if isinstance(result, tuple) else result
+        update(config, overrides)
+        if before is not None:
+            _mark(config, before, {**kwargs, **overrides})
         return result
 
     config_class.from_dict = classmethod(from_dict)
+
+
+def _asks(overrides: Mapping[str, Any]) -> bool:
+    """Whether overrides have RoPE settings, at any depth."""
+    below = (value for value in overrides.values() if isinstance(value, Mapping))
+    return isinstance(overrides.get(_ROPE), Mapping) or any(map(_asks, below))
+
+
+def _mark(config: Any, before: Any, overrides: Mapping[str, Any]) -> None:
+    """Note in a config, and those nested in it, which RoPE settings overrides asked for."""
+    if isinstance(overrides.get(_ROPE), Mapping):
+        hf_asked.mark(config, before)
+    for name in getattr(config, "sub_configs", {}):
+        if isinstance(below := overrides.get(name), Mapping):
+            _mark(getattr(config, name), getattr(before, name), below)
 
 
 def _is_deep(config_class: Any, key: str, override: Any) -> bool:

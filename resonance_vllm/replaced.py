@@ -57,16 +57,26 @@ def hiding(model: ConfigPositions, seen: ConfigPositions, asked: RopeSpec) -> Ro
 
 
 def refuse_part_of_a_head(model: ConfigPositions, asked: RopeSpec) -> None:
-    """Refuse a library's own type of a part of a head on a family whose whole head is turned.
+    """Refuse a type that makes features of another part of a head than the family's code turns.
 
-    Such a type makes features for the share that turns alone: transformers' model code fails on
-    fewer of them, vLLM pairs other dimensions.
+    Where a whole head is turned (Gemma 4), a library's own types of a part of it make features for
+    the share that turns alone: transformers' model code fails on fewer of them, vLLM pairs other
+    dimensions. Where a part of a head is turned, `proportional` makes features of all of it.
 
     Raises:
         RopeConfigError: `asked` is such a type.
     """
     share, name = asked.method.partial_rotary_factor, asked.rope_type
-    if model.whole_head and share < 1 and asked.is_stock and name != "proportional":
+    if share == 1:
+        return
+    if asked.method.name == "proportional":
+        if not model.whole_head:
+            raise RopeConfigError(
+                f"rope_type: {name!r} makes features of a whole head, and this "
+                f"{model.model_type!r} model turns {share:g} of each; allowed: proportional types "
+                "on families whose whole head is turned, or another method"
+            )
+    elif model.whole_head and asked.is_stock:
         ours = RESONANCE if name == "default" else PREFIX + name
         raise RopeConfigError(
             f"rope_type: {name!r} of the libraries does not fit this {model.model_type!r} "

@@ -9,7 +9,7 @@ from typing import Any
 
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import PREFIX, RopeSpec
+from resonance_vllm.core.spec import COMPARED, PREFIX, RopeSpec
 from resonance_vllm.layer_types import global_layers
 from resonance_vllm.limits import length_limit, vllm_multiplies
 from resonance_vllm.positions import ModelPositions
@@ -58,7 +58,15 @@ def vllm_hf_overrides(
     if model.nested:
         # There vLLM updates a dictionary key by key: what is shipped and not written stays.
         written["rope_parameters"] = _cancelling(written["rope_parameters"], model)
-    return _in_place(written, model)
+    compared = {COMPARED: True} if fixed.is_stock and not _is_shipped(fixed, model) else {}
+    return {**_in_place(written, model), **compared}
+
+
+def _is_shipped(rope: RopeSpec, model: ModelPositions) -> bool:
+    try:
+        return rope == model.shipped()
+    except RopeConfigError:  # a type of the model's own
+        return False
 
 
 def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | None) -> RopeSpec:

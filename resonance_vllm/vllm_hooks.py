@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from resonance_vllm import vllm_request
+from resonance_vllm.compared import asked_of
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import RopeSpec, refuse_ignored_keys
+from resonance_vllm.core.spec import COMPARED, RopeSpec, refuse_ignored_keys
 from resonance_vllm.held import NoRope, says_none
 from resonance_vllm.layer_types import rope_dictionaries
 from resonance_vllm.limits import length_limit
@@ -105,32 +106,38 @@ def wrap_initialize_model(original: Wrapped) -> Wrapped:
 
     @functools.wraps(original)
     def initialize_model(*args: Any, **kwargs: Any) -> Any:
+        from resonance_vllm import vllm_stock
+        from resonance_vllm.vllm_verify import verify
+
         call = signature.bind(*args, **kwargs)
         engine = call.arguments["vllm_config"]
         config = call.arguments.get("model_config") or engine.model_config
         text = config.hf_text_config
-        asked = of_config(text)
-        if not asked:
+        asked, stock = of_config(text), asked_of(text)
+        if not asked and stock is None:
             _refuse_unread(config)
             return original(*args, **kwargs)
-        vllm_request.refuse_draft(config, engine.speculative_config)
         length = int(config.max_model_len)
-        from resonance_vllm.vllm_verify import verify
-
+        if stock is None:
+            vllm_request.refuse_draft(config, engine.speculative_config)
         try:
-            with _built_with(config, text, length):
+            with _built_with(config, text, length) if asked else contextlib.nullcontext():
                 model = original(*args, **kwargs)
         except RopeConfigError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # Model code that keeps its RoPE in a form of its own.
-            form = "" if None in asked else ", a dictionary by layer type"
+            specs = asked if stock is None else stock.specs
+            form = "" if None in specs else ", a dictionary by layer type"
             raise RopeConfigError(
-                f"rope_type: {next(iter(asked.values())).rope_type!r}: the code of "
+                f"rope_type: {next(iter(specs.values())).rope_type!r}: the code of "
                 f"{config.architecture} in vLLM does not build with it{form}: "
                 f"{type(error).__name__}: {error}; allowed: what this model's code reads"
             ) from error
-        verify(model, text, asked)
+        if stock is None:
+            verify(model, text, asked)
+        else:
+            vllm_stock.verify(model, text, stock, length)
         return model
 
     return initialize_model
@@ -166,13 +173,15 @@ def wrap_overrides(original: Wrapped) -> Wrapped:
 
     @functools.wraps(original)
     def _apply_dict_overrides(self: Any, config: Any, overrides: Any) -> None:
-        if not vllm_request.anywhere(overrides):
-            original(self, config, overrides)
-            return
         top = vllm_request.top_level(config)
         shipped = copy.deepcopy(getattr(config.get_text_config(), "rope_parameters", None))
         original(self, config, overrides)
-        vllm_request.settle(config, config.get_text_config(), shipped, top)
+        if vllm_request.anywhere(overrides):
+            vllm_request.settle(config, config.get_text_config(), shipped, top)
+        elif getattr(config, COMPARED, False):  # vLLM writes what is no dictionary before
+            from resonance_vllm import vllm_stock
+
+            vllm_stock.mark(config.get_text_config(), shipped)
 
     return _apply_dict_overrides
 

@@ -29,6 +29,10 @@ _SETTINGS = {"rope_type", "type"}.union(*(RopeType.read(t).key_names() for t in 
 # With these a scaled type named by a model file is plain RoPE.
 _NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
 _ABSENT = object()
+AXES = "mrope_section"
+"""Key of models whose positions have several axes."""
+_ON_AXES = ("default", "yarn")
+"""Types of vLLM that build a module for these; its others would take one axis for a sequence."""
 OWN_BASE, BETA, QUERY_SCALE = "alpha", "llama_4_scaling_beta", "llama_4_scaling"
 
 
@@ -126,6 +130,7 @@ def stock_settings(
         kept["partial_rotary_factor"] = method.partial_rotary_factor
     # Features that do not turn are a part of such a module; no scaled type of vLLM keeps them.
     by_library = spec.base_is_stock and plain in ("default", method.name)
+    by_library &= AXES not in rope or method.name in _ON_AXES
     kept["rope_theta"] = Carrier(method.rope_theta, spec, by_library)
     if not by_library or method.name == plain:
         length = {LENGTH: spec.trained_length or positions}

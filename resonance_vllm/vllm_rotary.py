@@ -15,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from vllm.model_executor.layers import rotary_embedding
 
+from resonance_vllm.compared import CLOSE, differences
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation, carried, rotation
 from resonance_vllm.core.method import plain_frequencies
@@ -24,8 +25,6 @@ from resonance_vllm.vllm_request import Carrier
 
 ROWS_FOR_A_LOOK = 4096
 """Rows of the tables that only tell what vLLM computes; no head has that many features."""
-CLOSE = 1e-4
-"""Relative: far above float32's rounding, far below what tells two methods apart."""
 
 # vLLM's multi-axis YaRN takes the length enlarged for video positions for the trained one.
 _SAMPLE = {"dtype": torch.float32, "mrope_positions_factor": 1}
@@ -154,22 +153,16 @@ def _check(carrier: Carrier, stock: torch.Tensor, scale: float, call: Mapping[st
 
     A model file may name a type of its own, or drop a key.
     """
-    spec, wrong = carrier.spec, []
+    spec = carrier.spec
     assert spec is not None
-    method = spec.method
-    if carrier.by_library and method.name != "default":
-        with contextlib.suppress(RopeConfigError):
-            wanted = method.frequencies(2 * len(stock))
-            apart = ((stock - wanted).abs() > CLOSE * wanted) & (stock > 0)
-            if apart.any():
-                wrong.append(f"{int(apart.sum())} of {len(stock)} frequencies differ")
-    expected = method.scale() if carrier.by_library else 1.0
-    if not math.isclose(scale, expected, rel_tol=CLOSE):
-        wrong.append(f"the attention factor is {scale:.6g}, not {expected:.6g}")
+    if carrier.by_library and spec.method.name != "default":
+        wrong = differences(spec.method, stock, scale)
+    else:
+        wrong = [] if math.isclose(scale, 1.0, rel_tol=CLOSE) else [f"attention factor {scale:.6g}"]
     if wrong:
         raise RopeConfigError(
-            f"rope_type: {spec.rope_type!r} starts from {method.name!r}, but the model's code in "
-            f"vLLM builds type {call['rope_parameters'].get('rope_type')!r} with other settings "
+            f"rope_type: {spec.rope_type!r} starts from {spec.method.name!r}, but the model's code "
+            f"in vLLM builds type {call['rope_parameters'].get('rope_type')!r} with other settings "
             f"({'; '.join(wrong)}); allowed: settings that this model's code reads"
         )
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from resonance_vllm import hf_carried, hf_model
+from resonance_vllm.compared import held_words
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
@@ -46,15 +47,20 @@ def verify(model: nn.Module, config: Any, asked: Mapping[str | None, RopeSpec]) 
         elif _must_carry(layer_type, asked):
             raise RopeConfigError(
                 f"rope_type: {_types(asked)} would be ignored: {path} ({type(module).__name__}) "
-                f"holds {_description(module)}, which the model's code in vLLM fixes; allowed: "
+                f"holds {description(module)}, which the model's code in vLLM fixes; allowed: "
                 "resonance alone where that code reads rope_theta, transformers (hf-long), or "
                 "models whose code reads rope_parameters"
             )
-    if not _on_any_stage(carrying):
-        raise NoRope(
-            f"rope_type: {_types(asked)} reached no module: {type(model).__name__} has no rotary "
-            f"position embeddings in vLLM; allowed: models with RoPE"
-        )
+    if not on_any_stage(carrying):
+        raise reached_none(model, asked)
+
+
+def reached_none(model: nn.Module, asked: Mapping[str | None, RopeSpec]) -> NoRope:
+    """The error for a request that no rotary module carries, by layer type."""
+    return NoRope(
+        f"rope_type: {_types(asked)} reached no module: {type(model).__name__} has no rotary "
+        f"position embeddings in vLLM; allowed: models with RoPE"
+    )
 
 
 def held(model: nn.Module, config: Any) -> list[HeldRope]:
@@ -144,27 +150,24 @@ def _check_table(path: str, module: Any, what: Carried) -> None:
         raise RopeConfigError(
             f"rope_type: {what.spec.rope_type!r} would be ignored: the model's code in vLLM "
             f"changed the table of {path} ({type(module).__name__}); it holds "
-            f"{_description(module)}"
+            f"{description(module)}"
         )
 
 
-def _description(module: Any) -> str:
+def description(module: Any) -> str:
     """What a module turns by, in words."""
     try:
         inv_freq, scale = turned_by(module)
     except RopeConfigError:
         return "a rotation without a table"
-    return (
-        f"{len(inv_freq)} frequencies from {inv_freq[0]:.4g} to {inv_freq[-1]:.4g} radians a "
-        f"token, attention factor {scale:.4g}"
-    )
+    return held_words(inv_freq, scale)
 
 
 def _types(asked: Mapping[str | None, RopeSpec]) -> str:
     return ", ".join(repr(name) for name in dict.fromkeys(s.rope_type for s in asked.values()))
 
 
-def _on_any_stage(carrying: int) -> bool:
+def on_any_stage(carrying: int) -> bool:
     """Whether a module of the whole pipeline carries the request; every stage asks at once."""
     from vllm.distributed import get_pp_group
 

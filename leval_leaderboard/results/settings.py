@@ -48,6 +48,7 @@ ARGUMENTS_ASIDE = {
     **dict.fromkeys(LENGTHS, "the row or the column of a number"),
     "rope_parameters": "the method, which is what is compared",
     "max_position_embeddings": "follows from the method and the context length",
+    "rope_compared": "follows from the method",
     "revision": "a setting of the run, under this name",
     "dtype": "a setting of the run, under this name",
     "rope_precision": "a setting of the run, under this name",

@@ -18,6 +18,9 @@ RESONANCE = "resonance"
 PREFIX = f"{RESONANCE}_"
 LENGTH = "original_max_position_embeddings"
 REPLACE = "replace"
+COMPARED = "rope_compared"
+"""Key of vLLM's `hf_overrides` beside settings of a stock type that were asked for: what is built
+of them is compared with them. Overrides without it are vLLM's own business."""
 
 # Every name of a method without Resonance -> the method and the settings that the name implies.
 BASE_TYPES: dict[str, tuple[type[Method], Mapping[str, Any]]] = {

@@ -132,8 +132,6 @@ def test_wavelengths_of_vllms_own_modules_are_rounded(family, name):
         assert rounded.exact_phase
         if len(plain.inv_freq) != len(rounded.inv_freq):
             continue  # of a family whose still features vLLM's scaled types leave out
-        if base == "yarn" and "mrope_section" in request(family, base)[1].model_keys:
-            continue  # vLLM's own takes four times L for L; ours is compared with transformers'
         for a, b in zip(plain.inv_freq, rounded.inv_freq, strict=True):
             if a == 0 or b == 0:
                 assert a == b
@@ -148,7 +146,7 @@ def test_both_libraries_hold_the_same(family, name):
     from resonance_vllm.hf_build import held_by_transformers
 
     found = held(family, name)
-    if found is None or name in STOCK_TYPES:
+    if found is None:
         return
     spec, model = request(family, name)
     try:
@@ -159,8 +157,9 @@ def test_both_libraries_hold_the_same(family, name):
     stock = held(family, name.removeprefix("resonance_"))
     if stock and {len(e.inv_freq) for e in stock}.isdisjoint({len(reference.inv_freq)}):
         return  # the libraries' own types differ on this family, in how much of a head turns
+    near = 1e-4 if name in STOCK_TYPES else 1e-5  # those are read off a table
     checked = [entry for entry in found if is_global(entry)] or found
     for entry in checked:
-        assert entry.inv_freq == pytest.approx(reference.inv_freq, rel=1e-5)
-        assert entry.attention_factor == pytest.approx(reference.attention_factor, rel=1e-5)
+        assert entry.inv_freq == pytest.approx(reference.inv_freq, rel=near)
+        assert entry.attention_factor == pytest.approx(reference.attention_factor, rel=near)
         assert entry.exact_phase == (spec.resonance is not None)

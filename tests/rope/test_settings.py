@@ -8,6 +8,7 @@ import pytest
 from resonance_vllm import settings
 from resonance_vllm.check import about_vllm, limits
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.limits import length_limit
 from resonance_vllm.positions import ModelPositions
 
@@ -114,6 +115,16 @@ def test_a_look_at_what_would_run_warns_of_nothing_that_it_says(caplog):
         (line,) = about_vllm(spec, model, 16384)[:1]
     assert "dynamic on transformers, ntk_aware on vLLM" in line
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rope", "compared"),
+    [("yarn:factor=2", True), ("resonance_yarn:factor=2", False), ("default", False)],
+)
+def test_a_type_of_vllms_own_that_is_not_shipped_is_to_be_compared(rope, compared):
+    """Ours always are, and what is shipped is the model as it is."""
+    written = settings.vllm_hf_overrides(*on(RopeRequest.parse(rope).to_dict(), CONFIG))
+    assert written.get("rope_compared", False) == compared
 
 
 def test_longrope_is_written_with_the_keys_of_each_library():

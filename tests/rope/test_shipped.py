@@ -78,6 +78,11 @@ def test_another_method_replaces_a_shipped_scaling_only_by_name(name, method):
     shipped = model(name).shipped()
     request = asked(method, **({"factor": 3.0} if "factor" in method.key_names() else {}))
     request.pop("original_max_position_embeddings", None)
+    part = shipped.method.partial_rotary_factor < 1
+    if method.name == "proportional" and shipped.rope_type != "proportional" and part:
+        with pytest.raises(RopeConfigError, match="makes features of a whole head"):
+            model(name).complete({**request, "replace": True})
+        return
     if shipped.rope_type == "default" or request == {"rope_type": shipped.rope_type}:
         assert model(name).complete(request).method.rope_theta == shipped.method.rope_theta
         return

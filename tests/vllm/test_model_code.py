@@ -4,19 +4,22 @@ Built without weights, all in one process.
 """
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.core.spec import COMPARED, RopeRequest
 from resonance_vllm.positions import ModelPositions
 from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
 
 pytestmark = pytest.mark.vllm
 
 CONFIGS = Path(__file__).parents[1] / "families" / "configs"
-YARN = "resonance_yarn:factor=4,original_max_position_embeddings=1024,replace=true"
+FOUR = "factor=4,original_max_position_embeddings=1024,replace=true"
+YARN = f"resonance_yarn:{FOUR}"
 FIXED = "which the model's code in vLLM fixes; allowed: resonance alone where"
 
 
@@ -61,7 +64,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "mimo, asked": asked("mimo_v2", YARN),
         "mimo, on top": asked("mimo_v2", "resonance"),
         "mimo, one base": asked("mimo_v2", "resonance", one_base),
+        "mimo, linear": asked("mimo_v2", f"linear:{FOUR}"),
+        "hunyuan, dynamic": asked("hunyuan_7b", f"dynamic:{FOUR}"),
+        "hunyuan, as shipped": asked("hunyuan_7b", "dynamic"),
+        "gpt-oss, yarn": asked("gpt_oss_20b", f"yarn:{FOUR}"),
+        "gpt-oss, linear": asked("gpt_oss_20b", f"linear:{FOUR}"),
+        "deepseek, linear": asked("deepseek_v3", f"linear:{FOUR}"),
+        "deepseek, yarn": asked("deepseek_v3", f"yarn:{FOUR}"),
+        "granite, yarn": asked("granite4_h", "yarn:factor=4"),
     }
+    raw = asked("mimo_v2", f"linear:{FOUR}")
+    del raw["hf_overrides"][COMPARED]
+    jobs["mimo, raw linear"] = raw
     return dict(zip(jobs, look_at(list(jobs.values()), timeout=3600), strict=True))
 
 
@@ -86,3 +100,38 @@ def test_layers_that_were_not_asked_for_keep_their_rotation(found: dict[str, Any
     kinds = {each["layer_type"]: each["exact_phase"] for each in found["mimo, on top"]["held"]}
     assert kinds == {"full_attention": True, "sliding_attention": False}
     assert "of sliding_attention layers" in found["mimo, one base"]["refused"]
+
+
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        ("mimo, linear", r"'linear' is not what .*32 of 32 frequencies differ"),
+        ("deepseek, linear", r"'linear' is not what .*the attention factor is 1\.13863, not 1"),
+        ("hunyuan, dynamic", r"'dynamic' is not what .*63 of 64 frequencies differ"),
+        ("gpt-oss, linear", r"'linear': the code of GptOssForCausalLM in vLLM does not build"),
+        ("granite, yarn", "has no RoPE|no rotary position embeddings"),
+    ],
+)
+def test_a_type_of_vllms_own_that_is_asked_for_and_not_built_is_refused(
+    found: dict[str, Any], way: str, says: str
+) -> None:
+    assert re.search(says, found[way]["refused"])
+
+
+def test_a_type_of_vllms_own_that_is_built_as_asked(found: dict[str, Any]) -> None:
+    scaled = 0.1 * math.log(4) + 1
+    for way, dim, base, factor in (
+        ("gpt-oss, yarn", 64, 150000.0, scaled),
+        ("deepseek, yarn", 64, 10000.0, 1.0),  # its `mscale` and `mscale_all_dim` are the same
+    ):
+        (one,) = found[way]["held"]
+        assert one["inv_freq"][0] == pytest.approx(1.0, rel=1e-4)
+        assert one["inv_freq"][-1] == pytest.approx(base ** (2 / dim - 1) / 4, rel=1e-4)
+        assert one["attention_factor"] == pytest.approx(factor, rel=1e-4)
+    (one,) = found["hunyuan, as shipped"]["held"]
+    base = 10000.0 * 1000.0 ** (128 / 126)  # of its `alpha`
+    assert one["inv_freq"][-1] == pytest.approx(base ** (2 / 128 - 1), rel=1e-3)
+
+
+def test_overrides_of_a_user_are_vllms_own_business(found: dict[str, Any]) -> None:
+    assert not found["mimo, raw linear"]["held"][0]["exact_phase"]

@@ -301,6 +301,47 @@ def test_what_belongs_to_the_model_stays_in_the_dictionary() -> None:
     assert torch.equal(made.cos_sin_cache[:SERVED], plain.cos_sin_cache)
 
 
+@pytest.mark.parametrize("rope_type", TYPES)
+def test_positions_of_several_axes_turn_the_features_of_their_axis(rope_type: str) -> None:
+    """vLLM has a module for them under `default` and `yarn` alone."""
+    sections = [8, 12, 12]
+    made = get_rope(rope_type, mrope_section=sections)
+    plain = get_rope(rope_type)
+    one_row = table_of(plain)
+    axes = torch.stack([torch.arange(5), torch.arange(5) * 2, torch.arange(5) * 3])
+    query = torch.randn(5, HEAD, generator=torch.Generator().manual_seed(0))
+    found, _ = made.forward_native(axes, query.clone(), query.clone())
+    rows = one_row[axes]  # [axes, tokens, cos and sin]
+    cos, sin = rows.chunk(2, dim=-1)
+    of_axis = torch.repeat_interleave(torch.arange(3), torch.tensor(sections))
+    cos, sin = (each[of_axis, :, torch.arange(HEAD // 2)].T for each in (cos, sin))
+    a, b = query.chunk(2, dim=-1)
+    wanted = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
+def test_vllms_own_yarn_on_several_axes_takes_four_times_the_trained_length() -> None:
+    """docs/vllm.md has the numbers; asked for through us it is refused, ours take the length."""
+    from resonance_vllm.compared import differences
+    from resonance_vllm.vllm_rotary import turned_by
+
+    keys = {"rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
+    several = {"mrope_section": [16, 24, 24]}
+    made = {"head_size": 128, "max_position": 32768, "dtype": torch.float32}
+    from vllm.model_executor.layers import rotary_embedding
+
+    stock, one_axis = (
+        turned_by(rotary_embedding.get_rope(**made, rope_parameters={"rope_type": "yarn", **each}))
+        for each in ({**keys, **several}, keys)
+    )
+    method = RopeSpec.from_dict({"rope_type": "yarn", **keys}).method
+    assert not differences(method, *one_axis)
+    longer = {**keys, "original_max_position_embeddings": 4 * 32768}
+    assert not differences(RopeSpec.from_dict({"rope_type": "yarn", **longer}).method, *stock)
+    assert differences(method, *stock) == ["23 of 64 frequencies differ"]
+    assert float((stock[0] / one_axis[0]).max()) == pytest.approx(2.235, abs=1e-3)
+
+
 def test_dual_chunk_attention_is_refused() -> None:
     from vllm.model_executor.layers import rotary_embedding
 

@@ -1,7 +1,7 @@
 """YaRN (Peng et al. 2023), as its code has it and as its paper has it."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -84,6 +84,12 @@ class Yarn(ScaledMethod):
 
     def _scaled(self, mscale: float) -> float:
         return 0.1 * mscale * math.log(self.factor) + 1.0
+
+    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        if parameters["rope_type"] == self.name:  # gpt-oss's code reads them unasked
+            own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
+            parameters = {**own, **parameters}
+        return parameters
 
     def stock_rows(self, positions: int) -> int:
         return self.length_limit(positions)
