@@ -216,6 +216,9 @@ def test_a_sweep_that_ignores_hangups_outlives_its_terminal(tiny: Path, tmp_path
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     with Sweep(tiny, tmp_path, start_new_session=True, preexec_fn=begin) as sweep:
+        status = text_of(Path(f"/proc/{sweep.process.pid}/status"))
+        (ignored,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigIgn"))
+        assert int(ignored, 16) >> (signal.SIGHUP - 1) & 1, "it would end, in its own time"
         sweep.process.send_signal(signal.SIGHUP)
         time.sleep(2)
         assert sweep.process.poll() is None
