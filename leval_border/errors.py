@@ -4,6 +4,7 @@ truncation: 'mid' is not allowed; allowed: middle, right, left, skip; did you me
 """
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -28,6 +29,13 @@ def shown(value: object) -> str:
     except RecursionError:
         return "something nested too deeply to print"
     return text if len(text) <= 120 else text[:117] + "..."
+
+
+def said_by_parser(error: Exception) -> str:
+    """What is wrong with a text; of a long number Python says how to have it read all the same."""
+    if "integer string conversion" in str(error):
+        return f"a number of more than {sys.get_int_max_str_digits()} digits"
+    return " ".join(str(error).split())
 
 
 def printable(text: str) -> str:

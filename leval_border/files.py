@@ -28,6 +28,13 @@ def user_path(text: str | os.PathLike[str], where: str = "path") -> Path:
     return path
 
 
+def without_waiting(path: str, flags: int) -> int:
+    """Opener for `open`: a pipe that nobody writes to is empty, where opening it waits for ever."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def write_text(path: Path, content: str) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a power cut.
 

@@ -3,16 +3,16 @@
 import json
 from typing import Any
 
-from leval_border.errors import SettingError, shown
+from leval_border.errors import SettingError, said_by_parser, shown
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object in which no key stands twice: whoever wrote it meant one of the values."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {shown(twice)} is written twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the key {shown(name)} is written twice")
+        found[name] = value
     return found
 
 
@@ -28,4 +28,4 @@ def parse_json(text: str | bytes, where: str, error: type[ValueError] = SettingE
     except RecursionError:
         raise error(f"{where}: not JSON (nested too deep)") from None
     except ValueError as wrong:
-        raise error(f"{where}: not JSON ({wrong})") from None
+        raise error(f"{where}: not JSON ({said_by_parser(wrong)})") from None

@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from leval_border.errors import SettingError
+from leval_border.errors import SettingError, said_by_parser
+from leval_border.files import without_waiting
 
 MOST_CHARACTERS = 1_000_000
 MOST_NODES = 100_000
@@ -85,7 +86,7 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
     except RecursionError:
         raise error(f"{where}: is not valid YAML: nested too deep") from None
     except (yaml.YAMLError, ValueError) as wrong:
-        raise error(f"{where}: is not valid YAML: {' '.join(str(wrong).split())}") from None
+        raise error(f"{where}: is not valid YAML: {said_by_parser(wrong)}") from None
 
 
 def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
         ValueError: as `error`: not readable, no UTF-8, no mapping, or see `parse_yaml`.
     """
     try:
-        with path.open(encoding="utf-8") as handle:
+        with open(path, encoding="utf-8", opener=without_waiting) as handle:
             text = handle.read(MOST_CHARACTERS + 1)
     except OSError as wrong:
         raise error(f"{path}: cannot be read ({wrong.strerror})") from None

@@ -93,7 +93,8 @@ def read_says(
 
 def record_id(run: Run) -> str:
     """A version-4 UUID made of what a run is, so that a card written again replaces itself."""
-    digest = hashlib.sha256(f"{run.run_id} {run.content} {run.model} {run.method}".encode())
+    name = f"{run.run_id} {run.content} {run.model} {run.method}"
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass"))
     return str(uuid.UUID(bytes=digest.digest()[:16], version=4))
 
 

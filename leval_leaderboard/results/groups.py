@@ -50,13 +50,16 @@ def stand_for(scores: dict[str, list[Score]], file: ResultsFile) -> None:
 
     Our own groups stand for nothing: their tasks are the columns, with an average of them.
     """
+    taken: set[str] = set()
     for group in file.groups:
         if not scores.get(group):
             continue
         if group in FAMILY_OF:
             scores[group] = [replace(each, primary=False) for each in scores[group]]
             continue
-        for name in below(group, file):
+        inside = below(group, file) - taken
+        taken |= inside
+        for name in inside:
             scores[name] = [
                 replace(each, primary=False, group=each.group or group)
                 for each in scores.get(name, ())

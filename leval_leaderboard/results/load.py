@@ -147,7 +147,8 @@ def _read_run(
                 samples = logged[task] = read_samples(where, codes)
             scores[task] = task_scores(run, index, task, file, samples)
         for group, values in file.groups.items():
-            tasks = [name for name in scores if name in below(group, file) - set(file.groups)]
+            inside = below(group, file) - set(file.groups)
+            tasks = [name for name in scores if name in inside]
             members = [scores[task][0] for task in tasks if scores[task]]
             scores[group] = group_scores(group, file, members)
             if not members and isinstance(values, dict) and any(figures_of(values)):

@@ -1,9 +1,11 @@
 """Published predictions get the published scores; broken files get a clear error."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner
@@ -166,3 +168,28 @@ def test_a_file_without_an_end_is_refused(monkeypatch):
     monkeypatch.setattr("leval_tasks.data.LARGEST", 1000)
     with pytest.raises(PredictionError, match="/dev/zero cannot be read: it is larger than"):
         predictions.read(Path("/dev/zero"))
+
+
+RECORD = '{"gt": "18", "x_pred": "18"}\n'
+
+
+@pytest.mark.parametrize("written", ["", RECORD])
+def test_a_pipe_is_read_where_somebody_writes_and_empty_where_nobody_does(tmp_path, written):
+    """`score <(zcat predictions.gz)` reads one; without a writer it waited for ever."""
+    path = tmp_path / "predictions.jsonl"
+    os.mkfifo(path)
+    found = []
+
+    def read():
+        try:
+            found.append(predictions.read(path).pairs)
+        except PredictionError as error:
+            found.append(str(error))
+
+    threads = [Thread(target=path.write_text, args=(written,), daemon=True)] if written else []
+    threads.append(Thread(target=read, daemon=True))
+    for thread in threads:
+        thread.start()
+    threads[-1].join(30)
+    expected = (("18", "18"),) if written else f"{path} is empty: it holds no record."
+    assert found == [expected]

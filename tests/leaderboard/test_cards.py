@@ -175,7 +175,7 @@ def test_a_benchmark_may_be_said_of_a_task_by_its_old_name(cards, tmp_path, capl
 
 
 ODD = ("/data/models/my model", "org/name/of/three", "a", "../x", "\u4e2d/\u6587", "x" * 500, "=1",
-       "a/", "C:\\m", "org/name@v1.0")  # fmt: skip
+       "a/", "C:\\m", "org/name@v1.0", "half \ud83d")  # fmt: skip
 
 
 @pytest.mark.parametrize("model", ODD)

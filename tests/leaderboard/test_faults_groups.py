@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 
 import pytest
 from plain_output import ACC, ROPE, STAMP, build_tables_of, entries, sample, write
@@ -69,6 +70,23 @@ def test_a_group_in_one_place_alone_is_a_group(tmp_path, there):
     scores = {score.task: score for score in load_results(tmp_path).scores}
     assert (scores["g"].value, scores["g"].members) == (pytest.approx(0.55), 2)
     assert scores["x"].group == "g"
+
+
+def test_groups_within_groups_are_read_in_no_time(tmp_path):
+    """Each holds the twenty behind it; the first stands for all."""
+    names = [f"g{at:03d}" for at in range(200)]
+    inside = {name: [*names[at + 1 : at + 21], f"t{at}"] for at, name in enumerate(names)}
+    values = {name: {"acc,none": 0.5} for name in names}
+    tasks = {f"t{at}": {"acc,none": 0.25} for at in range(len(names))}
+    content = {"results": values | tasks, "groups": values, "group_subtasks": inside}
+    (tmp_path / "results_x.json").write_text(json.dumps(content))
+    began = time.process_time()
+    found = load_results(tmp_path).scores
+    assert time.process_time() - began < 5
+    assert {each.task: each.group for each in found} == {
+        "g000": "", **dict.fromkeys([*names[1:], *tasks], "g000")
+    }  # fmt: skip
+    assert [each.task for each in found if each.primary] == ["g000"]
 
 
 def test_a_group_without_its_tasks_is_shown(tmp_path):
