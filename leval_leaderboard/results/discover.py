@@ -51,7 +51,11 @@ def find_runs(root: Path, warnings: list[str]) -> Iterator[Run]:
     if not root.is_dir():
         what = "is a file" if root.is_file() else "no such folder"
         raise ResultsError(f"{root}: {what}; give a folder with results")
-    for folder, below, names in os.walk(root):
+
+    def left_out(error: OSError) -> None:
+        warnings.append(f"{error.filename}: cannot be read ({error.strerror}); left out")
+
+    for folder, below, names in os.walk(root, onerror=left_out):
         here = Path(folder)
         if CELL in names or CELL in below:
             below.clear()

@@ -1,6 +1,7 @@
 """Plain lm-eval output: what was ranked together, dropped, scaled or turned round in silence."""
 
 import json
+import os
 import shutil
 import time
 
@@ -472,6 +473,24 @@ def ruler_samples():
         hit = float(at % 2 == 0 if at < 4 else at == 4)
         row = sample(at, -1.0, "4096") | {"metrics": ["4096", "8192", "16384"]}
         yield row | {"8192": -1.0, "16384": -1.0} | {length: hit}
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    write(tmp_path / "open", ACC)
+    write(tmp_path / "closed", ACC)
+    scandir = os.scandir
+
+    def only_open(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", only_open)  # root may read every folder
+    results = load_results(tmp_path)
+    assert len(results.runs) == 1
+    assert results.warnings == [
+        f"{tmp_path / 'closed'}: cannot be read (Permission denied); left out"
+    ]
 
 
 def test_rulers_lengths_are_rows_and_minus_one_is_no_number(tmp_path):
