@@ -127,6 +127,6 @@ def _test(
 ) -> list[dict[str, Any]]:
     stack = load_stack(recipe, runs, folder)
     stack.rotate_by([rope_parameters(encoding, recipe)] * len(runs))
-    best = torch.accelerator.current_accelerator() or "cpu"
+    best = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     stack.to(torch.device(device or best))
     return evaluate(stack, StackData(recipe, runs), "test")

@@ -168,7 +168,8 @@ def train_by_rule(
     deadline: float | None = None,
 ) -> list[dict[str, Any]]:
     """Train runs one after another; what is written and raised is as in `train_stack`."""
-    best = None if device == "cpu" else torch.accelerator.current_accelerator()
+    # a torch built for CUDA names it on machines without a GPU, too
+    best = None if device == "cpu" else torch.accelerator.current_accelerator(check_available=True)
     where, written = best or torch.device("cpu"), []
     for run in runs:
         torch.manual_seed(run.seed)

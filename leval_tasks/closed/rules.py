@@ -5,6 +5,7 @@ digit, quirks included: they decide published numbers. A judgement also says whe
 read from the response or only assumed, which the official scorer does not tell.
 """
 
+import math
 import re
 import string
 from abc import ABC, abstractmethod
@@ -131,8 +132,8 @@ class Rule(ABC):
 
 
 def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean of at least one value."""
-    return sum(values) / len(values)
+    """Arithmetic mean of at least one value, the same on every Python: 3.12 adds otherwise."""
+    return math.fsum(values) / len(values)
 
 
 def parts_known(row: Mapping[str, float | None]) -> tuple[str, ...]:

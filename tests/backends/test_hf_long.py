@@ -50,9 +50,13 @@ def both(model, tokenizer, **options):
 )
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_greedy_text_is_that_of_hf(make_model, tokenizer, kind, attention):
-    if (kind, attention) == ("bloom", "sdpa"):
+    try:
+        model = make_model(kind, attention)
+    except ValueError as error:  # BLOOM; Gemma 2 in newer ones
+        if "does not support an attention implementation" not in str(error):
+            raise
         pytest.skip("transformers has no such implementation for it")
-    ours, theirs = both(make_model(kind, attention), tokenizer)
+    ours, theirs = both(model, tokenizer)
     assert ours.generate_until(requests()) == theirs.generate_until(requests())
     assert ours.telemetry()["near_ties"] == []
 

@@ -499,7 +499,7 @@ def test_wrong_settings_are_named(make, message):
         make()
 
 
-def test_the_codes_reading_trains_unscaled_and_tests_scaled(tmp_path):
+def test_the_codes_reading_trains_unscaled_and_tests_scaled(tmp_path, no_driver):
     """By the command line: one training gives the published rows RoPE and YaRN, at any lengths."""
 
     def posgen(*words):

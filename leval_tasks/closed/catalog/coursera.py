@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
 from leval_tasks.closed.letters import letters_of, read_letters
 from leval_tasks.closed.prompts import Frame
-from leval_tasks.closed.rules import PARTIAL_CREDIT, Extraction, Rule
+from leval_tasks.closed.rules import PARTIAL_CREDIT, Extraction, Rule, mean
 
 
 class SeveralLetters(Rule):
@@ -31,7 +31,7 @@ class SeveralLetters(Rule):
         sizes = [len(set(letters_of(gold))) for gold in golds]
         if not sizes:
             return None
-        return sum((1 + PARTIAL_CREDIT * (2**size - 2)) / 15 for size in sizes) / len(sizes)
+        return mean([(1 + PARTIAL_CREDIT * (2**size - 2)) / 15 for size in sizes])
 
 
 TASK = ClosedTask(
