@@ -17,6 +17,9 @@ EXTRAS = {
 }
 """Packages that the base installation lacks, and the extra that brings them."""
 
+MENDABLE = (ValueError, OSError, ImportError, NotImplementedError)
+"""With these, libraries tell a user what is missing or cannot be done."""
+
 
 def _extra_for(error: BaseException) -> str:
     """What to install where a package of an extra is missing; empty for every other error."""
@@ -50,9 +53,7 @@ def exit_code_for(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    # Libraries tell a user with these what is missing or cannot be done.
-    mendable = isinstance(error, ValueError | OSError | ImportError | NotImplementedError)
-    if os.environ.get("LEVAL_HARNESS_DEBUG") or not mendable:
+    if os.environ.get("LEVAL_HARNESS_DEBUG") or not isinstance(error, MENDABLE):
         traceback.print_exception(error)
     _say(f"{error}{_extra_for(error)}")
     return 2 if isinstance(error, SettingError) else 1

@@ -16,6 +16,7 @@ from leval_backends.served import check_served
 from leval_border.errors import SettingError, UserError, hint, one_of
 from leval_border.settings import Settings, field_names, read
 from leval_border.yaml_files import read_yaml
+from leval_harness.errors import MENDABLE
 from leval_harness.run_tasks import renamed_samples, renamed_tasks
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
@@ -71,11 +72,13 @@ class Chosen(Settings):
 @contextlib.contextmanager
 def completing(ours: RopeOptions) -> Iterator[None]:
     """While this lasts, what lm-eval is asked to run is `complete` before anything is loaded."""
+    from lm_eval.api.model import LM
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
     from leval_sweep.remote_code import only_if_asked
 
     stock, running = EvaluatorConfig.__dict__["from_cli"], contextlib.ExitStack()
+    made = LM.__dict__["create_from_arg_obj"]
 
     def from_cli(cls: Any, namespace: Any) -> Any:
         if path := getattr(namespace, "config", None):
@@ -85,12 +88,29 @@ def completing(ours: RopeOptions) -> Iterator[None]:
         running.enter_context(only_if_asked(config.model_args))
         return config
 
+    def create(cls: Any, args: Any, *more: Any) -> Any:
+        with _loading(args.get("pretrained")):
+            return made.__func__(cls, args, *more)
+
     EvaluatorConfig.from_cli = classmethod(from_cli)
+    LM.create_from_arg_obj = classmethod(create)
     try:
         with running:
             yield
     finally:
-        EvaluatorConfig.from_cli = stock
+        EvaluatorConfig.from_cli, LM.create_from_arg_obj = stock, made
+
+
+@contextlib.contextmanager
+def _loading(path: object) -> Iterator[None]:
+    """Errors of libraries on damaged weights or tokenizers, which are of many kinds, as one."""
+    try:
+        yield
+    except (UserError, *MENDABLE):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(f"{path or 'the model'} cannot be loaded: {reason}") from error
 
 
 def check_file(path: Path, known: list[str]) -> None:
