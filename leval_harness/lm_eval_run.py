@@ -20,6 +20,7 @@ from leval_harness.errors import MENDABLE
 from leval_harness.run_tasks import renamed_samples, renamed_tasks
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
+from resonance_vllm.checkpoint import reason_of
 from resonance_vllm.core.spec import parsed_value
 
 
@@ -109,8 +110,7 @@ def _loading(path: object) -> Iterator[None]:
     except (UserError, *MENDABLE):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(f"{path or 'the model'} cannot be loaded: {reason}") from error
+        raise UserError(f"{path or 'the model'} cannot be loaded: {reason_of(error)}") from error
 
 
 def check_file(path: Path, known: list[str]) -> None:

@@ -53,7 +53,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
         if kind is None:  # neither the file nor the folder's name says what it is
             return content
         raise RopeConfigError(
-            f"config.json of {path}: transformers cannot read it: {_reason(error)}"
+            f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
         ) from error
 
 
@@ -69,10 +69,11 @@ def loading(path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{path}: transformers cannot load it: {_reason(error)}") from error
+        raise UserError(f"{path}: transformers cannot load it: {reason_of(error)}") from error
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """What a library says is wrong with a checkpoint, in one line."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
