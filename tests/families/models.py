@@ -18,14 +18,16 @@ from resonance_vllm.layer_types import global_layers, windowed
 # Sizes -> the most that is built.
 _MOST = {
     "vocab_size": 512, "vocab_size_per_layer_input": 512, "intermediate_size": 64,
-    "intermediate_size_mlp": 64, "moe_intermediate_size": 32, "shared_intermediate_size": 64,
+    "intermediate_size_mlp": 64, "moe_intermediate_size": 64, "shared_intermediate_size": 64,
     "shared_expert_intermediate_size": 32, "n_routed_experts": 8, "num_experts": 4,
-    "num_local_experts": 4, "num_experts_per_tok": 2, "kv_lora_rank": 16, "q_lora_rank": 16,
-    "qk_nope_head_dim": 16, "v_head_dim": 16, "hidden_size_per_layer_input": 16,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": 16, "qk_nope_head_dim": 16,
+    "v_head_dim": 16, "swa_v_head_dim": 16, "hidden_size_per_layer_input": 16,
 }  # fmt: skip
+# The latent's own size (`kv_lora_rank`) stays: vLLM has kernels for the published one only.
 
 
-_OF_HEADS = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "v_head_dim")
+_OF_HEADS = ("q_lora_rank", "qk_nope_head_dim", "v_head_dim")
+_AS_WIDE = ("conv_dim", "conv_dim_out", "block_dim")  # LFM2's other names for the hidden size
 
 
 def config_of(folder: Path) -> Any:
@@ -70,6 +72,9 @@ def _shrink(config: PreTrainedConfig, narrow: bool) -> None:
         return
     per_head = state.hidden_size // heads
     few = min(heads, 4)
+    if isinstance(getattr(config, "swa_num_attention_heads", None), int):  # MiMo's sliding layers
+        state.swa_num_key_value_heads = max(1, few * state.swa_num_key_value_heads // heads)
+        state.swa_num_attention_heads = few
     # A head size of each layer type cannot be read here, so it is explicit.
     explicit = (
         getattr(config, "is_heterogeneous", False) or getattr(config, "head_dim", None) is not None
@@ -77,7 +82,11 @@ def _shrink(config: PreTrainedConfig, narrow: bool) -> None:
     if isinstance(getattr(config, "num_key_value_heads", None), int):
         state.num_key_value_heads = max(1, few * state.num_key_value_heads // heads)
     state.num_attention_heads = few
-    state.hidden_size = min(state.hidden_size, 64) if explicit else per_head * few
+    wide = state.hidden_size
+    state.hidden_size = min(wide, 64) if explicit else per_head * few
+    for key in _AS_WIDE:
+        if getattr(config, key, None) == wide:
+            setattr(state, key, state.hidden_size)
     _cut_layers(state)
 
 

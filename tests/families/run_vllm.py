@@ -1,9 +1,12 @@
 """Run families in vLLM's real engine beside transformers: `python run_vllm.py OUT MODE FAMILY...`.
 
-MODE is `eager` or `compiled`. Each family is built small with random weights and Resonance YaRN and
-saved; both libraries load that. OUT gets a line of JSON a family: the largest difference of a
-token's log-probability, the same with plain YaRN on transformers, and the modules; or an error.
-One engine after another in this process, which is what a start costs least.
+MODE is `eager` or `compiled`; a family is asked for Resonance YaRN, or for TYPE as FAMILY:TYPE.
+Each is built small with random weights and saved; both libraries load that, vLLM the language model
+alone. OUT gets a line of JSON a family: the largest difference of a token's log-probability, and
+that from transformers without Resonance; or an error. Families with gated delta rules run in
+bfloat16, which vLLM's code for processors wants; the others in float32. One engine after another in
+this process, which is what a start costs least. PYTHONPATH has to name what `make test` puts aside
+for pictures (`.venv/pictures`).
 """
 
 import gc
@@ -11,7 +14,9 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,6 +27,7 @@ from models import asked, config_of, model_of, output
 from resonance_vllm import hf
 
 ORIGINAL, FACTOR, LENGTH = 64, 4.0, 200
+SERVED = ORIGINAL * int(FACTOR)
 YARN = {"factor": FACTOR, "original_max_position_embeddings": ORIGINAL}
 
 
@@ -31,22 +37,36 @@ def logprobs(model, prompt: list[int]) -> torch.Tensor:
     return scores.gather(-1, torch.tensor(prompt[1:])[:, None])[:, 0]
 
 
-def run(folder: Path, mode: str, where: Path) -> dict[str, object]:
+def built(folder: Path, kind: str, dtype: torch.dtype) -> Any:
+    """transformers' model of a family with a type of ours or of its own."""
+    keys = YARN if kind.endswith("yarn") else {}
+    length = ORIGINAL if keys else SERVED
+    return model_of(asked(config_of(folder), {"rope_type": kind, **keys}, length)).to(dtype)
+
+
+def plainly(folder: Path, kind: str, dtype: torch.dtype, prompt: list[int]) -> torch.Tensor | None:
+    """The same without Resonance; None where transformers' code cannot run it (Gemma 4's YaRN)."""
+    plain = "default" if kind == "resonance" else kind.removeprefix("resonance_")
+    try:
+        return logprobs(built(folder, plain, dtype), prompt)
+    except RuntimeError:
+        return None
+
+
+def run(folder: Path, kind: str, mode: str, where: Path) -> dict[str, object]:
     """One family."""
     from vllm import LLM, SamplingParams
 
-    shown = config_of(folder)
-    models = [
-        model_of(asked(shown, {"rope_type": kind, **YARN}, ORIGINAL))
-        for kind in ("resonance_yarn", "yarn")
-    ]
+    layers = getattr(config_of(folder).get_text_config(), "layer_types", None) or []
+    dtype = torch.bfloat16 if "linear_attention" in layers else torch.float32
+    model = built(folder, kind, dtype)
     prompt = torch.randint(5, 100, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
-    ours, plain = (logprobs(model, prompt) for model in models)
-    models[0].save_pretrained(where)
+    ours, plain = logprobs(model, prompt), plainly(folder, kind, dtype, prompt)
+    model.save_pretrained(where)
     engine = LLM(
-        str(where), dtype="float32", enforce_eager=mode == "eager", skip_tokenizer_init=True,
-        max_model_len=ORIGINAL * int(FACTOR), max_num_seqs=2, kv_cache_memory_bytes=2**28,
-        enable_prefix_caching=False,
+        str(where), dtype=str(dtype).removeprefix("torch."), enforce_eager=mode == "eager",
+        skip_tokenizer_init=True, language_model_only=True, max_model_len=SERVED, max_num_seqs=2,
+        kv_cache_memory_bytes=2**28, enable_prefix_caching=False,
     )  # fmt: skip
     try:
         params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False)
@@ -56,24 +76,33 @@ def run(folder: Path, mode: str, where: Path) -> dict[str, object]:
     finally:
         engine.llm_engine.engine_core.shutdown()
     return {
-        "apart": float((served - ours).abs().max()),
-        "plain_yarn_apart": float((served - plain).abs().max()),
+        "dtype": str(dtype),
+        "apart": apart(served, ours),
+        "mean": apart(served, ours, torch.mean),
+        "plain_apart": None if plain is None else apart(served, plain),
+        "plain_mean": None if plain is None else apart(served, plain, torch.mean),
     }
+
+
+def apart(a: torch.Tensor, b: torch.Tensor, of: Callable[..., torch.Tensor] = torch.max) -> float:
+    """The largest, or mean, difference of a token's log-probability, in nats."""
+    return float(of((a - b).abs()))
 
 
 def main() -> None:
     """Entry point."""
     out, mode, *names = sys.argv[1:]
     hf.register()
-    for name in names:
+    for each in names:
+        name, _, kind = each.partition(":")
         folder = Path(__file__).parent / "configs" / name
         with tempfile.TemporaryDirectory() as where:
             try:
-                found = run(folder, mode, Path(where))
+                found = run(folder, kind or "resonance_yarn", mode, Path(where))
             except Exception as error:  # noqa: BLE001 - the reason is the result
                 found = {"error": f"{type(error).__name__}: {str(error)[:400]}"}
         with Path(out).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"family": name, "mode": mode, **found}) + "\n")
+            file.write(json.dumps({"family": each, "mode": mode, **found}) + "\n")
         gc.collect()
 
 
