@@ -20,6 +20,7 @@ from leval_leaderboard.results.fields import (
 from leval_leaderboard.results.lm_eval import ResultsFile
 from leval_leaderboard.results.settings import (
     CELL_ASIDE,
+    FILES,
     LENGTHS,
     METHOD,
     asked_settings,
@@ -43,9 +44,9 @@ class Run:
     `status` is `done`, `failed`, `unfinished` or `malformed`; only `done` runs have numbers, and
     `reason` says why the others have none. `settings` holds what else decides the numbers (backend,
     dtype, seed, ...), so that runs that differ in it are never shown as one. `place` is its
-    place in the config of its sweep, 0 where there is none. `results` are lm-eval's files, newest
-    last; `content` is the digest of the file of a plain run, which has no id; `hashes` are the
-    SHA-256 promised for each file's name.
+    place in the config of its sweep, 0 where there is none; `checkpoint` is where its model lay.
+    `results` are lm-eval's files, newest last; `content` is the digest of the file of a plain run,
+    which has no id; `hashes` are the SHA-256 promised for each file's name.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class Run:
     status: str
     model: str
     method: str
+    checkpoint: str = ""
     context_length: int | None = None
     tasks: tuple[str, ...] = ()
     reason: str = ""
@@ -114,6 +116,7 @@ def run_of_cell(cell: CellRecord, folder: Path) -> Run:
         status="unfinished",
         model=short_name(model.name),
         method=short_name(method.name),
+        checkpoint=model.path,
         context_length=cell.context_length,
         tasks=tuple(OLD_NAMES.get(name, name) for name in cell.tasks),
         limit=cell.limit,
@@ -156,7 +159,7 @@ def _files(cell: CellRecord) -> dict[str, str]:
     """
     of_model, tasks = _object(cell.identity, "model"), _object(cell.identity, "task_versions")
     found = {
-        "model_files": {name: of_model[name] for name in ("files", "hub") if name in of_model},
+        FILES: {name: of_model[name] for name in ("files", "hub") if name in of_model},
         "argument_files": _named_by_arguments(cell),
         "task_files": sorted(
             (Path(name).name, f"{each}")  # wherever they lie

@@ -15,6 +15,9 @@ from leval_tasks.metadata import FAMILIES
 METHOD = "rope"
 """The one setting that is compared and sets nothing apart: it is a row's method."""
 
+FILES = "model_files"
+"""Digest of the checkpoint: sets apart, unless a sweep has one for each method."""
+
 FOLLOW_LENGTH = (
     "min_tokens", "max_length", "questions_asked", "step", "max_seq_lengths", "task_hash",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from leval_leaderboard.results import Run, Score
 from leval_leaderboard.results.fields import digest
-from leval_leaderboard.results.settings import FOLLOW_LENGTH, LONGEST_TITLE, METHOD, titled
+from leval_leaderboard.results.settings import FILES, FOLLOW_LENGTH, LONGEST_TITLE, METHOD, titled
 
 PRECISE_SOFTMAX = ("", "float32", "float64")
 """Precisions that need no mark; empty where a task takes no softmax."""
@@ -23,7 +23,8 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
     A setting that differs between tasks alone (perplexity has no generation arguments) sets no runs
     apart that a reader could take for one another.
     """
-    labels, twins = _labels(scores, runs), _twins(scores, runs)
+    files = _checkpoints(runs)
+    labels, twins = _labels(scores, runs, files), _twins(scores, runs, files)
     varying = {name: None for name, _ in labels}
     titles: list[str] = []
     meant: dict[str, list[str]] = {}
@@ -52,7 +53,30 @@ def unlike(name: str, means: Item, meant: dict[str, Item]) -> str:
     return unlike(f"{name} #{digest(repr(means))}", means, meant)
 
 
-def _labels(scores: Iterable[Score], runs: Sequence[Run]) -> Labels:
+def _checkpoints(runs: Sequence[Run]) -> dict[int, str]:
+    """What stands for the files of runs whose sweep gave several checkpoints one name.
+
+    A checkpoint fine-tuned to each method is what its config calls one model. One name in two
+    sweeps is not, nor a method with two checkpoints, nor a folder whose files were changed.
+    """
+    named: dict[tuple[object, str], list[int]] = defaultdict(list)
+    for at, run in enumerate(runs):
+        if run.checkpoint and FILES in run.settings:
+            named[run.folder.parent, run.model].append(at)
+    found: dict[int, str] = {}
+    for group in named.values():
+        of_method, of_place = defaultdict(set), defaultdict(set)
+        for at in group:
+            files = runs[at].settings[FILES]
+            of_method[runs[at].method].add(files)
+            of_place[runs[at].checkpoint].add(files)
+        if all(len(files) == 1 for files in (*of_method.values(), *of_place.values())):
+            every = sorted(set().union(*of_method.values()))
+            found |= dict.fromkeys(group, every[0] if len(every) == 1 else digest(repr(every)))
+    return found
+
+
+def _labels(scores: Iterable[Score], runs: Sequence[Run], files: Mapping[int, str]) -> Labels:
     """What sets runs of a model apart: of each setting, its values in the tasks where it differs.
 
     All tasks of a run are labelled alike, so that they stay in one row.
@@ -66,7 +90,7 @@ def _labels(scores: Iterable[Score], runs: Sequence[Run]) -> Labels:
         for name in names:
             at = (score.metric, score.context_length) if name in FOLLOW_LENGTH else ()
             place = (runs[score.run].model, name, (score.task, at))
-            values[place][score.settings.get(name, "")].add(score.run)
+            values[place][_said(score, name, files)].add(score.run)
     disputed: dict[tuple[str, int], set[str]] = defaultdict(set)
     varying: set[tuple[object, str]] = set()
     for (model, setting, _), of_task in values.items():
@@ -79,23 +103,32 @@ def _labels(scores: Iterable[Score], runs: Sequence[Run]) -> Labels:
     for name in sorted({name for _, name in varying}):
         for score in placed.values():
             if (runs[score.run].model, name) in varying:
-                texts = disputed.get((name, score.run)) or {score.settings.get(name, "")}
+                texts = disputed.get((name, score.run)) or {_said(score, name, files)}
                 said = [titled(name, text) for text in sorted(texts) if text]
                 labels[name, score.run] = " and ".join(said)
     return labels
 
 
-def _twins(scores: Iterable[Score], runs: Sequence[Run]) -> dict[int, int]:
+def _said(score: Score, name: str, files: Mapping[int, str]) -> str:
+    own = score.settings.get(name, "")
+    return files.get(score.run, own) if name == FILES else own
+
+
+def _twins(
+    scores: Iterable[Score], runs: Sequence[Run], files: Mapping[int, str]
+) -> dict[int, int]:
     """For a run without numbers one with them that was asked for alike: they share a block."""
 
-    def asked(run: Run) -> tuple[object, ...]:
-        kept = {name: text for name, text in run.settings.items() if name != METHOD}
-        return run.model, tuple(sorted(kept.items()))
+    def asked(at: int) -> tuple[object, ...]:
+        kept = {name: text for name, text in runs[at].settings.items() if name != METHOD}
+        if at in files:
+            kept[FILES] = files[at]
+        return runs[at].model, tuple(sorted(kept.items()))
 
-    done = {asked(runs[score.run]): score.run for score in scores if score.status == "done"}
+    done = {asked(score.run): score.run for score in scores if score.status == "done"}
     stopped = {score.run for score in scores if score.status != "done"}
     finished = set(done.values())
-    return {run: done[asked(runs[run])] for run in stopped - finished if asked(runs[run]) in done}
+    return {run: done[asked(run)] for run in stopped - finished if asked(run) in done}
 
 
 def _place(score: Score) -> tuple[object, ...]:

@@ -122,6 +122,34 @@ def test_what_a_name_stands_for_sets_apart(tmp_path, what):
     assert of_run[0] == of_run[1] != of_run[2]
 
 
+def fine_tuned(root, name, method, *, path=None, files=None):
+    """A cell of the checkpoint that was fine-tuned to a method, called as all of them are."""
+    cell_with(
+        root, name, method=WRITTEN["method"] | {"name": method},
+        model=WRITTEN["model"] | {"path": path or method},
+        identity={"model": {"files": {"model.safetensors": files or method}}},
+    )  # fmt: skip
+
+
+def test_a_sweep_may_give_the_checkpoints_of_its_methods_one_name(tmp_path):
+    for method in ("rope", "yarn"):
+        fine_tuned(tmp_path / "sweep", method, method)
+    assert len(set(blocks(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("what", ["another sweep", "one method twice", "files changed"])
+def test_checkpoints_of_one_name_are_apart_otherwise(tmp_path, what):
+    fine_tuned(tmp_path / "sweep", "x1", "rope")
+    if what == "another sweep":
+        fine_tuned(tmp_path / "another", "x2", "yarn")
+    elif what == "one method twice":
+        fine_tuned(tmp_path / "sweep", "x2", "yarn")
+        fine_tuned(tmp_path / "sweep", "x3", "rope", path="other", files="other")
+    else:
+        fine_tuned(tmp_path / "sweep", "x2", "yarn", path="rope")
+    assert len(set(blocks(tmp_path))) > 1
+
+
 @pytest.mark.parametrize("what", ["another adapter", "another task file"])
 def test_where_it_lies_sets_nothing_apart(tmp_path, what):
     for at, folder in enumerate(("mine", "yours")):
