@@ -33,7 +33,11 @@ def test_each_process_has_its_share_of_the_cores():
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_the_one_that_started_them(how):
-    parent = subprocess.Popen([sys.executable, "-c", SLEEPING], stderr=subprocess.PIPE)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SLEEPING], stderr=subprocess.PIPE,
+        # A test in the background inherits an ignored SIGINT; a training in a terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     try:
         workers = _wait_for(lambda: _workers(parent.pid), 60)
         parent.send_signal(how)
