@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from leval_leaderboard.results import Run, Score
@@ -23,8 +24,8 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
     A setting that differs between tasks alone (perplexity has no generation arguments) sets no runs
     apart that a reader could take for one another.
     """
-    files = _checkpoints(runs)
-    labels, twins = _labels(scores, runs, files), _twins(scores, runs, files)
+    scores, runs = _with_checkpoints(scores, runs)
+    labels, twins = _labels(scores, runs), _twins(scores, runs)
     varying = {name: None for name, _ in labels}
     titles: list[str] = []
     meant: dict[str, list[str]] = {}
@@ -76,7 +77,22 @@ def _checkpoints(runs: Sequence[Run]) -> dict[int, str]:
     return found
 
 
-def _labels(scores: Iterable[Score], runs: Sequence[Run], files: Mapping[int, str]) -> Labels:
+def _with_checkpoints(
+    scores: Sequence[Score], runs: Sequence[Run]
+) -> tuple[list[Score], list[Run]]:
+    """The same, with one digest where a sweep has a checkpoint for each method of a model."""
+    files = _checkpoints(runs)
+
+    def settings(at: int, own: Mapping[str, str]) -> Mapping[str, str]:
+        return {**own, FILES: files[at]} if at in files else own
+
+    return (
+        [replace(score, settings=settings(score.run, score.settings)) for score in scores],
+        [replace(run, settings=settings(at, run.settings)) for at, run in enumerate(runs)],
+    )
+
+
+def _labels(scores: Iterable[Score], runs: Sequence[Run]) -> Labels:
     """What sets runs of a model apart: of each setting, its values in the tasks where it differs.
 
     All tasks of a run are labelled alike, so that they stay in one row.
@@ -90,7 +106,7 @@ def _labels(scores: Iterable[Score], runs: Sequence[Run], files: Mapping[int, st
         for name in names:
             at = (score.metric, score.context_length) if name in FOLLOW_LENGTH else ()
             place = (runs[score.run].model, name, (score.task, at))
-            values[place][_said(score, name, files)].add(score.run)
+            values[place][score.settings.get(name, "")].add(score.run)
     disputed: dict[tuple[str, int], set[str]] = defaultdict(set)
     varying: set[tuple[object, str]] = set()
     for (model, setting, _), of_task in values.items():
@@ -103,32 +119,23 @@ def _labels(scores: Iterable[Score], runs: Sequence[Run], files: Mapping[int, st
     for name in sorted({name for _, name in varying}):
         for score in placed.values():
             if (runs[score.run].model, name) in varying:
-                texts = disputed.get((name, score.run)) or {_said(score, name, files)}
+                texts = disputed.get((name, score.run)) or {score.settings.get(name, "")}
                 said = [titled(name, text) for text in sorted(texts) if text]
                 labels[name, score.run] = " and ".join(said)
     return labels
 
 
-def _said(score: Score, name: str, files: Mapping[int, str]) -> str:
-    own = score.settings.get(name, "")
-    return files.get(score.run, own) if name == FILES else own
-
-
-def _twins(
-    scores: Iterable[Score], runs: Sequence[Run], files: Mapping[int, str]
-) -> dict[int, int]:
+def _twins(scores: Iterable[Score], runs: Sequence[Run]) -> dict[int, int]:
     """For a run without numbers one with them that was asked for alike: they share a block."""
 
-    def asked(at: int) -> tuple[object, ...]:
-        kept = {name: text for name, text in runs[at].settings.items() if name != METHOD}
-        if at in files:
-            kept[FILES] = files[at]
-        return runs[at].model, tuple(sorted(kept.items()))
+    def asked(run: Run) -> tuple[object, ...]:
+        kept = {name: text for name, text in run.settings.items() if name != METHOD}
+        return run.model, tuple(sorted(kept.items()))
 
-    done = {asked(score.run): score.run for score in scores if score.status == "done"}
+    done = {asked(runs[score.run]): score.run for score in scores if score.status == "done"}
     stopped = {score.run for score in scores if score.status != "done"}
     finished = set(done.values())
-    return {run: done[asked(run)] for run in stopped - finished if asked(run) in done}
+    return {run: done[asked(runs[run])] for run in stopped - finished if asked(runs[run]) in done}
 
 
 def _place(score: Score) -> tuple[object, ...]:

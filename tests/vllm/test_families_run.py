@@ -19,10 +19,13 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 SCRIPT = Path(__file__).parents[1] / "families" / "run_vllm.py"
 NOT_RUN = {
     "kimi_k2": "transformers does not know it",
-    "lfm2_12b": "vLLM's short convolution on processors gives other numbers with plain RoPE too",
+    "lfm2_12b": "vLLM on processors gives other numbers with plain RoPE too",
     "mimo_v2": "vLLM's code names plain RoPE, and its attention wants Triton",
     "minimax_m2": "vLLM has no router with a sigmoid on processors",
 }
+APART = {"apertus": 1e-2}  # vLLM keeps two numbers of its activation in bfloat16
+PLAIN_APART = {"cohere2_7b": 0.5, "gemma3_1b": 0.2, "gemma3_4b": 0.05, "granite33_8b": 0.2}
+WITHOUT_YARN = ("gemma4", "gemma4_text")
 
 
 def cases() -> list[tuple[str, str]]:
@@ -48,5 +51,6 @@ def test_the_engine_is_as_transformers(tmp_path: Path, family: str, mode: str) -
     if found["dtype"] == "torch.bfloat16":
         assert found["mean"] < 0.04 < 1.5 * found["mean"] < found["plain_mean"], found
         return
-    assert found["apart"] < 1e-2, found
-    assert found["plain_apart"] is None or found["plain_apart"] > 20 * found["apart"], found
+    assert found["apart"] < APART.get(family, 5e-3), found
+    if family not in WITHOUT_YARN:
+        assert found["plain_apart"] > PLAIN_APART.get(family, 1), found
