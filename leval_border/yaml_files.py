@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from leval_border.errors import SettingError, said_by_parser
-from leval_border.files import without_waiting
+from leval_border.files import without_hanging
 
 MOST_CHARACTERS = 1_000_000
 MOST_NODES = 100_000
@@ -96,7 +96,7 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
         ValueError: as `error`: not readable, no UTF-8, no mapping, or see `parse_yaml`.
     """
     try:
-        with open(path, encoding="utf-8", opener=without_waiting) as handle:
+        with open(path, encoding="utf-8", opener=without_hanging) as handle:
             text = handle.read(MOST_CHARACTERS + 1)
     except OSError as wrong:
         raise error(f"{path}: cannot be read ({wrong.strerror})") from None

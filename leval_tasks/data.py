@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leval_border.files import json_lines, user_path, without_waiting
+from leval_border.files import json_lines, user_path, without_hanging
 from leval_border.json_texts import parse_json
 from leval_border.settings import read
 from leval_tasks.closed.catalog import TASKS
@@ -165,7 +165,7 @@ def load(source: Source, task: ClosedTask) -> DataFile:
 def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
     """Content of a file; `error` where it cannot be read, or is larger than `LARGEST`."""
     try:
-        with open(path, "rb", opener=without_waiting) as handle:
+        with open(path, "rb", opener=without_hanging) as handle:
             content = handle.read(LARGEST + 1)
     except OSError as wrong:
         raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong

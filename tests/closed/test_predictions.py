@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
+from threading import Timer
+from time import monotonic
 
 import pytest
 from click.testing import CliRunner
@@ -173,23 +174,34 @@ def test_a_file_without_an_end_is_refused(monkeypatch):
 RECORD = '{"gt": "18", "x_pred": "18"}\n'
 
 
-@pytest.mark.parametrize("written", ["", RECORD])
-def test_a_pipe_is_read_where_somebody_writes_and_empty_where_nobody_does(tmp_path, written):
-    """`score <(zcat predictions.gz)` reads one; without a writer it waited for ever."""
+def pipe(tmp_path, text=None, late=0.0):
+    """A pipe, and a writer that opens it after `late` seconds."""
     path = tmp_path / "predictions.jsonl"
     os.mkfifo(path)
-    found = []
+    if text is not None:
+        writer = Timer(late, path.write_text, args=(text,))
+        writer.daemon = True  # without a reader it would wait for one
+        writer.start()
+    return path
 
-    def read():
-        try:
-            found.append(predictions.read(path).pairs)
-        except PredictionError as error:
-            found.append(str(error))
 
-    threads = [Thread(target=path.write_text, args=(written,), daemon=True)] if written else []
-    threads.append(Thread(target=read, daemon=True))
-    for thread in threads:
-        thread.start()
-    threads[-1].join(30)
-    expected = (("18", "18"),) if written else f"{path} is empty: it holds no record."
-    assert found == [expected]
+@pytest.mark.parametrize("late", [0.0, 0.5])
+def test_a_pipe_is_read_also_where_the_writer_comes_later(tmp_path, monkeypatch, late):
+    """`zcat predictions.gz > pipe & score pipe`: either may open it first."""
+    monkeypatch.setattr("leval_border.files.WRITER_SECONDS", 60)
+    assert predictions.read(pipe(tmp_path, RECORD, late)).pairs == (("18", "18"),)
+
+
+def test_a_pipe_that_nobody_writes_to_is_empty(tmp_path, monkeypatch):
+    """It was waited for without end."""
+    monkeypatch.setattr("leval_border.files.WRITER_SECONDS", 0.1)
+    with pytest.raises(PredictionError, match="is empty: it holds no record"):
+        predictions.read(pipe(tmp_path))
+
+
+def test_a_writer_that_leaves_without_a_word_ends_the_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr("leval_border.files.WRITER_SECONDS", 60)
+    started = monotonic()
+    with pytest.raises(PredictionError, match="is empty: it holds no record"):
+        predictions.read(pipe(tmp_path, "", 0.2))
+    assert monotonic() - started < 30
