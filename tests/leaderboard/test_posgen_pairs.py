@@ -137,6 +137,20 @@ def test_semi_recursive_halves_stand_apart(tmp_path):
     assert [record[name] for name in HALVES] == numbers
     assert record["Ceiling"] == pytest.approx(60)
     assert halves_table(experiment.only([Pair("rope", "rope")])) is not None
+    assert row["Seeds"].mark.strip() == "(not learned)"
+
+
+def test_halves_are_of_the_seeds_that_learned(tmp_path):
+    """A mean of a model at the plateau and one that knows the far token is of neither."""
+    data = {"train_length": 8, "length": 14, "modulus": 5}
+    (tmp_path / "settings.json").write_text(json.dumps({"data": data}))
+    plateau, whole = [0.0, 1.0] * 2 + [0.0, 0.5] * 3, [1.0] * 4 + [0.2] * 6
+    write(tmp_path, "semi_recursive", "rope", "rope", 0, 0.25, 0.5, by_position=plateau)
+    write(tmp_path, "semi_recursive", "rope", "rope", 1, 0.2, 1.0, by_position=whole)
+    (row,) = values(halves_table(read_experiment(tmp_path)))
+    numbers = [row[f"{where}, {half}"].value for where in ("ID", "OOD") for half in HALF]
+    assert numbers == pytest.approx([100, 100, 20, 20])
+    assert (row["Seeds"].value, row["Seeds"].mark.strip()) == (2, "(1 of 2 learned)")
 
 
 HALF = ("first", "second")
