@@ -136,7 +136,7 @@ class Pace:
     Attributes:
         work: cell id -> tokens of a prompt that cost as much as the cell.
         finished: model -> work and seconds of its finished cells.
-        seen: model -> least seconds for one unit of work, by the bars of cells that run.
+        seen: model -> cell that runs -> least seconds for one unit of work.
     """
 
     def __init__(self, cells: Iterable[PlannedCell], folder: Path | None = None) -> None:
@@ -146,7 +146,7 @@ class Pace:
         mean = statistics.fmean(known) if known else 1.0
         self.work = {ident: work or mean for ident, work in reckoned.items()}
         self.finished: dict[str, tuple[float, float]] = {}
-        self.seen: dict[str, float] = {}
+        self.seen: dict[str, dict[str, float]] = {}
         for cell in cells:
             done = read_record(DoneRecord, folder / cell.id / DONE) if folder else None
             if done and done.seconds:
@@ -157,20 +157,16 @@ class Pace:
         work, took = self.finished.get(cell.record.model.name, (0.0, 0.0))
         self.finished[cell.record.model.name] = (work + self.work[cell.id], took + seconds)
 
-    def see(self, cell: PlannedCell, ran: float, share: float) -> None:
-        """Note what a running cell's own bar says: that `share` of it took `ran` seconds.
-
-        A cell may draw another bar after this one, so it takes at least so long.
-        """
-        model, least = cell.record.model.name, ran / share / self.work[cell.id]
-        self.seen[model] = max(self.seen.get(model, 0.0), least)
+    def see(self, cell: PlannedCell, least: float) -> None:
+        """Note the seconds that a running cell takes at least, by the last that is known of it."""
+        self.seen.setdefault(cell.record.model.name, {})[cell.id] = least / self.work[cell.id]
 
     def seconds(self, cell: PlannedCell) -> float | None:
         """Seconds for a whole cell; None where neither cells nor the config tell a speed."""
         model = cell.record.model.name
         if model not in self.finished:
             guess = cell.tokens_per_second and 1 / cell.tokens_per_second
-            slowest = max(guess or 0.0, self.seen.get(model, 0.0))
+            slowest = max(guess or 0.0, *self.seen.get(model, {"": 0.0}).values())
             if slowest:
                 return self.work[cell.id] * slowest
         pairs = [self.finished[model]] if model in self.finished else [*self.finished.values()]

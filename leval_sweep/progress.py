@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 HEARTBEAT_SECONDS = 30.0
-# A bar of tqdm's; below a tenth it tells more of the start than of the pace.
-_BAR = re.compile(r"(\d+)%\|")
+# A bar of tqdm's: what it counts, the share that is done, and since when.
+_BAR = re.compile(r"([^\r\n]*?)(\d+)%\|.*?\[(?:(\d+):)?(\d+):(\d+)<")
+# Below a tenth it tells more of the start than of the pace.
 _LEAST_PERCENT = 10
 
 
@@ -64,6 +65,8 @@ class Progress:
         self.heartbeat = heartbeat
         self.waiting = {cell.id: cell for cell in cells}
         self.running: dict[str, tuple[PlannedCell, float]] = {}
+        # (cell, what its bar counts) -> percent done, and what the whole cell takes by that
+        self.bars: dict[tuple[str, str], tuple[int, float]] = {}
         self.most_at_once = 1
         self.began = time.time()
         self.spoken = time.monotonic()
@@ -111,11 +114,20 @@ class Progress:
         ]
 
     def _see(self, now: float) -> None:
-        """Until a first cell has ended, the bars of those that run correct the guess."""
+        """Until a first cell has ended, those that run and their bars correct the guess."""
         for cell, since in list(self.running.values()) if not self.pace.finished else ():
+            ran = now - since
             bar = _BAR.search("".join(log_tail(self.folder / cell.id, 1)))
-            if bar and (percent := int(bar[1])) >= _LEAST_PERCENT:
-                self.pace.see(cell, now - since, percent / 100)
+            if bar and (percent := int(bar[2])) >= _LEAST_PERCENT:
+                known = self.bars.get((cell.id, bar[1]))
+                # one that stands still says nothing new: texts of an hour move it once an hour
+                if known is None or known[0] != percent:
+                    drawn = 3600 * int(bar[3] or 0) + 60 * int(bar[4]) + int(bar[5])
+                    whole = ran - drawn + drawn * 100 / percent
+                    self.bars[cell.id, bar[1]] = (percent, whole)
+            wholes = [whole for (of, _), (_, whole) in self.bars.items() if of == cell.id]
+            if wholes or cell.tokens_per_second:  # else nothing is known that could be corrected
+                self.pace.see(cell, max([ran, *wholes]))
 
     def eta(self) -> str:
         """`ETA 3 min 05 s`, or how little is known yet."""

@@ -86,13 +86,31 @@ def test_the_bar_of_a_running_cell_corrects_a_guess_that_was_too_fast(tmp_path: 
     (tmp_path / "a").mkdir()
     log = tmp_path / "a" / "log.txt"
     log.write_text("Reading:   5%|5 | 1/20 [01:40<30:00]")
-    assert show.eta() == "ETA roughly 1 min 00 s", "the start says nothing yet"
+    assert show.eta() == "ETA roughly 5 min 00 s", "it takes 100 s at least, the other thrice that"
     log.write_text(
         "Loading weights: 100%|#| 9/9 [00:05<00:00]\rReading:  50%|5 | 10/20 [01:40<01:40]"
     )
     assert show.eta() == "ETA roughly 11 min 40 s", "100 s of 200, and 600 for three times the work"
     log.write_text("Loading weights: 100%|#| 9/9 [00:05<00:00]")
     assert show.eta() == "ETA roughly 11 min 40 s", "another bar does not take that back"
+
+
+def test_a_bar_that_stands_still_does_not_make_the_end_move_away(tmp_path: Path) -> None:
+    """Over long texts a bar moves every few minutes; between, the ETA grew by twice the time."""
+    one = cell("a", speed=0.5)
+    show = Progress([one], 0, paced(a=10.0), tmp_path, lambda line: None)
+    show.start(one)
+    (tmp_path / "a").mkdir()
+
+    def eta(ran: float, bar: str) -> str:
+        show.running["a"] = (one, time.monotonic() - ran)
+        (tmp_path / "a" / "log.txt").write_text(bar)
+        return show.eta()
+
+    assert eta(220, "Reading:  25%|2 | 1/4 [03:20<10:00, 61.4tok/s]") == "ETA roughly 10 min 00 s"
+    assert eta(400, "Reading:  25%|2 | 1/4 [03:20<10:00, 61.4tok/s]") == "ETA roughly 7 min 00 s"
+    assert eta(420, "Reading:  50%|5 | 2/4 [06:40<06:40, 61.4tok/s]") == "ETA roughly 6 min 40 s"
+    assert eta(3720, "Scoring:  10%|1 | 1/10 [00:10<01:30]") == "ETA roughly 1 min 30 s"
 
 
 def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_path: Path) -> None:
