@@ -166,7 +166,7 @@ class Pace:
         model = cell.record.model.name
         if model not in self.finished:
             guess = cell.tokens_per_second and 1 / cell.tokens_per_second
-            slowest = max(guess or 0.0, *self.seen.get(model, {"": 0.0}).values())
+            slowest = max([guess or 0.0, *self.seen.get(model, {}).values()])
             if slowest:
                 return self.work[cell.id] * slowest
         pairs = [self.finished[model]] if model in self.finished else [*self.finished.values()]

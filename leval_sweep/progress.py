@@ -65,8 +65,8 @@ class Progress:
         self.heartbeat = heartbeat
         self.waiting = {cell.id: cell for cell in cells}
         self.running: dict[str, tuple[PlannedCell, float]] = {}
-        # (cell, what its bar counts) -> percent done, and what the whole cell takes by that
-        self.bars: dict[tuple[str, str], tuple[int, float]] = {}
+        # cell that runs -> what a bar of it counts -> percent done, what the cell takes by that
+        self.bars: dict[str, dict[str, tuple[int, float]]] = {}
         self.most_at_once = 1
         self.began = time.time()
         self.spoken = time.monotonic()
@@ -75,6 +75,7 @@ class Progress:
         """A cell has begun."""
         self.waiting.pop(cell.id, None)
         self.running[cell.id] = (cell, time.monotonic())
+        self.bars.pop(cell.id, None)  # of an attempt before
         self.most_at_once = max(self.most_at_once, len(self.running))
         self.spoken = time.monotonic()
         if self.heartbeat is not None:
@@ -116,18 +117,19 @@ class Progress:
     def _see(self, now: float) -> None:
         """Until a first cell has ended, those that run and their bars correct the guess."""
         for cell, since in list(self.running.values()) if not self.pace.finished else ():
-            ran = now - since
-            bar = _BAR.search("".join(log_tail(self.folder / cell.id, 1)))
-            if bar and (percent := int(bar[2])) >= _LEAST_PERCENT:
-                known = self.bars.get((cell.id, bar[1]))
-                # one that stands still says nothing new: texts of an hour move it once an hour
-                if known is None or known[0] != percent:
-                    drawn = 3600 * int(bar[3] or 0) + 60 * int(bar[4]) + int(bar[5])
-                    whole = ran - drawn + drawn * 100 / percent
-                    self.bars[cell.id, bar[1]] = (percent, whole)
-            wholes = [whole for (of, _), (_, whole) in self.bars.items() if of == cell.id]
-            if wholes or cell.tokens_per_second:  # else nothing is known that could be corrected
-                self.pace.see(cell, max([ran, *wholes]))
+            ran, bars = now - since, self.bars.setdefault(cell.id, {})
+            self._read_bar(cell, ran, bars)
+            if bars or cell.tokens_per_second:  # else nothing is known that could be corrected
+                self.pace.see(cell, max([ran, *(whole for _, whole in bars.values())]))
+
+    def _read_bar(self, cell: PlannedCell, ran: float, bars: dict[str, tuple[int, float]]) -> None:
+        """Note what a cell's bar says; one that stands still since it was read says nothing new."""
+        bar = _BAR.search("".join(log_tail(self.folder / cell.id, 1)))
+        if not bar or (percent := int(bar[2])) < _LEAST_PERCENT:
+            return
+        if bars.get(bar[1], (0, 0.0))[0] != percent:
+            drawn = 3600 * int(bar[3] or 0) + 60 * int(bar[4]) + int(bar[5])
+            bars[bar[1]] = (percent, ran - drawn + drawn * 100 / percent)
 
     def eta(self) -> str:
         """`ETA 3 min 05 s`, or how little is known yet."""

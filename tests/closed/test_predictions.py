@@ -195,8 +195,10 @@ def test_a_pipe_is_read_also_where_the_writer_comes_later(tmp_path, monkeypatch,
 def test_a_pipe_that_nobody_writes_to_is_empty(tmp_path, monkeypatch):
     """It was waited for without end."""
     monkeypatch.setattr("leval_border.files.WRITER_SECONDS", 0.1)
-    with pytest.raises(PredictionError, match="is empty: it holds no record"):
-        predictions.read(pipe(tmp_path))
+    path = pipe(tmp_path)
+    with pytest.raises(PredictionError) as error:
+        predictions.read(path)
+    assert str(error.value) == f"{path} is empty: it holds no record."
 
 
 def test_a_writer_that_leaves_without_a_word_ends_the_wait(tmp_path, monkeypatch):
