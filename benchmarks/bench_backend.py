@@ -55,7 +55,7 @@ def prompts(data: Path, task: str, docs: int | None, questions: int | None) -> l
 def plan(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_backends.plan import make_plan
+    from leval_harness.backends.plan import make_plan
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
@@ -71,7 +71,7 @@ def plan(args: argparse.Namespace) -> None:
 def prefix(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_backends.plan import reading_order, unique_tokens
+    from leval_harness.backends.plan import reading_order, unique_tokens
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
@@ -168,9 +168,9 @@ def harness(args: argparse.Namespace) -> Any:
     import lm_eval.models  # noqa: F401 - fills the registry
     from lm_eval.api.registry import get_model
 
-    import leval_backends
+    import leval_harness.backends
 
-    leval_backends.register()
+    leval_harness.backends.register()
     device = "cuda" if args.device == "cuda" else "cpu"
     return get_model(args.variant)(
         str(args.model), dtype=args.dtype, device=device, max_length=args.max_length

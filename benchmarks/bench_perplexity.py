@@ -31,10 +31,10 @@ def task(args: argparse.Namespace, window: int) -> dict[str, Any]:
     from lm_eval.api.registry import get_model
     from lm_eval.tasks import TaskManager
 
-    import leval_backends
+    import leval_harness.backends
     import leval_tasks.perplexity
 
-    leval_backends.register()
+    leval_harness.backends.register()
     settings = {"pretrained": args.model, "dtype": args.dtype, "max_length": window}
     if args.variant == "hf":
         settings |= {"softmax_dtype": "float32"}

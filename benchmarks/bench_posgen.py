@@ -15,11 +15,11 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import cross_entropy
 
+from leval_harness.training.posgen_data import Batches, StackData
+from leval_harness.training.posgen_models import build_model, build_stack
+from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
 from leval_tasks.posgen.encodings import PUBLISHED
 from leval_tasks.posgen.sequences import splits
-from resonance_training.posgen_data import Batches, StackData
-from resonance_training.posgen_models import build_model, build_stack
-from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe
 
 
 def seconds(step: Callable[[], object], repeats: int, device: str) -> float:

@@ -58,9 +58,10 @@ def make(folder, cells, samples):
 
 def measure(folder, out):
     """Run in a process of its own: seconds of each step and the peak memory."""
-    from leval_leaderboard.page import write_page
-    from leval_leaderboard.results import load_results
-    from leval_leaderboard.tables import analyse, build_tables, details_table, render
+    from leval_harness.analysis.analyse import analyse
+    from leval_harness.page import write_page
+    from leval_harness.results import load_results
+    from leval_harness.tables import build_tables, details_table, render
 
     steps = {}
     start = time.perf_counter()
@@ -86,8 +87,8 @@ def measure(folder, out):
 
 def statistics(methods=12):
     """Seconds for every interval and test of so many methods on the six closed-ended tasks."""
-    from leval_leaderboard.results import load_results
-    from leval_leaderboard.tables import analyse
+    from leval_harness.analysis.analyse import analyse
+    from leval_harness.results import load_results
 
     made = fixture("fixture_results")
     with tempfile.TemporaryDirectory() as name:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from leval_border.files import write_json
-from leval_leaderboard.cell_record import DoneRecord
-from leval_sweep import runner
-from leval_sweep.cell_files import publish
-from leval_sweep.cells import PlannedCell, plan
-from leval_sweep.config import load_config
+from leval_harness.cell_record import DoneRecord
+from leval_harness.sweep import runner
+from leval_harness.sweep.cell_files import publish
+from leval_harness.sweep.cells import PlannedCell, plan
+from leval_harness.sweep.config import load_config
 
 SAMPLES = 1000
 

@@ -69,7 +69,7 @@ def table(runs: int) -> dict[str, Any]:
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm.vllm_plugin import register
+    from resonance_vllm.vllm.plugin import register
 
     register()
 
@@ -115,9 +115,9 @@ def engine(runs: int, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
     sys.path.insert(0, here)
     from vllm import LLM, SamplingParams
 
-    from leval_sweep.smollm2 import prepare
-    from resonance_vllm import settings
-    from resonance_vllm.positions import ModelPositions
+    from leval_harness.sweep.smollm2 import prepare
+    from resonance_vllm.model_config import overrides as settings
+    from resonance_vllm.model_config.model_positions import ModelPositions
 
     path = prepare()
     positions = ModelPositions.of_checkpoint(str(path))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from leval_leaderboard.statistics.reach import MARGIN, REFUSED_AT, SHOWN_AT, one_sided, reach_by
+from leval_tasks.statistics.reach import MARGIN, REFUSED_AT, SHOWN_AT, one_sided, reach_by
 
 LENGTHS = (2048, 4096, 8192, 12288, 16384)
 TEXTS = (3, 4, 8, 16, 50)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from leval_leaderboard.statistics.clustered import clopper_pearson, logit_interval
-from leval_leaderboard.statistics.paired import holm, mcnemar_exact, sign_flip_p
-from leval_tasks.statistics import linearised_ratio
+from leval_tasks.statistics.clustered import clopper_pearson, logit_interval
+from leval_tasks.statistics.paired import holm, mcnemar_exact, sign_flip_p
+from leval_tasks.statistics.standard_error import linearised_ratio
 
 GROUPS = (7, 15, 50, 100)
 CORRELATIONS = (0.0, 0.05, 0.2)

@@ -1,1 +1,1 @@
-"""The command line, nothing else: one module a command, thin over the other packages."""
+"""Long-context evaluation: everything that runs, reads results and shows them."""

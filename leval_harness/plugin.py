@@ -9,8 +9,8 @@ Raises:
     ImportError: torch or transformers is not installed; `pip install 'leval-harness[hf]'`.
 """
 
-import leval_backends
-from resonance_vllm import hf
+import leval_harness.backends
+from resonance_vllm.hf.registration import register
 
-hf.register()
-leval_backends.register()
+register()
+leval_harness.backends.register()

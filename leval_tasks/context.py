@@ -15,8 +15,8 @@ from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from leval_tasks.running import running_model
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.limits import length_limit, vllm_limit
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.model_config.limits import length_limit, vllm_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import LENGTH, RopeSpec
-from resonance_vllm.held import HeldRope, NoRope
-from resonance_vllm.limits import length_limit, vllm_limit
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import fixed_for_vllm, hf_overrides, vllm_hf_overrides
+from resonance_vllm.model_config.limits import length_limit, vllm_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import fixed_for_vllm, hf_overrides, vllm_hf_overrides
+from resonance_vllm.rotary_report import HeldRope, NoRope
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
@@ -99,13 +99,13 @@ def length_remark(model: ModelPositions) -> str | None:
 
 
 def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[HeldRope]:
-    from resonance_vllm.hf_build import held_by_transformers
+    from resonance_vllm.hf.build import held_by_transformers
 
     return held_by_transformers(path, overrides)
 
 
 def _by_vllm(path: str, overrides: dict[str, Any], length: int | None) -> Sequence[HeldRope]:
-    from resonance_vllm.vllm_build import held_by_vllm
+    from resonance_vllm.vllm.build import held_by_vllm
 
     return held_by_vllm(path, overrides, length)
 

@@ -44,7 +44,7 @@ def backend(name: str, part: Part, model: Path, **arguments: Any) -> Any:
     """lm-eval's `hf`, or ours."""
     from lm_eval.models.huggingface import HFLM
 
-    from leval_backends.hf_long import HFLong
+    from leval_harness.backends.hf_long import HFLong
 
     made = {"hf": HFLM, "hf-long": HFLong}[name]
     arguments = {"dtype": "bfloat16", "device": part.device, "batch_size": 1, **arguments}
@@ -158,10 +158,10 @@ def forward(model: Any, tokens: int, length: int) -> None:
 
 def posgen(part: Part) -> None:
     """Optimiser steps of the paper's presets, many models as one stack."""
+    from leval_harness.training.posgen_data import Batches, StackData
+    from leval_harness.training.posgen_models import build_stack
+    from leval_harness.training.posgen_settings import PosGenRun, preset
     from leval_tasks.posgen.encodings import PUBLISHED
-    from resonance_training.posgen_data import Batches, StackData
-    from resonance_training.posgen_models import build_stack
-    from resonance_training.posgen_settings import PosGenRun, preset
 
     for name in ("paper", "paper-t5"):
         recipe = preset(name)
@@ -193,8 +193,8 @@ def posgen(part: Part) -> None:
 
 def finetune(part: Part) -> None:
     """One step of fine-tuning with Resonance YaRN, all weights, with its memory."""
-    from resonance_training.finetune import finetune as train
-    from resonance_training.finetune_settings import FineTuneSettings
+    from leval_harness.training.finetune import finetune as train
+    from leval_harness.training.finetune_settings import FineTuneSettings
 
     model, length = checkpoint(part), part.size.train_length
     text = documentation()

@@ -6,7 +6,7 @@ from typing import Any
 
 from leval_tasks.closed.definition import SCORES, ClosedTask
 from leval_tasks.closed.rules import mean, mean_of_parts, parts_known
-from leval_tasks.statistics import clustered_stderr
+from leval_tasks.statistics.standard_error import clustered_stderr
 
 NOT_AVAILABLE = "N/A"
 """What lm-eval prints where there is no figure."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from leval_tasks.metric_names import split
-from leval_tasks.statistics import linearised_ratio
+from leval_tasks.statistics.standard_error import linearised_ratio
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
 MIN_CLUSTERS = 3

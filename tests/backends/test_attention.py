@@ -1,8 +1,12 @@
 import pytest
 import torch
 
-from leval_backends import attention, attention_layers, cache
-from leval_backends.attention import UnsupportedAttentionError, partial_attention, plain_attention
+from leval_harness.backends import attention, attention_layers, cache
+from leval_harness.backends.attention import (
+    UnsupportedAttentionError,
+    partial_attention,
+    plain_attention,
+)
 
 
 def reference(query, key, value, scale, mask):

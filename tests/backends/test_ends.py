@@ -7,9 +7,9 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from leval_backends.ends import End, Ends, _watched_vllm, end_of, hf_end, watch
-from leval_backends.hf_long import HFLong
-from leval_sweep.answer_ends import mark_ends
+from leval_harness.backends.answer_limits import End, Ends, _watched_vllm, end_of, hf_end, watch
+from leval_harness.backends.hf_long import HFLong
+from leval_harness.sweep.answer_ends import mark_ends
 
 PROMPTS = [f"w{a} w{3 * a % 97} w{7 * a % 89}" for a in range(1, 25)]
 LIMIT = 6

@@ -12,13 +12,13 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig
 
-from leval_backends import generate
-from leval_backends.hf_long import HFLong
-from leval_backends.options import looks_back
-from leval_backends.reuse import examine
-from leval_backends.settings import HFLongSettings, split_arguments
-from leval_backends.telemetry import Counters
 from leval_border.errors import SettingError
+from leval_harness.backends import generate
+from leval_harness.backends.hf_long import HFLong
+from leval_harness.backends.options import looks_back
+from leval_harness.backends.reuse import examine
+from leval_harness.backends.settings import HFLongSettings, split_arguments
+from leval_harness.backends.telemetry import Counters
 
 RNG = random.Random(0)
 
@@ -195,8 +195,8 @@ def test_the_trial_of_reuse_is_no_part_of_the_seconds(make_model, tokenizer, mon
         clock[0] += 0.25
         advance(counters, tokens)
 
-    monkeypatch.setattr("leval_backends.hf_long.examine", examined)
-    monkeypatch.setattr("leval_backends.telemetry.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("leval_harness.backends.hf_long.examine", examined)
+    monkeypatch.setattr("leval_harness.backends.telemetry.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(Counters, "prefilled", counted)
     ours, _ = both(make_model("llama"), tokenizer)
     asked = token_requests(tokenizer)
@@ -585,7 +585,7 @@ def test_progress_is_told_in_tokens_and_ends_at_what_was_expected(
         def refresh(self):
             pass
 
-    monkeypatch.setattr("leval_backends.telemetry.tqdm", Bar)
+    monkeypatch.setattr("leval_harness.backends.telemetry.tqdm", Bar)
     ours, _ = both(make_model("llama"), tokenizer)
     ours.generate_until(requests())
     ours._loglikelihood_tokens(token_requests(tokenizer))

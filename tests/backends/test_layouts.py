@@ -16,10 +16,10 @@ from families_record import folders
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from leval_backends.hf_long import HFLong
-from leval_backends.loglikelihood import Scorer
-from leval_backends.reuse import examine
 from leval_border.errors import UserError
+from leval_harness.backends.hf_long import HFLong
+from leval_harness.backends.loglikelihood import Scorer
+from leval_harness.backends.reuse import examine
 
 VOCAB, WINDOW = 120, 16
 MODELS = Path(__file__).parents[1] / "families" / "models.py"
@@ -205,7 +205,7 @@ def test_running_out_of_memory_half_way_leaves_no_trace(tokenizer, name):
 
 def test_a_window_is_tried_beyond_its_length(monkeypatch, tokenizer):
     """A path that forgets its window answers a short text rightly and a long one wrongly."""
-    from leval_backends import attention_layers
+    from leval_harness.backends import attention_layers
 
     model = of_layout("cohere2")
     monkeypatch.setattr(attention_layers.Window, "first", lambda window, positions: positions * 0)

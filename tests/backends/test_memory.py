@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from leval_backends import memory
-from leval_backends.cache import Footprint
-from leval_backends.hf_long import HFLong
-from leval_backends.memory import free_bytes
+from leval_harness.backends import memory
+from leval_harness.backends.cache import Footprint
+from leval_harness.backends.hf_long import HFLong
+from leval_harness.backends.memory import free_bytes
 
 
 def test_a_footprint_counts_windows_states_and_copies():
@@ -17,7 +17,7 @@ def test_a_footprint_counts_windows_states_and_copies():
 
 
 def test_the_bound_is_what_is_free_unless_it_is_given(make_model, tokenizer, monkeypatch):
-    monkeypatch.setattr("leval_backends.hf_long.free_bytes", lambda devices: 12345)
+    monkeypatch.setattr("leval_harness.backends.hf_long.free_bytes", lambda devices: 12345)
     model = make_model("llama")
     assert HFLong(model, tokenizer=tokenizer, device="cpu").setup.kv_cache_bytes == 12345
     given = HFLong(model, tokenizer=tokenizer, device="cpu", kv_cache_gib=2)

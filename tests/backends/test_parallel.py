@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_backends.parallel import divide
+from leval_harness.backends.parallel import divide
 
 
 @given(
@@ -31,7 +31,7 @@ def test_questions_of_a_document_stay_together_and_work_is_even():
 SCRIPT = """
 import json, sys
 from lm_eval.api.instance import Instance
-from leval_backends.hf_long import HFLong
+from leval_harness.backends.hf_long import HFLong
 
 lm = HFLong(sys.argv[1], device="cpu", dtype="float32")
 prompts = json.loads(sys.argv[2])

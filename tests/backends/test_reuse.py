@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from leval_backends import attention_layers
-from leval_backends.passes import shared_attention
-from leval_backends.reuse import examine, obstacle, rope_limit
+from leval_harness.backends import attention_layers
+from leval_harness.backends.forward import shared_attention
+from leval_harness.backends.reuse import examine, obstacle, rope_limit
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "granite"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_border.locks import LockedError, is_locked, lock
+from leval_harness.locks import LockedError, is_locked, lock
 
 
 def test_a_lock_tells_who_has_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_border import secrets
+from leval_harness import secrets
 
 CREDENTIALS = [
     *("token", "hf_token", "HF_TOKEN", "api_key", "apiKey", "API_KEY", "OPENAI_API_KEY"),

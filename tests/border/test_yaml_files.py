@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leval_border.errors import SettingError
 from leval_border.files import user_path
-from leval_border.yaml_files import MOST_CHARACTERS, parse_yaml, read_yaml
+from leval_harness.yaml_files import MOST_CHARACTERS, parse_yaml, read_yaml
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(
     f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)

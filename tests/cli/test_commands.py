@@ -12,7 +12,7 @@ import pytest
 from every_command import leaves
 
 from leval_border.errors import SettingError, UserError
-from leval_harness.main import COMMANDS, GROUPS, cli, main
+from leval_harness.cli.main import COMMANDS, GROUPS, cli, main
 
 NOWHERE = "no-such-thing/anywhere"
 OWN_PARSER = ("lm-eval",)
@@ -79,7 +79,7 @@ def test_names_in_a_message_do_not_steer_the_terminal(monkeypatch, run, error):
     def fails(*_):
         raise error("baseline: 'x' is not allowed; allowed: \x1b[31mred, \x9b2J\nand a line")
 
-    monkeypatch.setattr("leval_harness.table.read_results", fails)
+    monkeypatch.setattr("leval_harness.cli.table.read_results", fails)
     err = run("table", ".")[2]
     assert err == (
         "Error: baseline: 'x' is not allowed; allowed: \\x1b[31mred, \\x9b2J\nand a line\n"

@@ -14,8 +14,8 @@ import pytest
 from every_command import leaves
 from tqdm import tqdm
 
-from leval_harness.main import cli, main
-from leval_harness.output import write_or_print
+from leval_harness.cli.main import cli, main
+from leval_harness.cli.output import write_or_print
 
 
 def test_a_pipe_stays_a_pipe(tmp_path):
@@ -90,7 +90,7 @@ def test_a_training_says_its_steps_beside_its_json(monkeypatch, capsys):
         tqdm.write("{'loss': '7.31'}")  # as transformers' ProgressCallback does
         return {"steps": 1, "tokens": 32, "epochs": 0.1, "mean_loss": 7.3, "seconds": 1.0}
 
-    monkeypatch.setattr("resonance_training.finetune.finetune", trained)
+    monkeypatch.setattr("leval_harness.training.finetune.finetune", trained)
     with pytest.raises(SystemExit) as end:
         main(["finetune", "model", "--out", "new", "--json"])
     said = capsys.readouterr()

@@ -86,7 +86,7 @@ HF, VLLM = "lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"
 def test_the_running_model_says_what_it_reads(checkpoint, while_running):
     # a RoPE type in config.json that the running model's own limit does not count
     unscaled = {"pretrained": checkpoint(rope_parameters=RESONANCE)}
-    for module in (HF, VLLM, "leval_backends.hf_long"):
+    for module in (HF, VLLM, "leval_harness.backends.hf_long"):
         context = while_running(lambda: resolve_context(unscaled), module, max_length=8192)
         assert context == Context(8192, "model")
         with pytest.raises(ContextLengthError, match=r"context_length: 32768 is above the 8192 "):

@@ -11,7 +11,7 @@ from time import monotonic
 import pytest
 from click.testing import CliRunner
 
-from leval_harness import score as cli
+from leval_harness.cli import score as cli
 from leval_tasks.closed import predictions
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.errors import PredictionError

@@ -336,8 +336,8 @@ def test_two_lengths_of_answers_are_refused(evaluate):
 def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path):
     from lm_eval.loggers import EvaluationTracker
 
-    from leval_leaderboard.results.load import load_results
-    from leval_leaderboard.results.verify import verify
+    from leval_harness.results.load import load_results
+    from leval_harness.results.verify import verify
 
     tracker = EvaluationTracker(output_path=str(tmp_path))
     options = {"predict_only": True, "evaluation_tracker": tracker}

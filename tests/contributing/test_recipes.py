@@ -37,7 +37,7 @@ for name in ("halved", "resonance_halved"):
 VLLM = """
 import json
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-from resonance_vllm.vllm_plugin import register
+from resonance_vllm.vllm.plugin import register
 register()
 import torch
 from vllm.model_executor.layers.rotary_embedding import get_rope
@@ -49,7 +49,7 @@ with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu")
         assert built.cos_sin_cache.shape == (256, 8)
         print(json.dumps(built.cos_sin_cache[1, :4].tolist()))
 """
-REPORT = "import pathlib, leval_leaderboard.report as r; r.write_report(pathlib.Path('OUT'))"
+REPORT = "import pathlib, leval_harness.cli.report as r; r.write_report(pathlib.Path('OUT'))"
 
 
 @dataclass

@@ -64,7 +64,7 @@ def hub() -> Iterator[tuple[str, dict[str, bytes]]]:
 def fetch(endpoint: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "LEVAL_DATA_DIR")}
     env |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "cache"), **environment}
-    code = "from leval_harness.main import main; main()"
+    code = "from leval_harness.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, "data", "fetch", "--out", str(tmp_path / "out"), "--json"],
         capture_output=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness import data as cli
+from leval_harness.cli import data as cli
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import PublishedFile

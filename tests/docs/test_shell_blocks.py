@@ -10,7 +10,7 @@ import click
 import pytest
 from docs_shell_blocks import PAGES, ROOT, Block, blocks
 
-from leval_harness.main import cli
+from leval_harness.cli.main import cli
 
 BLOCKS = blocks()
 RUN = [block for block in BLOCKS if not block.why_not]
@@ -85,4 +85,4 @@ def test_the_site_builds_strictly(tmp_path: Path):
     assert "WARNING" not in done.stderr
     assert (tmp_path / "site" / "tutorial" / "index.html").is_file()
     api = (tmp_path / "site" / "api" / "rope" / "index.html").read_text("utf-8")
-    assert "resonance_vllm.hf.register" in api
+    assert "resonance_vllm.hf.registration.register" in api

@@ -19,9 +19,9 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeRequest
 from resonance_vllm.core.spec import LENGTH as L
-from resonance_vllm.hf_build import held_by_transformers
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides
+from resonance_vllm.hf.build import held_by_transformers
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides
 
 LENGTH, FACTOR = 1024, 4.0
 IDS = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(1))

@@ -10,10 +10,10 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import LENGTH
-from resonance_vllm.hf_build import model_class
-from resonance_vllm.hf_model import layer_types, text_rotary
-from resonance_vllm.hf_request import by_layer, configs
-from resonance_vllm.layer_types import global_layers, windowed
+from resonance_vllm.hf.build import model_class
+from resonance_vllm.hf.model import layer_types, text_rotary
+from resonance_vllm.hf.request import by_layer, configs
+from resonance_vllm.model_config.layer_types import global_layers, windowed
 
 # Sizes -> the most that is built.
 _MOST = {

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from models import asked, config_of, model_of, output
 
-from resonance_vllm import hf
+from resonance_vllm.hf import registration as hf
 
 ORIGINAL, FACTOR, LENGTH = 64, 4.0, 200
 SERVED = ORIGINAL * int(FACTOR)

@@ -14,14 +14,14 @@ from families_models import answers, config_of, global_rotations, model_of
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from resonance_vllm.compared import asked_of
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import STOCK_TYPES
-from resonance_vllm.hf_build import held_by_transformers, on_meta
-from resonance_vllm.hf_request import by_layer, configs
-from resonance_vllm.layer_types import windowed
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides
+from resonance_vllm.hf.build import held_by_transformers, on_meta
+from resonance_vllm.hf.request import by_layer, configs
+from resonance_vllm.model_config.layer_types import windowed
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides
+from resonance_vllm.verifier import asked_of
 
 pytestmark = pytest.mark.hf
 

@@ -30,13 +30,13 @@ from families_models import (
 )
 from families_record import settle
 
-from resonance_vllm import hf
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES
 from resonance_vllm.core.spec import LENGTH as L
-from resonance_vllm.hf_float32 import rotations
-from resonance_vllm.hf_model import hold
-from resonance_vllm.hf_request import by_layer
+from resonance_vllm.hf import registration as hf
+from resonance_vllm.hf.float32 import rotations
+from resonance_vllm.hf.model import hold
+from resonance_vllm.hf.request import by_layer
 
 pytestmark = pytest.mark.hf
 

@@ -16,9 +16,9 @@ from families_record import folders, settle
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, LENGTH, STOCK_TYPES, RopeRequest
-from resonance_vllm.layer_types import windowed
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
+from resonance_vllm.model_config.layer_types import windowed
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
 
 SERVED, FACTOR, HOUR = 1024, 4.0, 3600
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(HOUR)]  # the first test builds for all
@@ -35,7 +35,7 @@ def name_of(base, *, resonance):
 
 def features(folder):
     """Features of the global rotation, as transformers builds them."""
-    from resonance_vllm.hf_build import held_by_transformers
+    from resonance_vllm.hf.build import held_by_transformers
 
     try:
         return next(len(e.inv_freq) for e in held_by_transformers(str(folder)) if is_global(e))
@@ -68,7 +68,7 @@ def request(folder, name):
 @functools.cache
 def looked_at():
     """What vLLM holds for every family: as shipped (None), and for every request."""
-    from resonance_vllm.vllm_build import look_at
+    from resonance_vllm.vllm.build import look_at
 
     asked, jobs = [], []
     for folder in folders():
@@ -90,7 +90,7 @@ def looked_at():
 
 def held(folder, name):
     """What vLLM holds, or why the test has nothing to compare."""
-    from resonance_vllm.held import HeldRope
+    from resonance_vllm.rotary_report import HeldRope
 
     answer = looked_at().get((folder, name))
     if answer is None or "refused" in answer:
@@ -143,7 +143,7 @@ def test_wavelengths_of_vllms_own_modules_are_rounded(family, name):
 
 @pytest.mark.parametrize("name", [ON_SHIPPED, *METHODS, *(f"resonance_{name}" for name in METHODS)])
 def test_both_libraries_hold_the_same(family, name):
-    from resonance_vllm.hf_build import held_by_transformers
+    from resonance_vllm.hf.build import held_by_transformers
 
     found = held(family, name)
     if found is None:

@@ -13,7 +13,7 @@ import transformers
 from families_compare import IDS, SHIPPED, check, refusal
 from families_models import config_of, global_rotations, model_of, output
 
-from resonance_vllm.hf_build import on_meta
+from resonance_vllm.hf.build import on_meta
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 

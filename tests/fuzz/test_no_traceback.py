@@ -22,7 +22,7 @@ from fuzz_commands import command_lines
 from fuzz_world import TRAININGS, World, put
 from hypothesis import HealthCheck, Phase, event, given, settings
 
-from leval_harness.main import cli, main
+from leval_harness.cli.main import cli, main
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 UP = "\x1b[A"
@@ -205,7 +205,7 @@ def test_what_inputs_begin_from_is_fine(path, world, without_vllm):
 def test_in_process(path, world, monkeypatch, without_vllm):
     monkeypatch.delenv("LEVAL_HARNESS_DEBUG", raising=False)
     # Settings that are fine would be trained with for minutes.
-    monkeypatch.setattr("resonance_training.posgen_train.train_all", lambda *_, **__: iter(()))
+    monkeypatch.setattr("leval_harness.training.posgen_train.train_all", lambda *_, **__: iter(()))
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", laid_out)
 
     @settings(

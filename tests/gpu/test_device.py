@@ -14,7 +14,7 @@ POSITIONS = torch.tensor([[0, 1, 6, 4095, 4096, 65535, 131071]])
 def llama(rope_type: str, **more):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from resonance_vllm import hf
+    from resonance_vllm.hf import registration as hf
 
     hf.register()
     rope = {"rope_type": rope_type, "rope_theta": 10000.0}
@@ -60,7 +60,7 @@ def test_hf_long_answers_as_hf(dtype, texts, kit, tmp_path):
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
 
-    from leval_backends.hf_long import HFLong
+    from leval_harness.backends.hf_long import HFLong
 
     model = llama("default").to(getattr(torch, dtype))
     scored = {}
@@ -79,7 +79,7 @@ def test_hf_long_answers_as_hf(dtype, texts, kit, tmp_path):
 
 
 def test_out_of_memory_is_mended():
-    from leval_backends.memory import halving
+    from leval_harness.backends.memory import halving
 
     def run(rows):
         if DEVICE == "cpu" and len(rows) > 2:

@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from leval_leaderboard.results.scores import FAMILY_OF
+from leval_harness.results.scores import FAMILY_OF
 from leval_tasks.closed.catalog import TASKS
 
 ROOT = Path(__file__).parents[2]

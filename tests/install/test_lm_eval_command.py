@@ -12,8 +12,8 @@ import pytest
 from lm_eval_asked import asked
 
 from leval_border.errors import SettingError
-from leval_harness.lm_eval import own_options
-from leval_harness.lm_eval_output import credentials
+from leval_harness.cli.lm_eval import own_options
+from leval_harness.cli.lm_eval_output import credentials
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from leval_harness.main import main; main()", *arguments],
+        [sys.executable, "-c", "from leval_harness.cli.main import main; main()", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from leval_sweep.own_tasks import own_tasks
+from leval_harness.sweep.task_registry import own_tasks
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]

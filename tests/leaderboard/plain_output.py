@@ -2,8 +2,9 @@
 
 import json
 
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse, build_tables
+from leval_harness.analysis.analyse import analyse
+from leval_harness.results import load_results
+from leval_harness.tables import build_tables
 
 STAMP = "2026-01-02T03-04-05.000000"
 

@@ -5,10 +5,11 @@ import json
 import fixture_results as make
 import pytest
 
-from leval_harness.table import command as table_command
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse, build_tables
-from leval_leaderboard.tables.build import COSTS
+from leval_harness.analysis.analyse import analyse
+from leval_harness.cli.table import command as table_command
+from leval_harness.results import load_results
+from leval_harness.tables import build_tables
+from leval_harness.tables.build import COSTS
 
 
 def perplexity(root, cell_id, method, task, **metadata):

@@ -6,9 +6,10 @@ import fixture_results as make
 import pytest
 from lm_eval.api.task import TaskConfig
 
-from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
-from leval_leaderboard.results import load_results
-from leval_leaderboard.results.settings import (
+from leval_harness.analysis.analyse import analyse
+from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
+from leval_harness.results import load_results
+from leval_harness.results.settings import (
     ARGUMENTS_ASIDE,
     CELL_ASIDE,
     FILE_ASIDE,
@@ -17,7 +18,6 @@ from leval_leaderboard.results.settings import (
     RUN_ASIDE,
     TASK_ASIDE,
 )
-from leval_leaderboard.tables import analyse
 from leval_tasks.metadata import FAMILIES
 
 ROWS = make.closed_samples("leval_closed_gsm", 0.4, 3)

@@ -11,10 +11,10 @@ from jsonschema import Draft7Validator
 from plain_output import sample, write
 
 from leval_border.errors import SettingError
-from leval_leaderboard.cards import write_cards
-from leval_leaderboard.cards.identity import RELATIONSHIPS, read_says
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse
+from leval_harness.analysis.analyse import analyse
+from leval_harness.cards import write_cards
+from leval_harness.cards.identity import RELATIONSHIPS, read_says
+from leval_harness.results import load_results
 
 SCHEMAS = Path(__file__).parent / "schemas"
 OURS, SCORED = "leval_closed_toefl", "gsm8k"

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leval_border.errors import SettingError
-from leval_harness.main import cli
-from leval_leaderboard.results import ResultsError, load_results
-from leval_leaderboard.tables import analyse
-from leval_leaderboard.tables.differences import difference_tables, parse_pairs
+from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis.differences import difference_tables, parse_pairs
+from leval_harness.cli.main import cli
+from leval_harness.results import ResultsError, load_results
 
 TOKENS = {8192: 8191, 12288: 12287}
 BAND = "nll@8192-12288"

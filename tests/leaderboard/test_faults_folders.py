@@ -7,9 +7,9 @@ import fixture_results as make
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.main import cli
-from leval_leaderboard.results import load_results
-from leval_leaderboard.results.fields import DEEPEST_JSON, LARGEST_JSON
+from leval_harness.cli.main import cli
+from leval_harness.results import load_results
+from leval_harness.results.fields import DEEPEST_JSON, LARGEST_JSON
 
 GSM = make.closed_samples("leval_closed_gsm", 0.4, 3)
 TOO_DEEP = '{"results": ' + '{"a": ' * 200 + "1" + "}" * 201

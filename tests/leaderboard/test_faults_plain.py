@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 from plain_output import ACC, ROPE, STAMP, build_tables_of, cells, entries, sample, write
 
-from leval_harness.main import cli
-from leval_leaderboard.results import load_results
-from leval_leaderboard.results.settings import LENGTHS
-from leval_leaderboard.tables import analyse, build_tables, details_table, render
+from leval_harness.analysis.analyse import analyse
+from leval_harness.cli.main import cli
+from leval_harness.results import load_results
+from leval_harness.results.settings import LENGTHS
+from leval_harness.tables import build_tables, details_table, render
 
 OTHERWISE = {
     "questions asked": {"n-samples": {"arc": {"original": 20, "effective": 5}}},

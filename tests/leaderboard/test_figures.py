@@ -8,13 +8,13 @@ import json
 import fixture_results as make
 import pytest
 
-from leval_leaderboard.figures import write_figures
-from leval_leaderboard.figures.differences import difference_figure
-from leval_leaderboard.figures.style import method_looks
-from leval_leaderboard.figures.write import planned_figures
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse
-from leval_leaderboard.tables.reach import reach_lines
+from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis.reach import reach_lines
+from leval_harness.figures import write_figures
+from leval_harness.figures.differences import difference_figure
+from leval_harness.figures.style import method_looks
+from leval_harness.figures.write import planned_figures
+from leval_harness.results import load_results
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_differences_stand_below_curves_that_lie_on_each_other(analysis, drawn):
 
 
 def test_results_of_many_models_get_no_figures(analysis, tmp_path, monkeypatch):
-    monkeypatch.setattr("leval_leaderboard.figures.write.MOST_FIGURES", 1)
+    monkeypatch.setattr("leval_harness.figures.write.MOST_FIGURES", 1)
     assert write_figures(analysis, tmp_path / "figures") == {}
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.main import cli
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse, build_tables, details_table, render
+from leval_harness.analysis.analyse import analyse
+from leval_harness.cli.main import cli
+from leval_harness.results import load_results
+from leval_harness.tables import build_tables, details_table, render
 
 FOREIGN = Path(__file__).parent / "foreign"
 FOLDERS = sorted(path.name for path in FOREIGN.iterdir() if path.is_dir())

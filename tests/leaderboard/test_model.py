@@ -8,11 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from leval_border.errors import SettingError
-from leval_harness.main import cli
-from leval_leaderboard.format_names import format_names
-from leval_leaderboard.results import Score, load_results
-from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
-from leval_leaderboard.tables.formats import load_format
+from leval_harness.analysis.analyse import analyse
+from leval_harness.cli.main import cli
+from leval_harness.format_names import format_names
+from leval_harness.results import Score, load_results
+from leval_harness.tables import build_tables, details_table, leaderboard_table
+from leval_harness.tables.formats import load_format
 
 
 def change_metadata(cell, task, **stated):

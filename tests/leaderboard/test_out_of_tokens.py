@@ -3,10 +3,11 @@
 import fixture_results as make
 import pytest
 
-from leval_leaderboard.page.data import leaderboard
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
-from leval_leaderboard.tables.formats import render
+from leval_harness.analysis.analyse import analyse
+from leval_harness.page.data import leaderboard
+from leval_harness.results import load_results
+from leval_harness.tables import build_tables, details_table, leaderboard_table
+from leval_harness.tables.formats import render
 
 OURS, THEIRS = "leval_closed_gsm", "gsm8k"
 

@@ -7,10 +7,10 @@ import fixture_results as make
 import pytest
 from browser import chromium
 
-from leval_leaderboard.page import write_page
-from leval_leaderboard.page.data import comparisons, script
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse
+from leval_harness.analysis.analyse import analyse
+from leval_harness.page import write_page
+from leval_harness.page.data import comparisons, script
+from leval_harness.results import load_results
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,13 @@ import pytest
 from browser import chromium, ready, script, texts
 from fixture_results import LENGTHS, STEPS, losses, needles
 
-from leval_leaderboard.page import write_page
-from leval_leaderboard.page.data import leaderboard
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse, build_tables, details_table, leaderboard_table
-from leval_leaderboard.tables.formats import render
-from leval_leaderboard.tables.reach import reach_lines
+from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis.reach import reach_lines
+from leval_harness.page import write_page
+from leval_harness.page.data import leaderboard
+from leval_harness.results import load_results
+from leval_harness.tables import build_tables, details_table, leaderboard_table
+from leval_harness.tables.formats import render
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from leval_border.errors import UserError
-from leval_leaderboard.page import write
-from leval_leaderboard.page.write import FOLDERS, INDEX, MARKER
+from leval_harness.page import write
+from leval_harness.page.write import FOLDERS, INDEX, MARKER
 
 
 @pytest.fixture(autouse=True)

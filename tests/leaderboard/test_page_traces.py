@@ -5,9 +5,9 @@ import pytest
 from browser import chromium, ready, script, texts
 from fixture_results import losses, needles
 
-from leval_leaderboard.page import write_page
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse
+from leval_harness.analysis.analyse import analyse
+from leval_harness.page import write_page
+from leval_harness.results import load_results
 
 TASKS = {"reach_pg19": "Reach on PG19 loss", "reach_proofpile": "Reach on Proof-pile loss"}
 GAINS, KEYS = "What each step of context adds", "Loss on key tokens"

@@ -11,18 +11,18 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leval_border.errors import SettingError
-from leval_harness.main import cli
-from leval_leaderboard.figures.posgen import pairs_figure, position_figure, ranges
-from leval_leaderboard.results import ResultsError
-from leval_leaderboard.results.posgen import read_experiment
-from leval_leaderboard.tables.posgen import posgen_details, posgen_table, published_of
-from leval_leaderboard.tables.posgen_pairs import (
+from leval_harness.analysis.posgen_pairs import (
     HALVES,
     ceiling,
     comparison_table,
     crossed_table,
     halves_table,
 )
+from leval_harness.cli.main import cli
+from leval_harness.figures.posgen import pairs_figure, position_figure, ranges
+from leval_harness.results import ResultsError
+from leval_harness.results.posgen import read_experiment
+from leval_harness.tables.posgen import posgen_details, posgen_table, published_of
 from leval_tasks.posgen import encodings
 from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, parse_pair, published_pairs
 

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from leval_border.errors import SettingError
 from leval_border.files import file_sha256
-from leval_harness.errors import exit_code_for
-from leval_harness.main import cli
-from leval_leaderboard.figures.posgen import loss_figure, position_figure
-from leval_leaderboard.figures.style import write_figure
-from leval_leaderboard.results import ResultsError
-from leval_leaderboard.results.posgen import loss_curve, read_experiment
-from leval_leaderboard.tables.posgen import posgen_table, published_accuracy
+from leval_harness.cli.errors import exit_code_for
+from leval_harness.cli.main import cli
+from leval_harness.figures.posgen import loss_figure, position_figure
+from leval_harness.figures.style import write_figure
+from leval_harness.results import ResultsError
+from leval_harness.results.posgen import loss_curve, read_experiment
+from leval_harness.tables.posgen import posgen_table, published_accuracy
 from leval_tasks.posgen.encodings import Pair
 
 SETTINGS = {

@@ -9,12 +9,13 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leval_harness.main import cli
-from leval_leaderboard.page.data import leaderboard
-from leval_leaderboard.results import ResultsError, load_results
-from leval_leaderboard.tables import analyse, build_tables, leaderboard_table
-from leval_leaderboard.tables.differences import difference_tables
-from leval_leaderboard.tables.reach import reach_gaps, reach_lines
+from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis.differences import difference_tables
+from leval_harness.analysis.reach import reach_gaps, reach_lines
+from leval_harness.cli.main import cli
+from leval_harness.page.data import leaderboard
+from leval_harness.results import ResultsError, load_results
+from leval_harness.tables import build_tables, leaderboard_table
 
 LENGTHS = (2048, 8192)
 TOKENS = 512

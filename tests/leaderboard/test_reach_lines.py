@@ -7,13 +7,14 @@ import fixture_results as make
 import numpy as np
 import pytest
 
-from leval_leaderboard.page.data import leaderboard
-from leval_leaderboard.results import load_results
-from leval_leaderboard.results.verify import verify
-from leval_leaderboard.statistics.paired import ASSUMED
-from leval_leaderboard.tables import analyse, build_tables, leaderboard_table
-from leval_leaderboard.tables.formats import render
-from leval_leaderboard.tables.reach import reach_lines
+from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis.reach import reach_lines
+from leval_harness.page.data import leaderboard
+from leval_harness.results import load_results
+from leval_harness.results.verify import verify
+from leval_harness.tables import build_tables, leaderboard_table
+from leval_harness.tables.formats import render
+from leval_tasks.statistics.paired import ASSUMED
 
 LENGTHS = (2048, 4096, 8192, 12288)
 ROPE = {"none": {}, "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leval_leaderboard.statistics.reach import (
+from leval_tasks.statistics.reach import (
     MARGIN,
     Reach,
     one_sided,

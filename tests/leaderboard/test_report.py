@@ -6,10 +6,10 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.page import command as page_command
-from leval_harness.table import command as table_command
-from leval_leaderboard.format_names import format_names
-from leval_leaderboard.report import write_report
+from leval_harness.cli.page import command as page_command
+from leval_harness.cli.report import write_report
+from leval_harness.cli.table import command as table_command
+from leval_harness.format_names import format_names
 
 
 def test_report_writes_tables_and_page_and_prints_both(sweep, tmp_path, capsys):

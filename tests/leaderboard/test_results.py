@@ -9,8 +9,8 @@ from pathlib import Path
 import fixture_results as make
 import pytest
 
-from leval_leaderboard.results import ResultsError, load_results
-from leval_leaderboard.results.task_facts import chance_level
+from leval_harness.results import ResultsError, load_results
+from leval_harness.results.task_facts import chance_level
 
 GSM = make.closed_samples("leval_closed_gsm", 0.4, 1)
 

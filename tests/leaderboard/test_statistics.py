@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import linalg, stats
 
-from leval_leaderboard.statistics.clustered import (
+from leval_tasks.statistics.clustered import (
     clopper_pearson,
     estimate_mean,
     estimate_ratio,
     sums_by_cluster,
 )
-from leval_leaderboard.statistics.paired import (
+from leval_tasks.statistics.paired import (
     compare_perplexities,
     compare_scores,
     holm,
@@ -25,7 +25,7 @@ from leval_leaderboard.statistics.paired import (
     sign_flip_p,
     smallest_p,
 )
-from leval_tasks.statistics import linearised_ratio
+from leval_tasks.statistics.standard_error import linearised_ratio
 
 
 def bell_mccaffrey(values, clusters):

@@ -13,13 +13,14 @@ import fixture_results as make
 import pytest
 
 from leval_border.errors import SettingError
-from leval_leaderboard.format_names import format_names
-from leval_leaderboard.results import load_results
-from leval_leaderboard.tables import analyse, build_tables, details_table, render
-from leval_leaderboard.tables.formats import csv as csv_format
-from leval_leaderboard.tables.formats import html as html_format
-from leval_leaderboard.tables.formats import md, tex
-from leval_leaderboard.tables.model import Block, Cell, Column, Row, Table
+from leval_harness.analysis.analyse import analyse
+from leval_harness.format_names import format_names
+from leval_harness.results import load_results
+from leval_harness.tables import build_tables, details_table, render
+from leval_harness.tables.formats import csv as csv_format
+from leval_harness.tables.formats import html as html_format
+from leval_harness.tables.formats import md, tex
+from leval_harness.tables.model import Block, Cell, Column, Row, Table
 
 SPECIAL = "\\{}$&#%_~^<>|\"'`-[]*?!+=@()/,;:."
 UNICODE = "±×−–—…†≤≥·→’‘“”éÀñüçž中文😀\u202e\u0007\x1b"

@@ -84,10 +84,10 @@ def evaluate_task(
     import lm_eval.models
     from lm_eval.tasks import TaskManager
 
-    import leval_backends
+    import leval_harness.backends
     import leval_tasks
 
-    leval_backends.register()
+    leval_harness.backends.register()
     if model in ("vllm", "vllm-long"):
         settings = {
             "max_model_len": 256,

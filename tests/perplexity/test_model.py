@@ -22,7 +22,9 @@ def check_window(reach: Reach, length: int) -> None:
     reach.check(length, "context_length", beside=reach.after_window)
 
 
-@pytest.mark.parametrize("module", ["lm_eval.models.vllm_causallms", "leval_backends.vllm_long"])
+@pytest.mark.parametrize(
+    "module", ["lm_eval.models.vllm_causallms", "leval_harness.backends.vllm_long"]
+)
 def test_vllm_keeps_a_position_for_the_token_it_generates(reach_of, module):
     reach = reach_of(module)
     check_window(reach, 255)
@@ -56,7 +58,7 @@ class Tokenizer:
 def test_the_running_models_own_tokenizer_is_used(while_running):
     own = Tokenizer()
     found = while_running(
-        lambda: find_reader({"pretrained": "m"}), "leval_backends.vllm_long", tokenizer=own
+        lambda: find_reader({"pretrained": "m"}), "leval_harness.backends.vllm_long", tokenizer=own
     )
     assert found.tokenizer is own
     assert found.softmax == "float32"

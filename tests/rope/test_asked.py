@@ -13,17 +13,17 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
-from leval_harness.main import main
-from resonance_vllm import hf
-from resonance_vllm.compared import Asked
+from leval_harness.cli.main import main
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import ScaledMethod
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.held import NoRope
-from resonance_vllm.hf_build import held_by_transformers
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides
+from resonance_vllm.hf import registration as hf
+from resonance_vllm.hf.build import held_by_transformers
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides
+from resonance_vllm.rotary_report import NoRope
+from resonance_vllm.verifier import Asked
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import resonance_vllm.check
-from leval_harness.main import main
+from leval_harness.cli.main import main
 from resonance_vllm.check import about_vllm, report
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.core.wavelengths import choose_wavelengths
-from resonance_vllm.held import HeldRope, NoRope
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.rotary_report import HeldRope, NoRope
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())

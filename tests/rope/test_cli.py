@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leval_harness import check, export, rope
-from leval_harness.errors import exit_code_for
+from leval_harness.cli import check, export, rope
+from leval_harness.cli.errors import exit_code_for
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES
 from resonance_vllm.core.wavelengths import Resonance
@@ -170,7 +170,7 @@ def test_the_picture_is_drawn_for_two_methods(tmp_path, against):
 
 def test_export_prints_the_serving_command(tmp_path, monkeypatch):
     # asking the real one takes as long as its import: tests/rope/test_export_families.py
-    monkeypatch.setattr("resonance_vllm.vllm_build.held_by_vllm", lambda path: [])
+    monkeypatch.setattr("resonance_vllm.vllm.build.held_by_vllm", lambda path: [])
     source, out = tmp_path / "source", tmp_path / "out"
     source.mkdir()
     config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 256}

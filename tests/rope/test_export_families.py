@@ -9,7 +9,7 @@ import torch
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.export import export_checkpoint
+from resonance_vllm.export.checkpoint import export_checkpoint
 
 pytestmark = pytest.mark.hf
 
@@ -21,8 +21,8 @@ def stock_rotary(folder):
     """Rotary modules of the text that a family's own code builds on the CPU, by name."""
     from transformers import AutoConfig
 
-    from resonance_vllm.hf_build import on_meta
-    from resonance_vllm.hf_model import text_rotary
+    from resonance_vllm.hf.build import on_meta
+    from resonance_vllm.hf.model import text_rotary
 
     model = on_meta(AutoConfig.from_pretrained(folder))
     with torch.device("cpu"):
@@ -76,8 +76,8 @@ def test_what_the_target_would_not_read_is_refused(tmp_path, model_type, keys, w
 def test_neighbours_are_seen_in_a_function_that_was_given_float32():
     from transformers.models.glm4 import modeling_glm4
 
-    from resonance_vllm.export_check import turns_neighbours
-    from resonance_vllm.hf_float32 import _MARK, _rotation
+    from resonance_vllm.export.comparison import turns_neighbours
+    from resonance_vllm.hf.float32 import _MARK, _rotation
 
     own = modeling_glm4.apply_rotary_pos_emb
     plain = own.__wrapped__ if hasattr(own, _MARK) else own
@@ -87,8 +87,8 @@ def test_neighbours_are_seen_in_a_function_that_was_given_float32():
 
 def test_a_softmax_scale_that_follows_the_type_is_not_lost(tmp_path):
     """DeepSeek scales its softmax by `mscale` of yarn, which longrope has not."""
-    from resonance_vllm.export_check import compare
-    from resonance_vllm.held import HeldRope
+    from resonance_vllm.export.comparison import compare
+    from resonance_vllm.rotary_report import HeldRope
 
     folder = next(each for each in FOLDERS if each.name == "deepseek_v3")
     exported = tmp_path / "exported"
@@ -131,11 +131,11 @@ def test_the_installed_vllm_is_asked(tmp_path, caplog):
 
 
 def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
-    from resonance_vllm.held import HeldRope
+    from resonance_vllm.rotary_report import HeldRope
 
     folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
     other = HeldRope("model.layers.0.self_attn.rotary_emb", None, (1.0,) * 64, 1.0, False)
-    monkeypatch.setattr("resonance_vllm.vllm_build.held_by_vllm", lambda path: [other])
+    monkeypatch.setattr("resonance_vllm.vllm.build.held_by_vllm", lambda path: [other])
     with pytest.raises(RopeConfigError, match="of vLLM does not follow an exported config"):
         export_checkpoint(folder, RESONANCE, tmp_path / "out", ask_vllm=True)
     assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from resonance_vllm.hf_float32 import _turned_elsewhere
+from resonance_vllm.hf.float32 import _turned_elsewhere
 
 CODE = """
 def apply_rotary_pos_emb(q, cos, sin):

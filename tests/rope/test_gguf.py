@@ -12,7 +12,7 @@ import torch
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
-from resonance_vllm.export_gguf import export_gguf
+from resonance_vllm.export.gguf import export_gguf
 
 TRAINED = 256
 TEXT = "The pairs of a head turn, each by its own angle: 12 degrees, 3 turns a token."
@@ -86,7 +86,7 @@ FIXED = [name for name in ROPE_TYPES if not RopeType.read(name).method.follows_l
 @pytest.mark.parametrize("rope_type", FIXED)
 def test_frequencies_and_attention_factor_are_those_of_the_method(source, tmp_path, rope_type):
     from resonance_vllm.core import frequencies
-    from resonance_vllm.positions import ModelPositions
+    from resonance_vllm.model_config.model_positions import ModelPositions
 
     asked = request(rope_type)
     limit, keys, tensors = written(source, tmp_path, asked)

@@ -10,13 +10,14 @@ import sys
 import pytest
 import torch
 
-from resonance_vllm import hf, hf_carried
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides
+from resonance_vllm.hf import carried as hf_carried
+from resonance_vllm.hf import registration as hf
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides
 
 pytestmark = pytest.mark.hf
 
@@ -200,7 +201,7 @@ def test_registration_is_silent_and_leaves_stock_types_alone(caplog, tiny):
 def test_a_scaling_that_a_keyword_replaces_is_spoken_of_once(caplog, shipped, asked, said):
     from transformers import LlamaConfig
 
-    from resonance_vllm import replaced
+    from resonance_vllm.model_config import shipped_scaling as replaced
 
     hf.register()
     replaced._say.cache_clear()

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from leval_tasks.context import resolve_context
-from resonance_vllm import settings
 from resonance_vllm.check import limits
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
-from resonance_vllm.limits import length_limit
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.model_config import overrides as settings
+from resonance_vllm.model_config.limits import length_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 8}
 SCALED = {"factor": 2.0, "original_max_position_embeddings": 8192}
@@ -61,7 +61,8 @@ def answers(rope, config, folder):
     """Who is asked -> longest sequence in tokens."""
     from transformers import AutoConfig
 
-    from resonance_vllm import vllm_hooks, vllm_request
+    from resonance_vllm.vllm import hooks as vllm_hooks
+    from resonance_vllm.vllm import request as vllm_request
 
     (folder / "config.json").write_text(json.dumps(config))
     model = ModelPositions.of_checkpoint(str(folder))
@@ -121,9 +122,9 @@ import sys
 import resonance_vllm.core.methods, resonance_vllm.core.table
 from resonance_vllm import settings
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.limits import length_limit, vllm_limit
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
+from resonance_vllm.model_config.limits import length_limit, vllm_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
 model = ModelPositions.of({"max_position_embeddings": 256, "rope_theta": 1e4, "head_dim": 64})
 rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024

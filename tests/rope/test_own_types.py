@@ -7,8 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
-from resonance_vllm import hf
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.hf import registration as hf
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,

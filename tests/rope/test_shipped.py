@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import OWN_TYPES, RopeRequest, RopeSpec
-from resonance_vllm.limits import length_limit
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
+from resonance_vllm.model_config.limits import length_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
@@ -116,7 +116,7 @@ def test_other_layer_types_and_the_models_own_keys_stay(name):
     folder = FAMILIES / name
     if json.loads((folder / "config.json").read_text())["model_type"] not in CONFIG_MAPPING:
         pytest.skip("transformers does not know the type")
-    from resonance_vllm.checkpoint import text_config
+    from resonance_vllm.model_config.checkpoint import text_config
 
     before = getattr(text_config(AutoConfig.from_pretrained(folder))[0], "rope_parameters", None)
     if before is None:
@@ -245,7 +245,7 @@ def test_a_folder_and_a_hub_name_are_read_alike(tmp_path):
     """The families under names of the hub, as they lie in its cache, read in a process."""
     script = """
 import json, sys
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.model_config.model_positions import ModelPositions
 print(json.dumps({n: ModelPositions.of_checkpoint(f"org/{n}").model_dump() for n in sys.argv[1:]}))
 """
     for name in NAMES:
@@ -359,7 +359,7 @@ def test_a_language_model_is_found_where_code_of_its_own_nests_it(place):
 
 
 def test_a_shipped_key_that_no_code_reads_is_not_taken_for_a_misspelt_one(tmp_path):
-    from resonance_vllm.hf_build import held_by_transformers
+    from resonance_vllm.hf.build import held_by_transformers
 
     config = json.loads((FAMILIES / "yarn_llama2_128k" / "config.json").read_text())
     shipped = of(config, tmp_path)
@@ -375,7 +375,7 @@ def test_layers_without_a_window_get_the_request_whatever_their_type_is_called(t
     """ZAYA1 has `hybrid` and `hybrid_sliding` layers."""
     from transformers import CONFIG_MAPPING
 
-    from resonance_vllm.hf_build import held_by_transformers
+    from resonance_vllm.hf.build import held_by_transformers
 
     kinds = ["hybrid", "hybrid_sliding"]
     config = CONFIG_MAPPING["zaya"](num_hidden_layers=2, layer_types=kinds, sliding_window=64)

@@ -212,7 +212,7 @@ def test_vllms_table_turns_by_them(rule):
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm.vllm_plugin import register
+    from resonance_vllm.vllm.plugin import register
 
     register()
     settings = {"rope_type": "resonance_yarn", "rope_theta": 1e4, "factor": 4.0}

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from leval_border.locks import is_locked
+from leval_harness.locks import is_locked
 
 FORKS = Path(__file__).parents[1] / "sweep" / "faults" / "forks.py"
 

@@ -3,8 +3,8 @@
 from typing import Any
 from unittest.mock import patch
 
-from leval_harness.lm_eval import own_options
-from leval_harness.lm_eval_run import completing
+from leval_harness.cli.lm_eval import own_options
+from leval_harness.cli.lm_eval_run import completing
 
 
 def asked(*arguments: str) -> Any:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from leval_border.files import file_sha256, read_object, write_json
-from leval_leaderboard.cell_record import CellRecord, DoneRecord
-from leval_sweep.cell_files import clear_attempt, log_tail, publish, relabel, why_not_done
-from leval_sweep.identity import cell_id
-from leval_sweep.launch import _judge
+from leval_harness.cell_record import CellRecord, DoneRecord
+from leval_harness.sweep.cell_files import clear_attempt, log_tail, publish, relabel, why_not_done
+from leval_harness.sweep.identity import cell_id
+from leval_harness.sweep.launch import _judge
 
 IDENTITY = {"model": {"files": {"config.json": "00"}}, "seed": 0}
 ID = cell_id(IDENTITY)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leval_leaderboard.cell_record import CellRecord, DoneRecord, FailedRecord, Record, read_record
+from leval_harness.cell_record import CellRecord, DoneRecord, FailedRecord, Record, read_record
 
 SCHEMA_1 = Path(__file__).parents[1] / "leaderboard" / "schema_1"
 SMALLEST: dict[str, Any] = {

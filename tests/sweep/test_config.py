@@ -10,8 +10,8 @@ import pytest
 from lm_eval.models import MODEL_MAPPING
 from lm_eval.models.api_models import TemplateAPI
 
-from leval_sweep.config import RESERVED_ARGS, expand, load_config, parse_config, task_names
-from leval_sweep.errors import ConfigError
+from leval_harness.sweep.config import RESERVED_ARGS, expand, load_config, parse_config, task_names
+from leval_harness.sweep.errors import ConfigError
 from resonance_vllm.core.spec import RopeRequest
 
 GOOD: dict[str, Any] = {

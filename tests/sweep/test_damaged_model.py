@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.main import cli
+from leval_harness.cli.main import cli
 
 pytestmark = pytest.mark.hf
 

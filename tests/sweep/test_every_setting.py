@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from leval_backends.settings import HFLongSettings
-from leval_border.secrets import is_credential
-from leval_leaderboard.cell_record import CellRecord
-from leval_leaderboard.results.settings import ARGUMENTS_ASIDE, model_arguments
-from leval_sweep import cells
-from leval_sweep.config import (
+from leval_harness.backends.settings import HFLongSettings
+from leval_harness.cell_record import CellRecord
+from leval_harness.results.settings import ARGUMENTS_ASIDE, model_arguments
+from leval_harness.secrets import is_credential
+from leval_harness.sweep import cells
+from leval_harness.sweep.config import (
     RESERVED_ARGS,
     EntrySettings,
     ModelConfig,
@@ -25,7 +25,7 @@ from leval_sweep.config import (
     TaskEntry,
     parse_config,
 )
-from leval_sweep.own_tasks import SETTINGS
+from leval_harness.sweep.task_registry import SETTINGS
 from leval_tasks.data import SAMPLE
 from leval_tasks.generation import GenerationSettings
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from leval_sweep import cells
-from leval_sweep.config import parse_config
+from leval_harness.sweep import cells
+from leval_harness.sweep.config import parse_config
 
 EXPECTED = Path(__file__).with_name("golden_cells.jsonl")
 VERSIONS = {"leval-harness": "1", "lm_eval": "2", "torch": "3"}
@@ -95,7 +95,7 @@ def planned(root: Path, patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Records of every cell, the folder left out of them."""
     import yaml
 
-    from leval_sweep import outside as module
+    from leval_harness.sweep import cell_inputs as module
 
     patch.setattr(module, "package_versions", lambda backend: dict(VERSIONS))
     patch.setattr(cells, "environment", lambda backend: {})

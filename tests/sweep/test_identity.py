@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_backends.environment import environment
 from leval_border.files import file_sha256
-from leval_leaderboard.cell_record import CellRecord
-from leval_leaderboard.results.runs import run_of_cell
-from leval_sweep import cells, file_hashes, identity, outside, own_tasks
-from leval_sweep.config import parse_config
-from leval_sweep.errors import CellError, ConfigError, ModelNotFoundError
-from leval_sweep.outside import argument_identity
+from leval_harness.backends.environment import environment
+from leval_harness.cell_record import CellRecord
+from leval_harness.results.run_record import run_of_cell
+from leval_harness.sweep import cell_inputs as outside
+from leval_harness.sweep import cells, file_hashes, identity
+from leval_harness.sweep import task_registry as own_tasks
+from leval_harness.sweep.cell_inputs import argument_identity
+from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.errors import CellError, ConfigError, ModelNotFoundError
 
 LLAMA = {
     "model_type": "llama",

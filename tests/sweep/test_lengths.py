@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from leval_sweep import cells, lengths
-from leval_sweep.config import parse_config
-from leval_sweep.cuts import mark_cut
-from leval_sweep.errors import ConfigError
+from leval_harness.sweep import cells, lengths
+from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.errors import ConfigError
+from leval_harness.sweep.truncated_prompts import mark_cut
 
 CONFIG = {
     "model_type": "llama",
@@ -161,7 +161,7 @@ def test_cut_prompts_are_counted() -> None:
 
 STARTS = {
     "cell": """
-from leval_sweep.remote_code import only_if_asked
+from leval_harness.sweep.remote_code import only_if_asked
 running = only_if_asked({{"trust_remote_code": {trusted}}})
 running.__enter__()
 """,
@@ -169,7 +169,7 @@ running.__enter__()
 import sys
 from lm_eval._cli.harness import HarnessCLI
 from lm_eval.config.evaluate_config import EvaluatorConfig
-from leval_harness.lm_eval_run import RopeOptions, completing
+from leval_harness.cli.lm_eval_run import RopeOptions, completing
 running = completing(RopeOptions())
 running.__enter__()
 sys.argv = ["lm-eval", "run", "--tasks", "mmlu"] + ["--trust_remote_code"] * {trusted}

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from forked_sweeps import Forks, forked, kill
 
-from leval_sweep.cell_files import why_not_done
+from leval_harness.sweep.cell_files import why_not_done
 
 KILLS = int(os.environ.get("SWEEP_KILLS", "4"))
 RAY_KILLS = int(os.environ.get("SWEEP_RAY_KILLS", "1"))
@@ -178,7 +178,7 @@ def test_no_kill_on_ray_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path:
     trial = Trial(tiny, tmp_path)
     with forked(tmp_path) as quick:
         trial.measure(quick)
-        start = "from leval_harness.main import main; main()"
+        start = "from leval_harness.cli.main import main; main()"
         words = ["sweep", str(trial.config), *trial.options, "--executor", "ray"]
         while trial.kills < RAY_KILLS:
             command = [sys.executable, "-c", start, *words, "--out", str(trial.out)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_sweep.keeper import descendants
+from leval_harness.sweep.keeper import descendants
 
 FAULTS = Path(__file__).parent / "faults"
 ORPHANS = 3
@@ -58,7 +58,7 @@ class Sweep:
         fault = {"SWEEP_FAULT": "cell:orphans:0", "SWEEP_FAULT_ROOT": str(out)}
         fault |= {"PYTHONPATH": path, "SWEEP_FAULT_COUNT": str(self.record)}
         fault |= {"RAY_ADDRESS": "local"}  # not that of another test
-        start = "from leval_harness.main import main; main()"
+        start = "from leval_harness.cli.main import main; main()"
         command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
         self.process = subprocess.Popen(
             [*command, "--out", str(out), *options],
@@ -162,7 +162,7 @@ def test_engines_of_vllm_die_with_their_sweep(
         f"{{path: {tiny}/model, backend: vllm-long, dtype: float32, methods: [rope], args: "
         f"{{data_parallel_size: {replicas}, enforce_eager: true}}}}"
     )
-    start = "from leval_harness.main import main; main()"
+    start = "from leval_harness.cli.main import main; main()"
     command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path), f"--set=models={{tiny: {model}}}"],
@@ -176,7 +176,7 @@ def test_engines_of_vllm_die_with_their_sweep(
         keepers = [
             int(path.parent.name)
             for path in Path("/proc").glob("[0-9]*/cmdline")
-            if f"leval_sweep.keeper\0{tmp_path}" in text_of(path)
+            if f"leval_harness.sweep.keeper\0{tmp_path}" in text_of(path)
         ]
         return [pid for keeper in keepers for pid in (keeper, *descendants(keeper))]
 
@@ -245,7 +245,7 @@ def test_a_killed_keeper_leaves_what_cannot_be_told_alone(tiny: Path, tmp_path: 
         keepers = [
             int(path.parent.name)
             for path in Path("/proc").glob("[0-9]*/cmdline")
-            if f"leval_sweep.keeper\0{tmp_path}" in text_of(path)
+            if f"leval_harness.sweep.keeper\0{tmp_path}" in text_of(path)
         ]
         assert len(keepers) == 1
         os.kill(keepers[0], signal.SIGKILL)
@@ -257,7 +257,7 @@ def test_a_killed_keeper_leaves_what_cannot_be_told_alone(tiny: Path, tmp_path: 
 
 def test_output_that_nobody_reads_stops_no_sweep(tiny: Path, tmp_path: Path) -> None:
     """`sweep | head -1`: every cell is computed, and the sweep ends as it would have."""
-    start = "from leval_harness.main import main; main()"
+    start = "from leval_harness.cli.main import main; main()"
     command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE

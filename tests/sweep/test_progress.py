@@ -11,12 +11,12 @@ import click
 import pytest
 from rich.console import Console
 
-from leval_leaderboard.cell_record import CellRecord, MethodRecord, ModelRecord
-from leval_sweep.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
-from leval_sweep.cells import PlannedCell
-from leval_sweep.estimate import Pace
-from leval_sweep.launch import CellOutcome, _judge
-from leval_sweep.progress import Progress, display, duration
+from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
+from leval_harness.sweep.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
+from leval_harness.sweep.cells import PlannedCell
+from leval_harness.sweep.estimate import Pace
+from leval_harness.sweep.launch import CellOutcome, _judge
+from leval_harness.sweep.progress import Progress, display, duration
 
 
 def cell(ident: str, model: str = "m", speed: float | None = None) -> PlannedCell:

@@ -16,12 +16,12 @@ from typing import Any
 import psutil
 import pytest
 
-from leval_sweep.cell_files import why_not_done
-from leval_sweep.cells import plan
-from leval_sweep.config import load_config
-from leval_sweep.errors import SweepError
-from leval_sweep.estimate import Pace
-from leval_sweep.executors import (
+from leval_harness.sweep.cell_files import why_not_done
+from leval_harness.sweep.cells import plan
+from leval_harness.sweep.config import load_config
+from leval_harness.sweep.errors import SweepError
+from leval_harness.sweep.estimate import Pace
+from leval_harness.sweep.executors import (
     RAY_LAST_CLUSTER,
     LocalExecutor,
     RayExecutor,
@@ -29,7 +29,7 @@ from leval_sweep.executors import (
     _what_ray_lost,
     ray_options,
 )
-from leval_sweep.progress import Progress
+from leval_harness.sweep.progress import Progress
 
 ray_exceptions = pytest.importorskip("ray.exceptions")
 
@@ -66,7 +66,7 @@ def running_cells(folder: Path) -> dict[int, int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError, IndexError, psutil.NoSuchProcess):
             words = path.read_bytes().decode(errors="replace").split("\0")
-            if "leval_sweep.cell_main" in words and any(str(folder) in w for w in words):
+            if "leval_harness.sweep.cell_main" in words and any(str(folder) in w for w in words):
                 keeper = psutil.Process(int(words[words.index("--parent") + 1]))
                 found[int(path.parent.name)] = keeper.ppid()
     return found

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from leval_sweep import cells
-from leval_sweep.config import load_config
+from leval_harness.sweep import cells
+from leval_harness.sweep.config import load_config
 
 MARK = "s3cr3t-mark"
 
@@ -95,7 +95,7 @@ def test_secrets_are_no_part_of_a_cell_and_not_lost(config: Path) -> None:
 @pytest.mark.slow
 def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    start = "from leval_harness.main import main; main()"
+    start = "from leval_harness.cli.main import main; main()"
     short = "--set=models.refused.args.passwd=q7"  # too short to be looked for
     options = [
         short,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from leval_sweep import own_tasks
-from leval_sweep.config import ROPE_BACKENDS, expand, load_config, task_names
-from leval_sweep.config_files import SHIPPED, shipped_sweeps
-from resonance_vllm.limits import length_limit
-from resonance_vllm.positions import ModelPositions
+from leval_harness.sweep import task_registry as own_tasks
+from leval_harness.sweep.config import ROPE_BACKENDS, expand, load_config, task_names
+from leval_harness.sweep.config_files import SHIPPED, shipped_sweeps
+from resonance_vllm.model_config.limits import length_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
 
 SWEEPS = shipped_sweeps()
 

@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from forked_sweeps import Forks, forked
 
-from leval_sweep.cell_files import why_not_done
-from leval_sweep.executors import LocalExecutor
+from leval_harness.sweep.cell_files import why_not_done
+from leval_harness.sweep.executors import LocalExecutor
 
 FAULTS = Path(__file__).parent / "faults"
 POINTS = int(os.environ.get("SWEEP_KILL_POINTS", "2"))
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.hf, pytest.mark.slow]
 
 def sweep_command(config: Path, out: Path, *options: str) -> list[str]:
     """The command line of a sweep, as a process of its own."""
-    start = "from leval_harness.main import main; main()"
+    start = "from leval_harness.cli.main import main; main()"
     return [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options]
 
 
@@ -128,7 +128,9 @@ def cells_running(out: Path) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = path.read_bytes().decode(errors="replace").split("\0")
-            if "leval_sweep.cell_main" in words and any(w.startswith(str(out)) for w in words):
+            if "leval_harness.sweep.cell_main" in words and any(
+                w.startswith(str(out)) for w in words
+            ):
                 found.append(int(path.parent.name))
     return found
 
@@ -366,7 +368,7 @@ def test_a_changed_config_makes_new_cells_and_the_old_ones_come_back(
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 8])
 def test_cells_at_a_time_share_the_cores_and_may_be_more(cores, monkeypatch):
-    monkeypatch.setattr("leval_sweep.executors.available_cores", lambda: cores)
+    monkeypatch.setattr("leval_harness.sweep.executors.available_cores", lambda: cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for jobs in range(2, 12):
         executor = LocalExecutor(jobs)

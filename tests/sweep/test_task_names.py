@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from lm_eval._cli.harness import HarnessCLI
 
-from leval_harness.run_tasks import renamed_samples, renamed_tasks, validating
-from leval_sweep import task_names
-from leval_sweep.config import parse_config
-from leval_sweep.errors import ConfigError
+from leval_harness.cli.run_tasks import renamed_samples, renamed_tasks, validating
+from leval_harness.sweep import task_names
+from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.errors import ConfigError
 from leval_tasks.closed.catalog import OLD_NAMES, TASKS
 
 THEIRS = ("coursera", "quality", "codeu", "tpo", "topic_retrieval", "gsm100", "sci_fi")
@@ -115,8 +115,8 @@ def test_a_cell_beside_other_peoples_tasks_asks_ours(tmp_path, monkeypatch):
     """Ours come from our own folders, whatever lm-eval's index has under their names."""
     import lm_eval.tasks
 
-    from leval_leaderboard.cell_record import CellRecord
-    from leval_sweep.evaluation import load_tasks
+    from leval_harness.cell_record import CellRecord
+    from leval_harness.sweep.evaluation import load_tasks
     from leval_tasks.closed.task import LEvalClosedTask
 
     folder = theirs(tmp_path / "theirs", "leval_closed_gsm")

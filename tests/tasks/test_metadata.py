@@ -67,7 +67,7 @@ def test_no_argument_of_a_model_and_no_key_of_another_task_is_refused():
     from transformers import GenerationConfig, LlamaConfig
 
     names = metadata_keys(folder_of("lm_eval") / "tasks")
-    for package in ("lm_eval.models", "leval_backends"):
+    for package in ("lm_eval.models", "leval_harness.backends"):
         for path in folder_of(package).glob("*.py"):
             names |= arguments(path)
     names |= set(LlamaConfig().to_dict()) | set(GenerationConfig().to_dict())

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.errors import exit_code_for
-from leval_harness.main import cli
+from leval_harness.cli.errors import exit_code_for
+from leval_harness.cli.main import cli
 
 pytestmark = pytest.mark.hf
 

@@ -8,9 +8,9 @@ import pytest
 
 from leval_border.errors import UserError
 from leval_border.files import altered
-from resonance_training import trainer as shared
-from resonance_training.finetune import _Metrics, finetune
-from resonance_training.finetune_settings import FineTuneSettings
+from leval_harness.training import trainer as shared
+from leval_harness.training.finetune import _Metrics, finetune
+from leval_harness.training.finetune_settings import FineTuneSettings
 
 pytestmark = [pytest.mark.hf]
 

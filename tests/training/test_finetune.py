@@ -9,13 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from leval_border.errors import SettingError, UserError
+from leval_harness.training import finetune as module
+from leval_harness.training.finetune import Rows, finetune
+from leval_harness.training.finetune_settings import FineTuneSettings, preset, presets
+from leval_harness.training.text import prepare_text
 from leval_tasks.posgen.vocabulary import build_tokenizer
-from resonance_training import finetune as module
-from resonance_training.finetune import Rows, finetune
-from resonance_training.finetune_settings import FineTuneSettings, preset, presets
-from resonance_training.text import prepare_text
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.hf import register
+from resonance_vllm.hf.registration import register
 
 pytestmark = pytest.mark.hf
 

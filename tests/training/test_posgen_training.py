@@ -15,17 +15,17 @@ from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_atte
 
 from leval_border.errors import SettingError, UserError
 from leval_border.files import file_sha256
-from leval_harness.main import cli
+from leval_harness.cli.main import cli
+from leval_harness.training import posgen_settings as settings
+from leval_harness.training import posgen_train, stacked, t5_layer, trainer
+from leval_harness.training.posgen_crossed import cross
+from leval_harness.training.posgen_data import Batches, StackData
+from leval_harness.training.posgen_evaluate import evaluate_checkpoint
+from leval_harness.training.posgen_models import build_model, build_stack
+from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
+from leval_harness.training.posgen_train import train_all, train_stack
+from leval_harness.training.trainer import claim, is_claimed
 from leval_tasks.posgen.sequences import splits
-from resonance_training import posgen_settings as settings
-from resonance_training import posgen_train, stacked, t5_layer, trainer
-from resonance_training.posgen_crossed import cross
-from resonance_training.posgen_data import Batches, StackData
-from resonance_training.posgen_evaluate import evaluate_checkpoint
-from resonance_training.posgen_models import build_model, build_stack
-from resonance_training.posgen_settings import Architecture, PosGenRun, Recipe
-from resonance_training.posgen_train import train_all, train_stack
-from resonance_training.trainer import claim, is_claimed
 from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.spec import RopeSpec
 
@@ -296,7 +296,9 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path,
     result.write_text(json.dumps(kept))
     assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [kept]
     with monkeypatch.context() as patched:
-        patched.setattr("resonance_training.posgen_train.train_stack", lambda _, runs, *__: [runs])
+        patched.setattr(
+            "leval_harness.training.posgen_train.train_stack", lambda _, runs, *__: [runs]
+        )
         for other in ({"seed": run.seed + 1}, {"encoding": "coprime"}, {"subtask": "nope"}):
             result.write_text(json.dumps(kept | other))  # copied from another run
             assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [[run]]

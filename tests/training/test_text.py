@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_border.errors import UserError
-from resonance_training import text
-from resonance_training.text import TrainingText
+from leval_harness.training import text
+from leval_harness.training.text import TrainingText
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
 

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from resonance_vllm.vllm_plugin import HOOKS
+from resonance_vllm.vllm.plugin import HOOKS
 
 ROPE = "vllm.model_executor.layers.rotary_embedding"
 NAMES = [*HOOKS, (ROPE, "_ROPE_DICT"), (ROPE, "YaRNScalingRotaryEmbedding")]

@@ -11,7 +11,7 @@ class RopeWorker:
 
     def held(self) -> tuple[int, list[tuple[list[float], bool]]]:
         """This process, and frequencies and exact phase of each rotary module in it."""
-        from resonance_vllm.vllm_verify import held
+        from resonance_vllm.vllm.model import held
 
         config = self.model_runner.vllm_config.model_config.hf_text_config
         found = held(self.model_runner.model, config)

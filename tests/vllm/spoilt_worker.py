@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from resonance_vllm import vllm_rotary
+from resonance_vllm.vllm import rotary as vllm_rotary
 
 _build = vllm_rotary.build
 

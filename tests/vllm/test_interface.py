@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from resonance_vllm.vllm_plugin import HOOKS
+from resonance_vllm.vllm.plugin import HOOKS
 
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location("vllm_interface", HERE / "interface.py")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from resonance_vllm.core.spec import COMPARED, RopeRequest
-from resonance_vllm.positions import ModelPositions
-from resonance_vllm.settings import hf_overrides, vllm_hf_overrides
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
 
 pytestmark = pytest.mark.vllm
 
@@ -27,7 +27,7 @@ def saved(folder: Path, name: str) -> dict[str, Any]:
     """A family's config as transformers saves it with settings of ours in it."""
     from transformers import AutoConfig
 
-    from resonance_vllm import hf
+    from resonance_vllm.hf import registration as hf
 
     hf.register()
     model = ModelPositions.of_checkpoint(str(CONFIGS / name))
@@ -53,7 +53,7 @@ def without(folder: Path, name: str, key: str) -> Path:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    from resonance_vllm.vllm_build import look_at
+    from resonance_vllm.vllm.build import look_at
 
     root = tmp_path_factory.mktemp("saved")
     one_base = without(root / "one_base", "mimo_v2", "swa_rope_theta")

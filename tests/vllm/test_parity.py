@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from resonance_vllm import settings
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.model_config import overrides as settings
+from resonance_vllm.model_config.model_positions import ModelPositions
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -94,7 +94,7 @@ def load_hf(path: Path, rope: dict[str, Any], length: int) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from resonance_vllm import hf
+    from resonance_vllm.hf import registration as hf
 
     hf.register()
     positions = ModelPositions.of_checkpoint(str(path))
@@ -268,7 +268,7 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[...
     import numpy as np
     from click.testing import CliRunner
 
-    from leval_harness.main import cli
+    from leval_harness.cli.main import cli
     from leval_tasks.posgen.vocabulary import build_tokenizer
 
     root = tmp_path_factory.mktemp("finetuned")
@@ -293,7 +293,7 @@ def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
     from transformers import AutoModelForCausalLM
     from vllm import LLM
 
-    from resonance_vllm import hf
+    from resonance_vllm.hf import registration as hf
 
     hf.register()
     engine = LLM(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from resonance_vllm import settings
-from resonance_vllm.limits import length_limit
-from resonance_vllm.positions import ModelPositions
+from resonance_vllm.model_config import overrides as settings
+from resonance_vllm.model_config.limits import length_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
 
 pytestmark = pytest.mark.vllm
 
@@ -36,7 +36,7 @@ def test_entry_point_is_installed_under_our_name() -> None:
     from importlib.metadata import entry_points
 
     (found,) = entry_points(group="vllm.general_plugins", name="resonance_rope")
-    assert found.value == "resonance_vllm.vllm_plugin:register"
+    assert found.value == "resonance_vllm.vllm.plugin:register"
 
 
 def test_registering_twice_wraps_once_and_reaches_earlier_imports() -> None:
@@ -45,7 +45,7 @@ import vllm.model_executor.layers.rotary_embedding as rope
 from vllm.model_executor.models import llama
 stock = rope.get_rope
 assert llama.get_rope is stock
-from resonance_vllm.vllm_plugin import register
+from resonance_vllm.vllm.plugin import register
 register()
 ours = rope.get_rope
 assert ours is not stock and ours.__wrapped__ is stock
@@ -79,7 +79,7 @@ def test_every_difference_of_the_interface_is_named(
 ) -> None:
     import importlib
 
-    from resonance_vllm.vllm_plugin import interface_problems
+    from resonance_vllm.vllm.plugin import interface_problems
 
     assert interface_problems() == []
     owner = importlib.import_module(f"vllm.model_executor.{module}")
@@ -294,7 +294,7 @@ def test_vllms_own_meaning_of_a_name_is_pointed_out_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from resonance_vllm import vllm_hooks
+    from resonance_vllm.vllm import hooks as vllm_hooks
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     vllm_hooks._warn_once.cache_clear()
@@ -310,7 +310,7 @@ def test_vllms_own_meaning_of_a_name_is_pointed_out_once(
 def test_stock_type_without_rope_theta_is_pointed_out(
     edited: Edit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from resonance_vllm import vllm_hooks
+    from resonance_vllm.vllm import hooks as vllm_hooks
 
     monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
     vllm_hooks._warn_once.cache_clear()

@@ -42,7 +42,7 @@ TYPES: dict[str, dict[str, Any]] = {
 def _plugin() -> Iterator[None]:
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 
-    from resonance_vllm.vllm_plugin import register
+    from resonance_vllm.vllm.plugin import register
 
     register()
     engine: Any = VllmConfig(device_config=DeviceConfig(device="cpu"))
@@ -53,7 +53,7 @@ def _plugin() -> Iterator[None]:
 
 def table_of(module: Any) -> torch.Tensor:
     """Cos and sin by position; LongRoPE keeps those of long sequences behind the others."""
-    from resonance_vllm import vllm_rotary
+    from resonance_vllm.vllm import rotary as vllm_rotary
 
     _, table = vllm_rotary.table_of(module)
     return table[len(table) - module.resonance.rows :]
@@ -163,7 +163,7 @@ def test_rows_one_wavelength_apart_are_equal_bit_for_bit(
 def test_resonance_yarn_is_vllms_yarn_class_with_another_table() -> None:
     from vllm.model_executor.layers.rotary_embedding import YaRNScalingRotaryEmbedding
 
-    from resonance_vllm.vllm_rotary import ResonanceYaRNRotaryEmbedding
+    from resonance_vllm.vllm.rotary import ResonanceYaRNRotaryEmbedding
 
     ours = get_rope("resonance_yarn")
     assert type(ours) is ResonanceYaRNRotaryEmbedding
@@ -181,7 +181,7 @@ def test_without_resonance_the_table_is_vllms_own(rope_type: str) -> None:
     """Where vLLM has the method; ours is asked for by the base that carries it."""
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm.vllm_request import stock_settings
+    from resonance_vllm.vllm.request import stock_settings
 
     stock = get_rope(rope_type)
     rope = {"rope_type": rope_type, **COMMON}
@@ -204,8 +204,8 @@ def test_a_model_file_that_builds_something_else_is_noticed(
 ) -> None:
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm import vllm_rotary
-    from resonance_vllm.vllm_request import stock_settings
+    from resonance_vllm.vllm import rotary as vllm_rotary
+    from resonance_vllm.vllm.request import stock_settings
 
     spec = RopeSpec.from_dict({"rope_type": "resonance_yarn", **COMMON})
     rope = {**stock_settings({}, spec, ORIGINAL), **changes}
@@ -219,7 +219,7 @@ def test_a_long_table_of_vllm_is_never_computed() -> None:
     """Only its first rows are looked at; ours has as many as that would have."""
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm import vllm_rotary
+    from resonance_vllm.vllm import rotary as vllm_rotary
 
     seen = []
     stock = rotary_embedding.YaRNScalingRotaryEmbedding
@@ -322,8 +322,8 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(rope_type: st
 
 def test_vllms_own_yarn_on_several_axes_takes_four_times_the_trained_length() -> None:
     """docs/vllm.md has the numbers; asked for through us it is refused, ours take the length."""
-    from resonance_vllm.compared import differences
-    from resonance_vllm.vllm_rotary import turned_by
+    from resonance_vllm.verifier import differences
+    from resonance_vllm.vllm.rotary import turned_by
 
     keys = {"rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
     several = {"mrope_section": [16, 24, 24]}
@@ -354,7 +354,7 @@ def test_dual_chunk_attention_is_refused() -> None:
 
 def test_layers_with_a_rotation_of_their_own_have_a_row_for_every_position() -> None:
     """vLLM makes their table as long as the config, which holds the trained length."""
-    from resonance_vllm.vllm_request import shown_as_stock
+    from resonance_vllm.vllm.request import shown_as_stock
 
     sliding = {"rope_type": "default", "rope_theta": 10000.0}
     rope = {"sliding_attention": sliding, "full_attention": {"rope_type": "ntk_aware", **COMMON}}

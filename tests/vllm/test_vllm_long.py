@@ -54,8 +54,8 @@ class OnePrompt:
 
 def backend(replicas: int = 1) -> Any:
     """The backend without a model, around an engine that counts."""
-    from leval_backends.telemetry import Counters
-    from leval_backends.vllm_long import VLLMLong
+    from leval_harness.backends.telemetry import Counters
+    from leval_harness.backends.vllm_long import VLLMLong
 
     lm = VLLMLong.__new__(VLLMLong)
     lm.counters, lm.tokens_queried = Counters(), 0
@@ -149,7 +149,7 @@ def test_each_replica_gets_whole_documents(replicas: list[OnePrompt], generate: 
 
 
 def test_batch_size_bounds_the_requests_in_flight() -> None:
-    from leval_backends.vllm_long import concurrency
+    from leval_harness.backends.vllm_long import concurrency
 
     given_bound = {"auto": None, "auto:4": None, 1: None, "1": None, 8: 8, "8": 8}
     assert {size: concurrency(size) for size in given_bound} == given_bound
@@ -187,9 +187,9 @@ def ours(checkpoint: Path) -> Iterator[Any]:
     """The real engine; its cache holds 24 blocks, a document with its question takes 17."""
     from lm_eval.api.registry import get_model
 
-    import leval_backends
+    import leval_harness.backends
 
-    leval_backends.register()
+    leval_harness.backends.register()
     lm = get_model("vllm-long").create_from_arg_obj(
         {
             "pretrained": str(checkpoint),

@@ -27,12 +27,12 @@ PRELOADED = (
     "torch.utils.collect_env",
     "transformers.models.llama.modeling_llama",
     "transformers.models.llama.tokenization_llama",
-    "leval_sweep.cell_main",
-    "leval_sweep.cells",
-    "leval_sweep.executors",
-    "leval_sweep.keeper",
-    "leval_sweep.runner",
-    "resonance_vllm.hf",
+    "leval_harness.sweep.cell_main",
+    "leval_harness.sweep.cells",
+    "leval_harness.sweep.executors",
+    "leval_harness.sweep.keeper",
+    "leval_harness.sweep.runner",
+    "resonance_vllm.hf.registration",
 )
 
 
@@ -95,14 +95,14 @@ class Forked:
 def run_cell(words: list[str]) -> int:
     """Be a cell's process."""
     _inject("cell")
-    from leval_sweep.cell_main import main
+    from leval_harness.sweep.cell_main import main
 
     return main(words)
 
 
 def run_keeper(folder: str) -> int:
     """Be the process that watches over a cell."""
-    from leval_sweep.keeper import main
+    from leval_harness.sweep.keeper import main
 
     main(folder)
     return 0
@@ -114,8 +114,8 @@ POPEN = subprocess.Popen
 def start(arguments: list[str], **options: Any) -> Any:
     """`subprocess.Popen`, but a cell and its keeper are forked."""
     for module, main in (("keeper", run_keeper), ("cell_main", run_cell)):
-        if f"leval_sweep.{module}" in arguments:
-            words = arguments[arguments.index(f"leval_sweep.{module}") + 1 :]
+        if f"leval_harness.sweep.{module}" in arguments:
+            words = arguments[arguments.index(f"leval_harness.sweep.{module}") + 1 :]
             given = words[0] if module == "keeper" else words
             return Forked(partial(main, given), **{"stdin": None, **options})
     return POPEN(arguments, **options)
@@ -137,7 +137,7 @@ def sweep() -> None:
         os.dup2(log, descriptor)
     subprocess.Popen = start  # type: ignore[misc,assignment]
     _inject("sweep")
-    from leval_harness import sweep as module
+    from leval_harness.cli import sweep as module
 
     module._report = lambda folder: True  # the report is another part's, and not killed here
     sys.argv = ["leval-harness", "sweep", *REQUEST["arguments"]]

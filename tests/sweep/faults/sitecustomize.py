@@ -20,7 +20,7 @@ _EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock")
 
 def _role() -> str | None:
     words = sys.orig_argv
-    if "leval_sweep.cell_main" in words:
+    if "leval_harness.sweep.cell_main" in words:
         return "cell"
     return "sweep" if "sweep" in words else None
 

@@ -1,0 +1,1 @@
+"""From rows of results to what is shown: blocks, comparisons, effective context."""

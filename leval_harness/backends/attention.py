@@ -1,0 +1,188 @@
+"""Attention over a text that all rows of a batch share, without copying it for each row.
+
+The softmax over shared and own keys is split into two partial attentions, each with the logarithm
+of its normaliser, and joined exactly (Juravsky et al. 2024, "Hydragen"; the joining rule is that
+of online softmax, Milakov and Gimelshein 2018). All rows' queries meet the shared keys in one
+matrix product, so that decoding twenty questions about one document reads the document's cache
+once a step, not twenty times. The same split makes chunked prefill free of attention masks.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+if TYPE_CHECKING:
+    from leval_harness.backends.cache import PrefixCache
+
+NAME = "leval_shared_prefix"
+# Options of other attention functions that change what is computed; a model that uses one of
+# them keeps its own attention.
+_FOREIGN = ("softcap", "position_bias", "head_mask", "sinks")
+_SCORES_AT_ONCE = 1 << 26
+
+_active: ContextVar["PrefixCache | None"] = ContextVar("leval_prefix_cache", default=None)
+
+
+class UnsupportedAttentionError(ValueError):
+    """The model asks its attention function for something that the split cannot express."""
+
+
+@contextmanager
+def attending(cache: "PrefixCache") -> Iterator[None]:
+    """Let the attention function find the shared part of the cache during a forward pass."""
+    token = _active.set(cache)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def shared_prefix_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention function in transformers' interface; the cache, not the mask, knows the padding.
+
+    `query` is `[batch, heads, n, head_dim]`, rotated; `key` and `value` are the rows' own,
+    `[batch, kv_heads, m, head_dim]`, the last `n` of them new; `scaling` is the factor of the
+    scores, `head_dim ** -0.5` if None; the layer's `layer_idx` finds the cache layer, which knows
+    the window. `s_aux`, if given, are scores `[heads]` of a key without a value.
+
+    Returns:
+        `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.
+
+    Raises:
+        UnsupportedAttentionError: A soft cap, a position bias, or a window that the cache does not
+            know is asked for.
+    """
+    cache = _active.get()
+    foreign = [name for name in _FOREIGN if kwargs.get(name) is not None]
+    if cache is None or foreign or dropout:
+        raise UnsupportedAttentionError(
+            f"{type(module).__name__} needs {', '.join(foreign) or 'its own attention function'}"
+        )
+    layer = cache.layer_of(module.layer_idx, key)
+    window = kwargs.get("sliding_window")
+    if window is not None and (layer.window is None or layer.window.size != window):
+        raise UnsupportedAttentionError(
+            f"{type(module).__name__} has a sliding_window of {window}, its cache: {layer.window}"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    own_mask, shared_mask = cache.masks(layer, query.shape[2], key)
+    out, norm = _own(query, key, value, scale, own_mask)
+    if layer.shared_length and layer.shared_pair:
+        past_key, past_value = layer.shared_pair
+        shared, shared_norm = _shared(query, past_key, past_value, scale, shared_mask)
+        # The shared part's weight in the joint softmax is exp(a) / (exp(a) + exp(b)).
+        weight = torch.sigmoid(shared_norm - norm).unsqueeze(-1)
+        out = torch.lerp(out.to(norm.dtype), shared.to(norm.dtype), weight)
+        norm = torch.logaddexp(norm, shared_norm)
+    sinks = kwargs.get("s_aux")
+    if sinks is not None:
+        out = out * torch.sigmoid(norm - sinks.float()[None, :, None]).unsqueeze(-1)
+    return out.to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+def _own(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Causal attention of each row to its own keys; the queries are the last positions."""
+    batch, heads, n, _ = query.shape
+    groups = heads // key.shape[1]
+    if n == 1:  # every own key is in the past: fold the query heads of one key head into rows
+        folded = query.reshape(batch, key.shape[1], groups, query.shape[-1])
+        out, norm = partial_attention(folded, key, value, scale, mask, causal=False)
+        return out.reshape(query.shape[:3] + out.shape[-1:]), norm.reshape(batch, heads, 1)
+    key = key.repeat_interleave(groups, dim=1)
+    value = value.repeat_interleave(groups, dim=1)
+    return partial_attention(query, key, value, scale, mask, causal=mask is None)
+
+
+def _shared(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attention of all rows to the shared keys `[1, kv_heads, length, head_dim]`, all past."""
+    batch, heads, n, dim = query.shape
+    kv_heads = key.shape[1]
+    groups = heads // kv_heads
+    # Query heads of one key head, then rows, then positions.
+    folded = query.view(batch, kv_heads, groups, n, dim).permute(1, 2, 0, 3, 4)
+    if mask is None:
+        folded = folded.reshape(1, kv_heads, groups * batch * n, dim)
+    else:  # which is the same for every head: those of one key head side by side
+        folded = folded.reshape(kv_heads, groups, batch * n, dim).transpose(0, 1)
+        key, value = (each.expand(groups, -1, -1, -1) for each in (key, value))
+        mask = mask.expand(batch, -1, -1, -1).reshape(1, 1, batch * n, -1)
+    out, norm = partial_attention(folded, key, value, scale, mask, causal=False)
+    if mask is not None:
+        out, norm = out.transpose(0, 1), norm.transpose(0, 1)
+    out = out.reshape(kv_heads, groups, batch, n, -1).permute(2, 0, 1, 3, 4)
+    norm = norm.reshape(kv_heads, groups, batch, n).permute(2, 0, 1, 3)
+    return out.reshape(batch, heads, n, -1), norm.reshape(batch, heads, n)
+
+
+def partial_attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention and the logarithm of its normaliser.
+
+    Args:
+        query: `[batch, heads, n, head_dim]`.
+        key: `[batch, heads, m, head_dim]`.
+        value: Like `key`; its head dimension may be another.
+        scale: Factor of the scores.
+        mask: Additive, broadcast to `[batch, heads, n, m]`; no row may be masked throughout.
+        causal: Query `i` sees keys up to `i`; needs `n == m` and no mask.
+
+    Returns:
+        Output `[batch, heads, n, head_dim]` and `log(sum(exp(scores)))` `[batch, heads, n]` in
+        float32.
+    """
+    kind = query.device.type
+    width = value.shape[-1]
+    if width != query.shape[-1]:  # which the kernels do not know; zeros change no score
+        size = max(width, query.shape[-1])
+        query, key, value = (pad(each, (0, size - each.shape[-1])) for each in (query, key, value))
+        out, norm = partial_attention(query, key, value, scale, mask, causal)
+        return out[..., :width], norm
+    if kind == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+        )
+    if kind == "cuda" and mask is None and query.dtype in (torch.float16, torch.bfloat16):
+        return torch.ops.aten._scaled_dot_product_flash_attention(
+            query, key, value, 0.0, causal, scale=scale
+        )[:2]
+    return plain_attention(query, key, value, scale, mask, causal)
+
+
+def plain_attention(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """`partial_attention` in plain float32 tensor operations, a block of queries at a time."""
+    n, m = query.shape[2], key.shape[2]
+    block = max(1, _SCORES_AT_ONCE // (query.shape[0] * query.shape[1] * m))
+    outs, norms = [], []
+    for first in range(0, n, block):
+        part = query[:, :, first : first + block].float()
+        scores = part @ key.float().transpose(-1, -2) * scale
+        if mask is not None:
+            scores = scores + (mask if mask.shape[2] == 1 else mask[:, :, first : first + block])
+        if causal:
+            rows = torch.arange(first, first + part.shape[2], device=query.device)
+            future = torch.arange(m, device=query.device) > rows[:, None]
+            scores = scores.masked_fill(future, float("-inf"))
+        norms.append(scores.logsumexp(-1))
+        outs.append((scores - norms[-1].unsqueeze(-1)).exp() @ value.float())
+    return torch.cat(outs, 2).to(query.dtype), torch.cat(norms, 2)

@@ -1,0 +1,271 @@
+"""Greedy decoding of all questions that share a document, in batches.
+
+transformers' own `generate` decodes, so that its logits processors, end-of-sequence tokens and
+generation config apply as they do in lm-eval's `hf`; only the cache it starts from is ours.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from leval_harness.backends import attention
+from leval_harness.backends.forward import (
+    forget_positions,
+    input_device,
+    left_padded,
+    shared_attention,
+)
+from leval_harness.backends.memory import attempt, halving
+from leval_harness.backends.options import greedy, looks_back
+from leval_harness.backends.plan import Step, make_plan
+from leval_harness.backends.reader import PathReader, Setup, batches
+from leval_harness.backends.telemetry import Counters
+
+NEAR_TIE = 1e-4
+_LISTED = 1000  # near ties
+
+# A question's place and its new tokens, padding and what follows the end included; None where
+# memory did not suffice.
+Answered = tuple[int, list[int] | None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request, tokenised and cut."""
+
+    name: str
+    tokens: list[int]
+    until: tuple[str, ...]  # the end-of-sequence string included
+    max_new_tokens: int
+    options: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Questions with the same key may be decoded together."""
+        return json.dumps(
+            [self.until, self.max_new_tokens, dict(self.options)], sort_keys=True, default=str
+        )
+
+
+class StopStrings(StoppingCriteria):
+    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does.
+
+    The host never waits for a device here: tokens are copied while the next step is prepared, and
+    read a step late. What a row got after its stop string is cut by `ended`.
+
+    Args:
+        tokenizer: Of the model.
+        until: The strings.
+        start: Length of the prompt's ids.
+        late: Whether tokens are read a step late; on a CPU there is nothing to wait for.
+    """
+
+    def __init__(self, tokenizer: Any, until: Sequence[str], start: int, *, late: bool) -> None:
+        self.tokenizer = tokenizer
+        self.start = start
+        self.late = late
+        self.until = [stop for stop in until if stop]
+        # Two tokens more than a string takes: it may come out cut in another way.
+        lengths = [len(tokenizer.encode(stop, add_special_tokens=False)) for stop in self.until]
+        self.width = max(lengths, default=0) + 2
+        self.ended: dict[int, int] = {}  # stopped row -> its new tokens
+        self._waiting: list[tuple[torch.Tensor, Any, int]] = []
+        self._done: torch.Tensor | None = None
+
+    def __call__(
+        self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
+    ) -> torch.Tensor:
+        """True for rows that have completed a stop string, `[batch]`."""
+        known = len(self.ended)
+        fresh = input_ids[:, max(self.start, input_ids.shape[1] - self.width) :]
+        if self.until:
+            copy = fresh.to("cpu", non_blocking=self.late)
+            copied = torch.Event(fresh.device) if self.late and fresh.device.type != "cpu" else None
+            if copied is not None:
+                copied.record()
+            self._waiting.append((copy, copied, input_ids.shape[1] - self.start))
+            self.read(1 if self.late else 0)
+        if self._done is None or len(self.ended) > known:
+            done = [row in self.ended for row in range(len(input_ids))]
+            self._done = torch.tensor(done, device=input_ids.device)
+        return self._done
+
+    def read(self, left: int = 0) -> None:
+        """Look for stop strings in the steps that were copied, but for the last `left`."""
+        while len(self._waiting) > left:
+            copy, copied, length = self._waiting.pop(0)
+            if copied is not None:
+                copied.synchronize()
+            for row, text in enumerate(self.tokenizer.batch_decode(copy)):
+                if any(stop in text for stop in self.until):
+                    self.ended.setdefault(row, length)
+
+
+class NearTies(LogitsProcessor):
+    """Note the steps whose two best logits differ by less than `NEAR_TIE`; change nothing."""
+
+    def __init__(self, counters: Counters) -> None:
+        self.best: list[Any] = []  # of each step: values and indices `[batch, 2]`, on the device
+        self.counters = counters
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """Scores unchanged, `[batch, vocabulary]`."""
+        self.best.append(scores.topk(2, dim=-1))
+        self.counters.advance(len(scores))
+        return scores
+
+    def listed(self) -> Iterator[tuple[int, int, float, list[int]]]:
+        """Row, step, difference and both tokens of each, by step."""
+        if not self.best:
+            return
+        values = torch.stack([best.values for best in self.best])
+        gaps = (values[..., 0] - values[..., 1]).tolist()
+        tokens = torch.stack([best.indices for best in self.best]).tolist()
+        for step, rows in enumerate(gaps):
+            for row, gap in enumerate(rows):
+                if gap < NEAR_TIE:
+                    yield row, step, gap, tokens[step][row]
+
+
+class Decoder:
+    """Answer questions, in the order that computes least; the tokenizer has a padding token."""
+
+    def __init__(self, questions: Sequence[Question], setup: Setup, tokenizer: Any) -> None:
+        self.questions = questions
+        self.setup = setup
+        self.model = setup.model
+        self.counters = setup.counters
+        self.tokenizer = tokenizer
+        self.reader = PathReader(setup, max(len(question.tokens) for question in questions))
+
+    @torch.no_grad()
+    def answers(self) -> Iterator[Answered]:
+        """Answer every question; each is yielded as soon as its batch is finished."""
+        plan = make_plan(
+            [question.tokens for question in self.questions],
+            max_suffix=min(1024, self.setup.settings.prefill_chunk),
+        )
+        self.counters.asked(plan, generated=sum(q.max_new_tokens for q in self.questions))
+        with shared_attention(self.model, split=self.setup.split):
+            for step in plan.steps:
+                yield from self._step(step)
+
+    def _step(self, step: Step) -> Iterator[Answered]:
+        source = self.questions[step.members[0]].tokens
+        if attempt(self.reader.extend, source, step.start, step.length) is None:
+            # Steps below start from positions that are missing now; they rebuild them themselves.
+            for row in step.rows:
+                self._failed(row)
+            return
+        if step.branches:
+            self.reader.mark()
+        groups: dict[tuple[str, int], list[int]] = {}
+        for row in sorted(step.rows, key=lambda row: (len(self.questions[row].tokens), row)):
+            question = self.questions[row]
+            equal = looks_back(question.options, self.model.generation_config)
+            # A single token leaves nothing to read before it, where rows are read apart.
+            equal |= len(question.tokens) == 1 and not self.setup.reuse.padded
+            width = len(question.tokens) if equal else 0
+            groups.setdefault((question.key, width), []).append(row)
+        for group in groups.values():
+            for batch in batches(
+                self.setup,
+                group,
+                [len(self.questions[row].tokens) - step.length for row in group],
+                shared=step.length,
+                extra=self.questions[group[0]].max_new_tokens,
+                max_tokens=max(self.setup.settings.prefill_chunk, 1024),
+            ):
+                yield from self._batch(batch, step.length)
+
+    def _batch(self, batch: list[int], length: int) -> Iterator[Answered]:
+        def decode(rows: list[int]) -> list[list[int]]:
+            return self._decode([self.questions[row] for row in rows], length)
+
+        for row, tokens in halving(decode, batch, "questions"):
+            yield row, self._single(row, length) if tokens is None else tokens
+
+    def _single(self, row: int, length: int) -> list[int] | None:
+        """The last resort for one question: read its own part in chunks as well."""
+        question = self.questions[row]
+        read = len(question.tokens) - 1
+        self.reader.cut(length)
+        self.reader.mark()
+        # Where its own part is one token already, chunks of it are no smaller.
+        if read > length and attempt(self.reader.extend, question.tokens, length, read) is not None:
+            answers = attempt(self._decode, [question], read)
+            if answers is not None:
+                return answers[0]
+        self._failed(row)
+        return None
+
+    def _failed(self, row: int) -> None:
+        self.counters.failed(self.questions[row].name, len(self.questions[row].tokens))
+
+    def _decode(self, questions: list[Question], length: int) -> list[list[int]]:
+        """New tokens of each question, all of which begin with the path's first `length`."""
+        device, pad = input_device(self.model), self.tokenizer.pad_token_id
+        first = questions[0]
+        parts = [question.tokens[length:] for question in questions]
+        past = self.reader.rows(parts, length, first.max_new_tokens)
+        # What is padded lies after the prefix that is kept apart, or is all of it. Positions
+        # follow from the mask.
+        before = length if past.split else 0
+        suffixes, pads = left_padded([each.tokens[before:] for each in questions], device, pad)
+        prefix = torch.tensor(first.tokens[:before], dtype=torch.long, device=device)
+        ids = torch.cat([prefix.expand(len(questions), -1), suffixes], 1)
+        width = ids.shape[1]
+        mask = torch.ones_like(ids)
+        if pads is not None:
+            past.pads = pads
+            mask[:, before:] = torch.arange(width - before, device=device) >= pads[:, None]
+        ties = NearTies(self.counters)
+        late = device.type != "cpu"
+        stop = StopStrings(self.tokenizer, first.until, width, late=late)
+        forget_positions(self.model)
+        with attention.attending(past):
+            output = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=past,
+                max_length=width + first.max_new_tokens,
+                stopping_criteria=StoppingCriteriaList([stop]),
+                logits_processor=LogitsProcessorList([ties]),
+                pad_token_id=pad,
+                use_cache=True,
+                **greedy(first.options),
+            )
+        stop.read()
+        rows = enumerate(output[:, width:].tolist())
+        fresh = [tokens[: stop.ended.get(row)] for row, tokens in rows]
+        self.counters.prefilled(sum(map(len, parts)))
+        self._count(questions, fresh, stop, ties)
+        return fresh
+
+    def _count(
+        self, questions: list[Question], fresh: list[list[int]], stop: StopStrings, ties: NearTies
+    ) -> None:
+        # A row that no stop string ended (the end-of-sequence string is one) ran to the limit,
+        # or to another end token of the checkpoint's, after which there is padding.
+        lengths = [stop.ended.get(row, self._length(tokens)) for row, tokens in enumerate(fresh)]
+        self.counters.tokens_generated += sum(lengths)
+        # The bar expects every question's longest answer.
+        self.counters.advance(len(fresh) * (questions[0].max_new_tokens - len(ties.best)))
+        for row, step, gap, tokens in ties.listed():
+            if step < lengths[row] and len(self.counters.near_ties) < _LISTED:
+                self.counters.near_ties.append(
+                    {"request": questions[row].name, "step": step, "gap": gap, "tokens": tokens}
+                )
+
+    def _length(self, tokens: list[int]) -> int:
+        pad = self.tokenizer.pad_token_id
+        return next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] != pad), 0)

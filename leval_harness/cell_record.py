@@ -1,0 +1,150 @@
+"""What stands in `cell.json`, `done.json` and `failed.json`: sweeps write it, tables read it.
+
+One class a file. Reading is patient with what may have been written by another version: fields that
+are not known here are passed over, and what is missing or null takes its default. The order of the
+fields is the order in the file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from leval_border.files import read_object
+from leval_harness.layout import SCHEMA_VERSION
+
+Version = Annotated[int, Field(ge=1, le=10**15)]
+Natural = Annotated[int, Field(ge=0, le=10**15)]
+"""A larger one is no length, count or limit."""
+
+WrittenRecord = TypeVar("WrittenRecord", bound="Record")
+
+
+class Record(BaseModel):
+    """Base of what is written to a cell's folder."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_missing(cls, content: Any) -> Any:
+        """Null stands for the default; it is left in where null itself is that."""
+        if not isinstance(content, Mapping):
+            return content
+        nullable = {key for key, field in cls.model_fields.items() if field.default is None}
+        return {k: v for k, v in content.items() if v is not None or k in nullable}
+
+    def written(self) -> dict[str, Any]:
+        """What stands in the file: every field that was given, in order."""
+        return self.model_dump(exclude_unset=True)
+
+
+class ModelRecord(Record):
+    """The model of a cell: what tables call it, its files, and how it was asked."""
+
+    name: str = Field(min_length=1)
+    path: str = ""
+    revision: str | None = None
+    backend: str = ""
+    dtype: str = ""
+    args: dict[str, Any] = {}
+
+
+class MethodRecord(Record):
+    """The RoPE method of a cell; `rope_parameters` is None for a checkpoint as it is shipped."""
+
+    name: str = Field(min_length=1)
+    rope_parameters: dict[str, Any] | None = None
+    rope_precision: str = ""
+
+
+class CellRecord(Record):
+    """The full request of one evaluation.
+
+    Attributes:
+        cell_id: hash of `identity`, and name of the cell's folder.
+        tasks: names or YAML files, as in the sweep's config.
+        metadata: settings of the tasks, as lm-eval's `--metadata`.
+        limit: questions a task; None for all.
+        context_length: longest sequence in tokens.
+        baseline: name of the method that the others are compared with.
+        model_args: what lm-eval builds the model from.
+        versions: of Python and of the packages that decide what is computed.
+        environment: variables that were set and decide what is computed.
+        data: source of the documents and SHA-256 of its files.
+        identity: everything that decides the numbers.
+        place: where it stands in the config of its sweep, from 0.
+        host: the machine, known when it runs; so are `command` (what the user typed) and `created`.
+    """
+
+    schema_version: Version
+    cell_id: str = Field(min_length=1)
+    sweep: str = ""
+    model: ModelRecord
+    method: MethodRecord
+    tasks: tuple[str, ...] = Field(min_length=1, strict=False)
+    metadata: dict[str, Any] = {}
+    gen_kwargs: dict[str, Any] = {}
+    task_gen_kwargs: dict[str, dict[str, Any]] = {}
+    limit: int | float | None = Field(default=None, ge=0, le=10**15)
+    num_fewshot: Natural | None = None
+    seed: Natural | None = None
+    apply_chat_template: bool | str = False
+    batch_size: int | str = 1
+    device: str | None = None
+    context_length: Natural | None = None
+    use_cache: bool = False
+    confirm_run_unsafe_code: bool = False
+    baseline: str | None = None
+    model_args: dict[str, Any] = {}
+    versions: dict[str, Any] = {}
+    environment: dict[str, str] = {}
+    data: dict[str, Any] = {}
+    identity: dict[str, Any] = {}
+    place: Natural = 0
+    host: dict[str, Any] = {}
+    command: str = ""
+    created: str = ""
+
+    @property
+    def title(self) -> str:
+        """How people are told about it: model, method, length and tasks."""
+        at = f" @ {self.context_length}" if self.context_length else ""
+        return f"{self.model.name} | {self.method.name}{at} | {', '.join(self.tasks)}"
+
+
+class DoneRecord(Record):
+    """The marker that is written last: without it a cell is not done.
+
+    Attributes:
+        seconds: from start to end of the cell's process.
+        telemetry: what the backend counted.
+        files: name -> SHA-256 of every other file that the cell produced.
+    """
+
+    schema_version: Version
+    cell_id: str = Field(min_length=1)
+    seconds: float | None = Field(default=None, ge=0)
+    telemetry: dict[str, Any] = {}
+    files: dict[str, str] = {}
+
+
+class FailedRecord(Record):
+    """Why the last attempt at a cell ended without results."""
+
+    schema_version: Version = SCHEMA_VERSION
+    reason: str = "no reason was written"
+    kind: str = "error"
+    log_tail: tuple[str, ...] = Field(default=(), strict=False)
+    attempts: Natural = 1
+    seconds: float = Field(default=0.0, ge=0)
+
+
+def read_record(kind: type[WrittenRecord], path: Path) -> WrittenRecord | None:
+    """A record from its file; None if there is none, or it is cut short or something else."""
+    content = read_object(path)
+    try:
+        return None if content is None else kind.model_validate(content)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""The command line: one module a command, thin over the other packages."""

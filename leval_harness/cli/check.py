@@ -1,0 +1,93 @@
+"""`leval-harness check`: what a model will really run with."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from leval_border.errors import SettingError, UserError
+from leval_harness.cli.output import json_option
+
+TITLES = {"transformers": "transformers", "vllm": "vLLM"}
+
+
+@click.command()
+@click.argument("model")
+@click.option("--rope", "rope_text", help="TYPE:key=value,... or JSON. [default: as it is]")
+@click.option(
+    "--context-length",
+    type=click.IntRange(min=1),
+    help="Longest sequence that will be asked for.",
+)
+@json_option
+def command(model: str, rope_text: str | None, context_length: int | None, as_json: bool) -> None:
+    """Build MODEL's rotary modules on transformers and vLLM, and say what they hold.
+
+    MODEL is a checkpoint folder or a hub name. No weights are loaded: each library builds the model
+    without them. vLLM need not be installed. Ends with 2 where transformers refuses the method.
+
+    Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
+    """
+    from resonance_vllm.check import report
+    from resonance_vllm.core.spec import RopeRequest
+    from resonance_vllm.model_config.model_positions import ModelPositions
+
+    request = RopeRequest.parse(rope_text) if rope_text else None
+    positions = ModelPositions.of_checkpoint(model)
+    rope = None if request is None else positions.complete(request)
+    facts = report(model, positions, rope, context_length)
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        click.echo(f"Shipped\n  {_shipped(positions)}")
+        for library, title in TITLES.items():
+            click.echo("\n".join([title, *_lines(facts[library])]))
+        click.echo("Disagreements")
+        for line in facts["disagreements"] or ["none"]:
+            click.echo(f"  {line}")
+    refused = facts["transformers"].get("refused")
+    if rope is not None and refused:
+        raise SettingError(f"rope_type: transformers refuses {rope.rope_type!r}: {refused}")
+    limit = facts["transformers"]["limit"]
+    if context_length is not None and limit is not None and context_length > limit:
+        raise UserError(f"context length {context_length} is above the limit of {limit} tokens")
+
+
+def _shipped(positions: Any) -> str:
+    """What the checkpoint has, and a word on its length where that misleads."""
+    from resonance_vllm.check import length_remark
+
+    rope = {k: "[...]" if isinstance(v, list) else v for k, v in positions.rope.items()}
+    text = f"{json.dumps(rope, default=str)}, {positions.max_position_embeddings} positions"
+    return "\n  ".join(filter(None, (text, length_remark(positions))))
+
+
+def _lines(side: dict[str, Any]) -> Iterator[str]:
+    """One library's side; modules that hold the same are told once."""
+    for reason in ("not_installed", "refused"):
+        if reason in side:
+            yield f"  {reason.replace('_', ' ')}: {side[reason]}"
+    yield f"  limit                    {side['limit']} tokens"
+    alike: dict[str, list[str]] = {}
+    for module in side.get("modules", ()):
+        alike.setdefault(_held(module), []).append(module["module"])
+    for held, names in alike.items():
+        yield f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+        yield from (f"    {line}" for line in held.splitlines())
+
+
+def _held(module: dict[str, Any]) -> str:
+    frequencies = module["inv_freq"]
+    turning = sum(frequency != 0 for frequency in frequencies)
+    still = f" ({len(frequencies) - turning} stand still)" if turning < len(frequencies) else ""
+    lines = [f"layer type             {module['layer_type']}"] if module["layer_type"] else []
+    ends = f"{frequencies[0]:.9g} … {frequencies[-1]:.9g}" if frequencies else "none"
+    return "\n".join(
+        [
+            *lines,
+            f"inv_freq               {ends}, {len(frequencies)} features{still}",
+            f"attention factor       {module['attention_factor']:.6g}",
+            f"exact phase            {'yes' if module['exact_phase'] else 'no'}",
+        ]
+    )

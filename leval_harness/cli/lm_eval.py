@@ -1,0 +1,108 @@
+"""`leval-harness lm-eval`: lm-eval's own command line with everything of ours registered."""
+
+import argparse
+import logging
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from leval_border.errors import SettingError, UserError, not_allowed
+from leval_harness.cli.errors import exit_code_for
+from leval_harness.cli.lm_eval_output import cleaned, cleaned_files, credentials
+from leval_harness.cli.lm_eval_run import RopeOptions, completing
+
+_ROPE_HELP = """\
+RoPE settings (added by leval-harness; everything below is lm-eval's own):
+  --rope TYPE:key=value,…          e.g. resonance_yarn:factor=2; what the model's config.json knows
+                                   is filled in (models that transformers or vLLM runs)
+  --rope-precision float32|model   precision of the rotation on transformers (default float32)
+  --context-length N               longest sequence in tokens (default: the limit of the settings)
+Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
+             --rope resonance_yarn:factor=2 --tasks leval_closed --metadata '{"data_dir": "sample"}'
+"""
+
+
+@click.command(
+    name="lm-eval",
+    add_help_option=False,
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+    },
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(arguments: tuple[str, ...]) -> None:
+    """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow."""
+    hidden = credentials(arguments)
+    with cleaned(hidden):
+        try:
+            _run(list(arguments), hidden)
+        except BaseException as error:  # noqa: BLE001 - its message is cleaned as well
+            sys.exit(exit_code_for(error))
+
+
+def _run(arguments: list[str], hidden: Sequence[str]) -> None:
+    started_in = dict(os.environ)  # to which libraries add once they are imported
+    ours, rest = own_options(arguments)
+    runs = rest[:1] == ["run"] or (rest[:1] and rest[0].startswith("-"))
+    if ours.rope is not None and (not runs or rest == ["run"]):
+        raise SettingError("--rope goes with `run --model_args pretrained=MODEL --tasks …`")
+    if any(argument in ("-h", "--help") for argument in rest) or not rest:
+        click.echo(_ROPE_HELP)
+    _register()
+    from lm_eval.__main__ import cli_evaluate
+
+    from leval_harness.cli.run_tasks import validating
+
+    before, sys.argv = sys.argv, ["lm-eval", *rest]
+    try:
+        with cleaned_files(hidden, started_in), completing(ours), validating():
+            cli_evaluate()
+    except AssertionError as error:
+        if not str(error):
+            raise
+        raise UserError(str(error)) from error  # lm-eval's own way to refuse an argument
+    finally:
+        sys.argv = before
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(message.removeprefix("argument "))
+
+
+def own_options(arguments: list[str]) -> tuple[RopeOptions, list[str]]:
+    """Our options, and the arguments that are left to lm-eval.
+
+    Raises:
+        SettingError: an option of ours without a value or with one that is not allowed, or
+            without `--rope`.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for option in ("--rope", "--rope-precision", "--context-length"):
+        parser.add_argument(option)
+    found, rest = parser.parse_known_args(arguments)
+    ours = RopeOptions(found.rope, found.rope_precision, found.context_length)
+    if ours.rope is None and ours != RopeOptions():
+        raise SettingError("--rope-precision and --context-length go with --rope")
+    if ours.length is not None and not re.fullmatch("0*[1-9][0-9]*", ours.length):
+        raise SettingError(not_allowed("--context-length", ours.length, "a whole number above 0"))
+    return ours, rest
+
+
+def _register() -> None:
+    """RoPE types into transformers, models into lm-eval; vLLM and tasks find ours by themselves."""
+    try:
+        import leval_harness.backends
+        from resonance_vllm.hf import registration as hf
+    except ImportError as error:
+        without = "running without our RoPE types and backends (pip install 'leval-harness[hf]')"
+        logging.getLogger(__name__).warning("%s: %s", error, without)
+        return
+    hf.register()
+    leval_harness.backends.register()

@@ -1,0 +1,108 @@
+"""Options and output that several commands share."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_origin
+
+import click
+from pydantic import BaseModel
+
+from leval_border.errors import printable
+from leval_harness.format_names import format_names
+
+if TYPE_CHECKING:
+    from leval_harness.results import Results
+
+_CONTROLS = re.compile("[\x7f-\x9f]")  # those below the blank are escaped already
+
+Command = Callable[..., Any]
+
+
+class _Named(click.Path):
+    """A path that is not empty: `--out "$UNSET"` would be the folder that one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty; allowed: a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Named(file_okay=False, path_type=Path)
+FILE = _Named(dir_okay=False, path_type=Path)
+EXISTING_FOLDER = _Named(exists=True, file_okay=False, path_type=Path)
+EXISTING_FILE = _Named(exists=True, dir_okay=False, path_type=Path)
+NEW = _Named(path_type=Path)
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
+results_argument = click.argument(
+    "results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
+
+
+def setting_options(model: type[BaseModel]) -> Callable[[Command], Command]:
+    """An option for each plain field of a settings class, which alone knows ranges and defaults.
+
+    What the command gets is None where an option was not given, see `given`.
+    """
+
+    def add_options(command: Command) -> Command:
+        for name, field in reversed(model.model_fields.items()):
+            kind = str if get_origin(field.annotation) is Literal else field.annotation
+            if kind not in (bool, int, float, str):
+                continue
+            flag = name.replace("_", "-")
+            flags = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
+            command = click.option(flags, type=kind, default=None, help=field.description)(command)
+        return command
+
+    return add_options
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that were given: another is None, or () where it is repeatable."""
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def table_options(command: Command) -> Command:
+    """`--format`, `--json` and `--out` of the commands that print tables."""
+    formats = click.Choice(format_names())
+    form_help = "csv writes every number, the others the table people read."
+    command = json_option(click.option("--out", type=FILE, help="Write to this file.")(command))
+    return click.option("--format", "output", type=formats, default="md", help=form_help)(command)
+
+
+def write_or_print(text: str, out: Path | None) -> None:
+    """To a file, which is said, or to standard output; a pipe or a device takes it as it is."""
+    from leval_border.files import write_text
+
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    if out.exists() and not out.is_file():  # /dev/stdout: a rename would put a file in its place
+        out.write_text(text, encoding="utf-8")
+    else:
+        write_text(out, text)
+    click.echo(f"Written: {printable(str(out))}", err=True)
+
+
+def records_text(records: Sequence[Mapping[str, object]]) -> str:
+    """A table's rows as JSON."""
+    return json_text(records) + "\n"
+
+
+def json_text(value: object) -> str:
+    """JSON for people and programs; of a terminal's control characters none stands in it raw."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def read_results(folders: Sequence[Path]) -> "Results":
+    """Read results; what stands out in them is said."""
+    from leval_harness.results import load_results
+    from leval_harness.tables.escape import plain
+
+    results = load_results(*folders)
+    for warning in results.warnings:
+        click.echo(f"Note: {plain(warning)}", err=True)
+    return results

@@ -1,0 +1,255 @@
+"""`leval-harness posgen`: train, evaluate and tabulate the paper's own benchmark."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leval_border.errors import printable
+from leval_harness.cli.output import (
+    EXISTING_FOLDER,
+    FILE,
+    FOLDER,
+    given,
+    json_option,
+    records_text,
+    setting_options,
+    table_options,
+    write_or_print,
+)
+from leval_harness.training.posgen_settings import PRESETS, Architecture, PosGenRun, Recipe
+from leval_harness.training.posgen_settings import preset as load_recipe
+from leval_tasks.metadata import SUBTASKS
+from leval_tasks.posgen.encodings import tests_of, trained_by_default
+
+_COUNT = click.IntRange(1)
+
+
+@click.group()
+def command() -> None:
+    """PosGen: train small models short, test them long, and compare RoPE encodings.
+
+    Example: leval-harness posgen train --preset quick --out runs/posgen
+    """
+
+
+@command.command()
+@click.option("--preset", default="quick", help=f"{', '.join(PRESETS)}.")
+@click.option("--out", type=FOLDER, required=True, help="Output folder.")
+@click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: all three.")
+@click.option(
+    "--encoding",
+    "encodings",
+    multiple=True,
+    help="Repeatable; default: those that the published table needs.",
+)
+@click.option("--seed", "seeds", type=int, multiple=True, help="Repeatable; default: the preset's.")
+@click.option("--modulus", type=int, help="Size of the number vocabulary.")
+@click.option("--train-sequences", type=int, help="Number of training sequences.")
+@click.option("--train-length", type=int, help="Numbers in a training sequence.")
+@click.option("--length", type=int, help="Numbers in a test sequence.")
+@click.option("--seed-policy", help="random, or cycled: tests begin like training sequences.")
+@setting_options(Recipe)
+@setting_options(Architecture)
+@click.option("--minutes", type=float, help="Stop after so long; repeat the command to go on.")
+@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models trained at once (GPU).")
+@click.option("--jobs", type=_COUNT, default=1, help="Processes that share the cores of a CPU.")
+@click.option("--save-steps", type=_COUNT, default=200, help="Steps between two states.")
+@click.option("--device", type=click.Choice(["auto", "cpu"]), default="auto")
+@json_option
+def train(
+    preset: str,
+    out: Path,
+    subtasks: tuple[str, ...],
+    encodings: tuple[str, ...],
+    modulus: int | None,
+    train_sequences: int | None,
+    train_length: int | None,
+    length: int | None,
+    seed_policy: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Train what has no result yet; a stopped command continues.
+
+    Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
+    """
+    recipe = load_recipe(preset)
+    asked = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
+    recipe = recipe.changed(data={**recipe.data, **given(asked)}).at_lengths(train_length, length)
+    # More seeds are more models of the same recipe.
+    seeds = options.pop("seeds") or recipe.seeds
+    changes = {name: options.pop(name) for name in Recipe.model_fields if name in options}
+    shape = {name: options.pop(name) for name in Architecture.model_fields if name in options}
+    architecture = recipe.architecture.changed(**given(shape))
+    recipe = recipe.changed(architecture=architecture, **given(changes))
+    runs = [
+        PosGenRun(subtask, encoding, seed)
+        for subtask in subtasks or SUBTASKS
+        for seed in seeds
+        for encoding in encodings or trained_by_default(recipe.reading)
+    ]
+    from leval_harness.training.posgen_train import (
+        train_all,  # torch, once all is known to be meant
+    )
+
+    results: list[dict[str, Any]] = []
+    for result in train_all(recipe, runs, out, **options):
+        results.append(result)
+        click.echo(f"[{len(results)}/{len(runs)}] {_told(result)}", err=as_json)
+    if options["minutes"] is not None and len(results) < len(runs):
+        click.echo(f"Stopped after {options['minutes']:g} minutes; repeat the command", err=True)
+    tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
+    device = "cpu" if options["device"] == "cpu" else None
+    results += _cross(out, tests, options["stack_size"], device, as_json)
+    if as_json:
+        click.echo(json.dumps(results))
+
+
+def _told(result: dict[str, Any]) -> str:
+    test = result["test"]
+    other = f", tested with {result['tested_with']}" if "tested_with" in result else ""
+    return (
+        f"{result['subtask']} {result['encoding']} seed {result['seed']}{other}: "
+        f"ID {100 * test['id_accuracy']:.2f} %, OOD {100 * test['ood_accuracy']:.2f} %"
+    )
+
+
+def _cross(
+    folder: Path,
+    asked: Mapping[str, Sequence[str]],
+    stack_size: int,
+    device: str | None,
+    as_json: bool,
+) -> list[dict[str, Any]]:
+    """Tests under other encodings, said as they come."""
+    from leval_harness.training.posgen_crossed import cross
+
+    results = []
+    for result in cross(folder, asked, stack_size=stack_size, device=device):
+        results.append(result)
+        click.echo(_told(result), err=as_json)
+    return results
+
+
+@command.command()
+@click.argument("folder", type=EXISTING_FOLDER)
+@click.option(
+    "--encoding",
+    "encodings",
+    multiple=True,
+    help="To test all its models under, or TRAINED:TESTED.",
+)
+@click.option("--subtask", help="Of a checkpoint; default: the one it was trained on.")
+@click.option("--limit", type=int, help="Of a checkpoint: only the first so many sequences.")
+@click.option("--stack", "stack_size", type=_COUNT, default=1, help="Models tested at once (GPU).")
+@click.option("--device", default="cpu", help="Torch device.")
+@json_option
+def evaluate(
+    folder: Path, encodings: tuple[str, ...], stack_size: int, as_json: bool, **options: Any
+) -> None:
+    """Test a checkpoint, or trained models under further encodings.
+
+    A model is trained once and tested under any encoding; what is tested already is not repeated.
+    `--encoding rope:yarn_code` tests the models that were trained with rope alone.
+
+    Example: leval-harness posgen evaluate runs/posgen --encoding yarn --encoding yarn_code
+    """
+    if encodings:
+        if options["subtask"] or options["limit"]:
+            raise click.UsageError("--subtask and --limit are for a single checkpoint")
+        from leval_tasks.posgen.encodings import asked_tests
+
+        asked = asked_tests(encodings)
+        results = _cross(folder, asked, stack_size, options["device"], as_json)
+        if as_json:
+            click.echo(json.dumps(results))
+        return
+    from leval_harness.training.posgen_evaluate import evaluate_checkpoint
+
+    metrics = evaluate_checkpoint(str(folder), **options)
+    if as_json:
+        click.echo(json.dumps(metrics))
+        return
+    for name, value in metrics.items():
+        click.echo(f"{name:24} {100 * value:6.2f} %")
+
+
+@command.command()
+@click.argument("folders", nargs=-1, required=True, type=EXISTING_FOLDER)
+@table_options
+@click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
+@click.option("--position-figure", type=FILE, help="Also draw accuracy against position.")
+@click.option("--pairs-figure", type=FILE, help="Also draw every seed, trained with → tested with.")
+@click.option("--only", multiple=True, help="Only tests TRAINED:TESTED; repeatable.")
+@click.option(
+    "--pair",
+    "compared",
+    multiple=True,
+    nargs=2,
+    metavar="METHOD BASELINE",
+    help="Compare two TRAINED:TESTED by seed; repeatable.",
+)
+@click.option("--crossed", is_flag=True, help="Also print trained with × tested with.")
+def table(
+    folders: tuple[Path, ...],
+    output: str,
+    as_json: bool,
+    out: Path | None,
+    only: tuple[str, ...],
+    compared: tuple[tuple[str, str], ...],
+    crossed: bool,
+    **pictures: Path | None,
+) -> None:
+    """The paper's Table 1, from finished runs and as published.
+
+    Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
+    `--crossed` and `--pair METHOD BASELINE` (for example `prime_period:prime_period_yarn_code
+    rope:yarn_code`) add a table for each folder; as JSON or CSV, `--pair` prints that table alone.
+
+    Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
+    """
+    from leval_harness.analysis.posgen_pairs import (
+        comparison_table,
+        crossed_table,
+        halves_table,
+    )
+    from leval_harness.results.posgen import read_experiment
+    from leval_harness.tables import posgen as tables
+    from leval_harness.tables.formats import load_format
+    from leval_tasks.posgen.encodings import parse_pair
+
+    if any(pictures.values()) and len(folders) > 1:
+        raise click.UsageError("a figure shows one folder; give one")
+    pairs = [(parse_pair(method), parse_pair(baseline)) for method, baseline in compared]
+    shown = [parse_pair(text) for text in only]
+    complete = [read_experiment(folder) for folder in folders]
+    experiments = [experiment.only(shown) for experiment in complete]
+    form = load_format(output)
+    compared_by_seed = [comparison_table(experiment, pairs) for experiment in complete if pairs]
+    if as_json or form.every_number:  # one set of columns
+        if len(compared_by_seed) > 1:
+            raise click.UsageError("--pair with --json or csv is for one folder; give one")
+        numbers = (compared_by_seed or [tables.posgen_details(experiments)])[0]
+        text = records_text(numbers.records()) if as_json else form.text([numbers])
+    else:
+        made = [tables.posgen_table(experiments)]
+        made += [each for one in experiments if (each := halves_table(one))]
+        made += [crossed_table(experiment) for experiment in experiments if crossed]
+        text = form.text([*made, *compared_by_seed])
+    write_or_print(text, out)
+    from leval_harness.figures import posgen as figures
+    from leval_harness.figures.style import write_figure
+
+    drawings = {
+        "figure": figures.loss_figure,
+        "position_figure": figures.position_figure,
+        "pairs_figure": figures.pairs_figure,
+    }
+    for name, draw in drawings.items():
+        if target := pictures[name]:
+            write_figure(partial(draw, experiments[0]), target)
+            click.echo(f"Written: {printable(str(target))}", err=True)

@@ -1,0 +1,88 @@
+"""`leval-harness prompt`: what a model is really asked."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leval_harness.cli.output import json_option
+from leval_tasks.closed.frames import FRAME_NAMES
+
+if TYPE_CHECKING:
+    from leval_tasks.closed.prompts import Asked
+
+SETTINGS = ("data_dir", "own_data", "truncation", "truncation_unit", "frame")
+SHOWN = 160  # characters of the document that are shown at each end of a kept piece
+
+
+@click.command(
+    epilog="Example: leval-harness prompt leval_closed_toefl -n 1 --model MODEL --data-dir sample"
+)
+@click.argument("task")
+@click.option("-n", "count", default=3, help="Number of questions.")
+@click.option("--model", required=True, help="Checkpoint or tokenizer, a name or a path.")
+@click.option("--data-dir", help="Folder with L-Eval's files, or the word sample.")
+@click.option("--own-data", is_flag=True, default=None, help="The files are documents of yours.")
+@click.option("--context-length", type=int, help="Default: the checkpoint's limit.")
+@click.option("--max-gen-toks", default=512, help="Tokens left for the answer.")
+@click.option("--truncation", help="middle, right, left or skip; default as the task's protocol.")
+@click.option("--truncation-unit", help="tokens, or words for L-Eval's own cut.")
+@click.option("--frame", help=f"Whose prompt: {', '.join(FRAME_NAMES)}.")
+@click.option("--apply-chat-template", "chat", is_flag=True, help="Through the model's template.")
+@click.option("--full", is_flag=True, help="Print the document too, not only its ends.")
+@json_option
+def command(
+    task: str, model: str, context_length: int | None, full: bool, as_json: bool, **options: Any
+) -> None:
+    """Show the exact prompts of TASK for a model, their token counts and the cut."""
+    from leval_tasks.closed.catalog import task_named
+    from leval_tasks.closed.preview import preview
+
+    task = task_named(task, "TASK").name
+    metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
+    options = {name: value for name, value in options.items() if name not in SETTINGS}
+    metadata["pretrained"] = model
+    if context_length:
+        # nothing runs here, so there is no backend whose limit could be passed
+        metadata |= {"context_length": context_length, "max_length": context_length}
+    shown, about = preview(task, metadata, **options)
+    if as_json:
+        rows = [{**doc, "prompts": prompts} for doc, _, prompts in shown]
+        click.echo(json.dumps({"about": about, "questions": rows}, ensure_ascii=False))
+        return
+    click.echo(
+        f"{task}: context {about['context_length']} tokens ({about['context_length_from']}), "
+        f"{about['generated_tokens']} of them for the answer; frame: {about['frame']}"
+    )
+    for doc, asked, prompts in shown:
+        cut = doc["prompt"]
+        click.echo(
+            f"\n=== document {doc['document_id']}, question {doc['question_id']}: "
+            f"{cut['prompt_tokens']} tokens; document {cut['document_tokens']} tokens, kept "
+            f"{cut['kept_head']} at the beginning and {cut['kept_tail']} at the end"
+        )
+        click.echo(_first_prompt(asked, cut, full))
+        for second, extra in zip(asked.prompts[1:], prompts[1:], strict=True):
+            if second.has_document:
+                click.echo(f"--- second prompt, which ends in\n{second.after}")
+            else:
+                click.echo(f"--- second prompt, without the document\n{extra}")
+
+
+def _first_prompt(asked: "Asked", cut: dict[str, Any], full: bool) -> str:
+    """The prompt with its document, the cut marked where it is."""
+    dropped = cut["document_tokens"] - cut["kept_head"] - cut["kept_tail"]
+    mark = f"\n[... cut here: {dropped} tokens left out ...]\n" if cut["truncated"] else ""
+    pieces = [piece if full else _ends(piece) for piece in asked.pieces]
+    if cut["kept_tail"] and not cut["kept_head"]:
+        pieces.insert(0, "")
+    elif cut["truncated"] and len(pieces) == 1:
+        pieces.append("")
+    return asked.prompts[0].before + mark.join(pieces) + asked.prompts[0].after
+
+
+def _ends(text: str) -> str:
+    hidden = len(text) - 2 * SHOWN
+    if hidden <= 0:
+        return text
+    return f"{text[:SHOWN]}\n[... {hidden} characters not shown ...]\n{text[-SHOWN:]}"

@@ -1,0 +1,166 @@
+"""`leval-harness rope`: what a RoPE method does to every feature."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal, get_args, get_origin
+
+import click
+
+from leval_border.errors import printable
+from leval_border.settings import Settings, read
+from leval_harness.cli.output import FILE, json_option
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import Method
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
+from resonance_vllm.core.wavelengths import Resonance
+
+# Keys with an option of their own below.
+_COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}
+
+
+def _method_options(command: Callable[..., None]) -> Callable[..., None]:
+    """An option for each further key of methods and Resonance, read as in a `--rope` text."""
+    holders: dict[str, type[Settings]] = {**METHODS, "with --resonance": Resonance}
+    keys: dict[str, list[str]] = {}
+    for name, holder in holders.items():
+        for key in holder.model_fields.keys() - _COMMON:
+            keys.setdefault(key, []).append(name)
+    for key in sorted(keys, reverse=True):
+        field = holders[keys[key][0]].model_fields[key]
+        values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        names = ", ".join(keys[key])
+        metavar = f"[{'|'.join(values)}]" if values else "VALUE"
+        text = f"{names}: {field.description}"
+        command = click.option(f"--{key.replace('_', '-')}", metavar=metavar, help=text)(command)
+    return command
+
+
+def _print_methods(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from resonance_vllm.core.table import methods_table
+
+        click.echo(methods_table(), nl=False)
+        context.exit()
+
+
+@click.command()
+@click.option("--method", type=click.Choice([*METHODS, *ALIASES]), required=True)
+@click.option(
+    "--resonance", is_flag=True, help="Change the method's wavelengths, see --wavelengths."
+)
+@click.option("--factor", type=float, default=8.0, help="Context extension s.")
+@click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
+@click.option("--head-dim", type=int, default=128, help="Rotated dimensions.")
+@click.option("--original", type=int, default=4096, help="Trained length L.")
+@click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
+@_method_options
+@json_option
+@click.option("--plot", type=FILE, help="Draw Figure 1, wavelengths and gaps: png, pdf or svg.")
+@click.option("--against", help="Second --rope to draw. [default: Resonance added or taken away]")
+@click.option(
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_methods,
+    help="Print the methods and their keys as Markdown tables and leave.",
+)  # fmt: skip
+def command(**options: Any) -> None:
+    """Print frequencies, wavelengths, attention factor, critical dimension, gaps and collision.
+
+    The gap of a feature is its largest distance, over test positions L to s*L, to the nearest
+    training position below L. The collision is the distance from L to s*L at which the fast
+    features look most alike. Every flag is accepted with every method.
+
+    Example: leval-harness rope --method yarn --resonance --factor 8 --original 4096
+    """
+    from resonance_vllm.core.features import describe
+
+    head_dim, original, factor = options["head_dim"], options["original"], options["factor"]
+    spec = _spec(options)
+    facts = describe(spec, head_dim, original, factor, options["seq_len"])
+    if options["plot"]:
+        _plot(spec, options)
+    if options["as_json"]:
+        click.echo(json.dumps(facts))
+        return
+    default = RopeSpec.from_dict({"rope_type": "default", "rope_theta": options["theta"]})
+    plain = describe(default, head_dim, 1, 1)
+    _print_table(facts, plain["wavelengths"], spec.rope_type, original)
+    if options["plot"]:
+        click.echo(f"wrote {printable(str(options['plot']))}")
+
+
+def _spec(options: dict[str, Any]) -> RopeSpec:
+    """The settings that the options mean; those without a meaning for the method are left out.
+
+    A method's own examples stand in for required keys: Llama 3.1's published values for llama3's
+    two frequency factors, lists of ones for longrope.
+    """
+    method = METHODS[ALIASES.get(options["method"], options["method"])]
+    given = {
+        "rope_theta": options["theta"],
+        "factor": options["factor"],
+        "original_max_position_embeddings": options["original"],
+        **{key: parsed_value(text) for key, text in options.items() if isinstance(text, str)},
+    }
+    kept = {key: value for key, value in given.items() if key in method.key_names()}
+    examples = method.example(options["head_dim"])
+    plain = RopeSpec.from_dict({"rope_type": method.name, **examples, **kept})
+    if not options["resonance"]:
+        return plain
+    own = {key: given[key] for key in Resonance.model_fields if key in given}
+    return RopeSpec(plain.method, read(Resonance, own, error=RopeConfigError))
+
+
+def _print_table(facts: dict[str, Any], plain: list[float], title: str, original: int) -> None:
+    """A line a feature: wavelength without and with the method, turns in training, gap."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("feature", "plain wavelength", "wavelength", "period seen", "gap", title=title)
+    for column in table.columns:
+        column.justify = "right"
+    rows = zip(plain, facts["wavelengths"], facts["feature_gap"], strict=True)
+    for feature, (before, after, gap) in enumerate(rows):
+        seen = min(original / after, 1.0)
+        cells = (str(feature), f"{before:,.3f}", f"{after:,.3f}", f"{seen:.0%}", f"{gap:.3g}")
+        table.add_row(*cells, end_section=feature == facts["critical_dimension"] - 1)
+    Console().print(table)
+    click.echo(f"attention factor    {facts['attention_factor']:.6g}")
+    click.echo(
+        f"critical dimension  {facts['critical_dimension']} of {len(plain)} (first feature whose "
+        f"wavelength is at least {original:,} tokens)"
+    )
+    if facts["collision"]:
+        click.echo(
+            "collision           {similarity:.3f} at {distance:,} tokens (largest mean cosine of "
+            "the features before it)".format(**facts["collision"])
+        )
+
+
+def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
+    from leval_harness.figures.rope import DrawnMethod, pair_figure
+    from leval_harness.figures.style import write_figure
+    from resonance_vllm.core.features import angles_around, describe, similarity
+    from resonance_vllm.model_config.model_positions import ModelPositions
+
+    head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
+    if options["against"]:
+        model = ModelPositions(rope_theta=options["theta"], max_position_embeddings=original)
+        second = model.complete(RopeRequest.parse(options["against"]))
+    else:
+        other = Resonance(original_max_position_embeddings=original)
+        second = RopeSpec(spec.method, None if spec.resonance else other)
+    specs = sorted((spec, second), key=lambda each: each.resonance is not None)
+    feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
+    methods = []
+    for each, shown in zip(specs, angles, strict=True):
+        facts = describe(each, head_dim, original, options["factor"], seq_len)
+        name = each.rope_type.replace("_", " ")
+        if each.resonance and each.resonance.needs_length():
+            name += f", {each.resonance.wavelengths.replace('_', ' ')}"
+        distances, similar = similarity(each, head_dim, original, options["factor"], seq_len)
+        alike = dict(zip(distances.tolist(), similar.tolist(), strict=True))
+        methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown, alike))
+    longest = int(original * options["factor"])
+    draw = partial(pair_figure, methods, feature, positions, original, longest)
+    write_figure(draw, options["plot"], dpi=150)

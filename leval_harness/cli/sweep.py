@@ -1,0 +1,180 @@
+"""`leval-harness sweep`: models × methods × context lengths × tasks, resumable."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leval_border.errors import printable
+from leval_harness.cli.console import outlive_readers, stop_on_signals
+from leval_harness.cli.output import FOLDER
+from leval_harness.layout import LOG
+
+if TYPE_CHECKING:
+    from leval_harness.sweep.cells import PlannedCell
+    from leval_harness.sweep.executors import Executor
+    from leval_harness.sweep.launch import CellOutcome
+
+Shard = tuple[int, int]
+TAIL_LINES = 5
+
+
+def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> Shard | None:
+    if value is None:
+        return None
+    if not re.fullmatch("[0-9]{1,9}/[0-9]{1,9}", value):
+        raise click.BadParameter("write it as I/N, for instance 1/8")
+    index, total = (int(part) for part in value.split("/"))
+    if not 1 <= index <= total:
+        raise click.BadParameter(f"I must be from 1 to N, not {index} of {total}")
+    return index, total
+
+
+@click.command(
+    name="sweep",
+    epilog="Example: leval-harness sweep quickstart --set metadata.num_docs=2 --out results",
+)
+@click.argument("config")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE",
+    help="Override a setting, e.g. methods.yarn.factor=4; may be repeated.",
+)  # fmt: skip
+@click.option("--out", type=FOLDER, default="results", help="The sweep gets a folder in it.")
+@click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
+@click.option("--ray-address", help="A running Ray cluster; default: as Ray says, else a new one.")
+@click.option("--dry-run", is_flag=True, help="Show the cells with estimated tokens and time.")
+@click.option(
+    "--retry-failed/--no-retry-failed", default=True,
+    help="Try cells again that failed in an earlier run.",
+)  # fmt: skip
+@click.option(
+    "--shard", metavar="I/N", callback=_shard,
+    help="Every N-th cell only, from the I-th: one of N jobs on a shared folder.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: the cells as JSON.")
+def command(
+    config: str,
+    overrides: tuple[str, ...],
+    out: Path,
+    executor: str,
+    ray_address: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **chosen: Any,
+) -> int:
+    """Run the sweep CONFIG: a YAML file, or the name of one that is shipped (quickstart).
+
+    Every cell is one lm-eval evaluation in its own process. What is done is not done again, so the
+    same command resumes a sweep that was ended, in whatever way. Exit code: 0 all cells done, 1
+    some failed, 2 the config cannot be run, 130 after Ctrl-C, SIGTERM or SIGHUP.
+    """
+    stop_on_signals()
+    if as_json and not dry_run:
+        raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
+    from leval_harness.sweep.cells import plan
+    from leval_harness.sweep.config import load_config
+
+    loaded = load_config(config, overrides)
+    cells = plan(loaded, prepare=not dry_run)
+    folder = out / loaded.name
+    if dry_run:
+        _dry_run(cells, folder, as_json)
+        return 0
+    from leval_harness.sweep.executors import LocalExecutor, RayExecutor
+
+    outlive_readers()
+    executing = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
+    return _run(cells, folder, executing, **chosen)
+
+
+def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
+    """Print the cells with what they are reckoned to cost."""
+    from leval_harness.sweep.estimate import METHOD, dry_run
+    from leval_harness.sweep.progress import duration
+
+    rows, total = dry_run(cells, folder)
+    if as_json:
+        click.echo(json.dumps({"cells": rows, "total": total, "method": METHOD}, indent=2))
+        return
+
+    def cost(row: dict[str, Any], between: str) -> str:
+        prompt, new = (
+            "unknown" if row[key] is None else f"{row[key]:,.0f}"
+            for key in ("prompt_tokens", "new_tokens")
+        )
+        seconds = row["seconds"]
+        time = "time unknown" if seconds is None else f"about {duration(seconds)}"
+        return f"{prompt} prompt + {new} new tokens{between}{time}"
+
+    for row in rows:
+        state = "done" if row["done"] else "to do"
+        cell_id = row["cell_id"] or "(model to come)"
+        click.echo(f"{cell_id:16}  {cost(row, '  ')}  {state}  {row['title']}")
+    click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(total, ', ')}")
+    click.echo(METHOD)
+
+
+def _run(
+    cells: "list[PlannedCell]",
+    folder: Path,
+    executor: "Executor",
+    retry_failed: bool,
+    shard: Shard | None,
+) -> int:
+    """Run what is not done, list what failed, write and print the table."""
+    from leval_harness.secrets import hidden, values
+    from leval_harness.sweep import runner
+    from leval_harness.sweep.progress import display
+
+    kept = [secret for cell in cells for secret in cell.secrets]
+    resume = hidden("leval-harness " + shlex.join(sys.argv[1:]), values(kept))
+    outcomes: list[CellOutcome] = []
+    place, again = printable(str(folder)), printable(resume)
+    try:
+        with runner.sweep_lock(folder, shard):
+            stock = runner.take_stock(folder, cells, retry_failed, shard)
+            for note in stock.notes:
+                click.echo(note)
+            done, to_do = len(stock.finished), len(stock.pending)
+            click.echo(f"{place}: {len(stock.cells)} cells, {done} done, {to_do} to do")
+            if stock.pending:
+                with display(stock.pending, done, stock.pace(folder), folder) as progress:
+                    outcomes = runner.run_pending(stock, folder, resume, executor, progress)
+            finished = stock.finished or any(each.ok for each in outcomes)
+            with runner.one_at_a_time(folder):
+                reported = _report(folder) if finished else True
+    except KeyboardInterrupt:
+        click.echo(f"\nInterrupted; what is done is kept. Resume with:\n  {again}", err=True)
+        return 130
+    failed = [each for each in outcomes if not each.ok]
+    failed += [runner.old_failure(folder, cell) for cell in stock.skipped]
+    titles = {cell.id: cell.record.title for cell in stock.cells}
+    for outcome in failed:
+        click.echo(f"\nFailed: {titles[outcome.cell_id]}", err=True)
+        click.echo(f"  {outcome.kind}: {outcome.reason}", err=True)
+        for line in outcome.log_tail[-TAIL_LINES:]:
+            click.echo(f"  | {line}", err=True)
+        click.echo(f"  log: {printable(str(folder / outcome.cell_id / LOG))}", err=True)
+    if not_started := to_do - len(outcomes):
+        click.echo(
+            f"\n{not_started} cells were not started: the disk is full. Make room first.", err=True
+        )
+    if failed or not_started:
+        click.echo(f"\n{len(failed)} cells failed. Try them again with:\n  {again}", err=True)
+    return 1 if failed or not_started or not reported else 0
+
+
+def _report(folder: Path) -> bool:
+    """Table and page; what goes wrong here costs no cell, and is said."""
+    from leval_harness.cli import report
+
+    try:
+        report.write_report(folder)
+    except (ValueError, OSError, ImportError) as error:
+        click.echo(f"Error: the results are there, the table is not: {error}", err=True)
+        return False
+    return True

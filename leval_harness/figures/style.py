@@ -1,0 +1,114 @@
+"""One look for all figures, and one way to write them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from leval_border.errors import one_of
+from leval_harness.analysis.entries import Entry
+from leval_harness.tables.escape import plain
+
+# Okabe and Ito's palette, told apart with any colour vision; without yellow, unreadable on white
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":", "-.")
+RC = {"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}
+"""matplotlib's settings while a figure is drawn and saved; the salt keeps SVG ids the same."""
+
+Looks = Mapping[str, Mapping[str, Any]]
+"""Of each method `color`, `marker` and `linestyle`: told apart in black and white, too."""
+
+
+def method_looks(methods: Iterable[str]) -> Looks:
+    """A look for each method, by its place in the alphabet: the same in every figure of a set."""
+    return {
+        method: {
+            "color": PALETTE[at % len(PALETTE)],
+            "marker": MARKERS[at % len(MARKERS)],
+            "linestyle": LINES[(at // len(PALETTE)) % len(LINES)],
+        }
+        for at, method in enumerate(sorted(set(methods)))
+    }
+
+
+def new_figure(
+    width: float, height: float, columns: int = 1, rows: int = 1
+) -> tuple[Any, list[Any]]:
+    """A figure (inches) without a display or pyplot's state, and its axes, row after row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in grid:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+    return figure, grid
+
+
+def literal(text: str, longest: int = 90) -> str:
+    """Text from results for a label: never read as mathematics, never too long."""
+    cut = text if len(text) <= longest else text[: longest - 1] + "…"
+    return plain(cut).replace("$", r"\$")
+
+
+def mark_level(axes: Any, level: float, text: str, x: float, **line: Any) -> None:
+    """A dotted line across the axes, and what it stands for at one end of it."""
+    axes.axhline(level, linewidth=0.9, linestyle=":", **line)
+    side = "left" if x < 0.5 else "right"
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": side, "va": "bottom"}
+    axes.annotate(text, (x, level), fontsize=7, color="#555555", **place)
+
+
+def legend(figure: Any, grid: Sequence[Any], place: str, columns: int = 1) -> None:
+    """One legend outside the axes; a label that several of them have stands in it once.
+
+    Of fewer columns than asked for where so many are wider than the figure.
+    """
+    lines: dict[str, Any] = {}
+    for line in chain.from_iterable(axes.get_lines() for axes in grid):
+        lines.setdefault(line.get_label(), line)
+    shown = [line for label, line in lines.items() if not label.startswith("_")]
+    longest = max((len(str(line.get_label())) for line in shown), default=0)
+    fitting = int(figure.get_figwidth() / (0.55 + 0.063 * longest))  # inches: the line, a letter
+    columns = max(1, min(columns, fitting))
+    figure.legend(handles=shown, fontsize=8, frameon=False, loc=f"outside {place}", ncols=columns)
+
+
+def sign(figure: Any, note: str, commands: Iterable[str], data: str = "") -> None:
+    """Say below a figure which model, which data and which commands made it."""
+    parts = [literal(note, 110)]
+    if data:
+        parts.append(literal(f"data: {data}"))
+    parts += [literal(command, 110) for command in commands if command]
+    figure.supxlabel(
+        "\n".join(dict.fromkeys(parts)), fontsize=7, color="#555555", x=0.01, ha="left"
+    )
+
+
+def sign_entries(figure: Any, note: str, entries: Sequence[Entry]) -> None:
+    """The same for entries of several runs; one's command stands for all of them."""
+    sources = " ".join(sorted({entry.score.source for entry in entries} - {""}))
+    sign(figure, note, [entries[0].run.command], sources)
+
+
+def write_figure(draw: Callable[[], Any], *targets: Path, dpi: int = 200) -> None:
+    """Write what `draw` returns into each file; its ending says the format, an SVG bears no date.
+
+    Raises:
+        SettingError: a file ends in something else than `.svg`, `.pdf` or `.png`.
+        OSError: a file cannot be written.
+    """
+    import matplotlib as mpl
+
+    for target in targets:
+        one_of("figure", target.suffix, (".svg", ".pdf", ".png"))
+    with mpl.rc_context(RC):
+        figure = draw()
+        for target in targets:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            undated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
+            figure.savefig(target, dpi=dpi, **undated)

@@ -1,0 +1,124 @@
+"""Every figure that the results have data for, as SVG and PNG."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from leval_harness.analysis.analyse import Analysis, grouped
+from leval_harness.analysis.entries import Entry
+from leval_harness.analysis.reach import reach_lines
+from leval_harness.analysis.task_titles import length_label, task_label
+from leval_harness.figures.differences import difference_figure
+from leval_harness.figures.lengths import length_figure
+from leval_harness.figures.reach import reach_figure
+from leval_harness.figures.rope import rope_figure
+from leval_harness.figures.style import Looks, method_looks, write_figure
+from leval_harness.results.metrics import is_of_nats
+from leval_harness.results.rope_features import RopeFeatures, read_features
+from leval_harness.tables.scores import without_twins
+
+MOST_METHODS = 14
+"""More curves than this in one figure cannot be told apart; such a block gets none."""
+
+MOST_FIGURES = 60
+"""Results with more than this, of many models, get none: a figure takes half a second, and nobody
+looks through hundreds."""
+
+SHOWN_NATS = ("token_perplexity", "paper_perplexity", "loss")
+"""Families of log-likelihoods that have a figure; the others repeat them."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A figure that can be drawn; `kind` begins its file name."""
+
+    kind: str
+    title: str
+    draw: Callable[[], Any]
+
+
+def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
+    """Write the figures into `folder`, under names made here, and return `name -> title`.
+
+    The names bear no extension: each figure is an SVG and a PNG. An OSError if that fails. None
+    where there would be more than `MOST_FIGURES`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    titles: dict[str, str] = {}
+    planned = list(islice(planned_figures(analysis), MOST_FIGURES + 1))
+    for figure in planned if len(planned) <= MOST_FIGURES else ():
+        name = f"{figure.kind}-{len(titles):03d}"
+        write_figure(figure.draw, folder / f"{name}.svg", folder / f"{name}.png")
+        titles[name] = figure.title
+    return titles
+
+
+def planned_figures(analysis: Analysis) -> Iterator[Planned]:
+    """What there is to draw: steps and scores by length, differences to the baseline, RoPE."""
+    looks = method_looks(entry.label for entry in analysis.entries)
+    finished = without_twins([e for e in analysis.entries if e.score.finished and e.score.primary])
+    yield from _reach(analysis, looks)
+    yield from _lengths(finished, looks)
+    yield from _differences(finished, analysis.baselines, looks)
+    yield from _rope_features(analysis.entries, looks)
+
+
+def _reach(analysis: Analysis, looks: Looks) -> Iterator[Planned]:
+    """One for each block whose texts were read at several lengths."""
+    commands = {entry.block: entry.run.command for entry in reversed(analysis.entries)}
+    lines = [line for line in reach_lines(analysis) if len(line.points) > 1]
+    for block, part in grouped(lines, lambda line: line.block).items():
+        if len(part) <= MOST_METHODS:
+            draw = partial(reach_figure, part, looks, commands[block])
+            yield Planned("reach", f"{block}: what each step of context adds", draw)
+
+
+def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
+    """One for each block, task and family of metrics that was run at several lengths."""
+    with_length = [entry for entry in entries if entry.length is not None]
+    families = grouped(with_length, lambda entry: (entry.block, entry.task, entry.score.family))
+    for (block, task, family), curves in families.items():
+        shown = family in SHOWN_NATS or not is_of_nats(family)
+        if shown and len({entry.length for entry in curves}) > 1 and _readable(curves):
+            what = family.replace("_", " ")
+            title = f"{block}: {task_label(task)}, {what} by context length"
+            yield Planned("length", title, partial(length_figure, curves, looks))
+
+
+def _differences(
+    entries: Sequence[Entry], baselines: Mapping[str, str], looks: Looks
+) -> Iterator[Planned]:
+    """One for each block and context length whose scores were compared with the baseline."""
+    compared = [e for e in entries if e.difference and e.score.percent == 100]
+    places = grouped(compared, lambda entry: (entry.block, entry.score.context_length))
+    for (block, length), rivals in places.items():
+        if length is not None and _readable(rivals):
+            title = f"{block}: difference to {baselines[block]} at {length_label(length)}"
+            draw = partial(difference_figure, rivals, baselines[block], looks)
+            yield Planned("forest", title, draw)
+
+
+def _rope_features(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
+    """One for each model and trained length; of a method's runs, the longest context counts."""
+    of_model: dict[tuple[str, int, int], list[tuple[Entry, RopeFeatures]]] = defaultdict(list)
+    for entry, *_ in grouped(entries, lambda entry: entry.score.run).values():
+        if features := read_features(entry.run):
+            key = (entry.run.model, features.original, len(features.wavelengths))
+            of_model[key].append((entry, features))
+    for (model, *_), pairs in of_model.items():
+        methods = {
+            label: max((features for _, features in part), key=lambda f: f.context_length or 0)
+            for label, part in grouped(pairs, lambda pair: pair[0].label).items()
+        }
+        if len(methods) <= MOST_METHODS:
+            title = f"{model}: wavelengths and feature gaps of the methods"
+            command = pairs[0][0].run.command
+            yield Planned("rope", title, partial(rope_figure, methods, looks, model, command))
+
+
+def _readable(entries: Sequence[Entry]) -> bool:
+    return len({entry.label for entry in entries}) <= MOST_METHODS

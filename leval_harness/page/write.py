@@ -1,0 +1,114 @@
+"""Write the page's folder."""
+
+import contextlib
+import errno
+import shutil
+import tempfile
+from pathlib import Path
+
+from leval_border.errors import UserError
+from leval_border.files import write_text
+from leval_harness.analysis.analyse import Analysis
+from leval_harness.figures import write_figures
+from leval_harness.page.data import comparisons, leaderboard, script
+from leval_harness.page.samples import write_samples
+from leval_harness.tables import details_table, leaderboard_table
+from leval_harness.tables.escape import plain
+from leval_harness.tables.formats import load_format
+
+TEMPLATES = Path(__file__).parent / "templates"
+MARKER = "leval-harness-page.txt"
+INDEX = "index.html"
+NUMBERS = "numbers.csv"
+SCRIPTS = ("page.js", "answer.js", "charts.js", "compare.js")
+NEW = ".new-"
+FOLDERS = ("data", "figures")
+ATTEMPTS = 20
+TITLE = "Long-context leaderboard"
+
+
+def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
+    """Write a static folder that opens from disk and from any web server.
+
+    It is made beside an earlier page in `out`, whose parts are then replaced by renaming: a reader
+    finds a whole page at any time, and of several writers the last one wins.
+
+    Returns:
+        Path of `index.html`, which is put there last.
+
+    Raises:
+        UserError: `out` holds something that is not a page of ours.
+        OSError: it cannot be written.
+    """
+    _refuse_what_is_no_page(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=NEW) as scratch:
+        _make(analysis, Path(scratch), title)
+        _publish(Path(scratch), out)
+    return out / INDEX
+
+
+def _make(analysis: Analysis, out: Path, title: str) -> None:
+    from jinja2 import Environment, FileSystemLoader
+
+    (out / MARKER).write_text("Written by leval-harness page; replaced when it is run again.\n")
+    data = out / "data"
+    data.mkdir()
+    board = leaderboard(leaderboard_table(analysis), analysis)
+    board["samples"] = write_samples(analysis.results, data)
+    board["compare"] = {}
+    for at, (baseline, compared) in enumerate(comparisons(analysis).items()):
+        name = board["compare"][baseline] = f"c{at:03d}"
+        write_text(data / f"{name}.js", script(name, compared))
+    write_text(data / "leaderboard.js", script("leaderboard", board))
+    write_text(out / NUMBERS, load_format("csv").text([details_table(analysis)]))
+    figures = [
+        {"src": f"figures/{name}", "title": plain(figure)}
+        for name, figure in write_figures(analysis, out / "figures").items()
+    ]
+    for name in (*SCRIPTS, "page.css"):
+        shutil.copyfile(TEMPLATES / name, out / name)
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+    flags = ("sample", "partial", "published")
+    html = environment.get_template("index.html.j2").render(
+        title=plain(title),
+        figures=figures,
+        scripts=SCRIPTS,
+        numbers=NUMBERS,
+        reach=bool(board["reach"]),
+        **{flag: any(row.get(flag) for row in board["rows"]) for flag in flags},
+    )
+    write_text(out / INDEX, html)
+
+
+def _refuse_what_is_no_page(out: Path) -> None:
+    others = out.iterdir() if out.exists() else ()
+    if any(not path.name.startswith(NEW) for path in others) and not (out / MARKER).is_file():
+        raise UserError(
+            f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
+        )
+
+
+def _publish(made: Path, out: Path) -> None:
+    """Put the parts of a page into place; what else lies in `out` stays."""
+    (made / MARKER).replace(out / MARKER)
+    for name in FOLDERS:
+        _exchange(made, out, name)
+    for path in sorted(made.iterdir(), key=lambda path: path.name == INDEX):
+        if path.is_file():
+            path.replace(out / path.name)
+
+
+def _exchange(made: Path, out: Path, name: str) -> None:
+    for attempt in range(ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            (out / name).rename(made / f".{name}-{attempt}")
+        if not (made / name).exists():
+            return
+        try:
+            (made / name).rename(out / name)
+            return
+        except OSError as error:  # another writer put its own there in between
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    raise OSError(errno.EBUSY, "others write pages there all the time", str(out))

@@ -1,0 +1,125 @@
+"""Lines of a file of logged samples, where anything may be missing or of another type.
+
+A row is the object of one line: a question under one filter.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from leval_border.errors import SettingError
+from leval_border.json_texts import parse_json
+from leval_harness.results.fields import ResultsError, open_regular, short_name
+
+DESCRIBING = {
+    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
+    "doc_hash", "prompt_hash", "target_hash",
+}  # fmt: skip
+"""What lm-eval logs of a sample beside its metrics."""
+
+LONGEST_LINE = 64 * 2**20
+
+
+def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """The objects of a JSONL file, None for a line that is none; blank lines are passed over.
+
+    Raises:
+        ResultsError: the file cannot be read.
+    """
+    with open_regular(path) as lines:
+        try:
+            for line in _lines(lines, path):
+                if line.strip():
+                    yield _parsed(line)
+        except OSError as error:
+            raise ResultsError(f"{path}: not readable ({error})") from error
+
+
+def _lines(handle: BinaryIO, path: Path) -> Iterator[bytes]:
+    while line := handle.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise ResultsError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB")
+        yield line
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = parse_json(line, "a sample")
+    except SettingError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def rows_of_first_filter(lines: Iterable[dict[str, Any] | None]) -> Iterator[dict[str, Any]]:
+    """The objects among parsed lines; where several filters were logged, the first one's."""
+    chosen: object = None
+    for row in lines:
+        if row:
+            chosen = row.get("filter") if chosen is None else chosen
+            if row.get("filter") == chosen:
+                yield row
+
+
+def document_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sample says of its document and question."""
+    doc = row.get("doc")
+    return doc if isinstance(doc, dict) else {}
+
+
+def question_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
+    doc = document_of(row)
+    document = doc.get("document_id")
+    if "cluster" not in doc or not isinstance(document, str | int) or isinstance(document, bool):
+        names = (row.get(name) for name in ("doc_id", "doc_hash", "prompt_hash"))
+        number = short_name(f"{next((name for name in names if name is not None), None)}")
+        return number, number, number
+    question = doc.get("question_id")
+    key = f"{document}" if question is None else f"{document}#{question}"
+    return short_name(key), short_name(f"{document}"), short_name(f"{doc['cluster']}")
+
+
+def gold_of(row: Mapping[str, Any]) -> str | None:
+    """The gold answer of a sample of ours."""
+    gold = document_of(row).get("gold")
+    return gold if isinstance(gold, str) else None
+
+
+def responses_of(row: Mapping[str, Any]) -> list[str]:
+    """The model's own texts, one a request: `resps` is a list (a request) of lists (repeats)."""
+    texts = []
+    requests = row.get("resps")
+    for repeats in requests if isinstance(requests, list) else ():
+        first = repeats[0] if isinstance(repeats, list) and repeats else repeats
+        if isinstance(first, list) and first:  # a likelihood with its greedy flag
+            first = first[0]
+        if not isinstance(first, str):
+            return []
+        texts.append(first)
+    return texts
+
+
+def question_hash(row: Mapping[str, Any]) -> str:
+    """Hash of what was asked: lm-eval's own of prompt and target, else one of all that is logged.
+
+    With prompt and target goes the question's name, where a sample has one, else the document.
+    """
+    asked, target = row.get("prompt_hash"), row.get("target_hash")
+    if isinstance(asked, str) and isinstance(target, str):
+        key, document, _ = question_key(row)
+        own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
+        return short_name(f"{own} {asked} {target}")
+    parts = [row.get(name) for name in ("doc", "target", "arguments")]
+    try:
+        text = json.dumps(parts, sort_keys=True)
+    except (RecursionError, ValueError):
+        text = f"{row.get('doc_id')}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def logged_metrics(row: Mapping[str, Any]) -> list[str]:
+    """Names of the metrics that a sample logs."""
+    names = row.get("metrics", [name for name in row if name not in DESCRIBING])
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -1,0 +1,140 @@
+"""One number of one run."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import leval_tasks
+from leval_harness.results.metrics import is_of_nats, length_of
+from leval_harness.results.run_record import TELEMETRY, Run
+from leval_tasks import metric_names
+
+FAMILY_OF = {
+    file.stem: file.parent.parent.name
+    for file in Path(leval_tasks.__file__).parent.glob("*/tasks/*.yaml")
+}
+"""Each of our tasks and groups, and its family: `closed`, `perplexity`, `reach` or `posgen`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One metric of one task of one run; a run without numbers has one without a metric a task.
+
+    `run` is a place in `Results.runs`, where everything that holds for the whole run stands. Values
+    are as the results file has them; a `share` is shown in percent. What is not known is
+    None: also the value of what is not `done` (`status` and `note` say why), and the direction of a
+    metric. `primary` numbers are those of the tables.
+
+    chosen: the filter, as lm-eval calls what extracts the answer.
+    context_length: tokens that the task's questions were fitted to, else those of the run.
+    settings: what else decides the number; the same object for all metrics of a task.
+    group: the group of tasks whose figure stands for this one in tables.
+    members: of a group's own figure, how many of its tasks were run.
+    from_samples: whether the logged samples give this very number.
+
+    n, clusters: questions, and what they are clustered by (documents).
+    cut, unparsed: share of the questions whose document was shortened, whose answer was not found.
+    at_limit: share of the answers that the generation limit ended.
+    thinking_cut: share of the answers that ended before their thinking did; `if_wrong` and
+        `if_right` are the value if all of them were wrong, if all of them were right.
+    prompt_tokens, kept_tokens: mean of a question.
+    chance: expected score of a guess.
+    limit: questions, or the share of them, that were asked at most, where that left some out.
+    partial: not all questions of the task were asked.
+    sample, source, data, python: whether the bundled sample was read, where documents came from,
+        a fingerprint of their files, and the version of Python whose documentation they are.
+    softmax: precision of a perplexity's softmax.
+    shipped_length, claimed_length: tokens that the checkpoint's config claims as shipped, and under
+        the run's method.
+    """
+
+    run: int
+    task: str
+    metric: str = ""
+    chosen: str = ""
+    context_length: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    share: bool | None = None
+    group: str = ""
+    members: int = 0
+    from_samples: bool = False
+    primary: bool = True
+    status: str = "done"
+    note: str = ""
+    value: float | None = None
+    stderr: float | None = None
+    n: int | None = None
+    clusters: int | None = None
+    cut: float | None = None
+    unparsed: float | None = None
+    at_limit: float | None = None
+    thinking_cut: float | None = None
+    if_wrong: float | None = None
+    if_right: float | None = None
+    prompt_tokens: float | None = None
+    kept_tokens: float | None = None
+    chance: float | None = None
+    higher_is_better: bool | None = True
+    limit: float | None = None
+    partial: bool = False
+    sample: bool = False
+    source: str = ""
+    data: str = ""
+    python: str = ""
+    softmax: str = ""
+    shipped_length: int | None = None
+    claimed_length: int | None = None
+
+    @property
+    def family(self) -> str:
+        """The metric without the context length in its name, which may be all there is of it."""
+        return "score" if length_of(self.metric) else metric_names.split(self.metric)[0]
+
+    @property
+    def at(self) -> int | None:
+        """The context length in the metric's name."""
+        return metric_names.split(self.metric)[1]
+
+    @property
+    def percent(self) -> float:
+        """What a value is shown times: 100 for a share, else 1."""
+        share = not is_of_nats(self.metric) if self.share is None else self.share
+        return 100.0 if share else 1.0
+
+    @property
+    def higher(self) -> bool:
+        """Whether a higher number is better; of an unknown direction nobody may ask."""
+        return self.higher_is_better is not False
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a number."""
+        return self.status == "done" and self.value is not None
+
+
+NOT_IN_RECORDS = {
+    "settings", "from_samples", "group", "members", "share", "shipped_length", "claimed_length",
+}  # fmt: skip
+
+
+def score_record(score: Score, run: Run) -> dict[str, Any]:
+    """A score and its run as one flat record, as users of Python are handed it."""
+    of_run = ("model", "method", "seconds", "tokens_per_second")
+    of_score = (each.name for each in fields(score) if each.name not in NOT_IN_RECORDS)
+    return {
+        **{name: getattr(score, name) for name in of_score},
+        **{name: getattr(run, name) for name in of_run},
+        **{name: run.telemetry.get(name) for name in TELEMETRY},
+        "baseline": run.baseline or "",
+        "created": run.created,
+        "command": run.command,
+    }
+
+
+def frame_of(records: Iterable[Mapping[str, Any]]) -> Any:
+    """A pandas frame, a row a record; a missing number is NaN, a missing text empty."""
+    import numpy as np
+    import pandas as pd
+
+    return pd.DataFrame(list(records)).fillna(np.nan)

@@ -1,0 +1,298 @@
+"""A sweep config: models × methods × context lengths × tasks, checked before anything runs."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from leval_border.errors import UserError, hint, one_of, shown
+from leval_border.settings import Settings, read
+from leval_harness.backends import libraries, own_backends
+from leval_harness.backends.served import check_served
+from leval_harness.sweep.config_files import apply_overrides, find_config, load_with_includes
+from leval_harness.sweep.config_values import (
+    Amount,
+    Count,
+    FolderName,
+    Label,
+    Natural,
+    PlainMapping,
+    Positive,
+    Seed,
+    Several,
+    Text,
+    filled,
+    listed,
+)
+from leval_harness.sweep.errors import ConfigError
+from leval_harness.sweep.task_names import of_today
+from leval_tasks.generation import check_generation
+from leval_tasks.metadata import refuse_near_misses
+from resonance_vllm.core.spec import RopeRequest
+
+# Backends whose RoPE we can set; every other one runs the model as its server or file has it.
+ROPE_BACKENDS = libraries()
+# Arguments that a sweep sets itself; written by hand they would contradict the cell's record.
+RESERVED_ARGS = {
+    "pretrained": "models.<name>.path",
+    "model": "models.<name>.path",
+    "revision": "models.<name>.revision",
+    "dtype": "models.<name>.dtype",
+    "rope_parameters": "methods",
+    "rope_scaling": "methods",
+    "rope_theta": "methods",
+    "text_config": "methods",
+    "hf_overrides": "methods",
+    "rope_precision": "rope_precision",
+    "max_length": "context_lengths",
+    "max_model_len": "context_lengths",
+}
+
+
+def _backend(name: str) -> str:
+    """One of lm-eval's model types or of ours."""
+    from lm_eval.models import MODEL_MAPPING
+
+    known = sorted({*MODEL_MAPPING, *own_backends()})
+    if name not in known:
+        raise ValueError(f"{shown(name)} is not allowed{hint(name, known)}")
+    return name
+
+
+def _args(given: dict[str, Any]) -> dict[str, Any]:
+    """Further model arguments; `null` takes back one that an included file gave."""
+    args = {key: value for key, value in given.items() if value is not None}
+    for key, place in RESERVED_ARGS.items():
+        if key in args:
+            raise UserError(f"{key}: write it as {place} of the sweep instead")
+    return args
+
+
+def _batch_size(value: int | str) -> int | str:
+    if not re.fullmatch(r"auto(:0*[1-9]\d*)?", value) if isinstance(value, str) else value < 1:
+        raise ValueError(f"{shown(value)} is not allowed; allowed: 1 or more, auto, auto:N")
+    return value
+
+
+def _rope(rope: dict[str, Any]) -> RopeRequest:
+    """A RoPE dictionary: kind and keys are checked here, the rest where the model is known."""
+    if not isinstance(rope.get("rope_type"), str):
+        raise ValueError(
+            "needs rope_type, for instance {rope_type: yarn, factor: 2.0}, or null for the "
+            "checkpoint as it is"
+        )
+    return RopeRequest.from_dict(rope)
+
+
+if TYPE_CHECKING:
+    RopeMapping = RopeRequest
+else:
+    RopeMapping = Annotated[PlainMapping, AfterValidator(_rope)]
+
+
+class ModelConfig(Settings):
+    """One model and how it is asked.
+
+    Attributes:
+        name: what tables call it.
+        path: folder of a checkpoint, `smollm2` (prepared on first use), name on the hub, or the
+            name under which a server has it.
+        backend: lm-eval model type.
+        revision: branch, tag or commit on the hub.
+        dtype: of weights and activations.
+        args: further lm-eval `model_args`.
+        apply_chat_template: true, false, or the name of one of the model's templates.
+        batch_size: as lm-eval's `--batch_size`.
+        device: as lm-eval's `--device`.
+        methods: only these of the sweep's methods; None for all.
+        context_lengths: in place of the sweep's; None for those.
+        tokens_per_second: prompt speed that `--dry-run` reckons with before anything was measured.
+        resources: what one cell of this model needs of a Ray cluster.
+    """
+
+    name: Label
+    path: Text
+    backend: Annotated[Text, AfterValidator(_backend)] = "hf"
+    revision: Text | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    args: Annotated[PlainMapping, AfterValidator(_args)] = Field(default_factory=dict)
+    apply_chat_template: bool | Text = False
+    batch_size: Annotated[int | str, AfterValidator(_batch_size)] = 1
+    device: Text | None = None
+    methods: Several[Text] | None = None
+    context_lengths: Several[Count | None] | None = None
+    tokens_per_second: Positive | None = None
+    resources: dict[Text, Amount] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _arguments_that_are_heard(self) -> "ModelConfig":
+        try:
+            check_served(self.backend, self.args)
+        except UserError as error:
+            raise UserError(f"args.{error}") from None
+        return self
+
+
+def _metadata(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings of tasks: other projects' keys pass, one of ours misspelt does not."""
+    refuse_near_misses(given)
+    return given
+
+
+def _generation(given: dict[str, Any]) -> dict[str, Any]:
+    """Generation settings: keys of one backend pass, a value that none can mean does not."""
+    check_generation(given)
+    return given
+
+
+Generation = Annotated[PlainMapping, AfterValidator(_generation)]
+
+
+class EntrySettings(Settings):
+    """What may stand in a task entry, and in the sweep for all of them.
+
+    Attributes:
+        metadata: settings of the tasks, as lm-eval's `--metadata`.
+        gen_kwargs: generation settings of all tasks.
+        task_gen_kwargs: task -> generation settings of single ones.
+        limit: questions a task.
+        num_fewshot: as lm-eval's `--num_fewshot`.
+    """
+
+    metadata: Annotated[PlainMapping, AfterValidator(_metadata)] = Field(default_factory=dict)
+    gen_kwargs: Generation = Field(default_factory=dict)
+    task_gen_kwargs: dict[Text, Generation] = Field(default_factory=dict)
+    limit: Count | None = None
+    num_fewshot: Natural | None = None
+
+    def over(self, shared: "EntrySettings") -> dict[str, Any]:
+        """These settings laid over those of the sweep: mappings key by key, the rest replaced."""
+        fields = EntrySettings.model_fields
+        merged = {name: getattr(shared, name) for name in fields}
+        for name in self.model_fields_set & set(fields):
+            value = getattr(self, name)
+            merged[name] = {**merged[name], **value} if isinstance(value, dict) else value
+        return merged
+
+
+class TaskEntry(EntrySettings):
+    """Tasks that are asked together, in one cell; `context_lengths` goes before all others."""
+
+    tasks: Several[Text]
+    context_lengths: Several[Count | None] | None = None
+
+
+def _entries(value: object) -> object:
+    """Task entries: one or a list, each a mapping, a task, or a list of tasks."""
+    entries = listed(value)
+    return [each if isinstance(each, Mapping) else {"tasks": each} for each in entries]
+
+
+def _named(models: object) -> object:
+    """Models with their key for a name where they have no other."""
+    if not isinstance(models, Mapping):
+        return models
+    return {
+        key: {"name": key, **model} if isinstance(model, Mapping) else model
+        for key, model in models.items()
+    }
+
+
+class SweepConfig(EntrySettings):
+    """A whole sweep.
+
+    Attributes:
+        name: of its folder.
+        methods: name -> what is asked of RoPE, or None for the model as it is.
+        tasks: entries; the sweep's own task settings are already merged into them.
+        context_lengths: of every model and task that has none of its own.
+        baseline: method that the others are compared with.
+        timeout: seconds after which a cell counts as hanging.
+        jobs: cells at a time on this machine.
+        confirm_run_unsafe_code: as lm-eval's option.
+    """
+
+    name: FolderName
+    models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), AfterValidator(filled)]
+    methods: Annotated[dict[Label, RopeMapping | None], AfterValidator(filled)]
+    tasks: Annotated[
+        tuple[TaskEntry, ...],
+        Field(strict=False),
+        BeforeValidator(_entries),
+        AfterValidator(filled),
+    ]
+    context_lengths: Several[Count | None] = (None,)
+    seed: Seed = 0
+    baseline: Text | None = None
+    rope_precision: Literal["float32", "model"] = "float32"
+    timeout: Positive | None = None
+    jobs: Count = 1
+    confirm_run_unsafe_code: bool = False
+
+    @model_validator(mode="after")
+    def _methods_exist_and_can_be_set(self) -> "SweepConfig":
+        if self.baseline is not None:
+            one_of("baseline", self.baseline, self.methods, UserError)
+        for key, model in self.models.items():
+            for name in model.methods or self.methods:
+                one_of(f"models.{key}.methods", name, self.methods, UserError)
+                if model.backend not in ROPE_BACKENDS and self.methods[name] is not None:
+                    raise UserError(
+                        f"models.{key}.backend: '{model.backend}' runs the model as it is served, "
+                        f"so method '{name}' cannot be set from here; set it where the model is "
+                        f"served, and write `{name}: null` to give the row its name"
+                    )
+        return self
+
+
+class CellRequest(NamedTuple):
+    """One cell before anything of model or data was looked at."""
+
+    model: ModelConfig
+    method: str
+    rope: RopeRequest | None
+    context_length: int | None
+    task: TaskEntry
+
+
+def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
+    """A sweep config from a path or a shipped name, overrides applied, everything checked.
+
+    Raises:
+        ConfigError: something cannot be meant; names field, value and what is allowed.
+    """
+    path = find_config(name)
+    content = apply_overrides(load_with_includes(path), overrides)
+    return parse_config({"name": path.stem, **content})
+
+
+def parse_config(content: Mapping[str, Any]) -> SweepConfig:
+    """A sweep config from plain dictionaries; raises as `load_config` does."""
+    config = read(SweepConfig, content, "config", ConfigError)
+    entries = tuple(entry.model_copy(update=entry.over(config)) for entry in config.tasks)
+    named = [name for entry in entries for name in (*entry.tasks, *entry.task_gen_kwargs)]
+    if renamed := of_today(list(dict.fromkeys(named))):
+        entries = tuple(under_names_of_today(entry, renamed) for entry in entries)
+    return config.model_copy(update={"tasks": entries})
+
+
+def under_names_of_today(entry: TaskEntry, renamed: Mapping[str, str]) -> TaskEntry:
+    """A task entry in which tasks bear the names that they have today."""
+    tasks = dict.fromkeys(renamed.get(name, name) for name in entry.tasks)
+    settings = {renamed.get(name, name): given for name, given in entry.task_gen_kwargs.items()}
+    return entry.model_copy(update={"tasks": tuple(tasks), "task_gen_kwargs": settings})
+
+
+def expand(config: SweepConfig) -> Iterator[CellRequest]:
+    """Every cell of a sweep, comparable ones (same model, tasks, length) next to each other."""
+    for model in config.models.values():
+        for task in config.tasks:
+            for length in task.context_lengths or model.context_lengths or config.context_lengths:
+                for method in model.methods or config.methods:
+                    yield CellRequest(model, method, config.methods[method], length, task)
+
+
+def task_names(config: SweepConfig) -> list[str]:
+    """Every task or group that the sweep names, once, in order."""
+    return list(dict.fromkeys(name for task in config.tasks for name in task.tasks))

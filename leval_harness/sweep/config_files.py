@@ -1,0 +1,138 @@
+"""YAML files of a sweep config: found, read with a safe loader, included, overridden.
+
+Text in, plain dictionary out; what the keys mean is `leval_harness.sweep.config`.
+"""
+
+import csv
+import os
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from leval_border.errors import hint, not_allowed, shown
+from leval_border.files import user_path
+from leval_harness.sweep.errors import ConfigError
+from leval_harness.yaml_files import parse_yaml, read_yaml
+
+SUFFIXES = (".yaml", ".yml")
+SHIPPED = Path(str(files("harness_configs")))
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """Name (path below `sweeps/` without suffix) -> file of every shipped sweep config."""
+    folder = SHIPPED / "sweeps"
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
+
+
+def find_config(name: str) -> Path:
+    """The file that `name` means: its path, or the name of a shipped sweep.
+
+    Raises:
+        ConfigError: neither a file nor a shipped name; near matches are given.
+    """
+    path = user_path(name, "config")
+    shipped = shipped_sweeps()
+    if path.is_file() or name in shipped:
+        return path if path.is_file() else shipped[name]
+    if path.suffix in SUFFIXES or os.sep in name:
+        raise ConfigError(f"config: there is no file {name}{hint(path.stem, shipped)}")
+    raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, shipped)}")
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`: mappings key by key, everything else (lists too) replaced.
+
+    A RoPE method is one value: a dictionary with another `rope_type` replaces the old one whole,
+    so that no parameter of the old method stays behind.
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("rope_type", old.get("rope_type")) == old.get("rope_type")
+        ):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A config with everything it includes, the including file winning.
+
+    `include` is a path or a list of paths, relative to the including file; later ones win over
+    earlier ones.
+
+    Raises:
+        ConfigError: a file is missing, unreadable, or includes itself.
+    """
+    path = path.resolve()
+    if path in _open:
+        chain = " -> ".join(str(each) for each in (*_open, path))
+        raise ConfigError(f"include: {chain} is a circle")
+    content = read_yaml(path, ConfigError)
+    includes = content.pop("include", [])
+    if isinstance(includes, str):
+        includes = [includes]
+    if not isinstance(includes, list) or not all(isinstance(each, str) for each in includes):
+        raise ConfigError(not_allowed(f"{path}: include", includes, "a path or a list of paths"))
+    merged: dict[str, Any] = {}
+    for each in includes:
+        target = path.parent / user_path(each, f"{path}: include")
+        if not target.is_file():
+            raise ConfigError(f"{path}: include: there is no file {target}")
+        merged = merge(merged, load_with_includes(target, (*_open, path)))
+    return merge(merged, content)
+
+
+def _split_key(key: str) -> list[str]:
+    """`models."llama-3.1".dtype` -> ['models', 'llama-3.1', 'dtype']."""
+    try:
+        parts = next(csv.reader([key], delimiter=".", strict=True), [])
+    except csv.Error:
+        parts = []
+    if not parts or not all(parts):
+        raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
+    return parts
+
+
+def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A config with `key.key=value` texts laid over it; values are YAML, list items have numbers.
+
+    Raises:
+        ConfigError: no `=`, a value that is not YAML, or a path through something that holds no
+            keys. Whether the key means anything is checked with the rest of the config.
+    """
+    result = dict(config)
+    for text in overrides:
+        key, equals, raw = text.partition("=")
+        short = text if len(text) <= 80 else f"{text[:77]}..."
+        if not equals:
+            raise ConfigError(f"--set {short}: write it as key=value")
+        value = parse_yaml(raw, f"--set {short}", ConfigError)
+        result = _with_value(result, _split_key(key.strip()), value, short)
+    return result
+
+
+def _with_value(node: Any, parts: list[str], value: Any, text: str) -> Any:
+    """A copy of `node` in which the item at `parts` is `value`."""
+    if not parts:
+        return value
+    head, rest = parts[0], parts[1:]
+    if isinstance(node, list):
+        index = int(head) if head.isdecimal() and len(head) < 10 else len(node)
+        if index >= len(node):
+            raise ConfigError(
+                f"--set {text}: {shown(head)} is not allowed; allowed: the number of one of "
+                f"{len(node)} items (from 0)"
+            )
+        return [*node[:index], _with_value(node[index], rest, value, text), *node[index + 1 :]]
+    if node is None:
+        node = {}
+    if not isinstance(node, Mapping):
+        raise ConfigError(f"--set {text}: {shown(head)} lies in {shown(node)}, which has no keys")
+    return {**node, head: _with_value(node.get(head), rest, value, text)}

@@ -1,0 +1,210 @@
+"""What cells will cost, reckoned without a model: stated, simple, good to a factor of two."""
+
+import os
+import statistics
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from leval_border.files import json_lines, user_path
+from leval_border.json_texts import parse_json
+from leval_harness.backends import reading_once
+from leval_harness.cell_record import CellRecord, DoneRecord, read_record
+from leval_harness.layout import DONE
+from leval_harness.sweep import task_registry as own_tasks
+from leval_harness.sweep.cell_files import why_not_done
+from leval_harness.sweep.cells import PlannedCell
+from leval_tasks.data import SAMPLE
+from leval_tasks.metadata import ClosedSettings, PerplexitySettings, ReachSettings, read_metadata
+from leval_tasks.reach.targets import default_lengths
+
+Sizes = tuple[tuple[int, int], ...]
+"""Characters and questions of every document of a file."""
+
+CHARACTERS_PER_TOKEN = 4.0
+# One generated token costs about as much as this many tokens of a prompt.
+GENERATED_TOKEN_COST = 20.0
+DEFAULT_NEW_TOKENS = 512
+DEFAULT_CONTEXT = 8192
+QUESTION_TOKENS = 150.0
+_READ_ONCE = " and ".join(", ".join(reading_once()).rsplit(", ", 1))
+METHOD = (
+    "Estimated from the documents' characters / 4, cut at the context length, counted once a "
+    f"document on {_READ_ONCE} and once a question elsewhere, plus 150 tokens a "
+    "question; a new token costs as much as 20 of a prompt; time at the speed of finished cells of "
+    "the same model, else at the tokens_per_second of its config, else at that of other models."
+)
+
+
+class TokenCounts(NamedTuple):
+    """Tokens of one cell; None where nothing is known of the documents."""
+
+    prompt_tokens: float | None
+    new_tokens: float | None
+
+    @property
+    def work(self) -> float | None:
+        """Prompt-token equivalents."""
+        if self.prompt_tokens is None:
+            return None
+        return self.prompt_tokens + GENERATED_TOKEN_COST * (self.new_tokens or 0.0)
+
+
+@cache
+def documents(file: str, source: str) -> Sizes | None:
+    """What is known of a file's documents; None if it is not at hand."""
+    folder = SAMPLE if source == "sample" else user_path(source)
+    path = next(iter(sorted(folder.rglob(file))), None) if source else None
+    try:
+        text = path.read_text(encoding="utf-8") if path else ""
+        records = [parse_json(line, file) for _, line in json_lines(text)]
+    except (OSError, ValueError):
+        return None
+    sizes = []
+    for record in records:
+        if not isinstance(record, dict):
+            return None
+        text = str(record.get("input") or record.get("text") or "")
+        sizes.append((len(text), max(1, len(record.get("instructions") or ()))))
+    return tuple(sizes) or None
+
+
+def estimate(record: CellRecord) -> TokenCounts:
+    """Tokens of a cell."""
+    metadata = record.metadata
+    source = str(metadata.get("data_dir") or os.environ.get("LEVAL_DATA_DIR") or "")
+    context = record.context_length or DEFAULT_CONTEXT
+    once = record.model.backend in reading_once()
+    prompt = new = 0.0
+    for name in own_tasks.members(record.tasks):
+        task = own_tasks.own_tasks().get(name)
+        sizes = documents(task.file, source) if task and task.file else None
+        if task and task.family == "perplexity":
+            asked_for = read_metadata(PerplexitySettings, metadata)
+            prompt += perplexity_tokens(sizes, asked_for, context)
+            continue
+        if task and task.family == "reach":
+            prompt += reach_tokens(read_metadata(ReachSettings, metadata), record.context_length)
+            continue
+        if sizes is None:
+            return TokenCounts(None, None)
+        sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
+        questions = sum(each for _, each in sizes)
+        asked = min(questions, record.limit or questions)
+        tokens = sum(
+            min(size / CHARACTERS_PER_TOKEN, context) * (1 if once else n) for size, n in sizes
+        )
+        prompt += tokens * asked / questions + QUESTION_TOKENS * asked
+        settings = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
+        new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
+    return TokenCounts(round(prompt), round(new))
+
+
+def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context: int) -> float:
+    """Tokens of the windows of a perplexity task; a document of unknown size is one context."""
+    lengths = [size / CHARACTERS_PER_TOKEN for size, _ in sizes or ()][: settings.num_docs]
+    lengths = lengths or [float(context)] * settings.num_docs
+    if settings.mode != "sliding":
+        return sum(min(length, context) for length in lengths)
+    longest = settings.max_tokens or max(lengths)
+    over = sum(max(0.0, min(length, longest) - context) for length in lengths)
+    return (over / settings.stride + len(lengths)) * context
+
+
+def reach_tokens(settings: ReachSettings, context: int | None) -> float:
+    """Tokens of the windows of a reach task; lengths not known before the model are guessed."""
+    lengths = settings.context_length or (context or DEFAULT_CONTEXT,)
+    if len(lengths) == 1:
+        lengths = default_lengths(max(lengths[0] // 2, 1), lengths[0])
+    return float(sum(lengths) * settings.num_docs * settings.num_targets)
+
+
+def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:
+    """The documents that `num_docs` and `min_questions` leave."""
+    wanted = settings.num_docs or len(sizes)
+    while sum(n for _, n in sizes[:wanted]) < (settings.min_questions or 0) and wanted < len(sizes):
+        wanted += 1
+    return sizes[:wanted]
+
+
+class Pace:
+    """Work of each cell, and what finished work took: what lies in `folder` is taken in.
+
+    Where nothing is known of a cell's documents its work is the mean of the others'.
+
+    Attributes:
+        work: cell id -> tokens of a prompt that cost as much as the cell.
+        finished: model -> work and seconds of its finished cells.
+        seen: model -> cell that runs -> least seconds for one unit of work.
+    """
+
+    def __init__(self, cells: Iterable[PlannedCell], folder: Path | None = None) -> None:
+        cells = list(cells)
+        reckoned = {cell.id: estimate(cell.record).work for cell in cells}
+        known = [work for work in reckoned.values() if work]
+        mean = statistics.fmean(known) if known else 1.0
+        self.work = {ident: work or mean for ident, work in reckoned.items()}
+        self.finished: dict[str, tuple[float, float]] = {}
+        self.seen: dict[str, dict[str, float]] = {}
+        for cell in cells:
+            done = read_record(DoneRecord, folder / cell.id / DONE) if folder else None
+            if done and done.seconds:
+                self.add(cell, done.seconds)
+
+    def add(self, cell: PlannedCell, seconds: float) -> None:
+        """Note what a cell took."""
+        work, took = self.finished.get(cell.record.model.name, (0.0, 0.0))
+        self.finished[cell.record.model.name] = (work + self.work[cell.id], took + seconds)
+
+    def see(self, cell: PlannedCell, least: float) -> None:
+        """Note the seconds that a running cell takes at least, by the last that is known of it."""
+        self.seen.setdefault(cell.record.model.name, {})[cell.id] = least / self.work[cell.id]
+
+    def seconds(self, cell: PlannedCell) -> float | None:
+        """Seconds for a whole cell; None where neither cells nor the config tell a speed."""
+        model = cell.record.model.name
+        if model not in self.finished:
+            guess = cell.tokens_per_second and 1 / cell.tokens_per_second
+            slowest = max([guess or 0.0, *self.seen.get(model, {}).values()])
+            if slowest:
+                return self.work[cell.id] * slowest
+        pairs = [self.finished[model]] if model in self.finished else [*self.finished.values()]
+        work = sum(pair[0] for pair in pairs)
+        return self.work[cell.id] * sum(pair[1] for pair in pairs) / work if work else None
+
+    def remaining(
+        self, ahead: Iterable[tuple[PlannedCell, float]], parallel: int = 1
+    ) -> float | None:
+        """Seconds until cells are done that have run for some seconds; None where it is unknown."""
+        left = 0.0
+        for cell, ran in ahead:
+            whole = self.seconds(cell)
+            if whole is None:
+                return None
+            left += max(0.0, whole - ran)  # one that takes longer is about to end, not ended
+        return left / parallel
+
+
+def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows for `--dry-run`, and the sum over what is still to do (None where one is unknown)."""
+    pace = Pace(cells, folder)
+    rows = []
+    for cell in cells:
+        guess, seconds = estimate(cell.record), pace.seconds(cell)
+        rows.append(
+            {
+                "cell_id": None if cell.is_preview else cell.id,
+                "title": cell.record.title,
+                "prompt_tokens": guess.prompt_tokens,
+                "new_tokens": guess.new_tokens,
+                "seconds": round(seconds) if guess.work and seconds else None,
+                "done": why_not_done(folder / cell.id, cell.id) is None,
+            }
+        )
+    to_do = [row for row in rows if not row["done"]]
+    total: dict[str, Any] = {"cells": len(rows), "to_do": len(to_do)}
+    for key in ("prompt_tokens", "new_tokens", "seconds"):
+        values = [row[key] for row in to_do]
+        total[key] = None if None in values else sum(values)
+    return rows, total

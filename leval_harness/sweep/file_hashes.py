@@ -1,0 +1,94 @@
+"""Files told by their content: SHA-256 of a file, of a folder, remembered as long as it is safe."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+from leval_border.files import file_sha256, read_object, write_json
+from leval_harness.sweep.smollm2 import cache_dir
+
+CACHED_ABOVE_BYTES = 1 << 20
+"""Below this size hashing is quicker than looking the hash up."""
+SETTLED_SECONDS = 2.0
+"""A file that is younger may change once more within one tick of its clock: not remembered."""
+IRRELEVANT = (".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".log")
+"""Endings of what lies in a checkpoint's folder for people only."""
+CODE = (".py", ".yaml", ".yml")
+
+State = tuple[int, int, int, int, int]
+"""Device, inode, size, and times of the last change of content and of anything, in nanoseconds."""
+
+_watched: ContextVar[dict[Path, State] | None] = ContextVar("watched", default=None)
+
+
+def state(path: Path) -> State:
+    """What changes with a file; the last of it cannot be set back by its owner."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[dict[Path, State]]:
+    """Collect the files that are hashed meanwhile, each with its state before that."""
+    seen: dict[Path, State] = {}
+    token = _watched.set(seen)
+    try:
+        yield seen
+    finally:
+        _watched.reset(token)
+
+
+def cached_sha256(path: Path, cache: Path | None = None) -> str:
+    """SHA-256 of a file, for a large one remembered by its `state`.
+
+    Weights of tens of gigabytes are read once, not at the start of every sweep and cell.
+    """
+    before = state(path)
+    if (seen := _watched.get()) is not None:
+        seen[path] = before
+    if before[2] < CACHED_ABOVE_BYTES:
+        return file_sha256(path)
+    cache = cache or cache_dir() / "file_hashes.json"
+    known = read_object(cache) or {}
+    key = ":".join(map(str, before))
+    remembered = known.get(key)
+    if isinstance(remembered, str) and len(remembered) == 64:
+        return remembered
+    content_hash = file_sha256(path)
+    if state(path) == before and time.time() - before[4] / 1e9 > SETTLED_SECONDS:
+        known[key] = content_hash
+        with contextlib.suppress(OSError, ValueError):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_json(cache, known)
+    return content_hash
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file of a folder and its subfolders, in order; links are followed.
+
+    Left out is what decides no answer: hidden and compiled files, and results that a run of ours
+    keeps in a subfolder.
+    """
+    waiting, entered = [folder], set[Path]()
+    found = []
+    while waiting:
+        here = waiting.pop()
+        if (real := here.resolve()) in entered:
+            continue
+        entered.add(real)
+        names = [path for path in here.iterdir() if not path.name.startswith((".", "__pycache__"))]
+        found += [path for path in names if path.is_file()]
+        waiting += [path for path in names if path.is_dir() and not os.path.lexists(path / ".lock")]
+    yield from sorted(found)
+
+
+def folder_hashes(folder: Path) -> dict[str, str]:
+    """Path below `folder` -> SHA-256 of every file in it that may decide what a model answers."""
+    return {
+        path.relative_to(folder).as_posix(): cached_sha256(path)
+        for path in files_below(folder)
+        if path.suffix.lower() not in IRRELEVANT
+    }

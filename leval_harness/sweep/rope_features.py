@@ -1,0 +1,94 @@
+"""What a cell's RoPE settings do to every feature, written beside its results.
+
+Figures are drawn where no torch is, so the cell's process, which has it, leaves the numbers.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from leval_border.files import write_json
+from leval_harness.backends import libraries
+from leval_harness.cell_record import CellRecord
+from leval_harness.layout import FEATURES, SCHEMA_VERSION
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.model_config.layer_types import windowed
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides
+
+log = logging.getLogger("leval_harness.sweep.cell")
+
+MULTIPLES = (2, 4, 8, 16, 32)
+MOST_POSITIONS = 2**17
+"""Beyond twice the trained length gaps are looked for up to so many positions: a second's work."""
+
+
+def features(rope: RopeSpec, dim: int, original: int, context_length: int | None) -> dict[str, Any]:
+    """Wavelengths and feature gaps of complete settings on a model.
+
+    A method that follows the length is looked at with `context_length` tokens.
+
+    Args:
+        rope: the settings.
+        dim: rotated dimensions of a head.
+        original: trained length `L` in tokens.
+        context_length: tokens that are asked for.
+
+    Returns:
+        `wavelengths` in tokens, `[dim/2]`; `feature_gap[s]`, for each multiple `s` of the trained
+        length `L`, the gaps between positions below `L` and those up to `s*L`.
+    """
+    from resonance_vllm.core import frequencies
+    from resonance_vllm.core.features import feature_gap
+
+    lengths = frequencies.wavelengths(rope, dim, context_length)
+    return {
+        "head_dim": dim,
+        "original_max_position_embeddings": original,
+        "context_length": context_length,
+        "attention_factor": rope.method.scale(),
+        "critical_dimension": frequencies.critical_dimension(lengths, original),
+        "wavelengths": lengths.tolist(),
+        "feature_gap": {
+            str(s): feature_gap(rope, dim, original, s, context_length).tolist()
+            for s in MULTIPLES
+            if s == MULTIPLES[0] or s * original <= MOST_POSITIONS
+        },
+    }
+
+
+def _rotated(rope: RopeSpec, model: ModelPositions, cell: CellRecord) -> int:
+    """Rotated dimensions of a head, as transformers builds the model.
+
+    Raises:
+        RopeConfigError: it has no RoPE, or frequencies of its own, of which this is no picture.
+    """
+    from resonance_vllm.core import frequencies
+    from resonance_vllm.core.errors import RopeConfigError
+    from resonance_vllm.hf.build import held_by_transformers
+
+    asked = {} if cell.method.rope_parameters is None else hf_overrides(rope, model)
+    held = held_by_transformers(cell.model.path, asked)
+    one = next((each for each in held if not windowed(each.layer_type)), held[0])
+    dim = 2 * len(one.inv_freq)
+    closed = frequencies.inv_freq(rope, dim).tolist()
+    if any(abs(a - b) > 1e-5 * b for a, b in zip(one.inv_freq, closed, strict=True)):
+        raise RopeConfigError(f"{one.module} has frequencies of its own")
+    return dim
+
+
+def write_features(cell: CellRecord, folder: Path) -> None:
+    """Write `FEATURES` into a folder, for a model whose RoPE settings are known."""
+    if cell.model.backend not in libraries():
+        return
+    try:
+        model = ModelPositions.of_checkpoint(cell.model.path)
+        asked = cell.method.rope_parameters
+        rope = model.shipped() if asked is None else RopeSpec.from_dict(asked)
+        dim = _rotated(rope, model, cell)
+        original = rope.trained_length or model.original_length
+        content = features(rope, dim, original, cell.context_length)
+    except Exception as error:  # noqa: BLE001 - a picture costs no result, whatever a config holds
+        log.warning("no picture of the RoPE features: %s", error)
+        return
+    write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})

@@ -1,0 +1,182 @@
+"""A whole sweep on one results folder: what is done stays, the rest is run, failures are told."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leval_border.files import read_object
+from leval_harness.cell_record import FailedRecord, read_record
+from leval_harness.layout import CELL, DONE, FAILED, SUPERSEDED
+from leval_harness.locks import LockedError, is_locked, lock
+from leval_harness.sweep.cell_files import relabel, why_not_done
+from leval_harness.sweep.cells import PlannedCell
+from leval_harness.sweep.errors import SweepLockedError
+from leval_harness.sweep.estimate import Pace
+from leval_harness.sweep.executors import Executor
+from leval_harness.sweep.launch import CellOutcome
+from leval_harness.sweep.progress import Progress
+
+LOCK = ".lock"
+TURN_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What a results folder holds of a plan before anything runs.
+
+    Attributes:
+        finished: cells whose results are there and whole.
+        pending: cells to be computed, in order.
+        skipped: cells that failed before and are not tried again now.
+        notes: sentences for the user.
+    """
+
+    finished: list[PlannedCell] = field(default_factory=list)
+    pending: list[PlannedCell] = field(default_factory=list)
+    skipped: list[PlannedCell] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def cells(self) -> list[PlannedCell]:
+        """All of them."""
+        return [*self.finished, *self.pending, *self.skipped]
+
+    def pace(self, folder: Path) -> Pace:
+        """What the finished cells took, to reckon with for the pending ones."""
+        return Pace([*self.finished, *self.pending], folder)
+
+
+@contextlib.contextmanager
+def sweep_lock(folder: Path, shard: tuple[int, int] | None = None) -> Iterator[None]:
+    """Hold a sweep's folder: alone, or one of its shards beside the other shards.
+
+    Raises:
+        SweepLockedError: another sweep works on this folder or shard.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(lock(folder / LOCK, shared=shard is not None))
+            if shard is not None:
+                # others may just be looking whether it is held
+                held.enter_context(lock(_shard_lock(folder, shard), patience=1.0))
+        except LockedError as who:
+            raise SweepLockedError(
+                f"another sweep works on {folder} ({who}); wait for it, end it, or choose another "
+                "--out"
+            ) from None
+        yield
+
+
+def _shard_lock(folder: Path, shard: tuple[int, int]) -> Path:
+    return folder / f"{LOCK}-{shard[0]}-of-{shard[1]}"
+
+
+def _others_run(folder: Path, shard: tuple[int, int]) -> bool:
+    """Whether another shard works on a folder, perhaps for another config."""
+    mine = _shard_lock(folder, shard)
+    return any(path != mine and is_locked(path) for path in folder.glob(f"{LOCK}-*-of-*"))
+
+
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """What shards do one after the other: taking stock, and writing tables and page."""
+    with lock(folder / f"{LOCK}-turn", patience=TURN_SECONDS):
+        yield
+
+
+def shard_of(cells: list[PlannedCell], shard: tuple[int, int] | None) -> list[PlannedCell]:
+    """Every n-th cell for shard (i, n), i from 1: neighbours are alike in cost."""
+    return cells if shard is None else cells[shard[0] - 1 :: shard[1]]
+
+
+def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
+    """Hide cells of an earlier config, take back those that are wanted again; how many went.
+
+    Two versions of one row would stand in the table otherwise.
+    """
+    wanted = take_back(folder, plan)
+    attic = folder / SUPERSEDED
+    moved = 0
+    for path in sorted(folder.iterdir()):
+        is_cell = (read_object(path / CELL) or {}).get("cell_id") == path.name
+        if is_cell and path.name not in wanted and not (attic / path.name).exists():
+            attic.mkdir(exist_ok=True)
+            path.replace(attic / path.name)
+            moved += 1
+    return moved
+
+
+def take_back(folder: Path, plan: list[PlannedCell]) -> set[str]:
+    """Fetch cells that a plan wants from those that were set aside; the ids that it wants."""
+    wanted = {cell.id for cell in plan}
+    for ident in wanted:
+        if (folder / SUPERSEDED / ident).is_dir() and not (folder / ident).exists():
+            (folder / SUPERSEDED / ident).replace(folder / ident)
+    return wanted
+
+
+def take_stock(
+    folder: Path,
+    plan: list[PlannedCell],
+    retry_failed: bool = True,
+    shard: tuple[int, int] | None = None,
+) -> Stock:
+    """Find out what of a plan, or of one shard of it, is done.
+
+    Finished cells get today's labels; cells in the folder that the plan lacks are set aside, unless
+    other shards work there, whose config may be another one.
+    """
+    stock = Stock()
+    folder.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(folder):
+        _sort(stock, folder, plan, retry_failed, shard)
+    return stock
+
+
+def _sort(
+    stock: Stock,
+    folder: Path,
+    plan: list[PlannedCell],
+    retry_failed: bool,
+    shard: tuple[int, int] | None,
+) -> None:
+    if shard is not None and _others_run(folder, shard):
+        take_back(folder, plan)
+    elif moved := set_aside(folder, plan):
+        attic = folder / SUPERSEDED
+        stock.notes.append(f"{moved} cells of an earlier config put aside in {attic}")
+    for cell in shard_of(plan, shard):
+        wrong = why_not_done(folder / cell.id, cell.id)
+        if wrong is None:
+            relabel(folder / cell.id, cell.record)
+            stock.finished.append(cell)
+        elif (folder / cell.id / DONE).exists():
+            stock.notes.append(f"{cell.record.title}: {wrong}; it is computed again")
+            stock.pending.append(cell)
+        elif (folder / cell.id / FAILED).exists() and not retry_failed:
+            stock.skipped.append(cell)
+        else:
+            stock.pending.append(cell)
+
+
+def run_pending(
+    stock: Stock, folder: Path, command: str, executor: Executor, progress: Progress
+) -> list[CellOutcome]:
+    """Compute what is not done yet; a full disk ends the sweep, as all further work is lost."""
+    outcomes = []
+    with contextlib.closing(executor.run(stock.pending, folder, command, progress)) as running:
+        for outcome in running:
+            outcomes.append(outcome)
+            if outcome.kind == "disk":
+                break
+    return outcomes
+
+
+def old_failure(folder: Path, cell: PlannedCell) -> CellOutcome:
+    """The failure that an earlier run noted for a cell."""
+    noted = read_record(FailedRecord, folder / cell.id / FAILED) or FailedRecord()
+    return CellOutcome(
+        cell_id=cell.id, kind=noted.kind, reason=noted.reason, log_tail=list(noted.log_tail)
+    )

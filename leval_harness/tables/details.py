@@ -1,0 +1,88 @@
+"""The long table: one row a number, with everything known about it (the CSV)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from leval_harness.analysis.analyse import Analysis
+from leval_harness.analysis.entries import Entry
+from leval_harness.analysis.published import TABLE_2, TASKS
+from leval_harness.results.run_record import TELEMETRY
+from leval_harness.tables.model import Block, Cell, Column, Row, RowKind, Table
+
+TEXT = (
+    "origin", "block", "model", "method", "task", "metric", "filter", "status", "note",
+    "direction", "interval", "mark", "baseline", "source", "data", "python", "softmax", "run_id",
+    "created", "command",
+)  # fmt: skip
+NUMBERS = (
+    "context_length", "value", "stderr", "low", "high", "rank", "n", "clusters", "chance", "cut",
+    "unparsed", "at_limit", "thinking_cut", "if_wrong", "if_right", "difference", "diff_low",
+    "diff_high", "p", "p_holm", "smallest_p", "wins", "ties", "losses", "detectable", "limit",
+    "seconds", "tokens_per_second", *TELEMETRY,
+)  # fmt: skip
+DIRECTIONS = {True: "higher", False: "lower", None: "unknown"}
+IN_PERCENT = (
+    "value", "stderr", "low", "high", "if_wrong", "if_right", "difference", "diff_low", "diff_high",
+    "detectable",
+)  # fmt: skip
+COLUMNS = (*TEXT[:7], *NUMBERS, *TEXT[7:])
+NOTES = (
+    "Shares of right answers, their errors, intervals, differences and detectable differences are "
+    "percent; chance, cut, unparsed, at_limit and thinking_cut are shares from 0 to 1. Every other "
+    "metric is as the results file has it, its unit being known to its task alone. Of perplexities "
+    "difference, its ends and detectable are nats a token (or a word, a byte, a window, as the "
+    "metric counts).",
+)
+
+
+def details_table(analysis: Analysis, published: bool = False) -> Table:
+    """Every metric of every run, as numbers of full precision.
+
+    Args:
+        analysis: from `analyse`.
+        published: add the paper's Table 2 as rows with origin `published`.
+    """
+    blocks = [Block("", tuple(_row(_record(entry, analysis)) for entry in analysis.entries))]
+    if published:
+        blocks.append(Block("", tuple(_published())))
+    columns = tuple(Column(name, numeric=name in NUMBERS) for name in COLUMNS)
+    return Table("All numbers", columns, tuple(blocks), NOTES)
+
+
+def _record(entry: Entry, analysis: Analysis) -> Mapping[str, Any]:
+    """What stands in each column."""
+    score, record = entry.score, entry.record()
+    shown = {n: None if record[n] is None else score.percent * record[n] for n in IN_PERCENT}
+    return {
+        **record,
+        **shown,
+        "origin": "sample" if score.sample else "partial" if score.partial else "ours",
+        "method": entry.label,
+        "filter": score.chosen,
+        "direction": DIRECTIONS[score.higher_is_better],
+        "baseline": analysis.baselines[entry.block],
+        "run_id": entry.run.run_id,
+    }
+
+
+def _row(record: Mapping[str, Any], kind: RowKind = "ours") -> Row:
+    return Row(tuple(_cell(record.get(name)) for name in COLUMNS), kind)
+
+
+def _cell(value: str | float | None) -> Cell:
+    if value is None or isinstance(value, str):
+        return Cell(value or "")
+    return Cell(f"{value:.6g}", float(value))
+
+
+def _published() -> list[Row]:
+    return [
+        _row({
+            "origin": "published", "block": f"{model} (published)", "model": model,
+            "method": method, "task": task, "context_length": length * 1024, "value": value,
+            "status": "published", "source": "arXiv 2403.00071v2, Table 2",
+        }, "published")
+        for model, methods in TABLE_2.items()
+        for method, (length, *values) in methods.items()
+        for task, value in zip(TASKS, values, strict=True)
+    ]  # fmt: skip

@@ -1,0 +1,39 @@
+"""RFC 4180 CSV for programs: every number in full precision."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from leval_harness.tables.escape import plain
+from leval_harness.tables.formats import Format
+from leval_harness.tables.model import Cell, Table
+
+
+def escape(text: str) -> str:
+    """For a field: a text that a spreadsheet would run as a formula gets a leading quote."""
+    cleaned = plain(text)
+    return "'" + cleaned if cleaned[:1] in {"=", "+", "-", "@"} else cleaned
+
+
+def csv_text(tables: Sequence[Table]) -> str:
+    """Rows of all blocks below one header; a number cell writes its value, any other its text.
+
+    Raises:
+        ValueError: tables with different columns.
+    """
+    if len({table.columns for table in tables}) > 1:
+        raise ValueError("tables: CSV holds one set of columns; render these one by one")
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([escape(column.label) for column in table.columns] for table in tables[:1])
+    for table in tables:
+        for block in table.blocks:
+            writer.writerows([_csv_cell(cell) for cell in row.cells] for row in block.rows)
+    return out.getvalue()
+
+
+def _csv_cell(cell: Cell) -> str:
+    return escape(cell.text) if cell.value is None else repr(float(cell.value))
+
+
+FORMAT = Format(csv_text, suffix="csv", every_number=True)

@@ -1,0 +1,261 @@
+"""Adapt a language model to a RoPE method on long text, with transformers' Trainer."""
+
+import contextlib
+import json
+import logging
+import math
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from leval_border.errors import SettingError, UserError
+from leval_border.files import hashes, write_text
+from leval_harness.training import trainer as shared
+from leval_harness.training.finetune_settings import FineTuneSettings
+from leval_harness.training.text import Ids, TrainingText, prepare_text
+from resonance_vllm.hf.registration import register
+from resonance_vllm.model_config.checkpoint import loading
+from resonance_vllm.model_config.limits import length_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides
+
+logger = logging.getLogger(__name__)
+
+REQUEST_FILE = "finetune.json"
+RESULT_FILE = "finetune_result.json"
+SUMMED_UP = ("steps", "tokens", "epochs", "mean_loss", "seconds")
+"""Numbers of a result that every reader counts on."""
+METRICS_FILE = "metrics.csv"
+COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
+
+
+class Rows(Dataset[dict[str, Tensor]]):
+    """All sequences of a run in the order in which they are read, epoch after epoch."""
+
+    def __init__(self, rows: Ids, sequences: int, seed: int) -> None:
+        self.rows = torch.from_numpy(rows)
+        epochs = range(-(-sequences // len(rows)))
+        orders = [np.random.RandomState(seed + e).permutation(len(rows)) for e in epochs]
+        self.order = np.concatenate(orders)[:sequences]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        row = self.rows[self.order[index]]
+        return {"input_ids": row, "labels": row}
+
+
+class _Metrics(TrainerCallback):
+    """Writes one CSV row a step and stops when the loss is no number."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the rows of the steps before, which a state keeps."""
+        if state.is_world_process_zero:
+            before = [row for row in state.log_history if "loss" in row]
+            shared.write_rows(self.file, COLUMNS, [[r.get(c) for c in COLUMNS] for r in before])
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if not logs or "loss" not in logs:
+            return
+        loss = float(logs["loss"])
+        if not math.isfinite(loss):
+            raise UserError(
+                f"loss: {loss} at step {state.global_step}; lower the learning rate "
+                f"({args.learning_rate:g}), clip gradients (max_grad_norm), or train without bf16"
+            )
+        if state.is_world_process_zero:
+            values = [logs.get(column) for column in COLUMNS[1:]]
+            shared.add_row(self.file, [state.global_step, *values])
+
+
+def load_model(model_path: str, settings: FineTuneSettings) -> Any:
+    """The model with the requested rope settings in its config, in float32.
+
+    Raises:
+        SettingError: the rope settings do not fit the model, or the sequences are longer than
+            they allow.
+    """
+    register()
+    positions = ModelPositions.of_checkpoint(model_path)
+    rope = None if settings.rope is None else positions.complete(settings.rope)
+    overrides = hf_overrides(rope, positions, settings.sequence_length) if rope else {}
+    if rope or positions.max_position_embeddings is not None:
+        limit = length_limit(positions, rope, settings.sequence_length)
+        if settings.sequence_length > limit:
+            raise SettingError(
+                f"sequence_length: {settings.sequence_length} is above the {limit} positions of "
+                f"{settings.rope or positions.rope}; use a larger factor"
+            )
+    with loading(model_path):
+        model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32, **overrides)
+    model.config.use_cache = False
+    return model
+
+
+def _with_lora(model: Any, settings: FineTuneSettings) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(settings.seed)
+    ranks = {"r": settings.lora_rank, "lora_alpha": 2 * settings.lora_rank}
+    config = LoraConfig(**ranks, target_modules="all-linear", task_type="CAUSAL_LM")
+    if settings.gradient_checkpointing:
+        model.enable_input_require_grads()
+    return get_peft_model(model, config)
+
+
+def finetune(
+    model_path: str, sources: Sequence[str], out: Path, settings: FineTuneSettings
+) -> dict[str, Any]:
+    """Train, and write a checkpoint that loads in transformers and vLLM as it is.
+
+    A run that was stopped is continued; a finished one is not repeated.
+
+    Beside it stand `metrics.csv`, `held_out/<source>.jsonl` and, in `finetune_result.json`, what is
+    returned: steps, tokens, epochs, losses, documents, seconds, and what made it (`made_by`).
+
+    Args:
+        model_path: folder or hub name of a causal language model with RoPE.
+        sources: training text, see `text.read_documents`.
+        out: output folder.
+        settings: of the run.
+
+    Raises:
+        UserError: something asked for cannot be done, or the loss is no number.
+    """
+    asked_for = {"schema_version": 1, "model": str(model_path), "data": list(sources)}
+    inputs = {str(each): shared.content_of(each) for each in (model_path, *sources)}
+    request = {**asked_for, **settings.model_dump(), "inputs": inputs}
+    claimed = shared.is_claimed(out / REQUEST_FILE, request)
+    if claimed and (finished := shared.finished(out / RESULT_FILE, SUMMED_UP)) is not None:
+        logger.info("%s is finished already", out)
+        return finished
+    # accelerate finds the processes on a CPU only if it is named
+    processes = PartialState(cpu=not torch.accelerator.is_available())
+    sequences = settings.steps * settings.batch_size * settings.accumulation
+    sequences *= processes.num_processes
+    with loading(model_path):
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+    rows, held_out = prepare_text(sources, tokenizer, settings, sequences)
+    model = load_model(model_path, settings)
+    if settings.lora_rank:
+        model = _with_lora(model, settings)
+    with contextlib.ExitStack() as held:
+        if processes.is_main_process:  # claimed only now, when all that was asked for is possible
+            held.enter_context(shared.held(out))
+            shared.claim(out / REQUEST_FILE, request)
+        return _train(
+            model, tokenizer, Rows(rows, sequences, settings.seed), held_out, out, settings
+        )
+
+
+def _train(
+    model: Any,
+    tokenizer: Any,
+    rows: Rows,
+    held_out: Sequence[TrainingText],
+    out: Path,
+    settings: FineTuneSettings,
+) -> dict[str, Any]:
+    """Train, from the last state if there is one, and write everything; see `finetune`."""
+    states = out / "states"
+    last, _ = shared.last_state(states)
+    clock = shared.Clock()
+    trainer = shared.InOrderTrainer(
+        model=model,
+        args=_arguments(states, settings),
+        train_dataset=rows,
+        callbacks=[_Metrics(out / METRICS_FILE), shared.WholeStates(states), clock],
+    )
+    trainer.train(resume_from_checkpoint=last)
+    _save(trainer, tokenizer, out, settings)
+    if trainer.is_world_process_zero():
+        _write_held_out(out / "held_out", held_out)
+    result = {
+        "schema_version": 1,
+        "steps": trainer.state.global_step,
+        "tokens": len(rows) * settings.sequence_length,
+        "epochs": len(rows) / len(rows.rows),
+        # of all steps, also those of sessions before this one
+        "mean_loss": statistics.mean(
+            float(row["loss"]) for row in trainer.state.log_history if "loss" in row
+        ),
+        "held_out": [document.digest for document in held_out],
+        "seconds": clock.seconds,
+        **shared.made_by(),
+    }
+    if trainer.is_world_process_zero():
+        result["files"] = hashes(out, without=(RESULT_FILE, states.name))
+        write_text(out / RESULT_FILE, json.dumps(result, indent=1))
+        shutil.rmtree(states, ignore_errors=True)
+    return result
+
+
+def _arguments(states: Path, settings: FineTuneSettings) -> TrainingArguments:
+    return shared.training_arguments(
+        states,
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=settings.accumulation,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        adam_beta2=settings.adam_beta2,
+        warmup_steps=math.ceil(settings.warmup * settings.steps),
+        lr_scheduler_type=settings.schedule,
+        max_grad_norm=settings.max_grad_norm,
+        bf16=settings.bf16,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        logging_steps=1,
+        save_steps=settings.save_steps,
+        seed=settings.seed,
+    )
+
+
+def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSettings) -> None:
+    """The checkpoint; LoRA is merged into the weights, so that no library needs peft."""
+    alone = trainer.args.world_size == 1
+    if settings.lora_rank and not alone:
+        raise UserError(
+            "lora_rank: adapters are merged in one process; resume this run with one, or train all "
+            "weights"
+        )
+    if alone:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if settings.lora_rank:
+            model = model.merge_and_unload()
+        model.config.use_cache = True
+        model.to(torch.bfloat16 if settings.bf16 else torch.float32).save_pretrained(out)
+    else:
+        trainer.save_model(str(out))
+    if trainer.is_world_process_zero():
+        tokenizer.save_pretrained(out)
+        if settings.rope is not None:  # what was asked for must be what other libraries will read
+            positions = ModelPositions.of_checkpoint(str(out))
+            wanted, written = positions.complete(settings.rope), positions.shipped()
+            if wanted != written:
+                raise UserError(f"rope: {out}/config.json holds {written}, asked for {wanted}")
+
+
+def _write_held_out(folder: Path, documents: Sequence[TrainingText]) -> None:
+    folder.mkdir(exist_ok=True)
+    for source in {document.source for document in documents}:
+        lines = [json.dumps({"text": d.text}) for d in documents if d.source == source]
+        (folder / f"{source}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

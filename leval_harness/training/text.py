@@ -1,0 +1,199 @@
+"""Training text: read, split by document before anything else, tokenised and packed."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leval_border.errors import SettingError, UserError, not_allowed
+from leval_border.files import json_lines, user_path
+from leval_border.json_texts import parse_json
+from leval_harness.training.finetune_settings import FineTuneSettings
+
+Ids = npt.NDArray[np.int64]
+HUB_SETS = {"pg19": "emozilla/pg19"}
+CHARACTERS_PER_TOKEN = 6
+"""More than English has, so that a large data set is read no further than one epoch needs."""
+
+SHARED_RUN = 50
+# A prime below 2**31, so that products of two residues stay inside int64.
+_PRIME, _BASE = 2_147_483_629, 1_000_003
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """One text, and the name of its file without suffix."""
+
+    source: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def prepare_text(
+    sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings, sequences: int
+) -> tuple[Ids, list[TrainingText]]:
+    """Packed training rows `[rows, sequence_length]` and the held-out documents.
+
+    Text is split by document first; what training documents share with held-out ones in runs of
+    50 tokens is cut out of them. The run reads `sequences` of the rows in all.
+
+    Raises:
+        UserError: there is too little text, or it cannot be read; the tokenizer has no end-of-text
+            token.
+    """
+
+    def ids(document: TrainingText) -> Ids:
+        # Long documents are meant to be longer than the model; the tokenizer would warn of it.
+        encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
+        return np.array(encoded["input_ids"], dtype=np.int64)
+
+    documents = read_documents(sources, CHARACTERS_PER_TOKEN * sequences * settings.sequence_length)
+    training, held_out = split_documents(documents, settings.held_out, settings.seed)
+    hashes = [run_hashes(ids(document)) for document in held_out]
+    known = np.unique(np.concatenate(hashes)) if hashes else np.empty(0, dtype=np.int64)
+    pieces = [piece for document in training for piece in without_shared(ids(document), known)]
+    if tokenizer.eos_token_id is None:
+        raise UserError("tokenizer: it has no end-of-text token to put between documents")
+    return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
+
+
+def read_documents(sources: Sequence[str], characters: int | None = None) -> list[TrainingText]:
+    """Read text, each document once.
+
+    Sources are `.jsonl` files (one object with `text` a line), `.txt` files (one document each),
+    folders of these, or `pg19` for the hub data set, which is read up to so many characters.
+
+    Raises:
+        SettingError: a source is not there, or there is no text at all.
+        UserError: a line is no JSON or has no `text`.
+    """
+    documents: dict[str, TrainingText] = {}
+    for source in sources:
+        for document in _read_source(source, characters):
+            if document.text.strip():
+                documents.setdefault(document.digest, document)
+    if not documents:
+        names = ", ".join(sources) or "nothing"
+        raise SettingError(f"data: no text in {names}; give --data FILE")
+    return list(documents.values())
+
+
+def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
+    path = user_path(source, "data")
+    if not source:
+        raise SettingError(not_allowed("data", source, "a file, a folder, or a name"))
+    if source in HUB_SETS and not path.exists():
+        return _read_hub(source, characters)
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix in (".jsonl", ".txt"))
+        return [document for file in files for document in _read_source(str(file), characters)]
+    if not path.is_file():
+        kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
+        raise SettingError(not_allowed("data", source, kinds))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"data: {path}: is not UTF-8 text ({error.reason})") from None
+    if path.suffix == ".jsonl":
+        return [_read_line(path, number, line) for number, line in json_lines(text)]
+    return [TrainingText(path.stem, text)]
+
+
+def _read_line(path: Path, number: int, line: str) -> TrainingText:
+    try:
+        text = parse_json(line, "line")["text"]
+        text.encode()  # half a character is no text
+        return TrainingText(path.stem, text)
+    except (SettingError, KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
+        message = f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
+        raise UserError(message) from None
+
+
+def _read_hub(name: str, characters: int | None) -> Iterator[TrainingText]:
+    from datasets import load_dataset
+
+    seen = 0
+    for row in load_dataset(HUB_SETS[name], split="train", streaming=True):
+        yield TrainingText(name, row["text"])
+        seen += len(row["text"])
+        if characters is not None and seen >= characters:
+            return
+
+
+def split_documents(
+    documents: Sequence[TrainingText], held_out: int, seed: int
+) -> tuple[list[TrainingText], list[TrainingText]]:
+    """Whole documents for training and for evaluation; which is which follows from their text.
+
+    Training and `held_out` held-out documents are each in the order of `documents`, which are
+    distinct; another seed gives another split.
+
+    Raises:
+        SettingError: no document would be left to train on.
+    """
+    if not 0 <= held_out < len(documents):
+        raise SettingError(
+            not_allowed("held_out", held_out, f"0 to {len(documents) - 1} of the documents")
+        )
+    keys = {d: hashlib.sha256(f"{seed}/{d.digest}".encode()).hexdigest() for d in documents}
+    chosen = set(sorted(documents, key=keys.__getitem__)[:held_out])
+    return [d for d in documents if d not in chosen], [d for d in documents if d in chosen]
+
+
+def run_hashes(ids: Ids, length: int = SHARED_RUN) -> Ids:
+    """Polynomial hash of every run of `length` tokens, `[max(0, n - length + 1)]`."""
+    if len(ids) < length:
+        return np.empty(0, dtype=np.int64)
+    value = np.zeros(len(ids) - length + 1, dtype=np.int64)
+    for offset in range(length):
+        value = (value * _BASE + ids[offset : offset + len(value)] + 1) % _PRIME
+    return value
+
+
+def without_shared(ids: Ids, held_out: Ids, length: int = SHARED_RUN) -> list[Ids]:
+    """Cut out of a training document what it shares with the held-out text.
+
+    No run of `length` tokens of the pieces that are left is in the held-out text, whose sorted
+    `run_hashes` are given; licences and other text that many books share is what disappears.
+    """
+    hashes = run_hashes(ids, length)
+    at = np.searchsorted(held_out, hashes).clip(max=max(len(held_out) - 1, 0))
+    shared = held_out[at] == hashes if len(held_out) else np.zeros(len(hashes), dtype=bool)
+    covered = np.zeros(len(ids) + 1, dtype=np.int64)
+    starts = np.flatnonzero(shared)
+    np.add.at(covered, starts, 1)
+    np.add.at(covered, starts + length, -1)
+    kept = np.cumsum(covered[:-1]) == 0
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], kept.astype(np.int8), [0]])))
+    return [ids[a:b] for a, b in edges.reshape(-1, 2)]
+
+
+def pack(documents: Iterable[Ids], length: int, separator: int, seed: int) -> Ids:
+    """Rows of `length` tokens from documents in a random order, a separator after each.
+
+    Rows are in a random order too, `[rows, length]`; the tokens that do not fill a last row are
+    left out.
+
+    Raises:
+        SettingError: the text is shorter than one row.
+    """
+    pieces = [np.append(ids, separator) for ids in documents]
+    generator = np.random.RandomState(seed)
+    joined = [pieces[i] for i in generator.permutation(len(pieces))]
+    tokens = np.concatenate(joined) if joined else np.empty(0, dtype=np.int64)
+    rows = len(tokens) // length
+    if rows == 0:
+        raise SettingError(
+            f"sequence_length: {length} is longer than the whole training text of {len(tokens)} "
+            "tokens; give more text or a shorter length"
+        )
+    packed: Ids = tokens[: rows * length].reshape(rows, length)
+    return packed[generator.permutation(rows)]

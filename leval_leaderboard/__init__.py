@@ -1,1 +1,0 @@
-"""What came out: sweep, results, statistics, tables, figures, page, command line."""

@@ -1,0 +1,209 @@
+"""How far a model reads, from the same texts at growing lengths: a length with an interval.
+
+Lengths `c_0 < c_1 < ...`; step `k` is what changes from `c_(k-1)` to `c_k` on the same texts. The
+true reach is the largest `c_k` up to which every step's true effect is below a threshold: for the
+reach without loss `+margin`, for the reach with gain `-margin`. It is a fact about the model, so
+that fewer texts can widen what is known of it and never lengthen it.
+
+Its ends by one-sided tests of the steps. Low: steps are shown to be below the threshold in order,
+up to the first that is not; only the first step that truly is not can be shown wrongly, so that no
+correction is due. High: the hypothesis that the reach is at least `c_k` is refused where any of its
+`k` steps is shown to be above, at the k-th part of the level (Bonferroni); the high end is the
+largest `c_k` that is not refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from leval_tasks.statistics.standard_error import Floats, linearised_ratio
+
+MARGIN = 0.01
+"""Nats a token: a smaller difference is none."""
+
+SHOWN_AT = 0.01
+"""Level of the one-sided t tests that show a step to be below a threshold."""
+
+REFUSED_AT = 0.005
+"""Level of those that refuse a length, all steps together.
+
+Both ends together may miss the true reach in 5% of samples. Where a few texts are unlike the rest,
+those that were drawn often hold none of them and seem to agree: if the few lose (gain) much, t
+tests at a nominal 2.5% lengthen a reach in 8% of samples (shorten it in 11%), at these levels
+either in 5% (benchmarks/reach_simulation.py).
+"""
+
+FEWEST = 3
+"""Texts below which no interval is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What changed from one length to the next, negative where it got better.
+
+    `low` and `high` end the interval of this step alone: the thresholds at which the two tests of
+    `one_sided` begin to tell, at `REFUSED_AT` and `SHOWN_AT`. None where texts are too few.
+    """
+
+    shorter: int
+    longer: int
+    difference: float
+    low: float | None
+    high: float | None
+
+    @property
+    def gain(self) -> tuple[float, float | None, float | None]:
+        """The change as a gain, positive where it got better, and the ends of its interval."""
+        low = None if self.high is None else -self.high
+        high = None if self.low is None else -self.low
+        return -self.difference, low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A length with an interval, of the lengths that were asked.
+
+    Attributes:
+        low: the largest length that is shown; None where nothing is, beyond the shortest asked.
+        high: the largest length that is not refused.
+        longest: the longest that was asked.
+        refused: the shortest length that is refused, the one after `high`; None where none is.
+    """
+
+    low: int | None
+    high: int
+    longest: int
+    refused: int | None = None
+
+    @property
+    def known(self) -> int | None:
+        """The reach, where the interval is one length short of the longest; else None."""
+        return self.high if self.low == self.high < self.longest else None
+
+    @property
+    def text(self) -> str:
+        """`8192, not 12288`, `at least 8192` or `cannot tell`."""
+        if self.known is not None:
+            return f"{self.known}, not {self.refused}"
+        return "cannot tell" if self.low is None else f"at least {self.low}"
+
+
+def steps_of(nats: Floats, tokens: Floats, lengths: Sequence[int]) -> list[Step]:
+    """The steps between neighbouring lengths, paired by text.
+
+    Args:
+        nats: `[K + 1, G]`, negative log-likelihood of each text at each length.
+        tokens: `[G]`, tokens scored in each text, the same at every length.
+        lengths: the `K + 1` lengths, ascending.
+    """
+    found = []
+    for at in range(1, len(lengths)):
+        step = nats[at] - nats[at - 1]
+        mean, stderr, df = (float(each) for each in linearised_ratio(step, tokens))
+        ends: tuple[float | None, float | None] = (None, None)
+        if step.size >= FEWEST:
+            a = float(_skew(step, tokens))
+            refused, shown = (float(stats.t.isf(each, df)) for each in (REFUSED_AT, SHOWN_AT))
+            wider = max(refused, _uncorrected(refused, a)) if step.size > FEWEST else refused
+            ends = mean - stderr * wider, mean - stderr * _uncorrected(-shown, a)
+        found.append(Step(lengths[at - 1], lengths[at], mean, *ends))
+    return found
+
+
+def _skew(steps: Floats, tokens: Floats) -> Floats:
+    """Skewness of the texts about their mean, over the root of their number, `[...]`."""
+    residuals = steps - (steps.sum(axis=-1) / tokens.sum())[..., None] * tokens
+    spread = (residuals**2).mean(axis=-1) ** 1.5
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skewness = np.where(spread > 0, (residuals**3).mean(axis=-1) / spread, 0.0)
+    return np.asarray(skewness / np.sqrt(steps.shape[-1]))
+
+
+def _corrected(t: Floats, a: Floats) -> Floats:
+    """Hall's transformation of t (1992), which takes the third moment out of its distribution."""
+    return t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6
+
+
+def _uncorrected(y: float, a: float) -> float:
+    """The t that `_corrected`, which is ((1 + a t / 3)^3 - 1) / a + a / 6, takes to `y`."""
+    return y if abs(a) < 1e-6 else 3 / a * float(np.cbrt(1 + a * (y - a / 6)) - 1)
+
+
+def reach_of(
+    nats: Floats,
+    tokens: Floats,
+    lengths: Sequence[int],
+    threshold: float = MARGIN,
+) -> Reach:
+    """The largest length up to which every step is below a threshold, with its 95% interval.
+
+    Args:
+        nats: `[K + 1, G]`, as for `steps_of`.
+        tokens: `[G]`.
+        lengths: the `K + 1` lengths, ascending.
+        threshold: nats a token; `MARGIN` for the reach without loss, `-MARGIN` for that with gain.
+    """
+    below, above = one_sided(np.diff(nats, axis=0), tokens, threshold)
+    return reach_by(below.tolist(), above.tolist(), lengths, SHOWN_AT, REFUSED_AT)
+
+
+def one_sided(steps: Floats, tokens: Floats, threshold: float) -> tuple[Floats, Floats]:
+    """Whether each step's true effect is shown to be below a threshold, or above it.
+
+    By the t test with Hall's correction for skewness (1992, a third-order transformation of t).
+    Where a few texts lose much the plain one errs too often; where one gains much it sees spread in
+    place of a gain, and of eight texts that all gained could not tell that nothing was lost. For an
+    effect above the threshold, which takes a length away, the larger p of the two counts; of three
+    texts, whose skewness is next to nothing known, the plain one, since the correction makes a t of
+    three of one of ten.
+
+    Args:
+        steps: `[..., G]`, what the negative log-likelihood of each text changed by.
+        tokens: `[G]`.
+        threshold: nats a token.
+
+    Returns:
+        p against an effect at the threshold or above it, and p against one below it, `[...]` each;
+        one half where texts are too few.
+    """
+    mean, stderr, df = linearised_ratio(steps, tokens)
+    if steps.shape[-1] < FEWEST:
+        unknown = np.full(mean.shape, 0.5)
+        return unknown, unknown
+    distance = mean - threshold
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = distance / stderr
+        corrected = _corrected(t, _skew(steps, tokens))
+        below = stats.t.cdf(corrected, df)
+        above = stats.t.sf(t, df)
+        if steps.shape[-1] > FEWEST:
+            above = np.maximum(above, stats.t.sf(corrected, df))
+    # Where all texts agree to the last bit there is no spread to divide by.
+    certain = np.heaviside(distance, 0.5)
+    spread = stderr > 0
+    return np.where(spread, below, certain), np.where(spread, above, 1 - certain)
+
+
+def reach_by(
+    below: Sequence[float],
+    above: Sequence[float],
+    lengths: Sequence[int],
+    shown_at: float = 0.025,
+    refused_at: float = 0.025,
+) -> Reach:
+    """The reach and its interval from two one-sided p a step, as `one_sided` gives them.
+
+    The levels are for tests that err no more often than they say.
+    """
+    low = 0
+    while low < len(below) and below[low] <= shown_at:
+        low += 1
+    refused = [
+        any(p <= refused_at / count for p in above[:count]) for count in range(1, len(above) + 1)
+    ]
+    high = max(at for at, each in enumerate([False, *refused]) if not each)
+    nothing = low == 0 and high > 0
+    after = lengths[high + 1] if high + 1 < len(lengths) else None
+    return Reach(None if nothing else lengths[low], lengths[high], lengths[-1], after)

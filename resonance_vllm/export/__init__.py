@@ -1,0 +1,1 @@
+"""Checkpoints that stock libraries run: a config in longrope form, or a GGUF file."""

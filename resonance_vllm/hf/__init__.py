@@ -1,0 +1,1 @@
+"""The adapter for transformers: gives a model what was requested, reports what its modules hold."""

@@ -1,0 +1,94 @@
+"""What transformers' rotary modules would hold for a model: it is built without its weights."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, PreTrainedConfig
+
+from resonance_vllm.hf import model as hf_model
+from resonance_vllm.hf import registration as hf
+from resonance_vllm.model_config.checkpoint import read_config
+from resonance_vllm.rotary_report import HeldRope, NoRope
+
+
+def held_by_transformers(
+    path: str, overrides: Mapping[str, Any] | None = None, revision: str | None = None
+) -> list[HeldRope]:
+    """The rotations that transformers builds for a checkpoint, one entry a module and layer type.
+
+    Args:
+        path: checkpoint folder (weights and tokenizer are not read) or hub name.
+        overrides: keys of its config, as `settings.hf_overrides` gives and `from_pretrained` takes
+            them.
+        revision: of a hub model.
+
+    Raises:
+        NoRope: the model has no RoPE, or none that follows its settings; or transformers does not
+            know the model.
+        RopeConfigError: the config cannot be read, or the settings are wrong.
+    """
+    hf.register()
+    read = read_config(path, revision)
+    if isinstance(read, Mapping):
+        raise NoRope(
+            f"transformers {transformers.__version__} does not know model type "
+            f"{read.get('model_type')!r}"
+        )
+    config, unused = AutoConfig.from_pretrained(
+        path, revision=revision, return_unused_kwargs=True, **dict(overrides or {})
+    )
+    if unused:
+        raise NoRope(
+            f"{', '.join(unused)}: would be ignored: {type(config).__name__} has no such setting: "
+            "the model has no RoPE, or one that its code fixes"
+        )
+    model = on_meta(config)
+    held = hf_model.hold(model)
+    if not held:
+        raise NoRope(f"{type(model).__name__} has no rotary module: it is a model without RoPE")
+    return held
+
+
+def on_meta(config: PreTrainedConfig) -> Any:
+    """The model of a config with its weights on the meta device.
+
+    Of one whose parts for pictures or sounds need a package that is not installed, the text model.
+    """
+    try:
+        with torch.device("meta"):
+            return model_class(config)(config)
+    except ImportError:
+        text = config.get_text_config(decoder=True)
+        if text is config:
+            raise
+        with torch.device("meta"):
+            return model_class(text)(text)
+
+
+def model_class(config: PreTrainedConfig) -> Any:
+    """The class that a checkpoint names, else the one that transformers has for its config.
+
+    Raises:
+        NoRope: there is none.
+    """
+    for name in getattr(config, "architectures", None) or ():
+        found = getattr(transformers, str(name), None)
+        if found is not None:
+            return found
+    for mapping in (
+        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        transformers.MODEL_FOR_MASKED_LM_MAPPING,
+        transformers.MODEL_MAPPING,
+    ):
+        if type(config) in mapping:
+            return mapping[type(config)]
+    # Of a family whose text model alone has no place in transformers' lists.
+    name = type(config).__module__.replace("configuration_", "modeling_")
+    for found in vars(importlib.import_module(name)).values():
+        if isinstance(found, type) and getattr(found, "config_class", None) is type(config):
+            return found
+    raise NoRope(f"transformers has no model class for {type(config).__name__}")

@@ -1,0 +1,143 @@
+"""Rotary modules of transformers that turn as requested, with the exact phase.
+
+A rotary module of a request is given a subclass of its own class: same buffers, other frequencies
+and another `forward`. A product `position * frequency` in float32 loses the phase at long range, so
+Resonance takes the angle from `position mod period`.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resonance_vllm.core import phase
+from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.hf.carried import OURS, Carried, prefix
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Rotation))
+
+
+def give(module: nn.Module, carried: dict[str | None, Carried]) -> None:
+    """Make a rotary module turn by what was worked out for it."""
+    state: Any = module
+    state._carried, state._rope_precision = carried, "model"
+    family: Any = type(module)
+    module.__class__ = adapted_class(family)
+    for kind, each in carried.items():
+        setattr(module, f"{prefix(kind)}attention_scaling", each.scale)
+        if isinstance(state.rope_type, dict):
+            state.rope_type[kind] = each.stock_type
+        else:
+            state.rope_type = each.stock_type
+    refill(module)
+
+
+def refill(module: Any) -> None:
+    """Put the frequencies of an adapted module where its library keeps them, and our tables."""
+    for kind, each in module._carried.items():
+        start = prefix(kind)
+        held = module._buffers[f"{start}inv_freq"]
+        if held.is_meta:
+            continue
+        plain = each.current.inv_freq.to(held.device, torch.float32)
+        for name in (f"{start}inv_freq", f"{start}original_inv_freq"):
+            module._buffers[name] = plain.clone()
+        if each.exact:
+            _fill(module, f"{start}now", each.current)
+        if each.beyond is not None:
+            _fill(module, f"{start}beyond", each.beyond)
+
+
+def _fill(module: Any, name: str, rotation: Rotation) -> None:
+    there = rotation.to(next(iter(module._buffers.values())).device)
+    for field in _FIELDS:
+        value: Tensor = getattr(there, field)
+        module.register_buffer(f"{name}_{field}", value.clone(), persistent=False)
+
+
+@functools.cache
+def adapted_class(base: Any) -> type[nn.Module]:
+    """Subclass of a family's rotary class; the same one for every module of that class."""
+    if hasattr(base, OURS):
+        return base
+    namespace = {
+        "forward": _forward,
+        "_apply": _apply,
+        OURS: base,
+        "__module__": __name__,
+        "__doc__": f"{base.__name__} that turns as requested.",
+        "__reduce_ex__": _reduce,
+    }
+    return type(f"Resonance{base.__name__}", (base,), namespace)
+
+
+def _reduce(self: nn.Module, protocol: Any) -> Any:
+    """Pickle by the family's own class: this one is made when it is needed."""
+    return _restore, (getattr(type(self), OURS),), self.__dict__
+
+
+def _restore(base: Any) -> nn.Module:
+    cls: Any = adapted_class(base)
+    restored: nn.Module = cls.__new__(cls)
+    return restored
+
+
+def _apply(self: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+    """Moves and casts as every module does, but frequencies keep their values and precision."""
+    for kind in self._carried:
+        for table in ("now", "beyond"):
+            for field in _FIELDS:
+                self._buffers.pop(f"{prefix(kind)}{table}_{field}", None)
+    result = getattr(type(self), OURS)._apply(self, fn, recurse)
+    refill(self)
+    return result
+
+
+@torch.no_grad()
+def _forward(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
+    """The family's answer, in the dtype of `x`, or float32 if that was asked."""
+    like = x
+    if self._rope_precision == "float32" and x.dtype != torch.float32:
+        like = x.new_empty((), dtype=torch.float32)
+    each = self._carried.get(layer_type)
+    if each is not None and each.follows:
+        _follow(self, each, position_ids)
+    if each is None or not each.exact:
+        keywords = {} if layer_type is None else {"layer_type": layer_type}
+        return getattr(type(self), OURS).forward(self, like, position_ids, **keywords)
+    dtype = torch.float32 if x.device.type == "mps" else torch.float64
+    angles = phase.angles(position_ids, _present(self, each, position_ids), dtype)
+    if position_ids.ndim == 3:
+        axes = torch.tensor(each.layout.axes, device=x.device)
+        angles = functools.reduce(
+            lambda chosen, axis: torch.where(axes == axis, angles[axis], chosen),
+            range(1, len(angles)),
+            angles[0],
+        )
+    return each.layout.arrange(angles, each.scale, like)
+
+
+def _present(self: Any, each: Carried, position_ids: Tensor) -> Rotation:
+    """The rotation for these positions, without a look at their values."""
+    start = prefix(each.layer_type)
+    now = [getattr(self, f"{start}now_{name}") for name in _FIELDS]
+    if each.beyond is None:
+        return Rotation(*now)
+    far = position_ids.max() >= each.switch
+    beyond = [getattr(self, f"{start}beyond_{name}") for name in _FIELDS]
+    return Rotation(*(torch.where(far, b, a) for a, b in zip(now, beyond, strict=True)))
+
+
+def _follow(self: Any, each: Carried, position_ids: Tensor) -> None:
+    """Grow with the sequence and come back, as transformers' own update of dynamic types does."""
+    length = int(position_ids.max()) + 1
+    if length > max(each.length, each.trained):
+        each.length, each.current = length, each.at_length(self, length)
+    elif length < each.trained < each.length:
+        each.length, each.current = each.trained, each.rotation
+    else:
+        return
+    refill(self)

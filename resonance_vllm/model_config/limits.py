@@ -1,0 +1,67 @@
+"""How long a sequence a model may be asked: one answer for tasks, backends, check and plugin.
+
+No torch: lengths are asked before any model is there.
+"""
+
+from leval_border.errors import not_allowed
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import LONGEST_FACTOR
+from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeSpec, is_own_type
+from resonance_vllm.model_config.model_positions import ModelPositions
+
+# Types of vLLM alone that it leaves unmultiplied as well (vllm/config/model.py).
+VLLM_UNMULTIPLIED = ("su", "deepseek_yarn", "deepseek_llama_scaling")
+
+
+def length_limit(
+    model: ModelPositions, rope: RopeSpec | None = None, asked: int | None = None
+) -> int:
+    """Longest sequence that a model may be asked, on transformers and vLLM alike.
+
+    Each method says its own (`Method.length_limit`). Two kinds follow the length asked for:
+    `dynamic`, whose base grows with it, and methods that extend nothing, which then extrapolate.
+
+    Args:
+        model: the model's config, overrides applied where there are any.
+        rope: complete settings; None for the checkpoint as it is, whose stock types are written
+            scaled.
+        asked: length in tokens that the user asks for by name.
+
+    Raises:
+        RopeConfigError: the config has no length, or a type of ours that cannot be read.
+    """
+    if rope is None:
+        if model.plain:
+            return max(model.max_positions, asked or 0)
+        if not is_own_type(model.rope["rope_type"]):
+            return model.max_positions
+        rope = model.shipped()
+    # What extends nothing has the trained length, also where it replaces a shipped scaling.
+    positions = model.original_length if rope.method.extrapolates else model.max_positions
+    limit = rope.method.length_limit(positions)
+    if rope.method.follows_length or rope.method.extrapolates:
+        return max(limit, asked or 0)
+    return limit
+
+
+def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
+    """Whether vLLM multiplies `max_position_embeddings` by the factor of a type."""
+    if "gemma3" in str(model.model_type) or rope_type in VLLM_UNMULTIPLIED:
+        return False
+    return rope_type not in STOCK_TYPES or BASE_TYPES[rope_type][0].vllm_multiplies
+
+
+def vllm_limit(model: ModelPositions) -> int:
+    """`max_model_len` that vLLM derives from a config with overrides, our plugin at work.
+
+    Raises:
+        RopeConfigError: the config has no length, or a factor that is none.
+    """
+    if is_own_type(model.rope["rope_type"]):
+        return length_limit(model)
+    factor = model.rope.get("factor")
+    if factor and vllm_multiplies(model, str(model.rope["rope_type"])):
+        if isinstance(factor, int | float) and 0 < factor <= LONGEST_FACTOR:
+            return int(model.max_positions * factor)
+        raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
+    return model.max_positions

@@ -1,0 +1,184 @@
+"""Rotary embeddings for vLLM: what vLLM builds for a model, with another cos/sin table.
+
+Classes, kernels, torch.compile and CUDA graphs are vLLM's and the rotation costs what it always
+costs; only the content of the table differs. The maths is `resonance_vllm.core`.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from vllm.model_executor.layers import rotary_embedding
+
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.frequencies import Rotation, carried, rotation
+from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.core.phase import cos_sin_table
+from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.verifier import CLOSE, differences
+from resonance_vllm.vllm.request import Carrier
+
+ROWS_FOR_A_LOOK = 4096
+"""Rows of the tables that only tell what vLLM computes; no head has that many features."""
+
+# vLLM's multi-axis YaRN takes the length enlarged for video positions for the trained one.
+_SAMPLE = {"dtype": torch.float32, "mrope_positions_factor": 1}
+
+longest_table: ContextVar[int | None] = ContextVar("longest_table", default=None)
+"""Rows beyond which no table is built, where a model is only looked at."""
+
+
+class ResonanceYaRNRotaryEmbedding(rotary_embedding.YaRNScalingRotaryEmbedding):
+    """YaRN with wavelengths rounded to integers, and exact phase (arXiv 2403.00071)."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a module was given, kept as its attribute `resonance`."""
+
+    spec: RopeSpec
+    rotation: Rotation
+    scale: float
+    rows: int
+
+
+class ShortTables(TorchFunctionMode):
+    """Lets vLLM compute the first rows of its tables only.
+
+    Tables are made of `arange(rows)`; `longest` is the number that was asked for.
+    """
+
+    longest = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Cut a long `arange`."""
+        if func is torch.arange and len(args) == 1:
+            self.longest = max(self.longest, math.ceil(args[0]))
+            args = (min(args[0], ROWS_FOR_A_LOOK),)
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _own_cache() -> Iterator[None]:
+    """An empty cache of modules: one that we change must not be found by others."""
+    cache = rotary_embedding._ROPE_DICT
+    before = dict(cache)
+    cache.clear()
+    try:
+        yield
+    finally:
+        cache.clear()
+        cache.update(before)
+
+
+def build(
+    original: Callable[..., Any],
+    call: Mapping[str, Any],
+    served_length: int | None,
+) -> Any:
+    """The embedding that vLLM builds for a call of `get_rope`, turning by our settings.
+
+    Args:
+        original: vLLM's `get_rope`.
+        call: its arguments, with a stock dictionary whose base carries our settings.
+        served_length: vLLM's `max_model_len`; None where no engine is configured.
+
+    Raises:
+        RopeConfigError: what vLLM builds is not what the settings start from.
+    """
+    carrier = call["rope_parameters"]["rope_theta"]
+    spec = carrier.spec
+    dtype = call.get("dtype") or torch.get_default_dtype()
+    with _own_cache(), ShortTables() as asked:
+        module = original(**{**call, "dtype": dtype})
+        with torch.device("cpu"):
+            sample = original(**{**call, **_SAMPLE})
+    stock, scale = turned_by(sample)
+    _check(carrier, stock, scale, call)
+    base = carried(spec, stock)
+    if spec.base_is_stock and not carrier.by_library:
+        ratio = spec.method.frequencies(2 * len(stock)) / plain_frequencies(carrier, 2 * len(stock))
+        base = stock * ratio
+    made = rotation(spec, base)
+    limit = spec.method.length_limit(call["max_position"])
+    # vLLM's kernels do not check: a position without a row reads foreign memory.
+    rows = max(limit, call["max_position"], served_length or 0, asked.longest)
+    rows = min(rows, longest_table.get() or rows)
+    give(module, Carried(spec, made, spec.method.scale(), rows))
+    return module
+
+
+def turned_by(module: Any) -> tuple[torch.Tensor, float]:
+    """What a module's table says: radians a token, float64 `[features]`, and the attention factor.
+
+    Raises:
+        RopeConfigError: it has no table of cos and sin by position.
+    """
+    _, table = table_of(module)
+    first = _first_row(module, table)
+    cos, sin = table[first : first + 2].double().cpu().chunk(2, dim=-1)
+    return torch.atan2(sin[1], cos[1]), float(cos[0].max())
+
+
+def table_of(module: Any) -> tuple[str, torch.Tensor]:
+    """The buffer of a module that holds cos and sin by position, and its name.
+
+    Raises:
+        RopeConfigError: there is none.
+    """
+    for name, buffer in module.named_buffers(recurse=False):
+        if name.endswith("cos_sin_cache") and buffer.ndim == 2 and buffer.is_floating_point():
+            return name, buffer
+    raise RopeConfigError(
+        f"rope_type: vLLM's {type(module).__name__} has no table of cos and sin by position, so "
+        "none of our types can be given to it; allowed: models whose rotation is such a table"
+    )
+
+
+def _first_row(module: Any, table: torch.Tensor) -> int:
+    """Row of position 0: LongRoPE keeps the table of long sequences behind the other one."""
+    if not getattr(module, "use_long_rope", False):
+        return 0
+    rows = int(module.original_max_position_embeddings)
+    return rows if len(table) > 2 * ROWS_FOR_A_LOOK else min(rows, ROWS_FOR_A_LOOK)
+
+
+def _check(carrier: Carrier, stock: torch.Tensor, scale: float, call: Mapping[str, Any]) -> None:
+    """Raise RopeConfigError unless vLLM built what the settings start from.
+
+    A model file may name a type of its own, or drop a key.
+    """
+    spec = carrier.spec
+    assert spec is not None
+    if carrier.by_library and spec.method.name != "default":
+        wrong = differences(spec.method, stock, scale)
+    else:
+        wrong = [] if math.isclose(scale, 1.0, rel_tol=CLOSE) else [f"attention factor {scale:.6g}"]
+    if wrong:
+        raise RopeConfigError(
+            f"rope_type: {spec.rope_type!r} starts from {spec.method.name!r}, but the model's code "
+            f"in vLLM builds type {call['rope_parameters'].get('rope_type')!r} with other settings "
+            f"({'; '.join(wrong)}); allowed: settings that this model's code reads"
+        )
+
+
+def give(module: Any, what: Carried) -> None:
+    """Replace a module's table."""
+    name, old = table_of(module)
+    table = cos_sin_table(what.rotation, what.scale, what.rows, dtype=old.dtype, device=old.device)
+    if getattr(module, "use_long_rope", False):
+        offset = int(module.original_max_position_embeddings)
+        table = torch.cat((table[:offset], table))
+    setattr(module, name, table)
+    if getattr(module, f"{name}_bf16", None) is not None:
+        setattr(module, f"{name}_bf16", table.to(torch.bfloat16))
+    if what.spec.resonance and type(module) is rotary_embedding.YaRNScalingRotaryEmbedding:
+        module.__class__ = ResonanceYaRNRotaryEmbedding
+    if isinstance(getattr(module, "base", None), float):
+        module.base = float(module.base)
+    module.resonance = what
