@@ -73,8 +73,8 @@ LOSSES: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
 
 
 def arguments(folder: Path) -> Callable[[], object]:
-    from leval_sweep.cells import plan
-    from leval_sweep.config import load_config
+    from leval_harness.sweep.cells import plan
+    from leval_harness.sweep.config import load_config
 
     sweep = folder / "sweep.yaml"
     sweep.write_text(SWEEP.format(model=tiny_llama(folder / "model")), encoding="utf-8")
@@ -85,7 +85,7 @@ def model(folder: Path) -> Callable[[], object]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from resonance_vllm import hf
+    from resonance_vllm.hf import registration as hf
 
     checkpoint = tiny_llama(folder / "model")
 
@@ -98,24 +98,24 @@ def model(folder: Path) -> Callable[[], object]:
 
 
 def load(folder: Path) -> Callable[[], object]:
-    from leval_leaderboard.results import load_results
+    from leval_harness.results import load_results
 
     return lambda: load_results(RESULTS)
 
 
 def page(folder: Path) -> Callable[[], object]:
-    from leval_leaderboard.page import write_page
-    from leval_leaderboard.results import load_results
-    from leval_leaderboard.tables import analyse
+    from leval_harness.analysis.analyse import analyse
+    from leval_harness.page import write_page
+    from leval_harness.results import load_results
 
     analysis = analyse(load_results(RESULTS))
     return lambda: write_page(analysis, folder / "page")
 
 
 def reach(folder: Path) -> Callable[[], object]:
-    from leval_leaderboard.results import load_results
-    from leval_leaderboard.tables import analyse
-    from leval_leaderboard.tables.reach import reach_lines
+    from leval_harness.analysis.analyse import analyse
+    from leval_harness.analysis.reach import reach_lines
+    from leval_harness.results import load_results
 
     results = load_results(reach_results(folder))
 
