@@ -120,7 +120,7 @@ def test_lengths_and_settings_are_asked_without_torch():
     script = """
 import sys
 import resonance_vllm.core.methods, resonance_vllm.core.table
-from resonance_vllm import settings
+from resonance_vllm.model_config import overrides
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.model_config.limits import length_limit, vllm_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
@@ -130,7 +130,7 @@ rope = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
 assert length_limit(model, rope) == 1024
 assert rope.method.scale() > 1.1
 hf_overrides(rope, model), vllm_hf_overrides(rope, model), vllm_limit(model)
-settings.model_args(rope, model, library="vllm", model_path="x")
+overrides.model_args(rope, model, library="vllm", model_path="x")
 assert "torch" not in sys.modules and "transformers" not in sys.modules, "heavy"
 """
     subprocess.run([sys.executable, "-c", script], check=True)
