@@ -153,9 +153,9 @@ def model(tmp_path: Path, save_llama: Callable[..., Path]) -> Path:
 @pytest.mark.slow
 def test_rope_method(copy, model):
     project = copy("A RoPE method")
-    project.follow("docs/rope.md")
+    project.follow("docs/reference/rope.md")
     tables = project.run("-m", "leval_harness", "rope", "--list")
-    docs = project.root / "docs" / "rope.md"
+    docs = project.root / "docs" / "reference" / "rope.md"
     text = TABLES.sub(lambda _: tables, docs.read_text(encoding="utf-8"), count=1)
     docs.write_text(text, encoding="utf-8")
     _, plain, resonant, check = project.commands()
@@ -173,7 +173,7 @@ def test_rope_method(copy, model):
 @pytest.mark.vllm
 def test_vllm_builds_the_new_rope_method(copy):
     project = copy("A RoPE method")
-    project.follow("docs/rope.md")
+    project.follow("docs/reference/rope.md")
     built = [json.loads(line) for line in project.run("-c", VLLM).splitlines() if line[:1] == "["]
     expected = [[math.cos(f) for f in frequencies] for frequencies in (HALVED, RESONANT)]
     assert built == [pytest.approx(row, abs=1e-6) for row in expected]

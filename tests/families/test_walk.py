@@ -1,7 +1,8 @@
 """Every language model that the installed transformers knows: wavelengths rounded, or refused.
 
 Each model type is built small from the values that its config class has by itself. One in twelve
-is, the same ones each time; with FAMILIES_ALL=1 all of them (docs/families.md has the counts).
+is, the same ones each time; with FAMILIES_ALL=1 all of them (docs/reference/families.md has the
+counts).
 """
 
 import os

@@ -42,7 +42,7 @@ def test_published_vectors(modulus, subtask, text):
 
 @pytest.mark.parametrize(("subtask", "back"), [("recursive", 5), ("cot", 4), ("semi_recursive", 4)])
 def test_two_tokens_give_what_the_rule_takes_from_four(subtask, back):
-    """The shortcut of docs/posgen.md; where the far token moves on, it needs the far token."""
+    """The shortcut of docs/reports/posgen.md; a far token that moves on is needed."""
     x = splits(PosGenSettings(subtask=subtask)).test
     right = (2 * x[:, 4:-1] - x[:, 5 - back : -back]) % 17 == x[:, 5:]
     if subtask != "semi_recursive":

@@ -152,8 +152,9 @@ def test_every_key_of_a_method_is_an_option():
 def test_the_documentation_holds_the_table_of_methods():
     table = run(rope.command, "--list")
     assert table.exit_code == 0
-    text = (Path(__file__).parents[2] / "docs" / "rope.md").read_text(encoding="utf-8")
-    assert table.stdout in text, "put the output of `leval-harness rope --list` into docs/rope.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "rope.md"
+    text = page.read_text(encoding="utf-8")
+    assert table.stdout in text, f"put the output of `leval-harness rope --list` into {page}"
 
 
 PRIME = ("--resonance", "--wavelengths", "prime_period")

@@ -2,7 +2,7 @@
 
 The tests of a library call `settle` once a family. Run with FAMILIES_WRITE=1 they write
 `record_<library>.json`, otherwise they compare with it. `python tests/shared/families_record.py`
-writes the table of docs/families.md from these.
+writes the table of docs/reference/families.md from these.
 """
 
 import json
@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 HERE = Path(__file__).parents[1] / "families"
-PAGE = HERE.parents[1] / "docs" / "families.md"
+PAGE = HERE.parents[1] / "docs" / "reference" / "families.md"
 LIBRARIES = ("transformers", "vllm")
 RIGHT = "right"
 _BEGIN, _END = "<!-- table: begin -->", "<!-- table: end -->"
@@ -59,7 +59,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """docs/families.md with the table of the records."""
+    """docs/reference/families.md with the table of the records."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return f"{before}{_BEGIN}\n{table()}\n{_END}{after}"

@@ -67,7 +67,7 @@ def test_folders_are_those_of_lm_eval_and_their_members_are_told_the_same(folder
 
 
 def test_the_documentation_has_every_fact() -> None:
-    text = (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/reference/tasks.md").read_text()
     for folder, fact in lengths.FACTS.items():
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{folder}` |")]
         assert row.endswith(f"| {fact.reason} |")

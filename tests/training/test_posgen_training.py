@@ -358,7 +358,7 @@ def test_yarn_wavelengths_of_the_code_preset_are_the_published_ones():
     rope = settings.rope_parameters("resonance_yarn_code", settings.preset("code"))
     spec = RopeSpec.from_dict(rope)
     wavelengths = (2 * np.pi / inv_freq(spec, 64)).round().long().tolist()
-    # Read off a run of the authors' code; see posgen.md.
+    # Read off a run of the authors' code; see docs/reference/posgen.md.
     assert wavelengths[8:16] == [63, 84, 112, 198, 396, 1048, 1397, 1863]
     assert wavelengths[-1] == 186294
     assert spec.method.scale() == pytest.approx(1.13747, abs=1e-5)

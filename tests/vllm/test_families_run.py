@@ -1,8 +1,8 @@
 """Families in the real engine, with the text model's logits beside transformers'.
 
 SmolLM3 runs through transformers' modules, compiled by default; Ministral 3 scales its queries by
-their positions. With FAMILIES_ALL=1 every family that is right in vLLM, in both modes; docs/vllm.md
-has what that gave.
+their positions. With FAMILIES_ALL=1 every family that is right in vLLM, in both modes;
+docs/reports/vllm.md has the results.
 """
 
 import json

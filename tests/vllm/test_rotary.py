@@ -321,7 +321,7 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(rope_type: st
 
 
 def test_vllms_own_yarn_on_several_axes_takes_four_times_the_trained_length() -> None:
-    """docs/vllm.md has the numbers; asked for through us it is refused, ours take the length."""
+    """docs/reports/vllm.md has the numbers. Our types take the length itself; vLLM's is refused."""
     from resonance_vllm.verifier import differences
     from resonance_vllm.vllm.rotary import turned_by
 
