@@ -115,7 +115,7 @@ def engine(runs: int, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
     sys.path.insert(0, here)
     from vllm import LLM, SamplingParams
 
-    from leval_harness.sweep.smollm2 import prepare
+    from leval_harness.smollm2 import prepare
     from resonance_vllm.model_config import overrides as settings
     from resonance_vllm.model_config.model_positions import ModelPositions
 

@@ -45,7 +45,7 @@ def command(
     from leval_harness.training.finetune import finetune  # torch, once all is known to be meant
 
     if model == "smollm2":
-        from leval_harness.sweep.smollm2 import prepare
+        from leval_harness.smollm2 import prepare
 
         model = str(prepare())
     with contextlib.redirect_stdout(sys.stderr):  # the Trainer says each step there

@@ -57,11 +57,9 @@ def _run(arguments: list[str], hidden: Sequence[str]) -> None:
     _register()
     from lm_eval.__main__ import cli_evaluate
 
-    from leval_harness.cli.run_tasks import validating
-
     before, sys.argv = sys.argv, ["lm-eval", *rest]
     try:
-        with cleaned_files(hidden, started_in), completing(ours), validating():
+        with cleaned_files(hidden, started_in), completing(ours):
             cli_evaluate()
     except AssertionError as error:
         if not str(error):

@@ -16,7 +16,6 @@ from leval_border.errors import SettingError, UserError, hint, one_of
 from leval_border.settings import Settings, field_names, read
 from leval_harness.backends.served import check_served
 from leval_harness.cli.errors import MENDABLE
-from leval_harness.cli.run_tasks import renamed_samples, renamed_tasks
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
@@ -137,7 +136,7 @@ def complete(config: Any, ours: RopeOptions) -> None:
     Raises:
         SettingError: names the setting, its value and what is allowed.
     """
-    from leval_harness.sweep.task_registry import check_settings
+    from leval_harness.sweep.task_registry import check_keys_are_tasks, check_settings
 
     stated = {name: getattr(config, name) for name in ("limit", "num_fewshot")}
     read(RunSettings, stated)
@@ -152,11 +151,15 @@ def complete(config: Any, ours: RopeOptions) -> None:
     else:
         args = _rope_args(ours, config.model, given)
         config.model_args, config.metadata = {**given, **args}, {**args, **config.metadata}
-    config.tasks = renamed_tasks(config.tasks, config.include_path)
+    listed = [config.tasks] if isinstance(config.tasks, str) else list(config.tasks or ())
+    tasks = [name for each in listed if isinstance(each, str) for name in each.split(",")]
     if config.samples is not None:
         chosen = read(Chosen, {"samples": config.samples}).samples
-        config.samples = renamed_samples(chosen, config.tasks, config.include_path)
-    check_settings([each for each in config.tasks if isinstance(each, str)], config.metadata)
+        # lm-eval asks in the order of the documents and would record the numbers in ours
+        config.samples = {name: sorted(set(numbers)) for name, numbers in chosen.items()}
+        if not config.include_path and all(isinstance(each, str) for each in listed):
+            check_keys_are_tasks("samples", config.samples, tasks)
+    check_settings(tasks, config.metadata)
 
 
 @contextlib.contextmanager

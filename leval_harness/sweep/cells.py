@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from leval_border.files import user_path
-from leval_harness import secrets
+from leval_harness import secrets, smollm2
 from leval_harness.backends.environment import environment
 from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_harness.layout import SCHEMA_VERSION
 from leval_harness.secrets import Secrets
-from leval_harness.sweep import smollm2
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.cell_inputs import outside
 from leval_harness.sweep.config import (
@@ -266,7 +265,7 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
     own_tasks.check_names(names)
     for task in config.tasks:
         own_tasks.check_settings(task.tasks, task.metadata)
-        own_tasks.check_asked("task_gen_kwargs", names, task.task_gen_kwargs)
+        own_tasks.check_keys_are_tasks("task_gen_kwargs", task.task_gen_kwargs, names)
     files: dict[tuple[str, str | None, str], ModelFiles] = {}
     cells: dict[str, PlannedCell] = {}
     for request in expand(config):

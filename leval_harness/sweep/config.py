@@ -26,7 +26,6 @@ from leval_harness.sweep.config_values import (
     listed,
 )
 from leval_harness.sweep.errors import ConfigError
-from leval_harness.sweep.task_names import of_today
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
@@ -271,17 +270,7 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
     """A sweep config from plain dictionaries; raises as `load_config` does."""
     config = read(SweepConfig, content, "config", ConfigError)
     entries = tuple(entry.model_copy(update=entry.over(config)) for entry in config.tasks)
-    named = [name for entry in entries for name in (*entry.tasks, *entry.task_gen_kwargs)]
-    if renamed := of_today(list(dict.fromkeys(named))):
-        entries = tuple(under_names_of_today(entry, renamed) for entry in entries)
     return config.model_copy(update={"tasks": entries})
-
-
-def under_names_of_today(entry: TaskEntry, renamed: Mapping[str, str]) -> TaskEntry:
-    """A task entry in which tasks bear the names that they have today."""
-    tasks = dict.fromkeys(renamed.get(name, name) for name in entry.tasks)
-    settings = {renamed.get(name, name): given for name, given in entry.task_gen_kwargs.items()}
-    return entry.model_copy(update={"tasks": tuple(tasks), "task_gen_kwargs": settings})
 
 
 def expand(config: SweepConfig) -> Iterator[CellRequest]:

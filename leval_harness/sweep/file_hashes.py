@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from leval_border.files import file_sha256, read_object, write_json
-from leval_harness.sweep.smollm2 import cache_dir
+from leval_harness.smollm2 import cache_dir
 
 CACHED_ABOVE_BYTES = 1 << 20
 """Below this size hashing is quicker than looking the hash up."""

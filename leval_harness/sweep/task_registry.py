@@ -172,16 +172,16 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
             raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
 
 
-def check_asked(field: str, names: Iterable[str], given: Iterable[str]) -> None:
-    """Refuse what is given in `field` for a task that is not asked, as far as names tell.
+def check_keys_are_tasks(field: str, keys: Iterable[str], tasks: Iterable[str]) -> None:
+    """Refuse a key of `field` that names none of `tasks`, where the names of all tasks are known.
 
     Raises:
-        ConfigError: names the task, and the near ones.
+        ConfigError: names the key and similar task names.
     """
-    names = list(names)
-    if not any(is_file(name) for name in names) and not foreign(names):
-        for name in given:
-            one_of(field, name, members(names), ConfigError)
+    tasks = list(tasks)
+    if not any(is_file(name) for name in tasks) and not foreign(tasks):
+        for name in keys:
+            one_of(field, name, members(tasks), ConfigError)
 
 
 def of_entry(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from leval_harness import smollm2
 from leval_harness.cli import sweep
 from leval_harness.cli.model import command
-from leval_harness.sweep import smollm2
 
 
 @pytest.fixture
