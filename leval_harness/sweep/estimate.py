@@ -1,8 +1,6 @@
-"""What cells will cost, reckoned without a model: stated, simple, good to a factor of two."""
+"""What `--dry-run` says of the cost of cells: tokens and time, good to a factor of two."""
 
 import os
-import statistics
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,7 +51,7 @@ class TokenCounts(NamedTuple):
 
 @cache
 def documents(file: str, source: str) -> Sizes | None:
-    """What is known of a file's documents; None if it is not at hand."""
+    """Sizes of the documents of a file; None if it is not on this machine."""
     folder = SAMPLE if source == "sample" else user_path(source)
     path = next(iter(sorted(folder.rglob(file))), None) if source else None
     try:
@@ -81,8 +79,8 @@ def estimate(record: CellRecord) -> TokenCounts:
         task = own_tasks.own_tasks().get(name)
         sizes = documents(task.file, source) if task and task.file else None
         if task and task.family == "perplexity":
-            asked_for = read_metadata(PerplexitySettings, metadata)
-            prompt += perplexity_tokens(sizes, asked_for, context)
+            settings = read_metadata(PerplexitySettings, metadata)
+            prompt += perplexity_tokens(sizes, settings, context)
             continue
         if task and task.family == "reach":
             prompt += reach_tokens(read_metadata(ReachSettings, metadata), record.context_length)
@@ -91,13 +89,13 @@ def estimate(record: CellRecord) -> TokenCounts:
             return TokenCounts(None, None)
         sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
         questions = sum(each for _, each in sizes)
-        asked = min(questions, record.limit or questions)
+        used = min(questions, record.limit or questions)
         tokens = sum(
             min(size / CHARACTERS_PER_TOKEN, context) * (1 if once else n) for size, n in sizes
         )
-        prompt += tokens * asked / questions + QUESTION_TOKENS * asked
-        settings = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
-        new += asked * float(settings.get("max_gen_toks", DEFAULT_NEW_TOKENS))
+        prompt += tokens * used / questions + QUESTION_TOKENS * used
+        generation = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
+        new += used * float(generation.get("max_gen_toks", DEFAULT_NEW_TOKENS))
     return TokenCounts(round(prompt), round(new))
 
 
@@ -128,77 +126,27 @@ def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:
     return sizes[:wanted]
 
 
-class Pace:
-    """Work of each cell, and what finished work took: what lies in `folder` is taken in.
-
-    Where nothing is known of a cell's documents its work is the mean of the others'.
-
-    Attributes:
-        work: cell id -> tokens of a prompt that cost as much as the cell.
-        finished: model -> work and seconds of its finished cells.
-        seen: model -> cell that runs -> least seconds for one unit of work.
-    """
-
-    def __init__(self, cells: Iterable[PlannedCell], folder: Path | None = None) -> None:
-        cells = list(cells)
-        reckoned = {cell.id: estimate(cell.record).work for cell in cells}
-        known = [work for work in reckoned.values() if work]
-        mean = statistics.fmean(known) if known else 1.0
-        self.work = {ident: work or mean for ident, work in reckoned.items()}
-        self.finished: dict[str, tuple[float, float]] = {}
-        self.seen: dict[str, dict[str, float]] = {}
-        for cell in cells:
-            done = read_record(DoneRecord, folder / cell.id / DONE) if folder else None
-            if done and done.seconds:
-                self.add(cell, done.seconds)
-
-    def add(self, cell: PlannedCell, seconds: float) -> None:
-        """Note what a cell took."""
-        work, took = self.finished.get(cell.record.model.name, (0.0, 0.0))
-        self.finished[cell.record.model.name] = (work + self.work[cell.id], took + seconds)
-
-    def see(self, cell: PlannedCell, least: float) -> None:
-        """Note the seconds that a running cell takes at least, by the last that is known of it."""
-        self.seen.setdefault(cell.record.model.name, {})[cell.id] = least / self.work[cell.id]
-
-    def seconds(self, cell: PlannedCell) -> float | None:
-        """Seconds for a whole cell; None where neither cells nor the config tell a speed."""
-        model = cell.record.model.name
-        if model not in self.finished:
-            guess = cell.tokens_per_second and 1 / cell.tokens_per_second
-            slowest = max([guess or 0.0, *self.seen.get(model, {}).values()])
-            if slowest:
-                return self.work[cell.id] * slowest
-        pairs = [self.finished[model]] if model in self.finished else [*self.finished.values()]
-        work = sum(pair[0] for pair in pairs)
-        return self.work[cell.id] * sum(pair[1] for pair in pairs) / work if work else None
-
-    def remaining(
-        self, ahead: Iterable[tuple[PlannedCell, float]], parallel: int = 1
-    ) -> float | None:
-        """Seconds until cells are done that have run for some seconds; None where it is unknown."""
-        left = 0.0
-        for cell, ran in ahead:
-            whole = self.seconds(cell)
-            if whole is None:
-                return None
-            left += max(0.0, whole - ran)  # one that takes longer is about to end, not ended
-        return left / parallel
-
-
 def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows for `--dry-run`, and the sum over what is still to do (None where one is unknown)."""
-    pace = Pace(cells, folder)
+    counts = {cell.id: estimate(cell.record) for cell in cells}
+    finished: dict[str, list[tuple[float, float]]] = {}
+    for cell in cells:
+        done, work = read_record(DoneRecord, folder / cell.id / DONE), counts[cell.id].work
+        if done and done.seconds and work:
+            finished.setdefault(cell.record.model.name, []).append((work, done.seconds))
+    every_model = [pair for pairs in finished.values() for pair in pairs]
     rows = []
     for cell in cells:
-        guess, seconds = estimate(cell.record), pace.seconds(cell)
+        count = counts[cell.id]
+        speed = _speed(finished.get(cell.record.model.name, []))
+        speed = speed or cell.tokens_per_second or _speed(every_model)
         rows.append(
             {
                 "cell_id": None if cell.is_preview else cell.id,
                 "title": cell.record.title,
-                "prompt_tokens": guess.prompt_tokens,
-                "new_tokens": guess.new_tokens,
-                "seconds": round(seconds) if guess.work and seconds else None,
+                "prompt_tokens": count.prompt_tokens,
+                "new_tokens": count.new_tokens,
+                "seconds": round(count.work / speed) if count.work and speed else None,
                 "done": why_not_done(folder / cell.id, cell.id) is None,
             }
         )
@@ -208,3 +156,8 @@ def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]
         values = [row[key] for row in to_do]
         total[key] = None if None in values else sum(values)
     return rows, total
+
+
+def _speed(finished: list[tuple[float, float]]) -> float | None:
+    """Work a second of finished cells, each given as work and seconds."""
+    return sum(w for w, _ in finished) / sum(s for _, s in finished) if finished else None

@@ -1,6 +1,6 @@
-"""How cells get from waiting to ended: a few at a time here, or as tasks of a Ray cluster.
+"""Run cells: a few at a time on this machine, or as tasks of a Ray cluster.
 
-An executor takes cells and a display, and yields outcomes. Both judge a cell by `launch.run_cell`.
+An executor takes cells and a display, and yields outcomes. Both compute a cell by `run_cell`.
 """
 
 import contextlib
@@ -21,29 +21,23 @@ from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.errors import ConfigError, SweepError
 from leval_harness.sweep.launch import POLL_SECONDS, CellOutcome, run_cell
 from leval_harness.sweep.progress import Progress
-from leval_harness.sweep.ray_guard import guarded
+from leval_harness.sweep.supervisor import descendants_die_with_us
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0
 RAY_LAST_CLUSTER = "ray/ray_current_cluster"
-"""In Ray's folder of temporary files."""
+"""File that names the last cluster, in Ray's folder of temporary files."""
 _KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class LocalExecutor:
-    """Cells on this machine, in order: `jobs` at a time at most, which share its cores.
-
-    Two cells with a thread each keep two cores busier than one with two threads, at twice the
-    memory. More cells than cores end together where they are alike, and leave no core idle while
-    the last one runs.
-    """
+    """Runs cells on this machine in order, at most `jobs` at a time, which share its cores."""
 
     def __init__(self, jobs: int = 1) -> None:
-        cores = available_cores()
         self.jobs = jobs
         self.environment: dict[str, str] = {}
-        if self.jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
-            self.environment["OMP_NUM_THREADS"] = str(max(1, cores // jobs))
+        if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
+            self.environment["OMP_NUM_THREADS"] = str(max(1, available_cores() // jobs))
 
     def run(
         self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
@@ -63,10 +57,8 @@ class LocalExecutor:
                 while waiting and len(running) < self.jobs:
                     cell = waiting.popleft()
                     progress.start(cell)
-                    place = folder / cell.id
-                    request = (cell.record, place, cell.timeout, command, end_if_stopped)
-                    more = (self.environment, cell.secrets)
-                    running[pool.submit(run_cell, *request, *more)] = cell
+                    request = (cell, folder / cell.id, command, end_if_stopped, self.environment)
+                    running[pool.submit(run_cell, *request)] = cell
                 ended, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)
                 progress.tick()
                 for future in ended:
@@ -86,9 +78,9 @@ def available_cores() -> int:
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Cells as Ray tasks; Ray gives each what its model's `resources` ask and repeats lost ones.
+    """Runs cells as Ray tasks with the `resources` of their models; Ray repeats lost ones.
 
-    Without `address` the cluster of the environment is used, else one is started here.
+    Without `address` the cluster of the environment is used, or a new one is started here.
     """
 
     address: str | None = None
@@ -96,87 +88,84 @@ class RayExecutor:
     def run(
         self, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
     ) -> Generator[CellOutcome]:
-        """Submit every cell and yield outcomes in the order in which they come.
+        """Submit every cell and yield outcomes as they arrive.
 
-        What Ray gave up on is a failed cell, not a failed sweep.
+        A cell that Ray gives up is a failed cell; the others go on.
 
         Raises:
-            SweepError: no node of the cluster can ever hold one of the cells, or none is left.
+            SweepError: no node of the cluster can hold one of the cells, or no node is left.
         """
         try:
             import ray
         except ImportError as error:
             message = "--executor ray needs Ray: pip install 'leval-harness[ray]'"
             raise ConfigError(message) from error
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             if not ray.is_initialized():
-                held.enter_context(guarded())
+                stack.enter_context(descendants_die_with_us())
                 _connect(ray, self.address)
-                held.callback(ray.shutdown)
+                stack.callback(ray.shutdown)
             try:
-                yield from self._run(ray, cells, folder, command, progress)
+                yield from _run_on_ray(ray, cells, folder, command, progress)
             except ray.exceptions.RayError as error:
-                raise SweepError(_what_ray_lost(ray, error)) from error
+                raise SweepError(what_ray_lost(ray, error)) from error
 
-    def _run(
-        self, ray: Any, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
-    ) -> Generator[CellOutcome]:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        for cell in cells:
-            _check_resources(cell, nodes)
-        task: Any = ray.remote(max_retries=RAY_RETRIES)(run_cell)
-        shared = folder.resolve()
-        pending = {}
-        for cell in cells:
-            request = (cell.record, shared / cell.id, cell.timeout, command)
-            submitted = task.options(**ray_options(cell)).remote(*request, kept=cell.secrets)
-            pending[submitted] = cell
-        try:
-            while pending:
-                for cell in pending.values():
-                    if cell.id not in progress.running and _is_running(folder / cell.id, progress):
-                        progress.start(cell)
-                ready, _ = ray.wait(list(pending), timeout=RAY_POLL_SECONDS)
-                progress.tick()
-                if not ready and not any(node["Alive"] for node in ray.nodes()):
-                    # what waits for a node then waits for ever
-                    raise SweepError(
-                        "no node of the Ray cluster is alive any more: its raylet was killed, or "
-                        "died; what is done is kept, and the same command resumes"
-                    )
-                for reference in ready:
-                    cell = pending.pop(reference)
-                    if cell.id not in progress.running:
-                        progress.start(cell)
-                    try:
-                        outcome = ray.get(reference)
-                    except ray.exceptions.RayError as error:
-                        reason = _what_ray_lost(ray, error)
-                        outcome = CellOutcome(cell_id=cell.id, kind="killed", reason=reason)
-                    progress.end(cell, outcome)
-                    yield outcome
-        finally:
-            for reference in pending:
-                ray.cancel(reference, force=True)
+
+def _run_on_ray(
+    ray: Any, cells: list[PlannedCell], folder: Path, command: str, progress: Progress
+) -> Generator[CellOutcome]:
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    for cell in cells:
+        _check_resources(cell, nodes)
+    task: Any = ray.remote(max_retries=RAY_RETRIES)(run_cell)
+    pending = {
+        task.options(**ray_options(cell)).remote(cell, folder.resolve() / cell.id, command): cell
+        for cell in cells
+    }
+    try:
+        while pending:
+            ready, _ = ray.wait(list(pending), timeout=RAY_POLL_SECONDS)
+            for reference, cell in pending.items():
+                begun = reference in ready or _has_begun(folder / cell.id, progress)
+                if begun and cell.id not in progress.running:
+                    progress.start(cell)
+            progress.tick()
+            if not ready and not any(node["Alive"] for node in ray.nodes()):
+                raise SweepError(  # Ray would wait for a node for ever
+                    "no node of the Ray cluster is alive any more: its raylet was killed, or "
+                    "died; what is done is kept, and the same command resumes"
+                )
+            for reference in ready:
+                cell = pending.pop(reference)
+                try:
+                    outcome = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    reason = what_ray_lost(ray, error)
+                    outcome = CellOutcome(cell_id=cell.id, kind="killed", reason=reason)
+                progress.end(cell, outcome)
+                yield outcome
+    finally:
+        for reference in pending:
+            ray.cancel(reference, force=True)
 
 
 Executor = LocalExecutor | RayExecutor
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Join or start a cluster; signals keep the handlers that Ray would put its own in place of."""
+    """Join or start a cluster and put back the signal handlers that Ray replaces."""
     handlers = {each: signal.getsignal(each) for each in _KEPT_SIGNALS}
-    where = address or _default_address()
+    where = address or default_address()
     ray.init(address=where, include_dashboard=False, log_to_driver=False, logging_level="WARNING")
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
-def _default_address() -> str | None:
-    """Where Ray looks for itself, or `local` where that cluster is gone.
+def default_address() -> str | None:
+    """None, with which Ray searches for a cluster, or `local` if the one it would find is gone.
 
-    Without an address Ray joins the cluster that was last started on this machine; the file that
-    says which one outlives a cluster that was killed, for which Ray then waits in vain.
+    Ray joins the cluster that was last started on this machine. The file that names it outlives a
+    cluster that was killed, and Ray would wait for that one.
     """
     if os.environ.get("RAY_ADDRESS"):
         return None
@@ -192,20 +181,19 @@ def _default_address() -> str | None:
         return "local"
 
 
-def _what_ray_lost(ray: Any, error: Exception) -> str:
-    """Why Ray gave a cell up: its worker, the node that it ran on, or the cluster."""
+def what_ray_lost(ray: Any, error: Exception) -> str:
+    """Why Ray gave a cell up: it lost the worker, or the raylet of the worker's machine."""
     why = str(error).strip().partition("\n")[0] or type(error).__name__
     lost = ray.exceptions
     if isinstance(error, lost.WorkerCrashedError):
         return f"Ray lost its worker {RAY_RETRIES + 1} times: {why}"
-    raylet = (lost.LocalRayletDiedError, lost.NodeDiedError, lost.RaySystemError)
-    if isinstance(error, raylet):
+    if isinstance(error, (lost.LocalRayletDiedError, lost.NodeDiedError, lost.RaySystemError)):
         return f"Ray's own process on the cell's machine (the raylet) died: {why}"
     return f"Ray gave it up: {why}"
 
 
-def _is_running(folder: Path, progress: Progress) -> bool:
-    """Whether some worker has begun a cell: its log is newer than the sweep."""
+def _has_begun(folder: Path, progress: Progress) -> bool:
+    """Whether a worker has begun a cell: its log is newer than the sweep."""
     log = folder / LOG
     return log.exists() and log.stat().st_mtime > max(time.time() - 60, progress.began)
 
@@ -224,7 +212,7 @@ def ray_options(cell: PlannedCell) -> dict[str, Any]:
 
 
 def _check_resources(cell: PlannedCell, nodes: list[dict[str, float]]) -> None:
-    """Refuse what no node can hold: Ray would wait for such a node for ever."""
+    """Refuse a cell that no node can hold, for which Ray would wait for ever."""
     options = ray_options(cell)
     wanted = {
         **options.get("resources", {}),

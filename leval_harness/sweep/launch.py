@@ -1,4 +1,4 @@
-"""Start one cell's process, watch it, and say how it ended. Used by every executor."""
+"""Start one cell's process, watch it, and judge how it ended. Used by every executor."""
 
 import contextlib
 import os
@@ -17,19 +17,14 @@ from leval_border.files import write_json
 from leval_harness import secrets
 from leval_harness.cell_record import CellRecord, FailedRecord, read_record
 from leval_harness.layout import CELL, DONE, FAILED, LOG, SCHEMA_VERSION
-from leval_harness.secrets import Secrets
 from leval_harness.sweep.cell_files import clear_attempt, log_tail, why_not_done
 from leval_harness.sweep.cell_main import EXIT_CODES, REASON_MARK, kind_of
-from leval_harness.sweep.keeper import MARK, end_marked
+from leval_harness.sweep.cells import PlannedCell
+from leval_harness.sweep.supervisor import MARK, kill_marked
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
-"""For a keeper to end its cell."""
-OOM_COUNTERS = (
-    Path("/sys/fs/cgroup/memory.events"),
-    Path("/sys/fs/cgroup/memory/memory.oom_control"),
-    Path("/proc/vmstat"),
-)
+"""For a supervisor to end its cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,81 +39,61 @@ class CellOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the cell's results are there."""
+        """Whether the cell's results exist."""
         return self.kind == "done"
 
 
-def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, as far as it tells us."""
-    total = 0
-    for path in OOM_COUNTERS:
-        with contextlib.suppress(OSError, ValueError):
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == "oom_kill":
-                    total += int(value)
-    return total
-
-
-def _ended(keeper: "subprocess.Popen[bytes]", said: bytearray, seconds: float) -> bool:
-    """Whether a keeper has ended; what it says meanwhile is added to `said`."""
-    assert keeper.stdout is not None
-    until = time.monotonic() + seconds
-    while select.select([keeper.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-        some = os.read(keeper.stdout.fileno(), 100)
-        if not some:
-            return True
-        said += some
-    return False
-
-
 def run_cell(
-    record: CellRecord,
+    cell: PlannedCell,
     folder: Path,
-    timeout: float | None,
     command: str,
     tick: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] | None = None,
-    kept: Secrets | None = None,
 ) -> CellOutcome:
     """Compute one cell in a process of its own and judge the result by the files it left.
 
-    A failure is written to `failed.json` as well, if the disk takes it. After `timeout` seconds the
-    cell is ended as hanging; `tick` is called several times a second, and what it raises ends it,
-    too. `command` is what the user typed, for the record; `environment` adds to this process's.
-    Credentials that the record lacks are `kept`.
+    A failure is also written to `failed.json`. After `cell.timeout` seconds the cell is ended.
+
+    Args:
+        cell: what to compute; its secrets reach the process by the environment.
+        folder: of the cell.
+        command: what the user typed, for the record.
+        tick: called several times a second; what it raises ends the cell.
+        environment: variables added to those of this process.
     """
-    started = time.monotonic()
-    cell_id = record.cell_id
+    started, kills, timed_out = time.monotonic(), oom_kills(), False
     mark = f"{os.getpid()}-{time.time_ns()}"
+    given = {**(environment or {}), **secrets.to_environment(cell.secrets), MARK: mark}
+    public_command = secrets.public(secrets.hidden(command, secrets.values(cell.secrets)))
     try:
-        given = {**(environment or {}), **secrets.to_environment(kept or []), MARK: mark}
-        command = secrets.public(secrets.hidden(command, secrets.values(kept or [])))
-        keeper = _start(record, folder, command, given)
+        supervisor = _start(cell.record, folder, public_command, given)
     except OSError as error:
-        return CellOutcome(cell_id=cell_id, kind=kind_of(error), reason=f"cannot start: {error}")
-    kills = oom_kills()
-    timed_out = False
-    said = bytearray()
-    with keeper:
+        return CellOutcome(cell_id=cell.id, kind=kind_of(error), reason=f"cannot start: {error}")
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    with supervisor:
         try:
-            while not _ended(keeper, said, POLL_SECONDS) and not timed_out:
+            while not select.select([supervisor.stdout], [], [], POLL_SECONDS)[0]:
                 tick()
-                timed_out = timeout is not None and time.monotonic() - started > timeout
+                if timed_out := cell.timeout is not None and (
+                    time.monotonic() - started > cell.timeout
+                ):
+                    break
         finally:
-            assert keeper.stdin is not None
-            keeper.stdin.close()
-            _ended(keeper, said, PATIENCE_SECONDS)
-    code = int(said) if said.lstrip(b"-").isdigit() else None
-    if code is None:  # its keeper was killed, and could not end what the cell has started
-        end_marked(mark)
+            supervisor.stdin.close()
+            ended = select.select([supervisor.stdout], [], [], PATIENCE_SECONDS)[0]
+            output = supervisor.stdout.read() if ended else b""
+    code = int(output) if output.lstrip(b"-").isdigit() else None
+    if code is None:  # the supervisor was killed and could not end what the cell has started
+        kill_marked(mark)
     seconds = round(time.monotonic() - started, 3)
-    wrong = why_not_done(folder, cell_id)
+    wrong = why_not_done(folder, cell.id)
     if wrong is None:  # an engine that aborts while it shuts down has still delivered
-        return CellOutcome(cell_id=cell_id, kind="done", seconds=seconds)
+        return CellOutcome(cell_id=cell.id, kind="done", seconds=seconds)
     tail = log_tail(folder)
-    kind, reason = _judge(code, timed_out, timeout, oom_kills() > kills, tail, wrong)
-    outcome = CellOutcome(cell_id=cell_id, kind=kind, reason=reason, seconds=seconds, log_tail=tail)
+    limit = cell.timeout if timed_out else None
+    kind, reason = judge(code, limit, oom_kills() > kills, tail, wrong)
+    outcome = CellOutcome(cell_id=cell.id, kind=kind, reason=reason, seconds=seconds, log_tail=tail)
     _record_failure(folder, outcome)
     return outcome
 
@@ -126,7 +101,7 @@ def run_cell(
 def _start(
     record: CellRecord, folder: Path, command: str, environment: Mapping[str, str]
 ) -> "subprocess.Popen[bytes]":
-    """Write the request and start the process with its output going to the log."""
+    """Write the request and start the cell's supervisor with its output going to the log."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
     host = {
@@ -139,10 +114,10 @@ def _start(
     attempt = {"host": host, "command": command, "created": now}
     write_json(folder / CELL, record.model_copy(update=attempt).written())
     log = folder / LOG
-    log.unlink(missing_ok=True)  # a new file, which no dying process of before can write to
+    log.unlink(missing_ok=True)  # a process of an earlier attempt may still write to the old file
     with log.open("wb") as handle:
         return subprocess.Popen(
-            [sys.executable, "-m", "leval_harness.sweep.keeper", str(folder)],
+            [sys.executable, "-m", "leval_harness.sweep.supervisor", "cell", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=handle,
@@ -151,34 +126,46 @@ def _start(
         )
 
 
-def _judge(
-    code: int | None,
-    timed_out: bool,
-    timeout: float | None,
-    oom_killed: bool,
-    tail: list[str],
-    wrong: str,
+def oom_kills() -> int:
+    """How many processes the kernel has killed for lack of memory; 0 where it does not count."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def judge(
+    code: int | None, timeout: float | None, oom_killed: bool, tail: list[str], wrong: str
 ) -> tuple[str, str]:
-    """Kind and reason of a failure from exit code, kernel counters and the log's last lines."""
+    """Kind and reason of a failure.
+
+    Args:
+        code: exit code of the cell; None where its supervisor could not report one.
+        timeout: seconds after which the cell was ended; None where it was not.
+        oom_killed: whether the kernel has killed a process for lack of memory meanwhile.
+        tail: last lines of the log.
+        wrong: what `why_not_done` says.
+    """
     reasons = [line for line in tail if line.startswith(REASON_MARK)]
     last = (reasons or tail or ["no output"])[-1].removeprefix(REASON_MARK)
-    if timed_out:
+    if timeout is not None:
         return "timeout", f"not done after {timeout:g} s, so it was ended; last output: {last}"
     if code == -signal.SIGKILL and oom_killed:
         return "oom", "killed by the kernel: the machine ran out of memory"
     if code is None:
-        return "killed", f"the process that watches over it was ended; last output: {last}"
+        return "killed", f"its supervisor process was killed; last output: {last}"
     if code < 0:
         known = {each.value: each.name for each in signal.Signals}
-        name = known.get(-code, f"signal {-code}")  # real-time ones have no name
+        name = known.get(-code, f"signal {-code}")  # real-time signals have no name
         return "killed", f"its process was ended by {name}; last output: {last}"
     if code == 0:
-        return "error", f"it ended as if all were well, but {wrong}"
+        return "error", f"its process exited with code 0, but: {wrong}"
     return next((kind for kind, number in EXIT_CODES.items() if number == code), "error"), last
 
 
 def _record_failure(folder: Path, outcome: CellOutcome) -> None:
-    with contextlib.suppress(OSError):  # a full disk only loses the note
+    with contextlib.suppress(OSError):  # on a full disk only the note is lost
         clear_attempt(folder)
         before = read_record(FailedRecord, folder / FAILED)
         failure = FailedRecord(

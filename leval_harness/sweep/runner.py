@@ -12,7 +12,6 @@ from leval_harness.locks import LockedError, is_locked, lock
 from leval_harness.sweep.cell_files import relabel, why_not_done
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.errors import SweepLockedError
-from leval_harness.sweep.estimate import Pace
 from leval_harness.sweep.executors import Executor
 from leval_harness.sweep.launch import CellOutcome
 from leval_harness.sweep.progress import Progress
@@ -41,10 +40,6 @@ class Stock:
     def cells(self) -> list[PlannedCell]:
         """All of them."""
         return [*self.finished, *self.pending, *self.skipped]
-
-    def pace(self, folder: Path) -> Pace:
-        """What the finished cells took, to reckon with for the pending ones."""
-        return Pace([*self.finished, *self.pending], folder)
 
 
 @contextlib.contextmanager

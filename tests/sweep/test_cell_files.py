@@ -11,7 +11,7 @@ from leval_border.files import file_sha256, read_object, write_json
 from leval_harness.cell_record import CellRecord, DoneRecord
 from leval_harness.sweep.cell_files import clear_attempt, log_tail, publish, relabel, why_not_done
 from leval_harness.sweep.identity import cell_id
-from leval_harness.sweep.launch import _judge
+from leval_harness.sweep.launch import judge
 
 IDENTITY = {"model": {"files": {"config.json": "00"}}, "seed": 0}
 ID = cell_id(IDENTITY)
@@ -165,5 +165,5 @@ def test_a_failure_then_success_leaves_no_failure_note(tmp_path: Path) -> None:
     ("code", "name"), [(-15, "SIGTERM"), (-40, "signal 40"), (-64, "SIGRTMAX")]
 )
 def test_a_cell_that_any_signal_ended_has_a_reason(code: int, name: str) -> None:
-    kind, reason = _judge(code, False, None, False, ["hm"], "no results")
+    kind, reason = judge(code, None, False, ["hm"], "no results")
     assert (kind, reason) == ("killed", f"its process was ended by {name}; last output: hm")

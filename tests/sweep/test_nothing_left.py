@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-
-from leval_harness.sweep.keeper import descendants
 
 FAULTS = Path(__file__).parent / "faults"
 ORPHANS = 3
@@ -47,6 +46,13 @@ def wait_for(what: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def descendants(root: int) -> list[int]:
+    """Processes that a process has started, and those that they have."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [each.pid for each in psutil.Process(root).children(recursive=True)]
+    return []
 
 
 class Sweep:
@@ -173,12 +179,12 @@ def test_engines_of_vllm_die_with_their_sweep(
     )
 
     def below() -> list[int]:
-        keepers = [
+        supervisors = [
             int(path.parent.name)
             for path in Path("/proc").glob("[0-9]*/cmdline")
-            if f"leval_harness.sweep.keeper\0{tmp_path}" in text_of(path)
+            if f"leval_harness.sweep.supervisor\0cell\0{tmp_path}" in text_of(path)
         ]
-        return [pid for keeper in keepers for pid in (keeper, *descendants(keeper))]
+        return [pid for supervisor in supervisors for pid in (supervisor, *descendants(supervisor))]
 
     def up() -> bool:
         names = [text_of(Path(f"/proc/{pid}/cmdline")) for pid in below()]
@@ -237,22 +243,22 @@ def test_a_killed_cell_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
         assert sweep.process.wait(BUSY) == 1
 
 
-def test_a_killed_keeper_leaves_what_cannot_be_told_alone(tiny: Path, tmp_path: Path) -> None:
+def test_a_killed_supervisor_leaves_what_cannot_be_told_alone(tiny: Path, tmp_path: Path) -> None:
     """Its cell dies with it; what that has started is told by the environment that it was given."""
     with Sweep(tiny, tmp_path, "--set=methods={rope: null}", stderr=subprocess.PIPE) as sweep:
         told = [pid for pid in sweep.orphans() if text_of(Path(f"/proc/{pid}/environ"))]
         assert len(told) == ORPHANS - 1
-        keepers = [
+        supervisors = [
             int(path.parent.name)
             for path in Path("/proc").glob("[0-9]*/cmdline")
-            if f"leval_harness.sweep.keeper\0{tmp_path}" in text_of(path)
+            if f"leval_harness.sweep.supervisor\0cell\0{tmp_path}" in text_of(path)
         ]
-        assert len(keepers) == 1
-        os.kill(keepers[0], signal.SIGKILL)
+        assert len(supervisors) == 1
+        os.kill(supervisors[0], signal.SIGKILL)
         assert wait_for(lambda: not any(map(alive, told)), SECONDS), sweep.left()
         assert sweep.process.wait(BUSY) == 1
         assert sweep.process.stderr is not None
-        assert "the process that watches over it was ended" in sweep.process.stderr.read().decode()
+        assert "its supervisor process was killed" in sweep.process.stderr.read().decode()
 
 
 def test_output_that_nobody_reads_stops_no_sweep(tiny: Path, tmp_path: Path) -> None:

@@ -20,14 +20,13 @@ from leval_harness.sweep.cell_files import why_not_done
 from leval_harness.sweep.cells import plan
 from leval_harness.sweep.config import load_config
 from leval_harness.sweep.errors import SweepError
-from leval_harness.sweep.estimate import Pace
 from leval_harness.sweep.executors import (
     RAY_LAST_CLUSTER,
     LocalExecutor,
     RayExecutor,
-    _default_address,
-    _what_ray_lost,
+    default_address,
     ray_options,
+    what_ray_lost,
 )
 from leval_harness.sweep.progress import Progress
 
@@ -61,14 +60,14 @@ def samples(folder: Path, cell_id: str) -> list[Any]:
 
 
 def running_cells(folder: Path) -> dict[int, int]:
-    """Process id of every running cell -> the Ray worker that started its keeper."""
+    """Process id of every running cell -> the Ray worker that started its supervisor."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError, IndexError, psutil.NoSuchProcess):
             words = path.read_bytes().decode(errors="replace").split("\0")
             if "leval_harness.sweep.cell_main" in words and any(str(folder) in w for w in words):
-                keeper = psutil.Process(int(words[words.index("--parent") + 1]))
-                found[int(path.parent.name)] = keeper.ppid()
+                supervisor = psutil.Process(int(words[words.index("--parent") + 1]))
+                found[int(path.parent.name)] = supervisor.ppid()
     return found
 
 
@@ -80,7 +79,7 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(
     quiet, folder = tmp_path / "quiet", tmp_path / "ray"
 
     def show(where: Path) -> Progress:
-        return Progress(cells, 0, Pace(cells), where, lambda line: None)
+        return Progress(len(cells), 0, where, lambda line: None)
 
     assert all(each.ok for each in LocalExecutor().run(cells, quiet, "quiet", show(quiet)))
     killed: list[int] = []
@@ -114,25 +113,25 @@ def test_a_cluster_that_was_killed_is_not_waited_for(
     """Ray leaves a file that names it; a cluster that still listens there is joined."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert _default_address() is None
+    assert default_address() is None
     named = tmp_path / RAY_LAST_CLUSTER
     named.parent.mkdir()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         named.write_text(f"127.0.0.1:{listening.getsockname()[1]}\n")
-        assert _default_address() == "local"
+        assert default_address() == "local"
         listening.listen()
-        assert _default_address() is None
-    assert _default_address() == "local"
+        assert default_address() is None
+    assert default_address() == "local"
     named.write_text("nothing")
-    assert _default_address() == "local"
+    assert default_address() == "local"
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:1")
-    assert _default_address() is None
+    assert default_address() is None
 
 
 def test_what_no_node_can_hold_is_refused_at_once(tiny: Path, tmp_path: Path, cluster: Any) -> None:
     cells = plan(load_config(str(tiny / "sweep.yaml"), ["models.tiny.resources={num_gpus: 8}"]))
-    show = Progress(cells, 0, Pace(cells), tmp_path, lambda line: None)
+    show = Progress(len(cells), 0, tmp_path, lambda line: None)
     with pytest.raises(SweepError, match=r"no node of the Ray cluster has .*GPU 8"):
         list(RayExecutor().run(cells, tmp_path, "ray", show))
 
@@ -157,10 +156,10 @@ def test_resources_become_rays_options(tiny: Path) -> None:
         (ray_exceptions.RayError("else"), "Ray gave it up: else"),
     ],
 )
-def test_what_ray_lost_is_called_what_it_is(error: Exception, said: str) -> None:
+def testwhat_ray_lost_is_called_what_it_is(error: Exception, said: str) -> None:
     import ray
 
-    assert said in _what_ray_lost(ray, error)
+    assert said in what_ray_lost(ray, error)
 
 
 def test_a_cluster_without_a_living_node_ends_the_sweep(tiny: Path, tmp_path: Path) -> None:
@@ -182,7 +181,7 @@ def test_a_cluster_without_a_living_node_ends_the_sweep(tiny: Path, tmp_path: Pa
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     made.connect()
     threading.Timer(3, made.head_node.kill_raylet).start()
-    show = Progress(cells, 0, Pace(cells), tmp_path, lambda line: None)
+    show = Progress(len(cells), 0, tmp_path, lambda line: None)
     try:
         outcomes = list(RayExecutor().run(cells, tmp_path, "ray", show))
         said = [outcome.reason for outcome in outcomes]

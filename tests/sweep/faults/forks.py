@@ -30,7 +30,7 @@ PRELOADED = (
     "leval_harness.sweep.cell_main",
     "leval_harness.sweep.cells",
     "leval_harness.sweep.executors",
-    "leval_harness.sweep.keeper",
+    "leval_harness.sweep.supervisor",
     "leval_harness.sweep.runner",
     "resonance_vllm.hf.registration",
 )
@@ -100,11 +100,11 @@ def run_cell(words: list[str]) -> int:
     return main(words)
 
 
-def run_keeper(folder: str) -> int:
+def run_supervisor(words: list[str]) -> int:
     """Be the process that watches over a cell."""
-    from leval_harness.sweep.keeper import main
+    from leval_harness.sweep.supervisor import main
 
-    main(folder)
+    main(*words)
     return 0
 
 
@@ -112,12 +112,11 @@ POPEN = subprocess.Popen
 
 
 def start(arguments: list[str], **options: Any) -> Any:
-    """`subprocess.Popen`, but a cell and its keeper are forked."""
-    for module, main in (("keeper", run_keeper), ("cell_main", run_cell)):
+    """`subprocess.Popen`, but a cell and its supervisor are forked."""
+    for module, main in (("supervisor", run_supervisor), ("cell_main", run_cell)):
         if f"leval_harness.sweep.{module}" in arguments:
             words = arguments[arguments.index(f"leval_harness.sweep.{module}") + 1 :]
-            given = words[0] if module == "keeper" else words
-            return Forked(partial(main, given), **{"stdin": None, **options})
+            return Forked(partial(main, words), **{"stdin": None, **options})
     return POPEN(arguments, **options)
 
 
