@@ -77,21 +77,21 @@ def by_hand(args: argparse.Namespace, window: int) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from leval_tasks.context import Reach
+    from leval_tasks.context import LengthLimit
     from leval_tasks.metadata import PerplexitySettings
-    from leval_tasks.perplexity.model import Reader
-    from leval_tasks.perplexity.pydocs import draw_pydocs
-    from leval_tasks.perplexity.settings import plan_reading
+    from leval_tasks.model import Reader
+    from leval_tasks.perplexity.documents import draw_pydocs
+    from leval_tasks.perplexity.task import complete_settings
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype))
     model.eval()
     length = window - 1 + (args.count - 1) * args.stride
-    asked = PerplexitySettings(
+    given = PerplexitySettings(
         context_length=(window,), stride=args.stride, num_docs=1, max_tokens=length
     )
-    plan = plan_reading(asked, Reach("unknown", None, ""), has_bos=True)
-    drawn, _ = draw_pydocs(Reader(tokenizer, None, ""), plan)
+    settings = complete_settings(given, LengthLimit("unknown", None, ""), has_bos=True)
+    drawn, _ = draw_pydocs(Reader(tokenizer, None, "").encode, settings)
     ids = torch.tensor(drawn.documents[0].tokens)
     bos = torch.tensor([tokenizer.bos_token_id])
     total, count, previous = 0.0, 0, 0

@@ -15,7 +15,7 @@ import tracemalloc
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.data import available, resolve_source
-from leval_tasks.tokenizer import load_tokenizer
+from leval_tasks.model import load_tokenizer
 
 REPEATS = 3
 

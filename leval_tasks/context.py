@@ -1,8 +1,8 @@
 """How long a sequence may be in this run: one answer for all our tasks.
 
-lm-eval cuts what is too long with no more than a warning, so a length above what the model reads
-is refused here. The running model is asked; where there is none (prompts are only shown), or it
-does not tell, the run's settings (a task's metadata) and the checkpoint's own files are.
+lm-eval cuts longer sequences with no more than a warning, so a length above the backend's limit is
+refused here. The limit comes from the running model; where none runs (prompts are only shown), or
+it states none, from the run's settings (a task's metadata) and the checkpoint's own files.
 """
 
 import functools
@@ -13,7 +13,7 @@ from typing import Any
 from leval_border.json_texts import parse_json
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
-from leval_tasks.running import running_model
+from leval_tasks.model import is_server, is_tokenized_api, running_model
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.model_config.limits import length_limit, vllm_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
@@ -22,21 +22,21 @@ SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """How long a sequence the run's model reads without cutting it.
+class LengthLimit:
+    """The longest sequence that the run's backend reads without cutting it.
 
     Attributes:
         backend: class name of lm-eval's model, `api`, or `unknown`.
-        limit: tokens of prompt and answer together; None where nothing says.
-        origin: the setting or file that the limit is from.
+        tokens: of prompt and answer together; None where it is not known.
+        origin: the setting or file that states it.
         setting: the model argument that raises it.
         kept_back: positions of the limit that lm-eval gives to no prompt (completion servers: 1).
-        after_window: positions that a scored text needs beside its own (vLLM generates a token).
-        assumed: the limit is lm-eval's default for servers, which knows nothing of the server.
+        after_window: positions that a scored text needs in addition (vLLM generates a token).
+        assumed: the limit is lm-eval's default for servers, not the server's own.
     """
 
     backend: str
-    limit: int | None
+    tokens: int | None
     origin: str
     setting: str = "max_length"
     kept_back: int = 0
@@ -45,13 +45,13 @@ class Reach:
 
     @property
     def known(self) -> int:
-        """The limit, where no length is asked for.
+        """The limit, for a run that sets no length.
 
         Raises:
-            ContextLengthError: none is known.
+            ContextLengthError: it is not known.
         """
-        if self.limit is not None and not self.assumed:
-            return self.limit
+        if self.tokens is not None and not self.assumed:
+            return self.tokens
         if self.backend == "api":
             raise ContextLengthError(
                 "max_length: not given, and a server does not say how long a sequence it takes; "
@@ -63,17 +63,22 @@ class Reach:
         )
 
     def check(self, length: int, name: str, beside: int = 0) -> None:
-        """Refuse a length that the backend would cut; `beside` positions are needed beside it.
+        """Refuse a length that the backend would cut.
+
+        Args:
+            length: tokens.
+            name: the setting that it comes from.
+            beside: positions that are needed in addition.
 
         Raises:
-            ContextLengthError: with the settings that would allow it.
+            ContextLengthError: names the settings that would allow it.
         """
-        if self.limit is None or length + beside <= self.limit:
+        if self.tokens is None or length + beside <= self.tokens:
             return
-        most = self.limit - beside
+        most = self.tokens - beside
         raise ContextLengthError(
             f"{name}: {length} is above the {most} tokens that this run's model ({self.backend}) "
-            f"takes uncut{f' ({beside} of {self.limit} is kept for the answer)' * bool(beside)}; "
+            f"takes uncut{f' ({beside} of {self.tokens} is kept for the answer)' * bool(beside)}; "
             f"give {self.setting}={length + beside} in --model_args. Past the trained length a "
             f"model also needs RoPE scaling, such as rope_type=yarn with "
             f"factor={-(-length // most):.1f} (`leval-harness rope` lists the methods); or take "
@@ -85,7 +90,7 @@ class Reach:
 class Context:
     """Tokens of prompt and answer together, and the setting or file that decided it.
 
-    `limit` is what the run's model reads without cutting it, None where nothing says.
+    `limit` is what the backend reads without cutting it, None where it is not known.
     """
 
     length: int
@@ -94,89 +99,58 @@ class Context:
 
 
 def resolve_context(settings: Mapping[str, Any]) -> Context:
-    """The length of context to use: `context_length`, else what the run's model reads.
+    """The context length of a run: `context_length`, else the backend's limit.
 
     Raises:
         SettingError: a length is not a positive whole number.
-        ContextLengthError: no length is known, or the model would cut prompts of it.
+        ContextLengthError: no length is known, or the backend would cut prompts of it.
     """
-    reach = find_reach(settings)
-    asked = read_metadata(ContextSettings, settings)
-    if asked.context_length:
-        length, origin = asked.context_length, "context_length"
+    limit = find_limit(settings)
+    given = read_metadata(ContextSettings, settings)
+    if given.context_length:
+        length, origin = given.context_length, "context_length"
     else:
-        length, origin = asked.length or reach.known, reach.origin
-    reach.check(length, origin)
-    if reach.limit is None:
+        length, origin = given.length or limit.known, limit.origin
+    limit.check(length, origin)
+    if limit.tokens is None:
         return Context(length, origin)
-    limit = reach.limit - reach.kept_back
-    return Context(min(length, limit), origin, limit)
+    usable = limit.tokens - limit.kept_back
+    return Context(min(length, usable), origin, usable)
 
 
-def find_reach(settings: Mapping[str, Any]) -> Reach:
-    """What the run's model reads without cutting.
+def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
+    """The limit of the run's backend.
 
     Raises:
         SettingError: a length in the settings is not a positive whole number.
     """
-    asked = read_metadata(BackendSettings, settings)
+    given = read_metadata(BackendSettings, settings)
     model = running_model()
     if settings.get("base_url") or is_server(model):
-        return _server(model, settings, asked)
-    given = "max_length" if asked.max_length else "max_model_len" if asked.max_model_len else None
-    limit, backend = getattr(model, "max_length", None), type(model).__name__
-    if isinstance(limit, int):
-        vllm, origin = "vllm" in type(model).__module__, given or "model"
+        origin = "max_model_len" if given.max_model_len else "max_length"
+        if not getattr(model, "tokenized_requests", is_tokenized_api(settings)):
+            return LengthLimit("api", given.length, origin)
+        # a completion server: lm-eval keeps one token back, and cuts token ids on the left
+        kept = getattr(model, "max_length", None)
+        tokens = kept + 1 if isinstance(kept, int) else given.length or SERVER_DEFAULT
+        assumed = not given.length
+        return LengthLimit("api", tokens, origin, kept_back=1, after_window=1, assumed=assumed)
+    name = "max_length" if given.max_length else "max_model_len" if given.max_model_len else None
+    tokens, backend = getattr(model, "max_length", None), type(model).__name__
+    if isinstance(tokens, int):
+        vllm, origin = "vllm" in type(model).__module__, name or "model"
     else:
-        vllm = "hf_overrides" in settings or given == "max_model_len"
-        backend, origin = "unknown", given or "checkpoint"
-        limit = asked.length or checkpoint_limit(settings)
+        vllm = "hf_overrides" in settings or name == "max_model_len"
+        backend, origin = "unknown", name or "checkpoint"
+        tokens = given.length or checkpoint_limit(settings)
     if vllm:
-        return Reach(backend, limit, origin, "max_model_len", after_window=1)
-    return Reach(backend, limit, origin)
-
-
-def _server(model: Any, settings: Mapping[str, Any], asked: BackendSettings) -> Reach:
-    """lm-eval keeps one token back on completion servers, and cuts token ids on the left."""
-    origin = "max_model_len" if asked.max_model_len else "max_length"
-    if not getattr(model, "tokenized_requests", is_tokenized_api(settings)):
-        return Reach("api", asked.length, origin)
-    kept = getattr(model, "max_length", None)
-    limit = kept + 1 if isinstance(kept, int) else asked.length or SERVER_DEFAULT
-    return Reach("api", limit, origin, kept_back=1, after_window=1, assumed=not asked.length)
-
-
-def is_server(model: object) -> bool:
-    """Whether lm-eval's model asks a server."""
-    return type(model).__module__.startswith(("lm_eval.models.openai", "lm_eval.models.api"))
-
-
-def is_chat_server(settings: Mapping[str, Any]) -> bool:
-    """Whether requests go to a chat completion server, which applies its own template."""
-    return str(settings.get("base_url", "")).rstrip("/").endswith("chat/completions")
-
-
-def is_tokenized_api(settings: Mapping[str, Any]) -> bool:
-    """Whether lm-eval sends token ids to a completion server (and cuts them at its limit)."""
-    if not settings.get("base_url") or is_chat_server(settings):
-        return False
-    return str(settings.get("tokenized_requests", True)).lower() not in ("false", "0")
-
-
-def adds_bos(settings: Mapping[str, Any]) -> bool | None:
-    """Whether the backend adds the first token; None where it follows the tokenizer."""
-    if is_chat_server(settings):
-        return False
-    given = settings.get("add_bos_token")
-    if given is None and not is_tokenized_api(settings):
-        return None
-    return str(given).lower() == "true"
+        return LengthLimit(backend, tokens, origin, "max_model_len", after_window=1)
+    return LengthLimit(backend, tokens, origin)
 
 
 def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
-    """The checkpoint's limit with the run's RoPE settings, None where neither tells one."""
-    found = (_positions(*each) for each in _names(settings))
-    model = next((each for each in found if each is not None), ModelPositions())
+    """The checkpoint's limit with the run's RoPE settings, None where neither states one."""
+    model = next(_checkpoints(settings), ModelPositions())
     given = {**_mapping(settings.get("hf_overrides")), **dict(settings)}
     seen = model.overridden({key: _mapping(value) or value for key, value in given.items()})
     if seen.max_position_embeddings is None:
@@ -187,11 +161,10 @@ def checkpoint_limit(settings: Mapping[str, Any]) -> int | None:
 def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """The lengths that the checkpoint's own config claims: as shipped, and under the run's method.
 
-    What the run asks for beyond them is no claim.
+    A length that the run sets itself is no claim.
     """
-    for each in _names(settings):
-        model = _positions(*each)
-        if model is None or model.max_position_embeddings is None:
+    for model in _checkpoints(settings):
+        if model.max_position_embeddings is None:
             continue
         shipped = length_limit(model)
         overrides = _mapping(settings.get("hf_overrides"))
@@ -205,12 +178,14 @@ def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None
     return None, None
 
 
-def _names(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What may name the files of a run's model, and their revision."""
+def _checkpoints(settings: Mapping[str, Any]) -> Iterator[ModelPositions]:
+    """What the checkpoints that the settings name say about positions, the model's first."""
     for key in ("pretrained", "tokenizer", "model"):
         name = settings.get(key)
         if isinstance(name, str) and name:
-            yield name, str(settings.get("revision") or "main")
+            found = _positions(name, str(settings.get("revision") or "main"))
+            if found is not None:
+                yield found
 
 
 @functools.lru_cache(maxsize=8)
@@ -219,7 +194,7 @@ def _positions(name: str, revision: str) -> ModelPositions | None:
         return ModelPositions.of_checkpoint(name, revision)
     except RopeConfigError:
         raise
-    except (OSError, ValueError):  # what is named is no model of the hub
+    except (OSError, ValueError):  # the name is no model of the hub
         return None
 
 
@@ -227,21 +202,3 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     if isinstance(value, str) and value.strip().startswith("{"):
         value = parse_json(value, "model_args")
     return value if isinstance(value, Mapping) else {}
-
-
-def checkpoint_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The text part of the checkpoint's config.json; empty where there is none to read."""
-    configs = (_read_config(*each) for each in _names(settings))
-    config = next(filter(None, configs), {})
-    return {**config, **_mapping(config.get("text_config"))}
-
-
-@functools.lru_cache(maxsize=8)
-def _read_config(name: str, revision: str) -> dict[str, Any]:
-    from transformers import PretrainedConfig
-
-    try:
-        config, _ = PretrainedConfig.get_config_dict(name, revision=revision)
-    except (OSError, ValueError):
-        return {}
-    return dict(config)

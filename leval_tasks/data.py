@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leval_border.files import json_lines, user_path, without_hanging
+from leval_border.files import json_lines, user_path
 from leval_border.json_texts import parse_json
 from leval_border.settings import read
 from leval_tasks.closed.catalog import TASKS
@@ -30,8 +30,6 @@ HOW_TO_GET = (
     "https://github.com/OpenLMLab/LEval and give its folder LEval-data/Closed-ended-tasks as "
     "data_dir; `data_dir: sample` runs on the small bundled sample instead."
 )
-LARGEST = 512 * 2**20
-"""Bytes of a file of documents or answers; L-Eval's largest has 20 MiB."""
 SAMPLE = Path(str(files("leval_tasks"))) / "sample"
 """Folder of the bundled sample, which comes with the package."""
 Row = TypeVar("Row", bound=BaseModel)
@@ -44,7 +42,7 @@ class Source:
     Attributes:
         kind: `data_dir`, `hub` or `sample`.
         path: the folder, the hub repository, or the name of the sample.
-        own: the user says that files of L-Eval's names hold documents of their own.
+        own: files of L-Eval's names hold documents of the user's own.
     """
 
     kind: str
@@ -53,8 +51,12 @@ class Source:
 
     @property
     def folder(self) -> Path | None:
-        """Where its files lie; None for the hub."""
+        """Folder of its files; None for the hub."""
         return {"hub": None, "sample": SAMPLE}.get(self.kind, Path(self.path))
+
+    def has(self, task: ClosedTask) -> bool:
+        """Whether it holds the task's file; the hub holds all."""
+        return self.folder is None or (self.folder / task.file.name).is_file()
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,16 @@ def resolve_source(settings: Mapping[str, Any]) -> Source:
 
 def available(source: Source) -> list[ClosedTask]:
     """Tasks whose file a source has; for the hub, all that it publishes."""
-    return [task for task in TASKS.values() if _has_file(source, task)]
+    return [task for task in TASKS.values() if source.has(task)]
 
 
-def _has_file(source: Source, task: ClosedTask) -> bool:
-    return source.folder is None or (source.folder / task.file.name).is_file()
+def missing_file(source: Source, task: ClosedTask) -> DataError:
+    """The error for a file that a source lacks; it names the tasks that can still run."""
+    can_run = ", ".join(each.name for each in available(source)) or "none"
+    return DataError(
+        f"{source.path} ({source.kind}) has no {task.file.name}, which {task.name} reads. "
+        f"Tasks that can run on this data: {can_run}. {HOW_TO_GET}"
+    )
 
 
 def load(source: Source, task: ClosedTask) -> DataFile:
@@ -132,54 +139,27 @@ def load(source: Source, task: ClosedTask) -> DataFile:
     Raises:
         DataError: the source lacks the file, a line is not JSON or lacks a field, or the content
             is not the published one. A folder may hold other content where `own_data` is set; the
-            hub's copy, and a file whose hash nobody wrote down, must have the published number of
-            documents and questions.
+            hub's copy, and a file without a known hash, must have the published number of documents
+            and questions.
     """
     name = task.file.name
-    if not _has_file(source, task):
+    if not source.has(task):
         raise missing_file(source, task)
     content = read_bytes(source.folder / name if source.folder else hub_file(task))
-    label = f"{source.path}/{name}"
-    file = DataFile(
-        name,
-        source,
-        hashlib.sha256(content).hexdigest(),
-        task.file.is_same(content),
-        parse(content, label),
-    )
+    label, digest = f"{source.path}/{name}", hashlib.sha256(content).hexdigest()
+    file = DataFile(name, source, digest, task.file.is_same(content), parse(content, label))
     if file.verified or source.kind == "sample" or source.own:
         return file
     counts = (len(file.records), file.questions)
-    is_known = bool(task.file.sha256 or task.file.git_blob)
+    has_hash = bool(task.file.sha256 or task.file.git_blob)
     as_published = counts == (task.file.documents, task.file.questions)
-    if as_published and (source.kind == "hub" or not is_known):
+    if as_published and (source.kind == "hub" or not has_hash):
         return file
     raise DataError(
         f"{label} is not the published file: it is truncated or altered ({len(file.records)} "
         f"documents and {file.questions} questions; published: {task.file.documents} and "
         f"{task.file.questions}). Fetch it again, or set own_data: true if these are documents of "
         "your own."
-    )
-
-
-def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
-    """Content of a file; `error` where it cannot be read, or is larger than `LARGEST`."""
-    try:
-        with open(path, "rb", opener=without_hanging) as handle:
-            content = handle.read(LARGEST + 1)
-    except OSError as wrong:
-        raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong
-    if len(content) > LARGEST:  # also a device that never ends
-        raise error(f"{path} cannot be read: it is larger than {LARGEST >> 20} MiB.")
-    return content
-
-
-def missing_file(source: Source, task: ClosedTask) -> DataError:
-    """The error for a file that a source lacks; it names the tasks that can still run."""
-    can_run = ", ".join(task.name for task in available(source)) or "none"
-    return DataError(
-        f"{source.path} ({source.kind}) has no {task.file.name}, which {task.name} reads. "
-        f"Tasks that can run on this data: {can_run}. {HOW_TO_GET}"
     )
 
 
@@ -209,7 +189,7 @@ def hub_file(task: ClosedTask) -> Path:
 
 
 class _Line(BaseModel):
-    """A line of L-Eval's files; further fields are theirs."""
+    """A line of L-Eval's files; further fields are allowed."""
 
     model_config = ConfigDict(strict=True)
 
@@ -219,34 +199,16 @@ class _Line(BaseModel):
     evaluation: Any
 
 
-def numbered_rows(
-    content: bytes, label: str, row: type[Row], error: type[DataError] = DataError
-) -> Iterator[tuple[int, Row]]:
-    """Line number and typed row of every line of a JSON-lines file.
-
-    Raises:
-        DataError: as `error`; names the file (`label`) and line number of what is wrong.
-    """
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as wrong:
-        number = content[: wrong.start].count(b"\n") + 1
-        raise error(f"{label}, line {number}: not UTF-8 text.") from wrong
-    for number, line in json_lines(text):
-        where = f"{label}, line {number}"
-        yield number, read_row(row, parse_json(line, where, error), where, error)
-
-
 def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
     """Records of a JSON-lines file in L-Eval's layout; see `numbered_rows`."""
     records: list[DocumentRecord] = []
     for number, row in numbered_rows(content, label, _Line):
         where = f"{label}, line {number}"
-        asked, answered = len(row.instructions), len(row.outputs)
-        if asked != answered:
+        instructions, outputs = len(row.instructions), len(row.outputs)
+        if instructions != outputs:
             raise DataError(
-                f"{where}: {asked} instructions and {answered} outputs; one output an instruction "
-                "is needed."
+                f"{where}: {instructions} instructions and {outputs} outputs; one output an "
+                "instruction is needed."
             )
         if not row.input.strip():
             raise DataError(f"{where}: the document ('input') is empty.")
@@ -256,8 +218,36 @@ def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
     return tuple(records)
 
 
+def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
+    """Content of a file; `error` where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as wrong:
+        raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong
+
+
+def numbered_rows(content: bytes, label: str, row: type[Row]) -> Iterator[tuple[int, Row]]:
+    """Line number and typed row of every line of a JSON-lines file.
+
+    Raises:
+        DataError: names the file (`label`) and line number of what is wrong.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as wrong:
+        number = content[: wrong.start].count(b"\n") + 1
+        raise DataError(f"{label}, line {number}: not UTF-8 text.") from wrong
+    for number, line in json_lines(text):
+        where = f"{label}, line {number}"
+        yield number, read_row(row, parse_json(line, where, DataError), where, DataError)
+
+
 def read_row(model: type[Row], row: object, where: str, error: type[DataError]) -> Row:
-    """What stands in a line (`where`) as a typed row; `error` where it is none."""
+    """The content of a line (`where`) as a typed row.
+
+    Raises:
+        DataError: as `error`; the line is no JSON object, or a field is missing or wrong.
+    """
     if not isinstance(row, dict):
         raise error(f"{where}: a JSON object is needed, not {type(row).__name__}.")
     try:

@@ -22,7 +22,7 @@ class AnswerLength(Settings):
 
 
 class GenerationSettings(AnswerLength):
-    """What all of lm-eval's backends that generate read alike; each has keys of its own beside."""
+    """Arguments that all generating backends of lm-eval read alike; each has others of its own."""
 
     do_sample: bool | None = None
     temperature: Annotated[float, Field(ge=0)] | None = None
@@ -33,8 +33,11 @@ class GenerationSettings(AnswerLength):
     until: str | list[str] | None = None
 
 
+LENGTHS = field_names(AnswerLength)
+
+
 def check_generation(generation_kwargs: Mapping[str, Any], where: str = "") -> None:
-    """Refuse generation settings that no backend can mean, before a model is loaded for them.
+    """Refuse generation settings that no backend accepts, before a model is loaded for them.
 
     Raises:
         SettingError: names each, its value and what is allowed.
@@ -45,13 +48,12 @@ def check_generation(generation_kwargs: Mapping[str, Any], where: str = "") -> N
 
 
 def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
-    """Tokens to generate; `DEFAULT_TOKENS` where lm-eval's generation arguments do not say.
+    """Tokens to generate; `DEFAULT_TOKENS` where lm-eval's generation arguments set none.
 
     Raises:
         SettingError: not a positive whole number, or two names with different ones.
     """
-    names = field_names(AnswerLength)
-    given = read(AnswerLength, {k: v for k, v in generation_kwargs.items() if k in names})
+    given = read(AnswerLength, {k: v for k, v in generation_kwargs.items() if k in LENGTHS})
     (first, tokens), *others = [(k, v) for k, v in given if v] or [("", DEFAULT_TOKENS)]
     for name, other in others:
         if other != tokens:
@@ -61,6 +63,5 @@ def generation_tokens(generation_kwargs: Mapping[str, Any]) -> int:
 
 def with_generation_tokens(generation_kwargs: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     """The same with another length, under the one name that every backend reads first."""
-    names = field_names(AnswerLength)
-    kept = {name: value for name, value in generation_kwargs.items() if name not in names}
+    kept = {name: value for name, value in generation_kwargs.items() if name not in LENGTHS}
     return {**kept, "max_gen_toks": tokens}

@@ -1,7 +1,5 @@
 """What our tasks have in common as tasks of lm-eval."""
 
-import importlib.metadata
-import inspect
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -10,33 +8,14 @@ from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 from lm_eval.filters import build_filter_ensemble
 
-from leval_border.errors import UserError
-
 logger = logging.getLogger(__name__)
 
 
-def check_interface(task: type) -> None:
-    """Refuse a line of lm-eval in which tasks are told of their documents in another way.
-
-    Raises:
-        UserError: its class of tasks makes requests by `doc_id`, as 0.5.0.dev1 does.
-    """
-    if "doc_id" in inspect.signature(task.construct_requests).parameters:  # type: ignore[attr-defined]
-        version = importlib.metadata.version("lm-eval")
-        raise UserError(
-            f"lm-eval {version}: its tasks make requests by `doc_id` in place of `metadata`, which "
-            "ours do not know; pip install 'lm-eval~=0.4.13'"
-        )
-
-
-check_interface(Task)
-
-
 class PlainTask(Task):
-    """Documents of its own, all of them for the test; no frame around them, nothing beside."""
+    """A task that has its own test documents, no few-shot examples and no frame around them."""
 
     def _configure(self, config: TaskConfig) -> None:
-        """What `Task.__init__` does, which would warn that its empty configuration says nothing."""
+        """In place of `Task.__init__`, which would warn about an empty configuration."""
         self._config = config
         self._training_docs = self._fewshot_docs = self.fewshot_rnd = None
         self._instances: list[Any] | None = None
@@ -59,7 +38,7 @@ class PlainTask(Task):
         return ""
 
     def fewshot_context(self, doc: Mapping[str, Any], *args: Any, **kwargs: Any) -> str:
-        """Empty: what is asked is made in `construct_requests`."""
+        """Empty: `construct_requests` makes the prompts."""
         return ""
 
     def build_all_requests(self, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
-"""What lm-eval's `--metadata` may hold for our tasks: one model a family, one reader.
+"""What lm-eval's `--metadata` may hold for our tasks: one model for each family, and its reader.
 
-lm-eval merges `--model_args` into the metadata, and other tasks have keys of their own there, so a
-key that we do not know is none of our business, unless it is one of ours misspelt.
+lm-eval merges `--model_args` into the metadata, and other tasks have keys of their own there. So
+unknown keys pass, unless they are one of our settings misspelt.
 """
 
 import os
@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from leval_border.errors import SettingError, UserError, hint, not_allowed, shown
 from leval_border.settings import Settings, field_names, read
 from leval_border.spelling import is_misspelt
-from leval_tasks.closed.frames import FRAME_NAMES
+from leval_tasks.closed.prompts import FRAME_NAMES
 
 Mode = Literal["sliding", "truncate", "last", "disjoint"]
 Subtask = Literal["recursive", "cot", "semi_recursive"]
@@ -55,14 +55,14 @@ OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_a
 Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
 Folder = Annotated[str | None, BeforeValidator(_folder)]
 WHERE: Any = {"decides_numbers": False}
-"""Marks a setting that says where data lies: what was read is recorded by its digest."""
+"""Marks a setting that locates data: what was read is recorded by its digest."""
 
 
 class TaskSettings(Settings):
     """Settings of a family of tasks; those under the key `group` win, where there is one.
 
-    A setting decides numbers unless its field says that it does not: a new one sets runs apart
-    with nobody having to think of it.
+    A setting decides numbers unless its field is marked with `WHERE`, so a new one sets runs apart
+    by default.
     """
 
     group: ClassVar[str | None] = None
@@ -70,32 +70,28 @@ class TaskSettings(Settings):
     @classmethod
     def decides_numbers(cls) -> list[str]:
         """Names of the settings that decide which numbers come out."""
-        return [
-            name
-            for name, field in cls.model_fields.items()
-            if not isinstance(field.json_schema_extra, dict)
-            or field.json_schema_extra.get("decides_numbers", True)
-        ]
+        fields = cls.model_fields.items()
+        return [name for name, field in fields if field.json_schema_extra is not WHERE]
 
     def recorded(self) -> dict[str, Any]:
-        """What results say of the settings: those that decide numbers."""
+        """The settings that go into results: those that decide numbers."""
         return self.model_dump(mode="json", include=set(self.decides_numbers()))
 
 
 class BackendSettings(TaskSettings):
-    """The longest sequence that a backend was told to take, in tokens."""
+    """The longest sequence that a backend takes, in tokens, as the run sets it."""
 
     max_length: OptionalCount = None
     max_model_len: OptionalCount = None
 
     @property
     def length(self) -> int | None:
-        """The one that was given."""
+        """The one that is given."""
         return self.max_length or self.max_model_len
 
 
 class ContextSettings(BackendSettings):
-    """The length of context that was asked for: prompt and answer together, in tokens."""
+    """The length of context that the run sets: prompt and answer together, in tokens."""
 
     context_length: OptionalCount = None
 
@@ -113,7 +109,7 @@ class ClosedSettings(TaskSettings):
         min_questions: with `num_docs`, take further documents until there are so many questions.
         end_of_thinking: what a reasoning model writes before its answer; empty keeps everything.
         answer_prefix: who begins with `Answer:` in a chat prompt.
-        frame: whose prompt is written, see `leval_tasks.closed.frames`; None is the model's chat
+        frame: whose prompt is written, see `leval_tasks.closed.prompts`; None is the model's chat
             template where one is applied, else Llama-2's.
     """
 
@@ -146,14 +142,12 @@ class ClosedSettings(TaskSettings):
         return value or ""
 
 
-class PerplexitySettings(TaskSettings):
-    """Settings of a perplexity task as they are asked for.
+class TextSettings(TaskSettings):
+    """Settings of the tasks that read running text.
 
     Attributes:
         data_dir: folder of the texts.
         context_length: positions of a window, BOS included; several make a curve.
-        mode: which windows; see `leval_tasks.perplexity.windows`.
-        stride: tokens between sliding windows, and tokens scored by `last`.
         num_docs: documents drawn.
         seed: seed of the draw.
         min_tokens: shortest document that counts; never less than the longest context needs.
@@ -161,48 +155,58 @@ class PerplexitySettings(TaskSettings):
         bos: whether windows begin with BOS; None where the tokenizer decides.
     """
 
-    group = "perplexity"
-
     data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
     context_length: Lengths = None
-    mode: Mode = "sliding"
-    stride: Count = 256
     num_docs: Count = 50
     seed: Natural = 0
     min_tokens: OptionalCount = None
     max_tokens: OptionalCount = None
     bos: bool | None = None
 
+    @property
+    def longest(self) -> int:
+        """The longest context length, once it is known."""
+        return self.context_length[-1] if self.context_length else 0
 
-class ReachSettings(TaskSettings):
-    """Settings of a reach task as they are asked for.
+    @property
+    def windows_move(self) -> bool:
+        """Whether windows move through a document that is longer than one."""
+        return False
+
+
+class PerplexitySettings(TextSettings):
+    """Settings of a perplexity task.
 
     Attributes:
-        data_dir: folder of the texts.
-        context_length: tokens in all that the model sees, BOS and target included: a list, or the
-            longest of the default lengths, which are shares of the trained length.
+        mode: which windows; see `leval_tasks.perplexity.windows`.
+        stride: tokens between sliding windows, and tokens scored by `last`.
+    """
+
+    group = "perplexity"
+
+    mode: Mode = "sliding"
+    stride: Count = 256
+
+    @property
+    def windows_move(self) -> bool:  # noqa: D102
+        return self.mode in ("sliding", "disjoint")
+
+
+class ReachSettings(TextSettings):
+    """Settings of a reach task; without `context_length` the lengths are shares of the trained one.
+
+    Attributes:
         target_tokens: tokens scored at the end of each window, the same at every length.
         num_targets: targets a text at most, where it is long enough for more than one.
-        num_docs: texts drawn.
-        seed: seed of the draw.
-        min_tokens: shortest text that counts; never less than the longest context needs.
-        max_tokens: texts are cut to this many tokens.
-        bos: whether windows begin with BOS; None where the tokenizer decides.
         key_tokens: samples file of another model's run of the same task, whose key tokens count
             in place of the model's own.
     """
 
     group = "reach"
 
-    data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
-    context_length: Lengths = None
+    num_docs: Count = 16
     target_tokens: Count = 512
     num_targets: Count = 1
-    num_docs: Count = 16
-    seed: Natural = 0
-    min_tokens: OptionalCount = None
-    max_tokens: OptionalCount = None
-    bos: bool | None = None
     key_tokens: str | None = None
 
 
@@ -219,7 +223,7 @@ class PosGenSettings(TaskSettings):
         train: number of training sequences.
         validation: number of validation sequences.
         test: number of test sequences.
-        seed_policy: `random` draws distinct tuples over all splits, as the paper's text asks;
+        seed_policy: `random` draws distinct tuples over all splits, as in the paper's text;
             `cycled` repeats the sorted tuples of distinct numbers, as the authors' code does, so
             that every test sequence begins like a training sequence.
         seed: of the random draw; `cycled` does not use it.
@@ -252,6 +256,7 @@ class PosGenSettings(TaskSettings):
 
 Family = TypeVar("Family", bound=TaskSettings)
 FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, ReachSettings, PosGenSettings)
+_KEYS = {name for family in FAMILIES for name in (*field_names(family), family.group) if name}
 
 
 def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
@@ -269,20 +274,18 @@ def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
 
 
 def family_settings(family: type[TaskSettings], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as a family of tasks takes it: what stands under its own key wins."""
+    """Metadata with the settings under the family's own key at its top level."""
     group = metadata.get(family.group) if family.group else None
     return {**metadata, **(group if isinstance(group, Mapping) else {})}
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
-    """Refuse keys that are all but a setting of ours; every other key passes.
+    """Refuse keys that are one of our settings misspelt; every other key passes.
 
     Raises:
         SettingError: names the key and the setting that is meant.
     """
-    settings = {name for family in FAMILIES for name in field_names(family)}
-    settings |= {family.group for family in FAMILIES if family.group}
-    for key in [key for key in metadata if isinstance(key, str) and key not in settings]:
-        for name in sorted(settings):
+    for key in [key for key in metadata if isinstance(key, str) and key not in _KEYS]:
+        for name in sorted(_KEYS):
             if is_misspelt(key, name):
                 raise SettingError(f"{key}: unknown setting; did you mean {name!r}?")

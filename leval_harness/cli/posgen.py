@@ -161,9 +161,9 @@ def evaluate(
     if encodings:
         if options["subtask"] or options["limit"]:
             raise click.UsageError("--subtask and --limit are for a single checkpoint")
-        from leval_tasks.posgen.encodings import asked_tests
+        from leval_tasks.posgen.encodings import parse_tests
 
-        asked = asked_tests(encodings)
+        asked = parse_tests(encodings)
         results = _cross(folder, asked, stack_size, options["device"], as_json)
         if as_json:
             click.echo(json.dumps(results))

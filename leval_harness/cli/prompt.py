@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_harness.cli.output import json_option
-from leval_tasks.closed.frames import FRAME_NAMES
+from leval_tasks.closed.prompts import FRAME_NAMES
 
 if TYPE_CHECKING:
-    from leval_tasks.closed.prompts import Asked
+    from leval_tasks.closed.prompts import QuestionPrompts
 
 SETTINGS = ("data_dir", "own_data", "truncation", "truncation_unit", "frame")
 SHOWN = 160  # characters of the document that are shown at each end of a kept piece
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Show the exact prompts of TASK for a model, their token counts and the cut."""
     from leval_tasks.closed.catalog import task_named
-    from leval_tasks.closed.preview import preview
+    from leval_tasks.closed.task import preview
 
     task = task_named(task, "TASK").name
     metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
@@ -69,7 +69,7 @@ def command(
                 click.echo(f"--- second prompt, without the document\n{extra}")
 
 
-def _first_prompt(asked: "Asked", cut: dict[str, Any], full: bool) -> str:
+def _first_prompt(asked: "QuestionPrompts", cut: dict[str, Any], full: bool) -> str:
     """The prompt with its document, the cut marked where it is."""
     dropped = cut["document_tokens"] - cut["kept_head"] - cut["kept_tail"]
     mark = f"\n[... cut here: {dropped} tokens left out ...]\n" if cut["truncated"] else ""

@@ -8,7 +8,7 @@ import click
 from leval_border.errors import printable
 from leval_harness.cli.output import EXISTING_FILE, json_option
 from leval_tasks.closed.catalog import TASKS, task_named
-from leval_tasks.closed.definition import PREFIX
+from leval_tasks.closed.definition import PREFIX, SCORES
 
 *keys, last_key = (task.key for task in TASKS.values())
 
@@ -27,24 +27,22 @@ def command(task: str, as_json: bool, predictions: Path) -> None:
     from leval_tasks.closed.predictions import read
 
     chosen = task_named(task, "--task")
-    rule = chosen.rule
     found = read(predictions)
-    judged = [rule.judge(response, gold) for response, gold in found.pairs]
-    summary = rule.summarise(judged, found.places)
+    judged = [chosen.rule.judge(response, gold) for response, gold in found.pairs]
+    rows = [chosen.score_judged(each, at) for at, each in zip(found.places, judged, strict=True)]
+    figures = chosen.aggregate(rows)
+    shown = (*SCORES, "unparsed", *chosen.rule.parts)
     row = {
         "task": chosen.key,
-        "n": summary.n,
-        "exact_match": _percent(summary.exact_match),
-        "exact_match_strict": _percent(summary.exact_match_strict),
-        "unparsed": _percent(summary.unparsed / summary.n),
-        **{name: _percent(value) for name, value in summary.parts.items()},
+        "n": len(rows),
+        **{name: _percent(figures[name]) for name in shown if name in figures},
         "dropped_lines": found.dropped,
         **({"skipped_records": found.skipped} if found.skipped else {}),
     }
     if as_json:
         click.echo(json.dumps(row))
         return
-    click.echo(f"{printable(str(predictions))} ({found.key}), {summary.n} responses")
+    click.echo(f"{printable(str(predictions))} ({found.key}), {len(rows)} responses")
     if found.dropped:
         click.echo(f"{found.dropped} lines are not JSON and are left out.", err=True)
     if found.skipped:

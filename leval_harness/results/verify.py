@@ -156,7 +156,7 @@ class _RunCheck:
             number = document_of(row).get("question_id")
             number = number if isinstance(number, int) else 0
             self.outcome.rescored += 1
-            judged = task.judged(responses, gold, number, end_of_thinking, opened=opened)
+            judged = task.score_responses(responses, gold, number, end_of_thinking, opened=opened)
             question = self.named(name, f"question {row.get('doc_id')}"[:LONGEST_NAMED])
             self.outcome.differences += [
                 f"{question}: {difference}"[:LONGEST_DIFFERENCE]

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from leval_harness.backends.answer_limits import End, Ends
-from leval_tasks.closed.rules import THINKING, opens_thinking, thinking_unfinished
+from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 
 AT_LIMIT, OPEN = "reached_limit", "thinking_unfinished"
 

@@ -1,11 +1,12 @@
 """What a closed-ended task is; each one is made in its own file of `leval_tasks.closed.catalog`."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from leval_tasks.closed.prompts import Frame
-from leval_tasks.closed.rules import Rule, remove_thinking, thinking_unfinished
+from leval_tasks.closed.rules import Judgement, Rule, mean, mean_of_parts
+from leval_tasks.closed.thinking import remove_thinking, thinking_unfinished
 
 PREFIX = "leval_closed_"
 """Before a task's key, its name in lm-eval."""
@@ -25,12 +26,15 @@ QUESTION_METRICS = {
     "thinking_removed": False,
     "thinking_unfinished": False,
 }
-"""What is said of every answer, and whether more of it is better."""
+"""Metrics of every question -> whether more is better."""
+
+Row = Mapping[str, float | None]
+"""Metrics of one question; None for a part that it does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """A task's file as OpenLMLab/LEval has it at cd34b050, LEval-data/Closed-ended-tasks.
+    """A task's file in OpenLMLab/LEval cd34b050, LEval-data/Closed-ended-tasks.
 
     Attributes:
         name: file name.
@@ -38,7 +42,7 @@ class PublishedFile:
         questions: number of questions in all records.
         sha256: of the file, None where no copy was at hand.
         git_blob: SHA-1 that git gives the file, for the one without a SHA-256. With neither, a file
-            with as many documents and questions is taken for it.
+            with as many documents and questions counts as the published one.
     """
 
     name: str
@@ -63,11 +67,16 @@ class ClosedTask:
     Attributes:
         key: short name; with `PREFIX` lm-eval's name of the task.
         title: name in tables, as in the paper.
-        place: of its column among the others.
+        place: position of its column among the others.
         file: L-Eval's file.
-        frame: how it asks.
-        rule: how an answer is read and what it is worth.
-        truncation: side that is cut where a document is too long, as the official scripts do.
+        system_prompt: the official one.
+        form: how a prompt is laid out: a `question` inside a frame with `Answer:` at its end; a
+            `record` followed by the question; `steps`, where the question begins the reasoning
+            that the model goes on with.
+        second_question: makes the question of a second prompt, which stands alone, without system
+            prompt and document, from the first (SFiction).
+        rule: how an answer is read and scored.
+        truncation: side that is cut where a document is too long, as in the official scripts.
         own_clusters: questions are independent although they share a text (GSM's worked examples)
             or have a document each.
         in_group: whether it counts in `leval_closed`, the paper's Avg.
@@ -77,8 +86,10 @@ class ClosedTask:
     title: str
     place: int
     file: PublishedFile
-    frame: Frame
+    system_prompt: str
     rule: Rule
+    form: Literal["question", "record", "steps"] = "question"
+    second_question: Callable[[str], str] | None = None
     truncation: str = "right"
     own_clusters: bool = False
     in_group: bool = True
@@ -90,14 +101,14 @@ class ClosedTask:
 
     @property
     def prompts(self) -> int:
-        """Prompts, and so responses, of a question."""
-        return 2 if self.frame.second else 1
+        """Number of prompts, and so of responses, of a question."""
+        return 2 if self.second_question else 1
 
     def metrics(self) -> dict[str, bool]:
-        """Names of what `judged` gives, and whether more of it is better."""
+        """Metrics of `score_responses`, and whether more is better."""
         return QUESTION_METRICS | dict.fromkeys(self.rule.parts, True)
 
-    def judged(
+    def score_responses(
         self,
         responses: Sequence[str],
         gold: str,
@@ -106,21 +117,52 @@ class ClosedTask:
         *,
         opened: bool = False,
     ) -> dict[str, float | None]:
-        """What a question's responses, one a prompt, are worth: a value for each of `metrics`.
+        """Metrics of one question.
 
-        None where the question, the `number`th of its document from 0, has no such part. `opened`
-        is whether the prompts have opened the thinking already.
+        Args:
+            responses: one for each prompt.
+            gold: the raw reference.
+            number: of the question in its document, from 0.
+            end_of_thinking: mark that ends a model's thinking; empty keeps everything.
+            opened: whether the prompts already opened the thinking.
+
+        Returns:
+            A value for each of `metrics`, None for a part that the question does not have.
         """
         answers = [remove_thinking(each, end_of_thinking, opened=opened) for each in responses]
-        open_ended = [thinking_unfinished(r, end_of_thinking, opened=opened) for r in responses]
+        unfinished = [thinking_unfinished(r, end_of_thinking, opened=opened) for r in responses]
         judged = self.rule.judge(self.rule.join([text for text, _ in answers]), gold)
+        return {
+            **self.score_judged(judged, number),
+            "thinking_removed": float(any(removed for _, removed in answers)),
+            "thinking_unfinished": float(any(unfinished)),
+        }
+
+    def score_judged(self, judged: Judgement, number: int) -> dict[str, float | None]:
+        """`score_responses` without the metrics of thinking, for a response already judged."""
         return {
             "exact_match": judged.score,
             "exact_match_strict": judged.strict,
             "right": float(judged.right),
             "wrong": float(judged.parsed and not judged.right),
             "unparsed": float(not judged.parsed),
-            "thinking_removed": float(any(removed for _, removed in answers)),
-            "thinking_unfinished": float(any(open_ended)),
-            **self.rule.parts_of(judged, number),
+            **self.rule.part_scores(judged, number),
         }
+
+    def parts_of(self, row: Row) -> tuple[str, ...]:
+        """The parts that a question has."""
+        return tuple(name for name in self.rule.parts if row[name] is not None)
+
+    def aggregate(self, rows: Sequence[Row]) -> dict[str, float]:
+        """The task's figure of each metric of some questions, fractions 0..1.
+
+        Raises:
+            ValueError: there are no questions.
+        """
+        if not rows:
+            raise ValueError("There is nothing to score: no responses.")
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        known = {name: [v for v in each if v is not None] for name, each in columns.items()}
+        figures = {name: mean(values) for name, values in known.items() if values}
+        parts = [self.parts_of(row) for row in rows]
+        return figures | {name: mean_of_parts(known[name], parts) for name in SCORES}

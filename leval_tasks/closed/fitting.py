@@ -1,7 +1,7 @@
 """Fitting a document into the context, counted exactly in the model's own tokens.
 
-All questions about a document get the same cut, that of the longest question, so that they share
-their prefix and differ in nothing but the question.
+All questions about a document get the same cut, that of the longest question, so that their prompts
+share a prefix and differ in the question only.
 """
 
 from bisect import bisect_left
@@ -14,8 +14,8 @@ from leval_tasks.closed.prompts import Prompt
 from leval_tasks.errors import ContextLengthError
 
 WINDOW = 512  # characters of the shared text that are tokenised again with each question
-RUN = 8  # tokens that must agree before two tokenisations count as in step
-OFFICIAL_STEP = 250
+RUN = 8  # tokens that must agree before two tokenisations count as aligned
+OFFICIAL_STEP = 250  # words
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
 
 
 def special_tokens(tokenizer: Any, text: str, add_bos: bool | None) -> int:
-    """How many tokens the backend adds around a prompt; one that begins with BOS gets no second.
+    """Number of tokens that the backend adds to a prompt; none to one that begins with BOS.
 
     `add_bos` is the backend's own setting, None where it follows the tokenizer.
     """
@@ -85,27 +85,28 @@ def special_tokens(tokenizer: Any, text: str, add_bos: bool | None) -> int:
 
 
 def count_tokens(tokenizer: Any, shared: str, endings: Sequence[str]) -> list[int]:
-    """Tokens of a text with each of several endings, without special tokens.
+    """Number of tokens of a text with each of several endings, without special tokens.
 
-    The whole is tokenised once. For a further ending only the last `WINDOW` characters before it
-    are, which is exact where their tokens run in step with those of the whole; else the whole is.
+    The whole text is tokenised with the first ending only. For a further ending the last `WINDOW`
+    characters before it are tokenised, which is exact where their tokens align with those of the
+    whole; where they do not, the whole is tokenised again.
     """
     whole = [start for start, _ in token_offsets(tokenizer, shared + endings[0])]
     counts = [len(whole)]
     shift = max(0, len(shared) - WINDOW)
     for ending in endings[1:]:
         offsets = token_offsets(tokenizer, shared[shift:] + ending)
-        before = _in_step(whole, [start + shift for start, _ in offsets], len(shared))
+        before = _aligned(whole, [start + shift for start, _ in offsets], len(shared))
         if before is None:
             before, offsets = 0, token_offsets(tokenizer, shared + ending)
         counts.append(before + len(offsets))
     return counts
 
 
-def _in_step(whole: Sequence[int], window: Sequence[int], end: int) -> int | None:
-    """How many tokens the whole has before the window's first; None where they do not agree.
+def _aligned(whole: Sequence[int], window: Sequence[int], end: int) -> int | None:
+    """How many tokens the whole has before the window's first; None where the two do not agree.
 
-    `RUN` tokens must, in the middle of the window: a quarter away from its start and from `end`.
+    `RUN` tokens in the middle of the window must agree, a quarter away from its start and `end`.
     """
     first = bisect_left(window, end - 3 * WINDOW // 4)
     last = bisect_left(window, end - WINDOW // 4) - RUN
@@ -139,8 +140,7 @@ def fit(
         add_bos: see `special_tokens`.
 
     Returns:
-        What is kept, the same for all prompts, None where `skip` leaves the document out; and the
-        length of each prompt in tokens.
+        The cut, None where `skip` leaves the document out; and the length of each prompt in tokens.
 
     Raises:
         ContextLengthError: instructions and question alone do not fit.
@@ -158,31 +158,28 @@ def fit(
         return cut, lengths(cut)
     cut = document.keep(len(document), "right")
     totals = lengths(cut)
-    if max(totals) <= room:
-        return cut, totals
-    if side == "skip":
+    if side == "skip" and max(totals) > room:
         return None, totals
     frame = max(totals) - len(document)
-    keep = room - frame
-    while keep >= 1:
+    keep = len(document)
+    while (excess := max(totals) - room) > 0:
+        keep -= excess
+        if keep < 1:
+            raise ContextLengthError(
+                f"The context is too small: instructions and question alone take {frame} tokens "
+                f"and {max(room, 0)} are left for the prompt after the tokens to generate. Give a "
+                "larger context_length or a smaller max_gen_toks."
+            )
         cut = document.keep(keep, side)
         totals = lengths(cut)
-        excess = max(totals) - room
-        if excess <= 0:
-            return cut, totals
-        keep -= excess
-    raise ContextLengthError(
-        f"The context is too small: instructions and question alone take {frame} tokens and "
-        f"{max(room, 0)} are left for the prompt after the tokens to generate. Give a larger "
-        "context_length or a smaller max_gen_toks."
-    )
+    return cut, totals
 
 
 def official_cut(document: TokenizedDocument, budget: int, side: str) -> Cut:
     """L-Eval's own cut: drop words until the document's tokens fit, 250 more at each step.
 
     `budget` counts special tokens too; the side `right` keeps the beginning, `left` the end. The
-    slices are the scripts' own, where they have dropped more words than the budget holds as well.
+    slices are the scripts' own, also where they have dropped more words than the budget holds.
 
     Raises:
         SettingError: another side.

@@ -21,12 +21,12 @@ SCORED = ("f1", "rouge", "exam")
 
 @dataclass(frozen=True)
 class Predictions:
-    """A prediction file: (response, reference) of each record that is scored, in file order.
+    """A prediction file.
 
     Attributes:
-        pairs: response and reference.
+        pairs: (response, reference) of each record that is scored, in file order.
         places: of the pairs among all records, from 0.
-        key: held the responses.
+        key: name of the responses.
         dropped: lines that are not JSON, left out as by the official scorer.
         skipped: records that the official scorer leaves out, for their `evaluation`.
     """
@@ -36,6 +36,16 @@ class Predictions:
     key: str
     dropped: int
     skipped: int = 0
+
+
+class _Row(BaseModel):
+    """A prediction; further fields are allowed."""
+
+    model_config = ConfigDict(strict=True)
+
+    gt: str
+    response: str
+    evaluation: Any = None
 
 
 def read(path: Path) -> Predictions:
@@ -49,7 +59,7 @@ def read(path: Path) -> Predictions:
     except UnicodeDecodeError as error:
         raise PredictionError(f"{path} is not UTF-8 text: {error}.") from error
     pairs: dict[int, tuple[str, str]] = {}
-    key, dropped, records = "", 0, 0
+    key, model, dropped, records = "", _Row, 0, 0
     for number, line in json_lines(text):
         where = f"{path}, line {number}"
         try:
@@ -72,19 +82,8 @@ def read(path: Path) -> Predictions:
             f"{path}: 'evaluation' of none of the {records} records is one of {', '.join(SCORED)}, "
             "which are scored."
         )
-    return Predictions(
-        tuple(pairs.values()), tuple(pairs), key, dropped, skipped=records - len(pairs)
-    )
-
-
-class _Row(BaseModel):
-    """A prediction; further fields are the file's own."""
-
-    model_config = ConfigDict(strict=True)
-
-    gt: str
-    response: str
-    evaluation: Any = None
+    skipped = records - len(pairs)
+    return Predictions(tuple(pairs.values()), tuple(pairs), key, dropped, skipped)
 
 
 def _response_key(content: Any, where: str) -> str:

@@ -1,8 +1,8 @@
-"""How responses become scores: what every rule shares.
+"""How responses are read, compared and scored: what all closed-ended tasks share.
 
-The comparison and the rules reproduce the scorer at `OpenLMLab/LEval` cd34b050 (2024-07-09) to the
-digit, quirks included: they decide published numbers. A judgement also says whether an answer was
-read from the response or only assumed, which the official scorer does not tell.
+The comparison and the rules reproduce the scorer of `OpenLMLab/LEval` at cd34b050 (2024-07-09) to
+the digit, quirks included: published numbers depend on them. Beyond the official score, a judgement
+records whether an answer was read from the response or only assumed.
 """
 
 import math
@@ -15,16 +15,14 @@ from typing import ClassVar
 
 LETTERS = "ABCD"
 PARTIAL_CREDIT = 0.25
-PROMPT_TAIL = 100
-"""Characters at a prompt's end in which a chat template opens the answer."""
 _DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """What is made of a response: the text that the official comparison sees.
+    """The text that the official comparison sees.
 
-    `parsed` is False where the response held no answer, so that `answer` is empty, an error mark or
+    `parsed` is False where the response holds no answer; `answer` is then empty, an error mark or
     the scorer's fallback "A".
     """
 
@@ -34,7 +32,7 @@ class Extraction:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one response is worth.
+    """The scores of one response.
 
     Attributes:
         score: official score, a fraction 0..1.
@@ -52,26 +50,16 @@ class Judgement:
 
     @property
     def right(self) -> bool:
-        """Full score, and for an answer that was really given."""
+        """Full score, for an answer that was read from the response."""
         return self.parsed and self.score == 1.0
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Scores of a whole task of `n` responses, fractions 0..1; `unparsed` counts responses."""
-
-    n: int
-    exact_match: float
-    exact_match_strict: float
-    unparsed: int
-    parts: dict[str, float]
-
-
 class Rule(ABC):
-    """How one task's responses are read, compared and summed up.
+    """How one task's responses are read and compared with the reference.
 
     Attributes:
-        parts: further metrics by name, fractions of which more is better.
+        parts: names of further metrics, fractions of which more is better. The task's score weighs
+            every part the same.
         guess: how one would guess, for the note on chance: a phrase before `for QuALITY (25%)`, or
             a whole sentence with `{title}` where chance depends on the references.
         guess_score: expected official score of a guess, a fraction; None where undefined, or where
@@ -91,11 +79,11 @@ class Rule(ABC):
         return gold
 
     def chance(self, golds: Sequence[str]) -> float | None:
-        """Expected official score of a reader who guesses, a fraction; None where undefined."""
+        """Expected official score of a guess, a fraction; None where undefined."""
         return self.guess_score
 
     def join(self, responses: Sequence[str]) -> str:
-        """What is judged, from a question's responses, one a prompt."""
+        """The text to judge, from the responses to all prompts of a question."""
         return responses[0]
 
     def judge(self, response: str, gold: str) -> Judgement:
@@ -104,57 +92,74 @@ class Rule(ABC):
         score = compare(answer.answer, self.reference(gold))
         return Judgement(score, score if answer.parsed else 0.0, answer.parsed, answer.answer)
 
-    def parts_of(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
-        """Each of `parts` for the question of this number (from 0); None where it has none."""
+    def part_scores(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
+        """Score of each of `parts` for question `number` of its document, counted from 0.
+
+        None for a part that the question does not have.
+        """
         return judged.parts
 
-    def summarise(
-        self, judged: Sequence[Judgement], numbers: Sequence[int] | None = None
-    ) -> Summary:
-        """Task score of judgements; `numbers` are their places in the file where some are missing.
 
-        Raises:
-            ValueError: there are no judgements.
-        """
-        if not judged:
-            raise ValueError("There is nothing to score: no responses.")
-        numbers = range(len(judged)) if numbers is None else numbers
-        rows = [self.parts_of(each, at) for at, each in zip(numbers, judged, strict=True)]
-        known = {name: [v for row in rows if (v := row[name]) is not None] for name in self.parts}
-        have = [parts_known(row) for row in rows]
-        return Summary(
-            len(judged),
-            mean_of_parts([each.score for each in judged], have),
-            mean_of_parts([each.strict for each in judged], have),
-            sum(not each.parsed for each in judged),
-            {name: mean(values) for name, values in known.items() if values},
-        )
+ONE_LETTER_PROMPT = (
+    "Now you are given a very long document. Please follow the instruction based on this "
+    "document. For multi-choice questions, there is only a sinlge correct option. Please only "
+    "provide the letter corresponding to the answer (like A or B) when answering. For other "
+    "questions, please directly give the concise and accurate answer. "
+)
+"""L-Eval's system prompt of questions with one right letter."""
 
 
-def mean(values: Sequence[float]) -> float:
-    """Arithmetic mean of at least one value, the same on every Python: 3.12 adds otherwise."""
-    return math.fsum(values) / len(values)
+class OneLetter(Rule):
+    """One letter of A to D is right; the reference is `B` or `(B) option text`."""
+
+    guess = "one of four letters"
+    guess_score = 1 / len(LETTERS)
+
+    def read(self, response: str, gold: str) -> Extraction:
+        """The chosen letter."""
+        return read_letters(response, several=False)
+
+    def reference(self, gold: str) -> str:
+        """The reference's letter."""
+        return letters_of(gold)
 
 
-def parts_known(row: Mapping[str, float | None]) -> tuple[str, ...]:
-    """The parts that a question has."""
-    return tuple(name for name, value in row.items() if value is not None)
+def letters_of(gold: str) -> str:
+    """Letters of a multiple-choice reference such as `ACD` or `(B) option text`."""
+    pieces = gold.split()
+    return _keep_letters(pieces[0] if pieces else "") or "A"
 
 
-def mean_of_parts(values: Sequence[float], have: Sequence[tuple[str, ...]]) -> float:
-    """Mean of a score in which every part weighs the same, however many questions have it.
+def read_letters(response: str, *, several: bool) -> Extraction:
+    """Letters that a multiple-choice response chooses.
 
-    Args:
-        values: a score a question.
-        have: the parts that each question has; none where a rule knows no parts.
+    Unless `several` letters may be right, the first capital A to D counts, even inside a word.
     """
-    by_part: dict[str, list[float]] = {}
-    for value, names in zip(values, have, strict=True):
-        for name in names:
-            by_part.setdefault(name, []).append(value)
-    if len({len(each) for each in by_part.values()}) < 2:
-        return mean(values)
-    return mean([mean(each) for each in by_part.values()])
+    if not response.strip():
+        return Extraction("None", parsed=False)
+    if response in LETTERS:
+        return Extraction(response, parsed=True)
+    if not several:
+        first = next((c for c in response if c in LETTERS), None)
+        if first:
+            return Extraction(first, parsed=True)
+    rest = response.lstrip(LETTERS)
+    prefix = response[: len(response) - len(rest)]
+    if len(prefix) > 1:
+        return Extraction("".join(sorted(set(prefix))), parsed=True)
+    rest = rest.split("Question", 1)[0]
+    marked = re.findall(r"[A-Z](?=[\s.)])", rest)
+    answer = "".join(sorted(set(_keep_letters(prefix + "".join(marked)))))
+    if answer:
+        return Extraction(answer, parsed=True)
+    run = re.search(r"[A-D]+", rest)
+    if run:
+        return Extraction(run.group(), parsed=True)
+    return Extraction("A", parsed=False)
+
+
+def _keep_letters(text: str) -> str:
+    return "".join(c for c in text if c in LETTERS)
 
 
 def compare(prediction: str, reference: str) -> float:
@@ -164,10 +169,10 @@ def compare(prediction: str, reference: str) -> float:
         if p == g:
             return 1.0
         return PARTIAL_CREDIT if all(c in g for c in p) else 0.0
-    x, y = _as_float(prediction), _as_float(reference)
-    if x is not None and y is not None:
-        return float(x == y)
-    return float(_squeeze(reference) in _squeeze(prediction))
+    try:
+        return float(float(prediction) == float(reference))
+    except ValueError:
+        return float(_squeeze(reference) in _squeeze(prediction))
 
 
 def _normalise(text: str) -> str:
@@ -175,69 +180,26 @@ def _normalise(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.translate(_DROP_PUNCTUATION)).split())
 
 
-def _as_float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _squeeze(text: str) -> str:
     return text.lower().replace(" ", "")
 
 
-def remove_thinking(response: str, end_mark: str, *, opened: bool = False) -> tuple[str, bool]:
-    """Drop what a reasoning model thinks before it answers; an empty mark keeps everything.
+def mean(values: Sequence[float]) -> float:
+    """Arithmetic mean of at least one value, the same on every Python: 3.12 changed `sum`."""
+    return math.fsum(values) / len(values)
 
-    `opened` is whether the prompt has opened the thinking already, see `opens_thinking`.
 
-    Returns:
-        The text after the last mark without leading blanks, and whether anything was removed. A
-        response whose thinking is open and never ends holds no answer: all of it is removed.
+def mean_of_parts(values: Sequence[float], parts: Sequence[Sequence[str]]) -> float:
+    """Mean of a score in which every part weighs the same, however many questions have it.
+
+    Args:
+        values: score of each question.
+        parts: names of the parts that each question has; empty for a rule without parts.
     """
-    if thinking_unfinished(response, end_mark, opened=opened):
-        return "", True
-    if end_mark and end_mark in response:
-        return response.rsplit(end_mark, 1)[1].lstrip(), True
-    return response, False
-
-
-def thinking_unfinished(response: str, end_mark: str, *, opened: bool = False) -> bool:
-    """Whether a response thinks to its end: the generation limit came before the answer.
-
-    It may have thought and spoken before: what begins at the start of a line behind the last end
-    is another thinking.
-    """
-    if not end_mark:
-        return False
-    mark, (_, ended, rest) = _open_mark(end_mark), response.rpartition(end_mark)
-    if opened and not ended:
-        return True
-    begins = r"(^|\n)\s*" if ended else r"\A\s*"
-    return bool(mark) and re.search(begins + re.escape(mark), rest) is not None
-
-
-def opens_thinking(prompt: str, end_mark: str) -> bool:
-    """Whether a prompt's last words open the thinking, as some chat templates do for the model."""
-    mark, tail = _open_mark(end_mark), prompt[-PROMPT_TAIL:]
-    return bool(mark) and tail.rfind(mark) > tail.rfind(end_mark)
-
-
-THINKING = {
-    "</think>": "<think>",
-    "</thinking>": "<thinking>",
-    "</thought>": "<thought>",
-    "</seed:think>": "<seed:think>",
-    "[/THINK]": "[THINK]",
-    "◁/think▷": "◁think▷",
-    "<|END_THINKING|>": "<|START_THINKING|>",
-    "<|end_of_thought|>": "<|begin_of_thought|>",
-    "<|channel|>final<|message|>": "<|channel|>analysis<|message|>",
-}
-"""What ends thinking, and what begins it, in the templates of published models."""
-
-
-def _open_mark(end_mark: str) -> str:
-    """`<think>` for `</think>`; empty where a mark has no such twin."""
-    mark = end_mark.replace("/", "", 1)
-    return THINKING.get(end_mark, "" if mark == end_mark else mark)
+    by_part: dict[str, list[float]] = {}
+    for value, names in zip(values, parts, strict=True):
+        for name in names:
+            by_part.setdefault(name, []).append(value)
+    if len({len(each) for each in by_part.values()}) < 2:
+        return mean(values)
+    return mean([mean(each) for each in by_part.values()])

@@ -6,29 +6,83 @@ are built, once for all its questions, and never stored in the sample's `doc`.
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from lm_eval.api.filter import FilterEnsemble
+from lm_eval.api.filter import Filter, FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
 from leval_tasks import data
-from leval_tasks.closed.answers import AnswerFilter
-from leval_tasks.closed.asking import ask
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.frames import FRAMES
-from leval_tasks.closed.metrics import aggregations, directions, metrics_of_question
-from leval_tasks.closed.prompts import Asked, ChatTemplate
-from leval_tasks.closed.rules import opens_thinking, remove_thinking
+from leval_tasks.closed.definition import SCORES
+from leval_tasks.closed.fitting import TokenizedDocument, fit
+from leval_tasks.closed.prompts import (
+    FRAMES,
+    TITLES,
+    ChatTemplate,
+    PromptWriter,
+    QuestionPrompts,
+    frame_name,
+)
+from leval_tasks.closed.rules import mean, mean_of_parts
+from leval_tasks.closed.thinking import opens_thinking, remove_thinking
+from leval_tasks.context import Context, resolve_context
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import ClosedSettings, read_metadata
+from leval_tasks.metric_names import NOT_AVAILABLE
+from leval_tasks.model import adds_bos, find_tokenizer, load_tokenizer, tokenizer_name
+from leval_tasks.statistics.standard_error import clustered_stderr
 
 logger = logging.getLogger(__name__)
 VERSION = 1
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
+PROMPT_METRICS = {
+    "truncated": False, "prompt_tokens": False, "document_tokens": False, "kept_tokens": True,
+}  # fmt: skip
+"""Metrics of a question's prompt -> whether more is better."""
+
+
+class Answer(str):
+    """An extracted answer with the `response` that it was read from."""
+
+    response: str
+
+    def __new__(cls, answer: str, response: str = "") -> "Answer":  # noqa: D102
+        made = super().__new__(cls, answer)
+        made.response = response
+        return made
+
+
+class AnswerFilter(Filter):
+    """Puts the extracted answer into the sample's `filtered_resps`.
+
+    Args:
+        read: the answer in a response, given the question's `doc` as well.
+    """
+
+    def __init__(self, read: Callable[[str, Mapping[str, Any]], str]) -> None:
+        self.read = read
+
+    def apply(self, resps: Iterable[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[Answer]:
+        """Extract from the first response of each request."""
+        pairs = [(responses[0], doc) for responses, doc in zip(resps, docs, strict=True)]
+        return [Answer(self.read(response, doc), response) for response, doc in pairs]
+
+
+class PartScore(float):
+    """A score with the names of the `parts` that its question has."""
+
+    parts: tuple[str, ...]
+
+    def __new__(cls, value: float, parts: tuple[str, ...] = ()) -> "PartScore":  # noqa: D102
+        made = super().__new__(cls, value)
+        made.parts = parts
+        return made
 
 
 class LEvalClosedTask(PlainTask):
@@ -46,12 +100,14 @@ class LEvalClosedTask(PlainTask):
         metadata = dict(config.get("metadata") or {})
         settings = read_metadata(ClosedSettings, metadata)
         if not settings.truncation:
-            own = FRAMES[settings.frame].cut if settings.frame in FRAMES else None
+            own = FRAMES[settings.frame].cut if settings.frame else None
             settings = settings.changed(truncation=own or self.closed.truncation)
         self.settings, self.run = settings, metadata
         self.file = data.load(data.resolve_source(metadata), self.closed)
         self._documents: dict[str, str] = {}
         self._docs = self._read_docs()
+        self._prompts: dict[tuple[str, int], QuestionPrompts] = {}
+        self._opened = False
         kwargs = {**GENERATION, **(config.get("generation_kwargs") or {})}
         lm_config = TaskConfig(
             task=self.closed.name,
@@ -59,24 +115,30 @@ class LEvalClosedTask(PlainTask):
             output_type="generate_until",
             generation_kwargs={**kwargs, "until": list(kwargs["until"])},
             num_fewshot=0,
-            metadata={**metadata, "version": VERSION, **self._described()},
+            metadata={
+                **metadata,
+                "version": VERSION,
+                "data": self.file.described(),
+                "settings": settings.recorded(),
+                "documents": len(self._documents),
+                "documents_in_file": len(self.file.records),
+                "partial": len(self._documents) < len(self.file.records),
+                "chance": self.closed.rule.chance([doc["gold"] for doc in self._docs]),
+            },
         )
         self._configure(lm_config)
-        self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self.answer_in)])]
-        self._asked: dict[tuple[str, int], Asked] = {}
-        self._opened = False
+        self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self._answer)])]
 
     def _read_docs(self) -> list[dict[str, Any]]:
-        """One entry a question, in document order, of as many documents as are asked for."""
+        """One entry a question, in document order, of the first `num_docs` documents."""
         docs: list[dict[str, Any]] = []
         wanted, enough = self.settings.num_docs, self.settings.min_questions or 0
         for count, record in enumerate(self.file.records):
             if wanted and count >= wanted and len(docs) >= enough:
                 break
             self._documents[record.document_id] = record.document
-            for number, (question, gold) in enumerate(
-                zip(record.instructions, record.outputs, strict=True)
-            ):
+            pairs = zip(record.instructions, record.outputs, strict=True)
+            for number, (question, gold) in enumerate(pairs):
                 own = f"-{number}" if self.closed.own_clusters else ""
                 docs.append(
                     {
@@ -90,16 +152,6 @@ class LEvalClosedTask(PlainTask):
                     }
                 )
         return docs
-
-    def _described(self) -> dict[str, Any]:
-        return {
-            "data": self.file.described(),
-            "settings": self.settings.recorded(),
-            "documents": len(self._documents),
-            "documents_in_file": len(self.file.records),
-            "partial": len(self._documents) < len(self.file.records),
-            "chance": self.closed.rule.chance([doc["gold"] for doc in self._docs]),
-        }
 
     def test_docs(self) -> list[dict[str, Any]]:
         """The questions, in document order."""
@@ -118,64 +170,100 @@ class LEvalClosedTask(PlainTask):
         self.prepare(_template(kwargs), str(kwargs.get("system_instruction") or ""))
         super().build_all_requests(**kwargs)
 
-    def prepare(self, template: ChatTemplate | None, system_instruction: str) -> None:
-        """Make the prompts and fit the documents; with `skip`, over-long documents leave.
+    def prepare(self, template: ChatTemplate | None, system_instruction: str = "") -> None:
+        """Write the prompts, fit the documents and record both in the task's metadata.
+
+        Args:
+            template: lm-eval's chat template; None where none is applied.
+            system_instruction: goes before the system prompt.
 
         Raises:
             TaskError: no tokenizer or context length is known, or the prompts do not fit.
             SettingError: the frame does not go with the template.
         """
+        tokenizer, context = find_tokenizer(self.run), resolve_context(self.run)
+        generated = generation_tokens(self.config.generation_kwargs)
+        frame = frame_name(self.settings.frame, template)
+        prefix = self.settings.answer_prefix
+        writer = PromptWriter(frame, tokenizer, template, prefix, system_instruction)
+        longest = self._fit_documents(writer, tokenizer, context.length - generated)
+        skipped = self._leave_out_skipped(context.length)
+        if context.limit is not None and longest + generated > context.limit:
+            generated = _shorter_answer(longest, context, context.limit)
+        with_length = with_generation_tokens(self.config.generation_kwargs, generated)
+        self.config.generation_kwargs = with_length
+        first = next(iter(self._prompts.values()))
+        mark, removed_by_backend = self.settings.end_of_thinking, self.run.get("think_end_token")
+        self._opened = removed_by_backend is None and any(
+            opens_thinking(str(argument), mark) for argument in first.arguments(template)
+        )
+        about = {
+            "context_length": context.length,
+            "context_length_from": context.origin,
+            "generated_tokens": generated,
+            "tokenizer": tokenizer_name(self.run),
+            "frame": TITLES.get(frame, frame),
+            "system_role": first.prompts[0].system_role,
+            "answer_prefix": first.prompts[0].answer_prefix,
+        }
+        self.config.metadata["settings"] |= {"frame": frame}
+        self.config.metadata["skipped_documents"] = skipped
+        self.config.metadata["prompt"] = about | ({"opens_thinking": True} if self._opened else {})
+
+    def _fit_documents(self, writer: PromptWriter, tokenizer: Any, room: int) -> int:
+        """Write each question's prompts and token counts; returns the length of the longest."""
         by_text: dict[str, list[dict[str, Any]]] = {}
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
-        kwargs = self.config.generation_kwargs
-        asking = ask(
-            self.closed,
-            by_text.items(),
-            self.settings,
-            self.run,
-            template=template,
-            system_instruction=system_instruction,
-            generated=generation_tokens(kwargs),
-        )
-        self._asked = asking.asked
-        self._leave_out_what_is_not_asked(asking.context.length)
-        self.config.generation_kwargs = with_generation_tokens(kwargs, asking.generated)
-        self.config.metadata["settings"] |= {"frame": asking.frame}
-        self._opened = self._opens_thinking(template)
-        opened = {"opens_thinking": True} if self._opened else {}
-        self.config.metadata["prompt"] = asking.about | opened
+        self._prompts, longest = {}, 0
+        for text, docs in by_text.items():
+            prompts = [writer.prompts(self.closed, doc["question"]) for doc in docs]
+            further = [each for _, *rest in prompts for each in rest if each.has_document]
+            document = TokenizedDocument(text, tokenizer)
+            cut, lengths = fit(
+                document,
+                [*(first for first, *_ in prompts), *further],
+                room,
+                side=str(self.settings.truncation),
+                unit=self.settings.truncation_unit,
+                add_bos=adds_bos(self.run),
+            )
+            if cut is None:
+                continue
+            longest = max(longest, *lengths)
+            pieces = tuple(text[start:end] for start, end in cut.spans)
+            for doc, each, tokens in zip(docs, prompts, lengths, strict=False):
+                self._prompts[_key(doc)] = QuestionPrompts(tuple(each), pieces)
+                doc["prompt"] = {
+                    "prompt_tokens": tokens,
+                    "document_tokens": len(document),
+                    "kept_head": cut.head,
+                    "kept_tail": cut.tail,
+                    "truncated": cut.truncated,
+                }
+        return longest
 
-    def _opens_thinking(self, template: ChatTemplate | None) -> bool:
-        """Whether the prompts open the thinking, unless the backend removes it by itself."""
-        if self.run.get("think_end_token") is not None:
-            return False
-        first = next(iter(self._asked.values()))
-        return any(
-            opens_thinking(str(argument), self.settings.end_of_thinking)
-            for argument in first.arguments(template)
-        )
-
-    def _leave_out_what_is_not_asked(self, context_length: int) -> None:
-        left_out = {doc["document_id"] for doc in self._docs if _key(doc) not in self._asked}
-        self._docs = [doc for doc in self._docs if _key(doc) in self._asked]
+    def _leave_out_skipped(self, context_length: int) -> int:
+        """Drop the questions without prompts; returns the number of their documents."""
+        skipped = {doc["document_id"] for doc in self._docs if _key(doc) not in self._prompts}
+        self._docs = [doc for doc in self._docs if _key(doc) in self._prompts]
         if not self._docs:
             raise ContextLengthError(
                 f"{self.closed.name}: every document is longer than the context of "
                 f"{context_length} tokens and truncation is 'skip'. Give a larger "
                 "context_length, or truncation: middle, right or left."
             )
-        if left_out:
+        if skipped:
             logger.warning(
                 "%s: %d documents are longer than the context and are left out (truncation: skip).",
                 self.closed.name,
-                len(left_out),
+                len(skipped),
             )
-        self.config.metadata["skipped_documents"] = len(left_out)
+        return len(skipped)
 
-    def asked(self, doc: Mapping[str, Any]) -> Asked:
-        """How a question is asked."""
-        return self._asked[_key(doc)]
+    def prompts_of(self, doc: Mapping[str, Any]) -> QuestionPrompts:
+        """The prompts of a question, once `prepare` has written them."""
+        return self._prompts[_key(doc)]
 
     def construct_requests(self, doc: dict[str, Any], ctx: str, **kwargs: Any) -> list[Instance]:
         """One request a question; SFiction has a second one about the real world."""
@@ -187,33 +275,83 @@ class LEvalClosedTask(PlainTask):
                 idx=index,
                 metadata=kwargs["metadata"],
             )
-            for index, argument in enumerate(self.asked(doc).arguments(_template(kwargs)))
+            for index, argument in enumerate(self.prompts_of(doc).arguments(_template(kwargs)))
         ]
 
-    def answer_in(self, response: str, doc: Mapping[str, Any]) -> str:
-        """The extracted answer of one generation, for the record."""
+    def _answer(self, response: str, doc: Mapping[str, Any]) -> str:
+        """The extracted answer of one response, for the record."""
         mark = self.settings.end_of_thinking
         text, _ = remove_thinking(response, mark, opened=self._opened)
         return self.closed.rule.read(text, str(doc["gold"])).answer
 
     def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
         """Metrics of one question, from responses or from answers that carry their responses."""
-        judged = self.closed.judged(
+        row = self.closed.score_responses(
             [getattr(result, "response", result) for result in results],
             str(doc["gold"]),
             int(doc["question_id"]),
             self.settings.end_of_thinking,
             opened=self._opened,
         )
-        return metrics_of_question(self.closed, judged, doc)
-
-    def aggregation(self) -> dict[str, Any]:
-        """How each metric becomes the task's figure."""
-        return aggregations(self.closed)
+        parts, prompt = self.closed.parts_of(row), doc.get("prompt") or {}
+        return {
+            "exact_match": row["exact_match"],
+            # after exact_match: its aggregate replaces lm-eval's own field of this name
+            "exact_match_stderr": (doc["cluster"], row["exact_match"]),
+            **row,
+            **{name: PartScore(float(row[name] or 0.0), parts) for name in SCORES},
+            "truncated": float(prompt.get("truncated", False)),
+            "prompt_tokens": prompt.get("prompt_tokens", 0),
+            "document_tokens": prompt.get("document_tokens", 0),
+            "kept_tokens": prompt.get("kept_head", 0) + prompt.get("kept_tail", 0),
+        }
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
-        return directions(self.closed)
+        return {**self.closed.metrics(), "exact_match_stderr": False, **PROMPT_METRICS}
+
+    def aggregation(self) -> dict[str, Any]:
+        """How each metric becomes the task's figure."""
+        return {
+            **dict.fromkeys(self.higher_is_better(), _mean_of_known),
+            **dict.fromkeys(SCORES, _mean_of_scores),
+            "exact_match_stderr": _stderr,
+        }
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | str:
+    """Mean of the values that a metric has, `N/A` where no question has one."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known else NOT_AVAILABLE
+
+
+def _mean_of_scores(values: Sequence[float]) -> float:
+    """Mean of a score, in which topic retrieval's positions weigh the same."""
+    return mean_of_parts(values, [getattr(value, "parts", ()) for value in values])
+
+
+def _stderr(items: Sequence[tuple[str, float]]) -> float | str:
+    """Clustered standard error, `N/A` where the clusters are too few."""
+    value = clustered_stderr(items)
+    return NOT_AVAILABLE if math.isnan(value) else value
+
+
+def _shorter_answer(longest: int, context: Context, limit: int) -> int:
+    """Tokens left for an answer where L-Eval's own cut, which counts the document alone, is over.
+
+    The scripts' positions ran past the model's limit there; a backend would cut the prompt.
+    """
+    if longest >= limit:
+        raise ContextLengthError(
+            f"max_length: {limit} is not enough for a prompt of {longest} tokens: L-Eval's own cut "
+            f"gives document and answer alone the {context.length} tokens of context_length; give "
+            f"max_length={longest + 1} or more (max_model_len for vllm) in --model_args, or a "
+            "smaller context_length"
+        )
+    logger.warning(
+        "truncation_unit words: frame and question leave %d tokens to an answer", limit - longest
+    )
+    return limit - longest
 
 
 def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:
@@ -222,5 +360,40 @@ def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:
 
 
 def _key(doc: Mapping[str, Any]) -> tuple[str, int]:
-    """What names a question among those of its task."""
+    """Identifies a question among those of its task."""
     return doc["document_id"], doc["question_id"]
+
+
+def preview(
+    task_name: str, metadata: Mapping[str, Any], count: int, *, chat: bool, max_gen_toks: int
+) -> tuple[list[tuple[dict[str, Any], QuestionPrompts, list[str]]], dict[str, Any]]:
+    """The first `count` prompts of a closed-ended task, without a model.
+
+    Args:
+        task_name: lm-eval's name.
+        metadata: as lm-eval would pass it.
+        count: number of questions.
+        chat: whether the tokenizer's chat template is applied.
+        max_gen_toks: tokens left for the answer.
+
+    Returns:
+        For each question the sample's `doc`, its prompts, and the backend's exact input, one text a
+        generation; and what the task records about its prompts.
+
+    Raises:
+        TaskError: a setting, the data or the tokenizer is not usable.
+    """
+    config = {
+        "task": task_name,
+        "metadata": dict(metadata),
+        "generation_kwargs": {"max_gen_toks": max_gen_toks},
+    }
+    task = LEvalClosedTask(config)
+    template = None
+    if chat:
+        render = load_tokenizer(metadata).apply_chat_template
+        template = partial(render, tokenize=False, add_generation_prompt=True)
+    task.prepare(template)
+    shown = [(doc, task.prompts_of(doc)) for doc in task.test_docs()[:count]]
+    about = dict(task.config.metadata["prompt"])
+    return [(doc, each, each.arguments(template)) for doc, each in shown], about

@@ -2,18 +2,19 @@
 
 import hashlib
 import logging
+import platform
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from leval_border.errors import one_of
+from leval_border.errors import SettingError, one_of
 from leval_tasks.data import numbered_rows, read_bytes, resolve_source
 from leval_tasks.errors import DataError
-from leval_tasks.perplexity.settings import ReadingPlan
+from leval_tasks.metadata import TextSettings
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,11 @@ HUB = {
     "pg19": ("emozilla/pg19-test", "test", "text"),
 }
 CORPORA = ("govreport", "proofpile", "pg19")
+PYDOCS = "pydocs"
+"""The corpus that needs no data: the language reference that every Python contains."""
+
+Encode = Callable[[str], tuple[list[int], list[int]]]
+"""Text -> token ids without special tokens, and where in the text each ends (characters)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,9 @@ class TokenizedText:
     """One document in the model's own tokens.
 
     Attributes:
-        text: The text that the tokens cover.
-        tokens: Token ids without special tokens.
-        ends: For each token, where in `text` it ends (characters).
+        text: the text that the tokens cover.
+        tokens: token ids without special tokens.
+        ends: for each token, where in `text` it ends (characters).
     """
 
     document_id: str
@@ -54,7 +60,7 @@ class TokenizedText:
         return self.text[self.ends[start - 1] if start else 0 : self.ends[end - 1]]
 
     def spans(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Where tokens `start..end-1` begin and end; a part of a character counts as all of it."""
+        """Where tokens `start..end-1` begin and end; a part of a character counts as the whole."""
         ends = self.ends[start:end]
         begins = [self.ends[start - 1] if start else 0, *ends[:-1]]
         return [(min(a, max(b - 1, 0)), b) for a, b in zip(begins, ends, strict=True)]
@@ -80,13 +86,13 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
     """All texts of a corpus and where they came from.
 
     Args:
-        corpus: One of `CORPORA`.
-        data_dir: Folder with `<corpus>.jsonl`, one JSON object with `text` a line; also looked for
+        corpus: one of `CORPORA`.
+        data_dir: folder with `<corpus>.jsonl`, one JSON object with `text` a line; also looked for
             in its subfolder `corpora`. Without it `LEVAL_DATA_DIR`, else the hub.
 
     Raises:
-        DataError: A file that is missing or damaged, or a hub that gives nothing.
-        SettingError: Unknown corpus.
+        DataError: a file is missing or damaged, or the hub cannot be read.
+        SettingError: an unknown corpus.
     """
     one_of("corpus", corpus, CORPORA)
     source = resolve_source({"data_dir": data_dir})
@@ -143,11 +149,7 @@ def _hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
     }
 
 
-def draw(
-    texts: Iterable[Text],
-    tokenize: Callable[[str], tuple[list[int], list[int]]],
-    plan: ReadingPlan,
-) -> Drawn:
+def draw(texts: Iterable[Text], encode: Encode, settings: TextSettings) -> Drawn:
     """Draw `num_docs` of the documents that are long enough, in the order of the source.
 
     Empty texts and second copies are left out first. The rest is visited in one seeded order until
@@ -155,7 +157,7 @@ def draw(
     ones count as left out as far as visited.
 
     Raises:
-        DataError: No document is long enough.
+        DataError: no document is long enough.
     """
     usable: dict[str, Text] = {}
     left_out = {"empty": 0, "duplicate": 0, "too_short": 0}
@@ -167,23 +169,23 @@ def draw(
             usable[key] = text
     candidates = list(usable.values())
     order = list(range(len(candidates)))
-    random.Random(plan.seed).shuffle(order)
-    chosen: dict[int, TokenizedText] = {}
+    random.Random(settings.seed).shuffle(order)
+    least, chosen = settings.min_tokens or 1, dict[int, TokenizedText]()
     longest = 0
     for index in order:
-        if len(chosen) == plan.num_docs:
+        if len(chosen) == settings.num_docs:
             break
         text = candidates[index]
-        tokens, ends = tokenize(text.text)
+        tokens, ends = encode(text.text)
         longest = max(longest, len(tokens))
-        if len(tokens) < plan.min_tokens:
+        if len(tokens) < least:
             left_out["too_short"] += 1
             continue
-        tokens, ends = tokens[: plan.max_tokens], ends[: plan.max_tokens]
+        tokens, ends = tokens[: settings.max_tokens], ends[: settings.max_tokens]
         chosen[index] = TokenizedText(text.document_id, text.text, tokens, ends)
     if not chosen:
         raise DataError(
-            f"none of {len(usable)} documents has the {plan.min_tokens} tokens that the longest "
+            f"none of {len(usable)} documents has the {least} tokens that the longest "
             f"context (or min_tokens) needs; the longest has {longest}. Take a shorter "
             "context_length or other documents"
         )
@@ -191,9 +193,91 @@ def draw(
         logger.warning(
             "left out: %d empty, %d duplicate, %d shorter than %d tokens; %d documents remain",
             *left_out.values(),
-            plan.min_tokens,
+            least,
             len(chosen),
         )
-    if len(chosen) < plan.num_docs:
-        logger.warning("num_docs=%d, but only %d documents can be used", plan.num_docs, len(chosen))
+    if len(chosen) < settings.num_docs:
+        logger.warning(
+            "num_docs=%d, but only %d documents can be used", settings.num_docs, len(chosen)
+        )
     return Drawn([chosen[index] for index in sorted(chosen)], left_out)
+
+
+def distinct_topics(topics: Mapping[str, str]) -> list[str]:
+    """Names of the topics to keep, sorted: none whose text is contained in another kept one.
+
+    Of equal texts the first name in the alphabet stays. The same passage is shipped under several
+    names, and a model would predict a repeated passage from its first copy.
+    """
+    texts = {name: text.strip() for name, text in topics.items() if text.strip()}
+
+    def contained(name: str) -> bool:
+        text = texts[name]
+        return any(
+            text in other and (len(other) > len(text) or other_name < name)
+            for other_name, other in texts.items()
+            if other_name != name
+        )
+
+    return sorted(name for name in texts if not contained(name))
+
+
+def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """The joined topics, by default of this Python's `pydoc_data.topics`, and their SHA-256."""
+    if topics is None:
+        from pydoc_data.topics import topics as shipped
+
+        topics = shipped
+    text = "\n\n".join(topics[name].strip() for name in distinct_topics(topics))
+    return text, hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def equal_cuts(n: int, size: int) -> list[tuple[int, int]]:
+    """Bounds of as many pieces of `size` tokens as `n` tokens hold; what remains is left out."""
+    return [(start, start + size) for start in range(0, n - size + 1, size)]
+
+
+def draw_pydocs(encode: Encode, settings: TextSettings) -> tuple[Drawn, dict[str, Any]]:
+    """Documents of equal token length from the language reference, drawn with the seed.
+
+    A document fills one window of the longest context; in the modes whose windows move it is twice
+    as long. `max_tokens` sets another size.
+
+    Returns:
+        The documents, and where they come from.
+
+    Raises:
+        DataError: the language reference is shorter than one document.
+        SettingError: `min_tokens` requires longer documents than are cut.
+    """
+    text, digest = language_reference()
+    tokens, ends = encode(text)
+    window = settings.longest - bool(settings.bos)
+    size = settings.max_tokens or window * (2 if settings.windows_move else 1)
+    if settings.min_tokens and settings.min_tokens > size:
+        raise SettingError(
+            f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "
+            "ppl_pydocs; leave it out, or set max_tokens, which is their size"
+        )
+    cuts = equal_cuts(len(tokens), size)
+    if not cuts:
+        raise DataError(
+            f"the language reference has {len(tokens)} tokens, fewer than one document of {size}; "
+            "take a shorter context_length, or ppl_pg19"
+        )
+    if len(cuts) < settings.num_docs:
+        logger.info("num_docs=%d: the text gives %d documents", settings.num_docs, len(cuts))
+    number = min(settings.num_docs, len(cuts))
+    documents = []
+    for start, end in sorted(random.Random(settings.seed).sample(cuts, number)):
+        first = ends[start - 1] if start else 0
+        piece, places = text[first : ends[end - 1]], [place - first for place in ends[start:end]]
+        documents.append(TokenizedText(f"{PYDOCS}-{start}", piece, tokens[start:end], places))
+    version = platform.python_version()
+    return Drawn(documents, {"tokens_after_the_last_cut": len(tokens) - cuts[-1][1]}), {
+        "source": "pydoc_data.topics",
+        "path": f"Python {version}",
+        "sample": False,
+        "python_version": version,
+        "files": {"pydoc_data/topics.py": digest},
+    }

@@ -5,16 +5,16 @@ denominator)` pairs and one division is made at the end. Natural logarithms thro
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from leval_tasks.metric_names import split
+from leval_tasks.metric_names import NOT_AVAILABLE, split
 from leval_tasks.statistics.standard_error import linearised_ratio
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
 MIN_CLUSTERS = 3
-NOT_AVAILABLE = "N/A"  # what lm-eval prints where there is no standard error
 
 METRICS = (
     "token_perplexity",
@@ -23,6 +23,42 @@ METRICS = (
     "byte_perplexity",
     "bits_per_byte",
 )
+
+
+def document_pairs(
+    nll: Sequence[float], scored: Sequence[int], text: str
+) -> dict[str, list[float]]:
+    """The pairs that one document contributes at one context length.
+
+    Args:
+        nll: sum of the negative log-likelihoods (nats) of each window.
+        scored: tokens scored in each window.
+        text: the text that was scored.
+
+    Returns:
+        `token_perplexity`: nats, tokens. `paper_perplexity`: sum of the windows' mean nats,
+        windows: each window counts once whatever it scores, as the scripts of YaRN and Resonance
+        RoPE do. `word_perplexity`, `byte_perplexity`, `bits_per_byte`: nats, words or UTF-8 bytes.
+    """
+    total, text_bytes = math.fsum(nll), len(text.encode())
+    window_means = math.fsum(x / n for x, n in zip(nll, scored, strict=True))
+    return {
+        "token_perplexity": [total, sum(scored)],
+        "paper_perplexity": [window_means, len(scored)],
+        "word_perplexity": [total, len(text.split())],
+        "byte_perplexity": [total, text_bytes],
+        "bits_per_byte": [total, text_bytes],
+    }
+
+
+def with_stderr(values: Mapping[str, list[float]], failed: bool) -> dict[str, Any]:
+    """Each metric once more, aggregated after it into lm-eval's own field of standard errors.
+
+    `failed` is a metric too; a document with a failed request counts in no other one.
+    """
+    pairs = {name: [0.0, 0] if failed else pair for name, pair in values.items()}
+    both = {each: pair for name, pair in pairs.items() for each in (name, f"{name}_stderr")}
+    return both | {"failed": int(failed)}
 
 
 def ratio(pairs: Sequence[Pair]) -> float:
@@ -54,7 +90,7 @@ def aggregations(metric: str) -> tuple[Callable[..., float | str], Callable[...,
     functions give lm-eval's `N/A` in place of a NaN, which is no JSON.
 
     Args:
-        metric: Name with or without `@context length`; a name that is none of `METRICS` is a mean
+        metric: name with or without `@context length`; a name that is none of `METRICS` is a mean
             negative log-likelihood, reported as it is.
     """
     name, _ = split(metric)
@@ -75,30 +111,3 @@ def aggregations(metric: str) -> tuple[Callable[..., float | str], Callable[...,
 
 def _or_not_available(value: float) -> float | str:
     return NOT_AVAILABLE if math.isnan(value) else value
-
-
-def document_pairs(
-    nll: Sequence[float], scored: Sequence[int], words: int, text_bytes: int
-) -> dict[str, list[float]]:
-    """The pairs that one document contributes at one context length.
-
-    Args:
-        nll: Sum of the negative log-likelihoods (nats) of each window.
-        scored: Tokens scored in each window.
-        words: Words of the text that was scored.
-        text_bytes: UTF-8 bytes of that text.
-
-    Returns:
-        `token_perplexity`: nats, tokens. `paper_perplexity`: sum of the windows' mean nats,
-        windows: each window counts once whatever it scores, as the scripts of YaRN and Resonance
-        RoPE do. `word_perplexity`, `byte_perplexity`, `bits_per_byte`: nats, words or bytes.
-    """
-    total = math.fsum(nll)
-    window_means = math.fsum(x / n for x, n in zip(nll, scored, strict=True))
-    return {
-        "token_perplexity": [total, sum(scored)],
-        "paper_perplexity": [window_means, len(scored)],
-        "word_perplexity": [total, words],
-        "byte_perplexity": [total, text_bytes],
-        "bits_per_byte": [total, text_bytes],
-    }

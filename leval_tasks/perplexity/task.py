@@ -4,33 +4,35 @@ Requests are of the type `_loglikelihood_tokens`, which hf, hf-long, vllm and lo
 answer alike: token ids go to the model as they are, nothing is tokenised twice or cut.
 """
 
+import hashlib
 import itertools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
-from leval_tasks.context import find_reach
+from leval_border.errors import SettingError, not_allowed
+from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.lm_task import PlainTask
-from leval_tasks.metadata import PerplexitySettings, TaskSettings, read_metadata
+from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
 from leval_tasks.metric_names import compose
+from leval_tasks.model import find_reader, running_model
 from leval_tasks.perplexity import metrics
-from leval_tasks.perplexity.documents import TokenizedText, draw, read_corpus
-from leval_tasks.perplexity.model import find_reader
-from leval_tasks.perplexity.pydocs import PYDOCS, draw_pydocs
-from leval_tasks.perplexity.requests import (
-    REQUEST,
-    WindowRequest,
-    check_shared_logits,
+from leval_tasks.perplexity.documents import (
+    PYDOCS,
+    TokenizedText,
+    draw,
+    draw_pydocs,
+    read_corpus,
 )
-from leval_tasks.perplexity.settings import ReadingPlan, plan_reading
-from leval_tasks.perplexity.windows import Window, make_windows
-from leval_tasks.running import running_model
+from leval_tasks.perplexity.windows import Window, check_settings, document_tokens, make_windows
 
 logger = logging.getLogger(__name__)
+REQUEST = "_loglikelihood_tokens"
 BAND = "nll"  # mean nats a token of the positions between two lengths
 
 
@@ -44,7 +46,7 @@ class PerplexityTask(PlainTask):
     VERSION = 1
     OUTPUT_TYPE = REQUEST
 
-    settings: type[TaskSettings] = PerplexitySettings
+    settings_type: type[TextSettings] = PerplexitySettings
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; documents and tokenizer are read when requests are built."""
@@ -53,7 +55,7 @@ class PerplexityTask(PlainTask):
             task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
         )
         self._configure(lm_config)
-        self._asked: Any = read_metadata(self.settings, self._metadata)
+        self._given: Any = read_metadata(self.settings_type, self._metadata)
 
     def test_docs(self) -> list[dict[str, Any]]:
         """What is logged of each document: its name and size, never its text."""
@@ -68,41 +70,44 @@ class PerplexityTask(PlainTask):
         ]
 
     @property
-    def plan(self) -> ReadingPlan:
-        """The settings of this run."""
+    def settings(self) -> Any:
+        """The settings of this run, complete."""
         return self._reading[0]
 
     @property
     def _documents(self) -> dict[str, TokenizedText]:
         return self._reading[1]
 
-    def _plan(self, *, has_bos: bool) -> ReadingPlan:
-        return plan_reading(self._asked, find_reach(self._metadata), has_bos=has_bos)
+    def _complete(self, *, has_bos: bool) -> TextSettings:
+        return complete_settings(self._given, find_limit(self._metadata), has_bos=has_bos)
+
+    def _recorded(self, settings: TextSettings) -> dict[str, Any]:
+        return settings.recorded()
 
     @cached_property
-    def _reading(self) -> tuple[ReadingPlan, dict[str, TokenizedText]]:
+    def _reading(self) -> tuple[TextSettings, dict[str, TokenizedText]]:
         reader, corpus = find_reader(self._metadata), str(self._metadata["corpus"])
         bos = reader.tokenizer.bos_token_id
-        plan = self._plan(has_bos=bos is not None)
-        self._bos = [bos] * plan.bos
-        if not plan.bos:
+        settings = self._complete(has_bos=bos is not None)
+        self._bos = [bos] * bool(settings.bos)
+        if not settings.bos:
             logger.warning(
                 "windows begin without BOS: the first token of each document is not scored"
             )
         if corpus == PYDOCS:
-            drawn, data = draw_pydocs(reader, plan)
+            drawn, data = draw_pydocs(reader.encode, settings)
         else:
-            texts, data = read_corpus(corpus, self._asked.data_dir)
-            drawn = draw(texts, reader.encode, plan)
+            texts, data = read_corpus(corpus, settings.data_dir)
+            drawn = draw(texts, reader.encode, settings)
         self._config.metadata.update(
             data=data,
-            settings=plan.recorded(),
+            settings=self._recorded(settings),
             left_out=drawn.left_out,
             documents=len(drawn.documents),
             tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),
             softmax=reader.softmax,
         )
-        return plan, {document.document_id: document for document in drawn.documents}
+        return settings, {document.document_id: document for document in drawn.documents}
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, of plain text and never from its request cache."""
@@ -117,15 +122,15 @@ class PerplexityTask(PlainTask):
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:
         """All windows of a document, shortest context length first."""
-        plan = self.plan
+        settings = self.settings
         n = len(self._documents[doc["document_id"]].tokens)
         return [
             window
-            for length in plan.context_lengths
-            for window in make_windows(n, length, plan.stride, plan.mode, plan.bos)
+            for length in settings.context_length
+            for window in make_windows(n, length, settings.stride, settings.mode, settings.bos)
         ]
 
-    def construct_requests(self, doc: Any, ctx: str, **kwargs: Any) -> list[WindowRequest]:
+    def construct_requests(self, doc: Any, ctx: str, **kwargs: Any) -> list["WindowRequest"]:
         """One request a window."""
         tokens = self._documents[doc["document_id"]].tokens
         return [
@@ -140,46 +145,44 @@ class PerplexityTask(PlainTask):
             for index, window in enumerate(self.windows(doc))
         ]
 
-    def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Pairs of (numerator, denominator) a metric; zeros where a request failed."""
-        nll = [-float(total) for total, _ in results]
-        failed = not all(map(math.isfinite, nll))
+    def scored_windows(
+        self, doc: Mapping[str, Any], results: Sequence[Any]
+    ) -> tuple[list[tuple[Window, float]], bool]:
+        """Each window with its nats, and whether a request of the document failed."""
+        nats = [-float(total) for total, _ in results]
+        failed = not all(map(math.isfinite, nats))
         if failed:
             logger.error("%s has no result and does not count", doc["document_id"])
-        scored = list(zip(self.windows(doc), nll, strict=True))
+        return list(zip(self.windows(doc), nats, strict=True)), failed
+
+    def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
+        """Pairs of (numerator, denominator) a metric; zeros where a request failed."""
+        scored, failed = self.scored_windows(doc, results)
+        document = self._documents[doc["document_id"]]
         values: dict[str, list[float]] = {}
-        before, nats, tokens = 0, 0.0, 0.0  # what the context length before this one adds up to
+        before, nats, tokens = 0, 0.0, 0.0  # the sums of the context length before this one
         bands: dict[str, list[float]] = {}
-        for length in self.plan.context_lengths:
-            pairs = self._pairs(doc, [each for each in scored if each[0].context_length == length])
+        for length in self.settings.context_length:
+            at_length = [each for each in scored if each[0].context_length == length]
+            windows = [window for window, _ in at_length]
+            pairs = metrics.document_pairs(
+                [each for _, each in at_length],
+                [window.scored for window in windows],
+                document.scored_text(windows[0].score_start, windows[-1].end),
+            )
             values |= {compose(name, length): pair for name, pair in pairs.items()}
             total, count = pairs["token_perplexity"]
             bands[compose(BAND, before, length)] = [total - nats, count - tokens]
             before, nats, tokens = length, total, count
-        if self.plan.mode == "truncate":  # windows that all begin at position 0
+        if self.settings.mode == "truncate":  # windows that all begin at position 0
             values |= bands
-        if failed:
-            values = {name: [0.0, 0] for name in values}
-        return with_stderr(values) | {"failed": int(failed)}
-
-    def _pairs(
-        self, doc: Mapping[str, Any], scored: Sequence[tuple[Window, float]]
-    ) -> dict[str, list[float]]:
-        windows = [window for window, _ in scored]
-        document = self._documents[doc["document_id"]]
-        text = document.scored_text(windows[0].score_start, windows[-1].end)
-        return metrics.document_pairs(
-            [nll for _, nll in scored],
-            [window.scored for window in windows],
-            len(text.split()),
-            len(text.encode()),
-        )
+        return metrics.with_stderr(values, failed)
 
     def metric_names(self) -> list[str]:
         """Every metric of this run but `failed`, without standard errors."""
-        lengths = self.plan.context_lengths
+        lengths = self.settings.context_length
         names = [compose(name, length) for length in lengths for name in metrics.METRICS]
-        if self.plan.mode == "truncate":
+        if self.settings.mode == "truncate":
             names += [compose(BAND, *ends) for ends in itertools.pairwise((0, *lengths))]
         return names
 
@@ -195,6 +198,104 @@ class PerplexityTask(PlainTask):
         return dict.fromkeys((*self.metric_names(), "failed"), False)
 
 
-def with_stderr(values: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Each metric once more, aggregated after it into lm-eval's own field of standard errors."""
-    return {each: pair for name, pair in values.items() for each in (name, f"{name}_stderr")}
+def complete_settings(
+    given: PerplexitySettings, limit: LengthLimit, *, has_bos: bool
+) -> PerplexitySettings:
+    """The settings with the defaults that depend on the model filled in.
+
+    Args:
+        given: as the user wrote them.
+        limit: of the run's backend; the context length where none is given.
+        has_bos: whether the tokenizer has a BOS token.
+
+    Raises:
+        SettingError: settings that do not fit each other, or `bos: true` without a BOS token.
+        ContextLengthError: no context length is known, or it is above the limit.
+    """
+    lengths = given.context_length or (limit.known - limit.after_window,)
+    bos = begins_with_bos(given.bos, has_bos)
+    for length in lengths:
+        check_settings(length, given.stride, given.mode, bos)
+    full = check_longest(given, lengths[-1], limit, bos)
+    least = max(given.min_tokens or full, full)
+    return given.changed(context_length=lengths, min_tokens=least, bos=bos)
+
+
+def check_longest(given: TextSettings, longest: int, limit: LengthLimit, bos: bool) -> int:
+    """Document tokens of a window of the longest context, if documents and backend allow it.
+
+    Raises:
+        SettingError: `max_tokens` cuts documents to less than a window.
+        ContextLengthError: the window is above the backend's limit.
+    """
+    full = document_tokens(longest, bos)
+    if given.max_tokens is not None and given.max_tokens < full:
+        window = f"at least {full}, a window of the longest context"
+        raise SettingError(not_allowed("max_tokens", given.max_tokens, window))
+    limit.check(longest, "context_length", beside=limit.after_window)
+    return full
+
+
+def begins_with_bos(given: bool | None, has_bos: bool) -> bool:
+    """Whether windows begin with BOS; by default they do where the tokenizer has one.
+
+    Raises:
+        SettingError: `bos: true`, and the tokenizer has none.
+    """
+    if given and not has_bos:
+        raise SettingError(
+            "bos: true is not allowed, the tokenizer has no BOS token; leave bos out: the first "
+            "token of each document is then context only and not scored"
+        )
+    return has_bos if given is None else given
+
+
+class WindowRequest(Instance):
+    """One window for a model; unpacks to (cache key, context ids, scored ids).
+
+    lm-eval logs `arguments` of a request: here a line that names the window and the digest of its
+    tokens, never the tokens. There is no cache key: lm-eval's response cache holds the answers to
+    text requests only.
+    """
+
+    def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
+        digest = hashlib.sha256(repr((context, scored)).encode()).hexdigest()[:16]
+        label = (
+            f"{kwargs['doc']['document_id']} @{window.context_length}: tokens "
+            f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
+        )
+        super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
+        self.token_parts = (None, context, scored)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.token_parts)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.token_parts[index]
+
+    def __len__(self) -> int:
+        return len(self.token_parts)
+
+
+def check_shared_logits(model: Any, parts: Sequence[tuple[None, list[int], list[int]]]) -> None:
+    """Refuse requests that lm-eval 0.4.13's hf backend would answer with the wrong positions.
+
+    With its cache of logits, on by default, it answers requests of the same tokens from one forward
+    pass and takes the *first* positions of the longest scored part for all of them
+    (`Collator.get_cache`), which is wrong where the scored parts differ in length. Repetitive text
+    gives such windows.
+
+    Raises:
+        SettingError: there are such requests; names the argument that turns the cache off.
+    """
+    if not getattr(model, "logits_cache", False) or hasattr(model, "teacher_forced"):
+        return
+    lengths: dict[str, int] = {}
+    for _, context, scored in parts:
+        key = hashlib.sha256(repr(context + scored[:-1]).encode()).hexdigest()
+        if lengths.setdefault(key, len(scored)) != len(scored):
+            raise SettingError(
+                "two windows hold the same tokens but score different parts of them, which "
+                "lm-eval's hf backend mixes up; give logits_cache=False in --model_args, or use "
+                "--model hf-long"
+            )

@@ -47,14 +47,14 @@ def make_windows(n: int, context_length: int, stride: int, mode: str, bos: bool)
     """The windows of one document at one context length, in reading order.
 
     Args:
-        n: Tokens of the document.
-        context_length: Positions of a window, BOS included.
-        stride: Tokens a sliding window moves by, and tokens scored by `last`; others ignore it.
-        mode: One of `MODES`.
-        bos: Whether every window (in `disjoint`: the first one) begins with BOS.
+        n: tokens of the document.
+        context_length: positions of a window, BOS included.
+        stride: tokens a sliding window moves by, and tokens scored by `last`; others ignore it.
+        mode: one of `MODES`.
+        bos: whether every window (in `disjoint`: the first one) begins with BOS.
 
     Raises:
-        SettingError: The settings do not fit each other (see `check_settings`), or the document is
+        SettingError: the settings do not fit each other (see `check_settings`), or the document is
             too short for `truncate` and `last`, which need a full window.
     """
     check_settings(context_length, stride, mode, bos)
@@ -94,7 +94,7 @@ def _sliding(n: int, context_length: int, stride: int, bos: bool) -> list[Window
 def _disjoint(n: int, context_length: int, bos: bool) -> list[Window]:
     """Windows that share one token: the last scored by one is the context of the next.
 
-    The final window is moved back until it is full, if there is text enough. With BOS these are
+    The final window is moved back until it is full, if the text is long enough. With BOS these are
     the windows of lm-eval's `loglikelihood_rolling` for a model of `context_length - 1` input
     positions, which counts the last token as output only.
     """
@@ -111,8 +111,8 @@ def check_settings(context_length: int, stride: int, mode: str, bos: bool) -> No
     """Refuse settings that do not fit each other.
 
     Raises:
-        SettingError: Unknown mode, a window without room for a scored token, a stride below one, or
-            a stride larger than the window (tokens between two windows would never be scored).
+        SettingError: an unknown mode, a window without room for a scored token, a stride below one,
+            or a stride larger than the window (tokens between two windows would never be scored).
     """
     one_of("mode", mode, MODES)
     if context_length < 2:

@@ -1,8 +1,8 @@
-"""The position encodings that PosGen compares: names, titles, and what they are made of.
+"""The position encodings that PosGen compares.
 
 An encoding is a choice of wavelengths (RoPE's, or one of Resonance's rules) and a scaling (none,
-YaRN as the paper's text has it, or YaRN as in the authors' code). Without one it is what a model is
-trained with when scaling is only switched on for the test.
+YaRN as in the paper's text, or YaRN as in the authors' code). Without a scaling it is what a model
+is trained with when scaling is only switched on for the test.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,18 +39,10 @@ class Encoding:
     wavelengths: Literal["integer", "coprime", "prime_period"] | None
     scaling: Reading | None
 
-    @property
-    def unscaled(self) -> Name:
-        """Name of the encoding of the same wavelengths without a scaling."""
-        return self.named(None)
-
-    def named(self, scaling: Reading | None) -> Name:
-        """Name of the encoding of the same wavelengths with a scaling."""
-        return next(
-            each.name
-            for each in ENCODINGS.values()
-            if (each.wavelengths, each.scaling) == (self.wavelengths, scaling)
-        )
+    def scaled(self, scaling: Reading | None) -> Name:
+        """Name of the encoding of the same wavelengths with another scaling."""
+        found = (self.wavelengths, scaling)
+        return next(e.name for e in ENCODINGS.values() if (e.wavelengths, e.scaling) == found)
 
 
 ENCODINGS: Mapping[str, Encoding] = {
@@ -85,8 +77,7 @@ class Pair(NamedTuple):
     @property
     def title(self) -> str:
         """As tables and figures print it."""
-        titles = [ENCODINGS[name].title for name in dict.fromkeys(self)]
-        return " → ".join(titles)
+        return " → ".join(ENCODINGS[name].title for name in dict.fromkeys(self))
 
 
 def parse_pair(text: str) -> Pair:
@@ -100,24 +91,22 @@ def parse_pair(text: str) -> Pair:
         raise SettingError(
             f"encodings: {text!r} must be TRAINED:TESTED, for example rope:yarn_code"
         )
-    trained, tested = (
-        ENCODINGS[one_of("encoding", name, ENCODINGS)].name for name in (names[0], names[-1])
-    )
-    return Pair(trained, tested)
+    known = [ENCODINGS[one_of("encoding", name, ENCODINGS)].name for name in names]
+    return Pair(known[0], known[-1])
 
 
-def asked_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
+def parse_tests(texts: Iterable[str]) -> Mapping[str, list[str]]:
     """Trained encoding -> those to test it under, of `TESTED` (all models) or `TRAINED:TESTED`.
 
     Raises:
         SettingError: another form, or no such encoding.
     """
-    asked: dict[str, list[str]] = {name: [] for name in ENCODINGS}
+    tests: dict[str, list[str]] = {name: [] for name in ENCODINGS}
     for text in texts:
         pair = parse_pair(text)
-        for trained in (pair.trained,) if ":" in text else asked:
-            asked[trained].append(pair.tested)
-    return asked
+        for trained in (pair.trained,) if ":" in text else tests:
+            tests[trained].append(pair.tested)
+    return tests
 
 
 def published_pairs(reading: Reading) -> dict[Name, Pair]:
@@ -127,7 +116,7 @@ def published_pairs(reading: Reading) -> dict[Name, Pair]:
         encoding = ENCODINGS[name]
         crossed = reading == "code" and encoding.scaling is not None
         pairs[name] = (
-            Pair(encoding.unscaled, encoding.named("code")) if crossed else Pair(name, name)
+            Pair(encoding.scaled(None), encoding.scaled("code")) if crossed else Pair(name, name)
         )
     return pairs
 
@@ -140,5 +129,4 @@ def trained_by_default(reading: Reading) -> tuple[Name, ...]:
 def tests_of(reading: Reading, trained: str) -> tuple[Name, ...]:
     """Encodings under which a reading tests a model that was trained with one."""
     encoding = ENCODINGS[trained]
-    scalings: list[Reading | None] = [encoding.scaling]
-    return tuple(map(encoding.named, [*scalings, "code"] if reading == "code" else scalings))
+    return (encoding.name, encoding.scaled("code")) if reading == "code" else (encoding.name,)

@@ -25,8 +25,8 @@ class PosGenError(UserError):
 def position_ranges(settings: PosGenSettings) -> dict[str, tuple[int, int]]:
     """Metrics by name, and the positions `[start, end)` whose numbers each is the accuracy of.
 
-    Those past the training length, those from the end of the seed up to it, and those past it in
-    three bands of nearly equal width: `accuracy@a-b`, b included.
+    `ood_accuracy` is past the training length, `id_accuracy` from the end of the seed up to it, and
+    `accuracy@a-b`, b included, in three bands of nearly equal width past it.
     """
     train, length = settings.train_length, settings.length
     edges = [train + (length - train) * i // BANDS for i in range(BANDS + 1)]
@@ -61,9 +61,7 @@ def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, nea
     one_of("subtask", subtask, SUBTASKS, PosGenError)
     if seeds.ndim != 2 or seeds.shape[1] != far + near:
         raise PosGenError(f"seeds: shape {seeds.shape} is not allowed; [n, {far + near}]")
-    if length < far + near:
-        raise PosGenError(f"length: {length} is not allowed; at least the {far + near} seed tokens")
-    # Positions lead, so that one step reads and writes whole rows of memory.
+    # Positions come first, so that one step reads and writes whole rows of memory.
     tokens = np.empty((length, len(seeds)), dtype=np.int64)
     tokens[: far + near] = seeds.T
     for index in range(far + near, length):
@@ -72,14 +70,14 @@ def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, nea
 
 
 def _next(tokens: Tokens, index: int, subtask: str, modulus: int, far: int, near: int) -> Tokens:
-    """What the rule gives at an index for the tokens before it, `[positions, n]`."""
+    """Numbers `[n]` of the rule at an index, from the tokens before it, `[positions, n]`."""
     start = {"recursive": index - far - near, "cot": 0}.get(subtask, (index - far - near) // 2)
     total = tokens[start : start + far].sum(axis=0) + tokens[index - near : index].sum(axis=0)
     return np.remainder(total, modulus)
 
 
 def rule_labels(tokens: Tokens, subtask: str, modulus: int, far: int, near: int) -> Tokens:
-    """What the rule gives at every position after the seed, for the numbers that do stand before.
+    """The rule's number at every position after the seed, from the given numbers before it.
 
     In a PosGen sequence that is the sequence itself; in random numbers no shorter rule gives it.
 
@@ -111,7 +109,7 @@ def random_seeds(n: int, width: int, modulus: int, seed: int) -> Tokens:
     space = modulus**width
     if n > space:
         raise SettingError(
-            f"{n} distinct seeds were asked for, but modulus={modulus} and {width} seed tokens "
+            f"{n} distinct seeds are needed, but modulus={modulus} and {width} seed tokens "
             f"give only {space}; ask for fewer sequences or use seed_policy=cycled"
         )
     # The legacy generator is the one whose stream numpy promises never to change (NEP 19).
@@ -156,14 +154,4 @@ def splits(settings: PosGenSettings) -> Splits:
         )
     everything = extend(random_seeds(n, width, settings.modulus, settings.seed), *rule)
     train, validation, test = np.split(everything, [settings.train, n - settings.test])
-    result = Splits(train[:, : settings.train_length], validation, test)
-    if overlap(result, width):
-        raise PosGenError("seeds: two splits share a seed although they are drawn distinct")
-    return result
-
-
-def overlap(data: Splits, width: int) -> int:
-    """How many different seed tuples occur in more than one split."""
-    seeds = [{tuple(row) for row in part[:, :width].tolist()} for part in vars(data).values()]
-    train, validation, test = seeds
-    return len((train & validation) | (train & test) | (validation & test))
+    return Splits(train[:, : settings.train_length], validation, test)

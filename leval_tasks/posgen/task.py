@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 
 from leval_border.files import read_object
 from leval_border.settings import field_names, read
-from leval_tasks.context import find_reach
+from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
+from leval_tasks.model import find_tokenizer, running_model
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
-from leval_tasks.running import running_model
-from leval_tasks.tokenizer import find_tokenizer
 
 REQUEST = "teacher_forced"
 
@@ -34,7 +34,7 @@ class TokenRequest(Instance):
 
     @property
     def args(self) -> tuple[list[int]]:
-        """What the backend reads."""
+        """The backend's input."""
         return (self.token_ids,)
 
 
@@ -42,7 +42,7 @@ def accuracies(correct: list[bool], settings: PosGenSettings) -> dict[str, float
     """Metrics of one sequence.
 
     Args:
-        correct: for numbers 1..length-1 (or 0..length-1), whether each was predicted; the last
+        correct: whether each of the numbers 1..length-1 (or 0..length-1) was predicted; the last
             item belongs to the last number.
         settings: the data set.
 
@@ -98,7 +98,7 @@ class PosGenTask(PlainTask):
         return self.doc_to_text(doc)
 
     def build_all_requests(self, **kwargs: Any) -> None:
-        """As lm-eval, once the model is known to read these sequences, and all of them.
+        """As lm-eval, after checking that the model reads these sequences whole.
 
         Raises:
             PosGenError: the backend gives no result for each position.
@@ -112,15 +112,12 @@ class PosGenTask(PlainTask):
             )
         # the last number is predicted, not read
         read_by_model = self.settings.length + (self.vocabulary.prefix is not None) - 1
-        find_reach(self._run).check(read_by_model, "length")
+        find_limit(self._run).check(read_by_model, "length")
         super().build_all_requests(**kwargs)
 
     def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> TokenRequest:
         """One forward pass over the sequence."""
-        import numpy as np
-
-        row = np.array([[int(n) for n in ctx.split()]])
-        (ids,) = self.vocabulary.encode(row)
+        (ids,) = self.vocabulary.encode(np.array([[int(n) for n in ctx.split()]]))
         return TokenRequest(ids, ctx, doc=doc, idx=0, metadata=kwargs["metadata"])
 
     def process_results(
@@ -147,7 +144,7 @@ class PosGenTask(PlainTask):
 def read_settings(
     subtask: str, metadata: Mapping[str, Any], vocabulary: Vocabulary
 ) -> PosGenSettings:
-    """Settings of a task: what was asked for, else what the checkpoint was trained on.
+    """Settings of a task: the run's, else those that the checkpoint was trained with.
 
     Raises:
         SettingError: a value that is not allowed, or a key that is a setting of ours misspelt.
@@ -155,7 +152,7 @@ def read_settings(
     refuse_near_misses(metadata)
     config = Path(str(metadata.get("pretrained", ""))) / "config.json"
     trained = (read_object(config) or {}).get("posgen") or {"modulus": vocabulary.modulus}
-    asked = {key: value for key, value in metadata.items() if value is not None}
+    of_run = {key: value for key, value in metadata.items() if value is not None}
     names = field_names(PosGenSettings)
-    given = {key: value for key, value in {**trained, **asked}.items() if key in names}
+    given = {key: value for key, value in {**trained, **of_run}.items() if key in names}
     return read(PosGenSettings, {**given, "subtask": subtask})

@@ -1,8 +1,12 @@
-"""Fixed targets under contexts of growing length: which tokens are scored, and after how much.
+"""Which tokens a reach task scores, after how much context, and which of them are key tokens.
 
-The same tokens are scored at every context length, so that what a longer fragment adds in
-difficulty cannot be mistaken for what a model loses. Integer arithmetic only; windows as in
-`leval_tasks.perplexity.windows`.
+The same tokens are scored at every context length, so that a harder fragment cannot be mistaken for
+a loss of the model. Windows are as in `leval_tasks.perplexity.windows`.
+
+A key token is one that a long context helps to predict (LongPPL, arXiv 2410.23771): its loss after
+a short context is more than 2 nats above its loss after the long one, and the latter is below 2
+nats. LongPPL is the exponential of the mean loss on them. Key tokens travel between tokenizers as
+stretches of text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,16 +15,25 @@ from fractions import Fraction
 from leval_border.errors import SettingError, not_allowed
 from leval_tasks.perplexity.windows import Window, document_tokens
 
+GAP = 2.0
+"""Nats that the long context must gain: the authors' `alpha`."""
+
+MOST = 2.0
+"""Nats that may be left after it: the authors' `-beta`."""
+
+Span = tuple[int, int]
+"""Where a stretch of text begins and ends, in characters."""
+
 SHARES = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(3, 2), Fraction(2))
 """Lengths of the default, in shares of the trained length; then it is doubled."""
 
 
 def default_lengths(trained: int, longest: int) -> tuple[int, ...]:
-    """The lengths that are asked for where none are: shares of the trained one, up to the longest.
+    """The default lengths: shares of the trained one, up to the longest.
 
     Args:
         trained: what the checkpoint's own config claims, in tokens.
-        longest: what the model can be asked; itself a length, so that nothing is left out.
+        longest: what the model reads; itself one of the lengths.
     """
     lengths = {int(trained * share) for share in SHARES}
     doubled = 4 * trained
@@ -88,3 +101,36 @@ def target_windows(
         for length in lengths
         for end in ends
     ]
+
+
+def key_places(short: Sequence[float], long: Sequence[float]) -> list[int]:
+    """Places of the key tokens among some tokens.
+
+    Args:
+        short: nats of each token after the short context.
+        long: nats of the same tokens after the long one.
+    """
+    pairs = enumerate(zip(short, long, strict=True))
+    return [place for place, (a, b) in pairs if a - b > GAP and b < MOST]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Stretches of text in order; those that touch are one."""
+    out: list[Span] = []
+    for start, end in spans:
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return out
+
+
+def places_within(spans: Sequence[Span], tokens: Sequence[Span]) -> list[int]:
+    """Places of the tokens that lie within one of some stretches, both in order."""
+    places, at = [], 0
+    for place, (start, end) in enumerate(tokens):
+        while at < len(spans) and spans[at][1] <= start:
+            at += 1
+        if at < len(spans) and spans[at][0] <= start and end <= spans[at][1]:
+            places.append(place)
+    return places

@@ -11,9 +11,15 @@ from transformers import PreTrainedTokenizerFast
 
 from leval_border.errors import SettingError
 from leval_tasks import data
-from leval_tasks.closed import fitting, prompts
+from leval_tasks.closed import fitting
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import ClosedTask
+from leval_tasks.closed.prompts import Prompt, PromptWriter
 from leval_tasks.errors import ContextLengthError
+
+
+def plain(question: str, task: ClosedTask = TASKS["leval_closed_toefl"]) -> list[Prompt]:
+    return PromptWriter("llama2").prompts(task, question)
 
 
 def records(name: str) -> tuple[data.DocumentRecord, ...]:
@@ -98,8 +104,7 @@ def test_counted_length_is_the_real_length(kind, text, cut, side, before, questi
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=texts(), room=st.integers(60, 2000), side=st.sampled_from(["middle", "right", "left"]))
 def test_prompts_never_exceed_the_room_and_waste_little(kind, text, room, side):
-    frame = TASKS["leval_closed_toefl"].frame
-    asked = [prompts.plain(frame, question)[0] for question in ("Who?", "What did Ann say? " * 3)]
+    asked = [plain(question)[0] for question in ("Who?", "What did Ann say? " * 3)]
     document = fitting.TokenizedDocument(text, tokenizer(kind))
     longest = max(len(tokenizer(kind)(p.before + p.after)["input_ids"]) for p in asked)
     try:
@@ -125,7 +130,7 @@ def test_further_questions_do_not_tokenise_the_document_again(monkeypatch):
 
     monkeypatch.setattr(fitting, "token_offsets", spy)
     row = records("tpo.jsonl")[0]
-    asked = [prompts.plain(TASKS["leval_closed_toefl"].frame, q)[0] for q in row.instructions]
+    asked = [plain(q)[0] for q in row.instructions]
     document = fitting.TokenizedDocument(row.document, tokenizer("byte-level"))
     for side in ("middle", "right", "left"):
         lengths.clear()
@@ -151,7 +156,7 @@ def test_sides():
 
 def test_skip_leaves_out_instead_of_cutting():
     document = fitting.TokenizedDocument(records("tpo.jsonl")[0].document, tokenizer("byte-level"))
-    asked = [*prompts.plain(TASKS["leval_closed_toefl"].frame, "Who?")]
+    asked = [*plain("Who?")]
     assert fitting.fit(document, asked, 500, side="skip")[0] is None
     assert fitting.fit(document, asked, 10**6, side="skip")[0] is not None
 
@@ -187,7 +192,7 @@ def test_official_word_wise_cut(side, room):
 def test_official_cut_has_no_middle_and_counts_the_document_alone():
     own = tokenizer("byte-level")
     document = fitting.TokenizedDocument(records("tpo.jsonl")[1].document, own)
-    asked = [*prompts.plain(TASKS["leval_closed_toefl"].frame, "Who?" * 200)]
+    asked = [*plain("Who?" * 200)]
     with pytest.raises(SettingError, match="allowed: right, left"):
         fitting.fit(document, asked, 900, side="middle", unit="words")
     cut, (length,) = fitting.fit(document, asked, 1000, side="right", unit="words")
@@ -207,7 +212,7 @@ def test_official_cut_may_drop_more_words_than_its_budget_holds():
 
 def test_context_too_small_names_the_numbers():
     document = fitting.TokenizedDocument("word " * 3000, tokenizer("byte-level"))
-    asked = [*prompts.plain(TASKS["leval_closed_toefl"].frame, "Who?")]
+    asked = [*plain("Who?")]
     with pytest.raises(ContextLengthError, match=r"take \d+ tokens and 40 are left"):
         fitting.fit(document, asked, 40, side="right")
 
@@ -224,7 +229,7 @@ def test_real_documents_with_the_real_tokenizer(real_data, smollm2):
     ):
         task = next(task for task in TASKS.values() if task.file.name == name)
         record = data.load(source, task).records[0]
-        asked = [prompts.plain(task.frame, question)[0] for question in record.instructions]
+        asked = [plain(question, task)[0] for question in record.instructions]
         document = fitting.TokenizedDocument(record.document, own)
         cut, lengths = fitting.fit(document, asked, room, side=side)
         kept = document.kept(cut)

@@ -8,7 +8,7 @@ import pytest
 from leval_border.errors import SettingError
 from leval_tasks.context import Context, resolve_context
 from leval_tasks.errors import ContextLengthError, TokenizerError
-from leval_tasks.tokenizer import load_tokenizer, tokenizer_name
+from leval_tasks.model import load_tokenizer, tokenizer_name
 
 YARN = {
     "rope_type": "yarn",

@@ -13,7 +13,7 @@ import pytest
 
 from leval_border.errors import SettingError
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.frames import CHAT_TEMPLATE, FRAME_NAMES, FRAMES, TITLES
+from leval_tasks.closed.prompts import CHAT_TEMPLATE, FRAME_NAMES, FRAMES, TITLES
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import ClosedSettings, read_metadata
@@ -44,7 +44,7 @@ def made(stem: str, folder: Path, frame: str | None, template: Any = None, **mor
 
 
 def sent(task: Any, template: Any = None) -> list[Any]:
-    return [each for doc in task.test_docs() for each in task.asked(doc).arguments(template)]
+    return [each for doc in task.test_docs() for each in task.prompts_of(doc).arguments(template)]
 
 
 def digest(said: list[Any]) -> str:

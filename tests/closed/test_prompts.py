@@ -13,14 +13,14 @@ from leval_tasks.closed.catalog import chance_note, task_named
 CHOICE_END = ".  Please directly give the answer without any additional output or explanation "
 
 
-def frame(name: str) -> prompts.Frame:
-    return task_named(name).frame
+def plain(name: str, question: str) -> list[prompts.Prompt]:
+    return prompts.PromptWriter("llama2").prompts(task_named(name), question)
 
 
 @pytest.mark.parametrize("name", ["coursera", "quality", "toefl", "sfiction"])
 def test_llama_2_frame_with_answer(name):
-    system = frame(name).system
-    assert prompts.plain(frame(name), "Q?")[0].text("DOC") == (
+    system = task_named(name).system_prompt
+    assert plain(name, "Q?")[0].text("DOC") == (
         f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDocument is as follows. DOC \nQuestion: Q?"
         f"{CHOICE_END}[/INST]\nAnswer:"
     )
@@ -28,27 +28,27 @@ def test_llama_2_frame_with_answer(name):
 
 @pytest.mark.parametrize("name", ["gsm", "codeu"])
 def test_llama_2_frame_left_open_for_reasoning(name):
-    system = frame(name).system
-    (prompt,) = prompts.plain(frame(name), "Q\nLet's think step by step\n")
+    system = task_named(name).system_prompt
+    (prompt,) = plain(name, "Q\nLet's think step by step\n")
     text = prompt.text("DOC")
     assert text == (f"[INST]<<SYS>>\n{system}\n<</SYS>>\n\nDOC\n\nQ\nLet's think step by step\n")
 
 
 def test_llama_2_frame_of_topic_retrieval():
-    task = frame("topic_retrieval")
-    assert prompts.plain(task, "Which?")[0].text("DOC {x}") == (
-        f"[INST]<<SYS>>\n{task.system}\n<</SYS>>\n\nDOC {{x}}\n\nWhich?[/INST]"
+    task = task_named("topic_retrieval")
+    assert plain("topic_retrieval", "Which?")[0].text("DOC {x}") == (
+        f"[INST]<<SYS>>\n{task.system_prompt}\n<</SYS>>\n\nDOC {{x}}\n\nWhich?[/INST]"
     )
 
 
 def test_blanks_at_the_end_of_system_prompts():
     blank = dict.fromkeys(["coursera", "gsm", "quality", "toefl", "topic_retrieval"], True)
     official = blank | dict.fromkeys(["codeu", "sfiction"], False)
-    assert {key: frame(key).system.endswith(" ") for key in official} == official
+    assert {key: task_named(key).system_prompt.endswith(" ") for key in official} == official
 
 
 def second(question: str) -> prompts.Prompt:
-    return prompts.plain(frame("sfiction"), question)[1]
+    return plain("sfiction", question)[1]
 
 
 def test_fact_question_has_no_document():
@@ -81,53 +81,55 @@ class Tokenizer:
         return text + "<assistant>" + ("<think>\n" if self.thinks else "")
 
 
-def chat(tokenizer: Tokenizer, lead_in: str = "assistant") -> prompts.ChatFrame:
-    return prompts.chat_frame(tokenizer.apply_chat_template, tokenizer, lead_in)
+def chat(tokenizer: Tokenizer, answer_prefix: str = "assistant") -> prompts.PromptWriter:
+    template = tokenizer.apply_chat_template
+    return prompts.PromptWriter(prompts.CHAT_TEMPLATE, tokenizer, template, answer_prefix)
 
 
 def test_chat_template_with_system_role():
-    made = chat(Tokenizer()).prompts(frame("toefl"), "Q?")[0]
+    made = chat(Tokenizer()).prompts(task_named("toefl"), "Q?")[0]
+    system = task_named("toefl").system_prompt
     assert made.text("DOC") == (
-        f"<system>{frame('toefl').system.strip()}</system><user>Document is as follows. DOC "
+        f"<system>{system.strip()}</system><user>Document is as follows. DOC "
         f"\nQuestion: Q?{CHOICE_END.rstrip()}</user><assistant>Answer:"
     )
-    assert (made.system_role, made.lead_in, made.messages) == ("system", "assistant", ())
+    assert (made.system_role, made.answer_prefix, made.messages) == ("system", "assistant", ())
 
 
 @pytest.mark.parametrize("system", ["error", "dropped"])
 def test_template_without_system_role_gets_it_in_the_user_message(system):
-    made = chat(Tokenizer(system)).prompts(frame("toefl"), "Q?")[0]
-    assert made.text("DOC").startswith(f"<user>{frame('toefl').system}\n\nDocument is as follows.")
+    made = chat(Tokenizer(system)).prompts(task_named("toefl"), "Q?")[0]
+    assert made.text("DOC").startswith(
+        f"<user>{task_named('toefl').system_prompt}\n\nDocument is as follows."
+    )
     assert made.system_role == "user"
 
 
 def test_reasoning_templates_are_not_interrupted():
-    made = chat(Tokenizer(thinks=True)).prompts(frame("toefl"), "Q?")[0]
+    made = chat(Tokenizer(thinks=True)).prompts(task_named("toefl"), "Q?")[0]
     assert made.text("D").endswith("\nAnswer:</user><assistant><think>\n")
-    assert made.lead_in == "user"
+    assert made.answer_prefix == "user"
 
 
 def test_lead_in_is_a_setting_and_gsm_has_none():
-    made = chat(Tokenizer(), "user").prompts(frame("toefl"), "Q?")[0]
+    made = chat(Tokenizer(), "user").prompts(task_named("toefl"), "Q?")[0]
     assert made.text("D").endswith("\nAnswer:</user><assistant>")
-    gsm = chat(Tokenizer()).prompts(frame("gsm"), "Q?")[0]
+    gsm = chat(Tokenizer()).prompts(task_named("gsm"), "Q?")[0]
     assert gsm.text("DOC").endswith("<user>DOC\n\nQ?</user><assistant>")
-    assert gsm.lead_in == "none"
+    assert gsm.answer_prefix == "none"
 
 
 def test_chat_servers_get_messages():
     tokenizer = Tokenizer()
-    made = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer).prompts(frame("toefl"), "Q?")[
-        0
-    ]
+    server = prompts.PromptWriter(prompts.CHAT_TEMPLATE, tokenizer, lambda m: (json.dumps(m),))
+    made = server.prompts(task_named("toefl"), "Q?")[0]
     messages = made.fill("DOC")
     assert [m["role"] for m in messages] == ["system", "user"]
     assert messages[1]["content"] == (
         f"Document is as follows. DOC \nQuestion: Q?{CHOICE_END}\nAnswer:"
     )
     assert made.text("DOC") == tokenizer.apply_chat_template(messages)
-    chat = prompts.chat_frame(lambda m: (json.dumps(m),), tokenizer)
-    _, fact = chat.prompts(frame("sfiction"), "Q?")
+    _, fact = server.prompts(task_named("sfiction"), "Q?")
     assert [m["role"] for m in fact.fill("DOC")] == ["user"]
     assert "DOC" not in fact.text("DOC")
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.rules import (
+from leval_tasks.closed.rules import compare
+from leval_tasks.closed.thinking import (
     THINKING,
-    compare,
     opens_thinking,
     remove_thinking,
     thinking_unfinished,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from leval_border.settings import field_names
 from leval_harness.sweep.config import ModelConfig
-from leval_tasks.closed.frames import FRAME_NAMES
+from leval_tasks.closed.prompts import FRAME_NAMES
 from leval_tasks.metadata import FAMILIES, SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS
 

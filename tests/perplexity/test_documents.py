@@ -2,20 +2,27 @@
 
 import json
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from leval_border.errors import SettingError
-from leval_tasks.context import Reach
+from leval_tasks.context import LengthLimit
 from leval_tasks.errors import ContextLengthError, DataError
 from leval_tasks.metadata import PerplexitySettings, read_metadata
-from leval_tasks.perplexity.documents import Text, draw, read_corpus
-from leval_tasks.perplexity.pydocs import distinct_topics, equal_cuts, language_reference
-from leval_tasks.perplexity.settings import ReadingPlan, plan_reading
+from leval_tasks.perplexity.documents import (
+    Text,
+    distinct_topics,
+    draw,
+    equal_cuts,
+    language_reference,
+    read_corpus,
+)
+from leval_tasks.perplexity.task import complete_settings
 
-PLAN = ReadingPlan((4,), "truncate", 1, 50, 0, min_tokens=3, max_tokens=None, bos=True)
+SETTINGS = PerplexitySettings(
+    context_length=(4,), mode="truncate", stride=1, min_tokens=3, bos=True
+)
 
 
 def words(text: str) -> tuple[list[int], list[int]]:
@@ -28,12 +35,13 @@ def texts(*contents: str) -> list[Text]:
 
 
 def drawn(contents, **settings):
-    return draw(texts(*contents), words, replace(PLAN, **settings))
+    return draw(texts(*contents), words, SETTINGS.changed(**settings))
 
 
-def planned(metadata, has_bos=True, limit=None, **reach):
-    asked = read_metadata(PerplexitySettings, metadata)
-    return plan_reading(asked, Reach("api", limit, "max_length", **reach), has_bos=has_bos)
+def completed(metadata, has_bos=True, tokens=None, **about):
+    given = read_metadata(PerplexitySettings, metadata)
+    limit = LengthLimit("api", tokens, "max_length", **about)
+    return complete_settings(given, limit, has_bos=has_bos)
 
 
 def test_what_cannot_be_used_is_counted_and_said(caplog):
@@ -115,7 +123,7 @@ def test_the_real_documents(real_data: Path):
     found, source = read_corpus("govreport", str(real_data))
     assert len(found) == 14
     assert source["files"]["govreport.jsonl"].startswith("4ff8ee1b91924f5f")
-    result = draw(found, words, replace(PLAN, min_tokens=1))
+    result = draw(found, words, SETTINGS.changed(min_tokens=1))
     assert result.left_out["duplicate"] == 1
     assert len(result.documents) == 13
 
@@ -123,9 +131,9 @@ def test_the_real_documents(real_data: Path):
 def test_topics_contained_in_another_are_dropped():
     topics = {"b": "one two", "a": "two", "c": "one two", "d": "three\n", "e": " "}
     assert distinct_topics(topics) == ["b", "d"]
-    text, identity = language_reference(topics)
+    text, digest = language_reference(topics)
     assert text == "one two\n\nthree"
-    assert len(identity["sha256"]) == 64
+    assert len(digest) == 64
 
 
 def test_the_real_reference_repeats_no_topic():
@@ -170,18 +178,18 @@ def test_pieces_are_equal_and_as_many_as_fit():
 )
 def test_bad_settings(metadata, message):
     with pytest.raises(SettingError, match=message):
-        planned(metadata)
+        completed(metadata)
 
 
 def test_every_document_fills_the_longest_window():
     metadata = {"context_length": [64, 128], "stride": 8, "min_tokens": 5}
-    assert planned(metadata).min_tokens == 127
-    without = planned({"stride": 8}, has_bos=False, limit=33, after_window=1)
-    assert without.context_lengths == (32,)
+    assert completed(metadata).min_tokens == 127
+    without = completed({"stride": 8}, has_bos=False, tokens=33, after_window=1)
+    assert without.context_length == (32,)
 
 
 def test_what_decides_numbers_is_recorded_under_the_names_of_the_settings():
-    recorded = planned({"context_length": [64, 128], "stride": 8}).recorded()
+    recorded = completed({"context_length": [64, 128], "stride": 8}).recorded()
     assert sorted(recorded) == sorted(PerplexitySettings.decides_numbers())
     assert (recorded["context_length"], recorded["stride"], recorded["bos"]) == ([64, 128], 8, True)
 
@@ -189,5 +197,5 @@ def test_what_decides_numbers_is_recorded_under_the_names_of_the_settings():
 @pytest.mark.parametrize("limit", [None, 2048])
 def test_length_of_a_server_is_never_guessed(limit):
     with pytest.raises(ContextLengthError, match="max_length: not given, and a server does"):
-        planned({}, limit=limit, assumed=True)
-    assert planned({"context_length": 1024}, limit=limit, assumed=True).longest == 1024
+        completed({}, tokens=limit, assumed=True)
+    assert completed({"context_length": 1024}, tokens=limit, assumed=True).longest == 1024

@@ -31,8 +31,8 @@ def test_a_band_is_reported_in_nats_a_token():
 
 def test_paper_perplexity_counts_every_window_alike():
     # two documents, windows of very different size
-    first = metrics.document_pairs([8.0, 1.0], [4, 1], words=3, text_bytes=9)
-    second = metrics.document_pairs([6.0], [2], words=1, text_bytes=5)
+    first = metrics.document_pairs([8.0, 1.0], [4, 1], "a b cdefg")
+    second = metrics.document_pairs([6.0], [2], "abcde")
     value, _ = metrics.aggregations("paper_perplexity@64")
     expected = math.exp(np.mean([8 / 4, 1 / 1, 6 / 2]))
     assert value([first["paper_perplexity"], second["paper_perplexity"]]) == pytest.approx(expected)
@@ -43,7 +43,7 @@ def test_paper_perplexity_counts_every_window_alike():
 
 
 def test_words_and_bytes_are_the_documents_own():
-    pairs = metrics.document_pairs([6.0], [4], words=3, text_bytes=12)
+    pairs = metrics.document_pairs([6.0], [4], "one two drei")
     assert pairs["word_perplexity"] == [6.0, 3]
     assert pairs["byte_perplexity"] == pairs["bits_per_byte"] == [6.0, 12]
 

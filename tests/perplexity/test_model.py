@@ -4,51 +4,51 @@ from typing import Any
 
 import pytest
 
-from leval_tasks import running
-from leval_tasks.context import Reach, find_reach
+from leval_tasks import model
+from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.errors import ContextLengthError
-from leval_tasks.perplexity.model import find_reader
+from leval_tasks.model import find_reader
 
 
 @pytest.fixture
-def reach_of(while_running):
-    def reach(module: str, **attributes: Any) -> Reach:
-        return while_running(lambda: find_reach({}), module, max_length=256, **attributes)
+def limit_of(while_running):
+    def limit(module: str, **attributes: Any) -> LengthLimit:
+        return while_running(lambda: find_limit({}), module, max_length=256, **attributes)
 
-    return reach
+    return limit
 
 
-def check_window(reach: Reach, length: int) -> None:
-    reach.check(length, "context_length", beside=reach.after_window)
+def check_window(limit: LengthLimit, length: int) -> None:
+    limit.check(length, "context_length", beside=limit.after_window)
 
 
 @pytest.mark.parametrize(
     "module", ["lm_eval.models.vllm_causallms", "leval_harness.backends.vllm_long"]
 )
-def test_vllm_keeps_a_position_for_the_token_it_generates(reach_of, module):
-    reach = reach_of(module)
-    check_window(reach, 255)
-    assert reach.known - reach.after_window == 255
+def test_vllm_keeps_a_position_for_the_token_it_generates(limit_of, module):
+    limit = limit_of(module)
+    check_window(limit, 255)
+    assert limit.known - limit.after_window == 255
     with pytest.raises(
         ContextLengthError, match=r"255 tokens.*1 of 256 is kept.*max_model_len=257"
     ):
-        check_window(reach, 256)
+        check_window(limit, 256)
 
 
-def test_a_server_has_one_position_less_than_its_max_length(reach_of):
+def test_a_server_has_one_position_less_than_its_max_length(limit_of):
     # lm-eval's API models store max_length - 1
-    reach = reach_of("lm_eval.models.openai_completions", tokenized_requests=True)
-    check_window(reach, 256)
-    assert reach.limit - reach.after_window == 256
+    limit = limit_of("lm_eval.models.openai_completions", tokenized_requests=True)
+    check_window(limit, 256)
+    assert limit.tokens - limit.after_window == 256
     with pytest.raises(ContextLengthError, match="max_length=258"):
-        check_window(reach, 257)
+        check_window(limit, 257)
 
 
-def test_hf_takes_windows_of_its_full_length(reach_of):
-    reach = reach_of("lm_eval.models.huggingface")
-    check_window(reach, 256)
+def test_hf_takes_windows_of_its_full_length(limit_of):
+    limit = limit_of("lm_eval.models.huggingface")
+    check_window(limit, 256)
     with pytest.raises(ContextLengthError, match=r"max_length=600 .*factor=3.0"):
-        check_window(reach, 600)
+        check_window(limit, 600)
 
 
 class Tokenizer:
@@ -65,14 +65,14 @@ def test_the_running_models_own_tokenizer_is_used(while_running):
 
 
 def test_without_an_evaluation_there_is_no_model():
-    assert running.running_model() is None
+    assert model.running_model() is None
 
 
 def test_a_cached_model_is_unwrapped():
     class CachingLM:
         lm = "the model"
 
-    scope = {"__name__": "lm_eval.evaluator", "running_model": running.running_model}
+    scope = {"__name__": "lm_eval.evaluator", "running_model": model.running_model}
     exec("def evaluate(lm):\n    return running_model()", scope)
     assert scope["evaluate"](CachingLM()) == "the model"
     assert scope["evaluate"]("bare") == "bare"

@@ -1,28 +1,19 @@
-"""The closed-ended tasks: every module of this package describes one, as its `TASK`."""
+"""The closed-ended tasks: every module of this package defines one, as its `TASK`."""
 
 import importlib
-import logging
 import pkgutil
 
 from leval_border.errors import one_of
-from leval_tasks.closed.definition import OLD_PREFIX, PREFIX, ClosedTask
+from leval_tasks.closed.definition import OLD_PREFIX, ClosedTask
 
-logger = logging.getLogger(__name__)
+_MODULES = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+_TASKS: list[ClosedTask] = [module.TASK for module in _MODULES]
 
-
-def _every_task() -> list[ClosedTask]:
-    modules = (
-        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
-    )
-    return sorted((module.TASK for module in modules), key=lambda task: (task.place, task.key))
-
-
-TASKS: dict[str, ClosedTask] = {task.name: task for task in _every_task()}
+TASKS = {task.name: task for task in sorted(_TASKS, key=lambda task: (task.place, task.key))}
 """Every task by its name in lm-eval, in the order of the tables' columns."""
 
 GROUP = "leval_closed"
 """The paper's Avg.: the unweighted mean of the tasks that count in it."""
-
 
 OLD_NAMES: dict[str, str] = {OLD_PREFIX + task.key: name for name, task in TASKS.items()}
 """What a task was once called -> what it is called today."""
@@ -31,32 +22,31 @@ OLD_NAMES: dict[str, str] = {OLD_PREFIX + task.key: name for name, task in TASKS
 def task_named(name: str, field: str = "task") -> ClosedTask:
     """A task by its name in lm-eval or its key, as the user wrote it in a field.
 
-    A name of earlier versions is taken, with a notice.
+    The prefix `leval_` of prediction files is accepted too.
 
     Raises:
         SettingError: an unknown name, with the nearest one.
     """
-    if name in OLD_NAMES:
-        logger.warning("%s: %s is called %s today", field, name, OLD_NAMES[name])
-        return TASKS[OLD_NAMES[name]]
-    if name.startswith(OLD_PREFIX):
-        return TASKS[one_of(field, name, TASKS)]
-    return TASKS[PREFIX + one_of(field, name, [task.key for task in TASKS.values()])]
+    tasks = {task.key: task for task in TASKS.values()}
+    if (key := name.removeprefix("leval_")) in tasks:
+        return tasks[key]
+    known = TASKS if name.startswith("leval_") else tasks
+    return known[one_of(field, name, known)]
 
 
 def chance_note() -> str:
     """What a guess would score in each task, in words for the foot of a table."""
-    shares: dict[tuple[bool, str, str], list[str]] = {}
+    titles: dict[tuple[bool, str, str], list[str]] = {}
     sentences = []
     for task in TASKS.values():
         level = task.rule.chance(())
         if level is not None:
             share = f" ({100 * level:.0f}%)" if level else ""
-            shares.setdefault((not level, task.rule.guess, share), []).append(task.title)
+            titles.setdefault((not level, task.rule.guess, share), []).append(task.title)
         elif task.rule.guess:
             sentences.append(task.rule.guess.format(title=task.title))
     phrases = [
-        f"{guess} for {' and '.join(titles)}{share}"
-        for (_, guess, share), titles in sorted(shares.items(), key=lambda item: item[0][0])
+        f"{guess} for {' and '.join(names)}{share}"
+        for (_, guess, share), names in sorted(titles.items(), key=lambda item: item[0][0])
     ]
     return " ".join([f"Chance: {', '.join(phrases)}.", *sentences])

@@ -3,7 +3,6 @@
 import re
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.prompts import Frame
 from leval_tasks.closed.rules import Extraction, Rule
 
 MARK = "the final output"
@@ -56,13 +55,12 @@ TASK = ClosedTask(
         questions=90,
         git_blob="eeb7995451645f5a43229162841ef6f5aa1b2d2a",
     ),
-    frame=Frame(
+    system_prompt=(
         "Now you are given a code base consisting of a large amount of functions and the "
         "corresponding comments. In the end, I will call some functions defined in the code base. "
-        "Please carefully read these codes and comments and answer the question.",
-        framed=False,
-        closed=False,
+        "Please carefully read these codes and comments and answer the question."
     ),
+    form="steps",
     rule=PrintedOutput(),
     truncation="left",
     own_clusters=True,

@@ -3,9 +3,14 @@
 from collections.abc import Sequence
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.letters import letters_of, read_letters
-from leval_tasks.closed.prompts import Frame
-from leval_tasks.closed.rules import PARTIAL_CREDIT, Extraction, Rule, mean
+from leval_tasks.closed.rules import (
+    PARTIAL_CREDIT,
+    Extraction,
+    Rule,
+    letters_of,
+    mean,
+    read_letters,
+)
 
 
 class SeveralLetters(Rule):
@@ -44,13 +49,11 @@ TASK = ClosedTask(
         questions=172,
         sha256="03ef77fcbd191545ee9f750487d1e6b209352e6440cadc6671f0c9f4fcb753a5",
     ),
-    frame=Frame(
+    system_prompt=(
         "Now you are given a very long document. Please follow the instruction based on this "
         "document. For multi-choice questions, there could be a sinlge correct option or multiple "
         "correct options. Please only provide the letter corresponding to the answer (like A or "
-        "AB) when answering. ",
-        framed=True,
-        closed=True,
+        "AB) when answering. "
     ),
     rule=SeveralLetters(),
 )

@@ -3,7 +3,6 @@
 import re
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.prompts import Frame
 from leval_tasks.closed.rules import Extraction, Rule
 
 
@@ -40,12 +39,11 @@ TASK = ClosedTask(
         questions=100,
         sha256="768d7b1d52be9406994b098fdfb9c2fd055bf2eb3d79748b42a9e55ddcc81f2a",
     ),
-    frame=Frame(
+    system_prompt=(
         "Given several question answer pairs, you need to follow a similar format to answer the "
-        "last question. Make sure the response is end with The answer is _ . ",
-        framed=False,
-        closed=False,
+        "last question. Make sure the response is end with The answer is _ . "
     ),
+    form="steps",
     rule=LastNumber(),
     own_clusters=True,
 )

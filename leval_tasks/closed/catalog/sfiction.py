@@ -7,7 +7,6 @@ both parts score 0.
 from collections.abc import Sequence
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.prompts import Frame
 from leval_tasks.closed.rules import Extraction, Judgement, Rule, compare
 
 FACT_MARK = "[fact:"
@@ -81,13 +80,11 @@ TASK = ClosedTask(
         questions=64,
         sha256="eb704ffaacb8c84df4b9d70a8557066de25798b9af1332fd1f2dee77a8112d06",
     ),
-    frame=Frame(
+    system_prompt=(
         "Now you are given a scientific fiction. I will ask you some questions and the answer "
         'should be "True" or "False". Notice that you should answer the question based on the '
-        "evidence in the document instead of your background knowledge.",
-        framed=True,
-        closed=True,
-        second=real_world_question,
+        "evidence in the document instead of your background knowledge."
     ),
+    second_question=real_world_question,
     rule=TrueTwice(),
 )

@@ -1,8 +1,7 @@
 """TOEFL: questions about a lecture; one letter is right, the reference is that letter."""
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.letters import SYSTEM_ONE_LETTER, OneLetter
-from leval_tasks.closed.prompts import Frame
+from leval_tasks.closed.rules import ONE_LETTER_PROMPT, OneLetter
 
 TASK = ClosedTask(
     key="toefl",
@@ -14,6 +13,6 @@ TASK = ClosedTask(
         questions=269,
         sha256="7596d085ddc8e11418d53e956b492f9cba7087c2fc1b516508a26257eed1a57e",
     ),
-    frame=Frame(SYSTEM_ONE_LETTER, framed=True, closed=True),
+    system_prompt=ONE_LETTER_PROMPT,
     rule=OneLetter(),
 )

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from leval_tasks.closed.definition import ClosedTask, PublishedFile
-from leval_tasks.closed.prompts import Frame
 from leval_tasks.closed.rules import Extraction, Judgement, Rule
 
 
@@ -20,7 +19,7 @@ class TopicName(Rule):
         """The whole response."""
         return Extraction(response, bool(response.strip()))
 
-    def parts_of(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
+    def part_scores(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
         """The score at the position that the question asks for."""
         place = number % len(self.parts)
         return {n: judged.score if at == place else None for at, n in enumerate(self.parts)}
@@ -36,14 +35,13 @@ TASK = ClosedTask(
         questions=150,
         sha256="c048104b31ad60d460bcd474bad41603b42418a4e3e32cd955d752d1bf11e11f",
     ),
-    frame=Frame(
+    system_prompt=(
         "Below is a record of our previous conversation on many different topics. You are the "
         "ASSISTANT, and I am the USER. At the beginning of each topic, the USER will say 'I would "
         "like to discuss the topic of <TOPIC>'. Memorize each <TOPIC>. At the end of the record, I "
-        "will ask you to retrieve the first/second/third topic names. Now the record start. ",
-        framed=False,
-        closed=True,
+        "will ask you to retrieve the first/second/third topic names. Now the record start. "
     ),
+    form="record",
     rule=TopicName(),
     in_group=False,
 )
