@@ -132,9 +132,9 @@ def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
             return LengthLimit("api", given.length, origin)
         # a completion server: lm-eval keeps one token back, and cuts token ids on the left
         kept = getattr(model, "max_length", None)
-        tokens = kept + 1 if isinstance(kept, int) else given.length or SERVER_DEFAULT
+        served = kept + 1 if isinstance(kept, int) else given.length or SERVER_DEFAULT
         assumed = not given.length
-        return LengthLimit("api", tokens, origin, kept_back=1, after_window=1, assumed=assumed)
+        return LengthLimit("api", served, origin, kept_back=1, after_window=1, assumed=assumed)
     name = "max_length" if given.max_length else "max_model_len" if given.max_model_len else None
     tokens, backend = getattr(model, "max_length", None), type(model).__name__
     if isinstance(tokens, int):

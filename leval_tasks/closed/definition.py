@@ -67,7 +67,6 @@ class ClosedTask:
     Attributes:
         key: short name; with `PREFIX` lm-eval's name of the task.
         title: name in tables, as in the paper.
-        place: position of its column among the others.
         file: L-Eval's file.
         system_prompt: the official one.
         form: how a prompt is laid out: a `question` inside a frame with `Answer:` at its end; a
@@ -79,12 +78,12 @@ class ClosedTask:
         truncation: side that is cut where a document is too long, as in the official scripts.
         own_clusters: questions are independent although they share a text (GSM's worked examples)
             or have a document each.
+        place: position of its column among the others.
         in_group: whether it counts in `leval_closed`, the paper's Avg.
     """
 
     key: str
     title: str
-    place: int
     file: PublishedFile
     system_prompt: str
     rule: Rule
@@ -92,7 +91,8 @@ class ClosedTask:
     second_question: Callable[[str], str] | None = None
     truncation: str = "right"
     own_clusters: bool = False
-    in_group: bool = True
+    place: int = 100
+    in_group: bool = False
 
     @property
     def name(self) -> str:

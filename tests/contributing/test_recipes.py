@@ -58,7 +58,7 @@ class Recipe:
 
     new: dict[str, str] = field(default_factory=dict)
     lines: list[tuple[str, str, str]] = field(default_factory=list)  # path, line above, lines
-    records: str = ""
+    data: dict[str, str] = field(default_factory=dict)  # file below DATA -> content
     commands: list[str] = field(default_factory=list)
 
 
@@ -71,7 +71,8 @@ def recipe_of(title: str) -> Recipe:
         if language == "sh":
             recipe.commands += block.replace("\\\n", "").splitlines()
         elif language == "json":
-            recipe.records += block
+            name, _, content = block.removeprefix("// DATA/").partition("\n")
+            recipe.data[name] = content
         elif head["line"]:
             recipe.lines.append((head["path"], head["line"], block[head.end() :]))
         else:
@@ -185,9 +186,8 @@ def test_closed_task(copy, model, tmp_path):
     project.follow()
     data = tmp_path / "data"
     data.mkdir()
-    (data / "years.jsonl").write_text(project.recipe.records)
-    answers = [{"gt": "1894", "years_pred": "In 1894."}, {"gt": "1931", "years_pred": "1930"}]
-    (data / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    for name, content in project.recipe.data.items():
+        (data / name).write_text(content)
     _, score, prompt, lm_eval, table = project.commands()
     assert json.loads(score) | {"task": "years", "n": 2, "exact_match": 50.0} == json.loads(score)
     assert "In which year was the bridge opened?" in prompt

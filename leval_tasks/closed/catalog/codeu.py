@@ -64,4 +64,5 @@ TASK = ClosedTask(
     rule=PrintedOutput(),
     truncation="left",
     own_clusters=True,
+    in_group=True,
 )

@@ -56,4 +56,5 @@ TASK = ClosedTask(
         "AB) when answering. "
     ),
     rule=SeveralLetters(),
+    in_group=True,
 )

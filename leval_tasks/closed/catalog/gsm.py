@@ -46,4 +46,5 @@ TASK = ClosedTask(
     form="steps",
     rule=LastNumber(),
     own_clusters=True,
+    in_group=True,
 )

@@ -15,4 +15,5 @@ TASK = ClosedTask(
     ),
     system_prompt=ONE_LETTER_PROMPT,
     rule=OneLetter(),
+    in_group=True,
 )

@@ -87,4 +87,5 @@ TASK = ClosedTask(
     ),
     second_question=real_world_question,
     rule=TrueTwice(),
+    in_group=True,
 )

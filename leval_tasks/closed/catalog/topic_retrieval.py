@@ -43,5 +43,4 @@ TASK = ClosedTask(
     ),
     form="record",
     rule=TopicName(),
-    in_group=False,
 )
