@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from leval_tasks.statistics.clustered import clopper_pearson, logit_interval
+from leval_tasks.statistics.clustered import clopper_pearson, linearised_ratio, logit_interval
 from leval_tasks.statistics.paired import holm, mcnemar_exact, sign_flip_p
-from leval_tasks.statistics.standard_error import linearised_ratio
 
 GROUPS = (7, 15, 50, 100)
 CORRELATIONS = (0.0, 0.05, 0.2)

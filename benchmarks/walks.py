@@ -104,7 +104,7 @@ def load(folder: Path) -> Callable[[], object]:
 
 
 def page(folder: Path) -> Callable[[], object]:
-    from leval_harness.analysis.analyse import analyse
+    from leval_harness.analysis import analyse
     from leval_harness.page import write_page
     from leval_harness.results import load_results
 
@@ -113,7 +113,7 @@ def page(folder: Path) -> Callable[[], object]:
 
 
 def reach(folder: Path) -> Callable[[], object]:
-    from leval_harness.analysis.analyse import analyse
+    from leval_harness.analysis import analyse
     from leval_harness.analysis.reach import reach_lines
     from leval_harness.results import load_results
 

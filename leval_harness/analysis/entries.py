@@ -1,27 +1,56 @@
-"""A score with what was learned from comparing it: what tables, figures and page show."""
+"""Scores with intervals, ranks and paired comparisons: what every table, figure and page shows."""
 
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
-from leval_harness.results.run_record import Run
-from leval_harness.results.scores import FAMILY_OF, Score, score_record
-from leval_tasks.statistics.paired import Difference
+from leval_border.errors import one_of
+from leval_harness.analysis.labels import block_titles, method_labels
+from leval_harness.results import Results, Run, Score
+from leval_harness.results.metrics import is_of_nats
+from leval_harness.results.scores import FAMILY_OF, frame_of, score_record
+from leval_tasks.metric_names import SIGN
+from leval_tasks.statistics.clustered import (
+    Estimate,
+    Ratios,
+    clopper_pearson,
+    estimate_mean,
+    estimate_ratio,
+    shows_no_spread,
+)
+from leval_tasks.statistics.paired import (
+    Difference,
+    compare_perplexities,
+    compare_scores,
+    holm,
+    in_common,
+    paired_sums,
+)
 
+LEVEL = 0.05
 SIGNIFICANT, CANNOT_TELL = "*", "?"
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One analysed score.
 
-    score: with the standard error and the number of clusters that the samples give.
-    block: title of the rows that it may be ranked against.
-    label: the method's name, with the run's number where two runs share a place.
-    low, high: ends of the 95% interval.
-    interval: how it was made: `clustered`, `exact`, `reported` (lm-eval's own standard error, no
-        ends) or `none`.
-    rank: 1 is best; None where nobody differs.
-    difference: to the block's baseline; None for the baseline itself and what cannot be paired.
+    Attributes:
+        score: with the standard error and the number of clusters computed from the samples.
+        run: its run.
+        block: title of the rows that it may be ranked against.
+        label: the method's name, with the run's number where two runs share a place.
+        low, high: ends of the 95% interval.
+        interval: how it was computed: `clustered`, `exact`, `reported` (lm-eval's own standard
+            error, no ends) or `none`.
+        rank: 1 is best; None where all are equal.
+        difference: to the block's baseline; None for the baseline itself and without common
+            questions.
     """
 
     score: Score
@@ -41,7 +70,7 @@ class Entry:
 
     @property
     def length(self) -> int | None:
-        """Context length of the number: the one its metric names, else the run's."""
+        """Context length of the number: the one in its metric's name, else the run's."""
         return self.score.context_length if self.score.at is None else self.score.at
 
     @property
@@ -50,23 +79,202 @@ class Entry:
         return self.difference.mark if self.difference else ""
 
     @property
-    def is_perplexity(self) -> bool:
-        """Whether it is one of our tasks', which have tables of their own."""
-        return self.family == "perplexity"
-
-    @property
     def family(self) -> str | None:
-        """The family of the task, where it is one of ours."""
+        """`closed`, `perplexity`, `reach` or `posgen` if the task is one of ours."""
         return FAMILY_OF.get(self.task)
 
     def record(self) -> dict[str, Any]:
-        """Everything known of it, flat; `diff_low` and `diff_high` end the difference."""
+        """Everything known about it, flat; `diff_low` and `diff_high` end the difference."""
         of_entry = ("block", "label", "low", "high", "interval", "rank")
         compared = asdict(self.difference) if self.difference else {}
-        ends = {"low": "diff_low", "high": "diff_high"}
+        names = {"low": "diff_low", "high": "diff_high"}
         return {
             **score_record(self.score, self.run),
             **{name: getattr(self, name) for name in of_entry},
-            **{ends.get(f.name, f.name): compared.get(f.name) for f in fields(Difference)},
+            **{names.get(f.name, f.name): compared.get(f.name) for f in fields(Difference)},
             "mark": self.mark,
         }
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Every score, analysed.
+
+    Attributes:
+        entries: in the order of `Results.scores`.
+        baselines: `block -> label` of the method that the others are compared with; empty if none.
+        results: what was read.
+    """
+
+    entries: list[Entry]
+    baselines: Mapping[str, str]
+    results: Results
+
+    def against(self, baseline: str) -> "Analysis":
+        """The same with another baseline in every block that has this method.
+
+        Raises:
+            SettingError: no run has that method.
+        """
+        return _compared(self.entries, self.results, baseline)
+
+    def frame(self) -> Any:
+        """The entries as a pandas frame, one row each: the columns of `Results.frame` and more."""
+        return frame_of(entry.record() for entry in self.entries)
+
+
+def analyse(results: Results, baseline: str | None = None) -> Analysis:
+    """Estimate, rank and compare.
+
+    Args:
+        results: what was read.
+        baseline: method to compare with in every block; else the one that the runs name, else
+            `none` (plain RoPE) or `default`; without any of these there is no comparison.
+
+    Raises:
+        SettingError: `baseline` is given and no run has that method.
+    """
+    blocks = block_titles(results.scores, results.runs)
+    labels = method_labels(results.scores, results.runs, blocks)
+    entries = [
+        _estimated(Entry(score, results.runs[score.run], block, label), results.ratios(score))
+        for score, block, label in zip(results.scores, blocks, labels, strict=True)
+    ]
+    return _compared(_ranked(entries), results, baseline)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any, list[Item]]:
+    """Items by a key; keys and items stay in order."""
+    groups: dict[Any, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(groups)
+
+
+def comparable(entry: Entry) -> tuple[str, str, str, str, int | None]:
+    """What must agree before two numbers are ranked or compared."""
+    score = entry.score
+    return entry.block, entry.task, score.metric, score.chosen, score.context_length
+
+
+def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
+    """With the standard error and interval computed from the samples.
+
+    Without samples lm-eval's own standard error stays, unless it claims certainty: then all answers
+    are alike, and where all are right or all wrong there is an exact interval.
+    """
+    score = entry.score
+    if score.value is None or not score.finished:
+        return entry
+    if ratios is not None and (found := _estimate(score.metric, ratios)) is not None:
+        return dataclasses.replace(
+            entry,
+            score=dataclasses.replace(score, stderr=found.stderr, clusters=found.clusters),
+            low=found.low,
+            high=found.high,
+            interval=found.method,
+        )
+    if score.stderr is not None and not shows_no_spread(score.stderr, score.value):
+        return dataclasses.replace(entry, interval="reported")
+    entry = dataclasses.replace(entry, score=dataclasses.replace(score, stderr=None))
+    if score.percent == 100 and score.value in (0.0, 1.0) and score.n:
+        low, high = clopper_pearson(round(score.value * score.n), score.n)
+        return dataclasses.replace(entry, low=low, high=high, interval="exact")
+    return entry
+
+
+def _estimate(metric: str, ratios: Ratios) -> Estimate | None:
+    if not ratios.questions.size:
+        return None
+    if not is_of_nats(metric):
+        return estimate_mean(ratios.numerator, ratios.clusters) if ratios.are_scores else None
+    _, tops, bottoms = ratios.by_cluster()
+    if "bits_per_" in metric:
+        tops = tops / math.log(2)
+    try:
+        return estimate_ratio(tops, bottoms, 1.0 if _is_exponential(metric) else None)
+    except ValueError:
+        return None
+
+
+def _is_exponential(metric: str) -> bool:
+    name = metric.partition(SIGN)[0]
+    return "perplexity" in name or name.endswith("ppl")
+
+
+def _ranked(entries: Sequence[Entry]) -> list[Entry]:
+    """Dense rank among comparable entries, 1 is best; none where the direction is unknown."""
+    ranks: dict[int, int] = {}
+    finished = [e for e in entries if e.score.finished and e.score.higher_is_better is not None]
+    for rivals in grouped(finished, comparable).values():
+        better = {entry.score.higher for entry in rivals}
+        values = [round(entry.score.value or 0.0, 12) for entry in rivals]
+        order = sorted(set(values), reverse=better == {True})
+        if len(order) > 1 and len(better) == 1:
+            ranks |= {id(e): order.index(v) + 1 for e, v in zip(rivals, values, strict=True)}
+    return [dataclasses.replace(entry, rank=ranks.get(id(entry))) for entry in entries]
+
+
+def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) -> Analysis:
+    """Paired comparison with the baseline, corrected within task, metric and context length."""
+    if wanted is not None:
+        one_of("baseline", wanted, sorted({entry.label for entry in entries}))
+    baselines = {
+        block: _baseline(part, wanted)
+        for block, part in grouped(entries, lambda entry: entry.block).items()
+    }
+    finished = [entry for entry in entries if entry.score.finished]
+    differences: dict[int, Difference] = {}
+    for rivals in grouped(finished, comparable).values():
+        base = [entry for entry in rivals if entry.label == baselines[entry.block]]
+        if len(base) == 1 and len(rivals) > 1:
+            differences |= _differences(rivals, base[0], results)
+    return Analysis(
+        [dataclasses.replace(each, difference=differences.get(id(each))) for each in entries],
+        baselines,
+        results,
+    )
+
+
+def _baseline(entries: Sequence[Entry], wanted: str | None) -> str:
+    methods = {entry.label for entry in entries}
+    named = [entry.run.baseline for entry in entries if entry.run.baseline]
+    candidates = (wanted, *named[:1], "none", "default")
+    return next((name for name in candidates if name and name in methods), "")
+
+
+def _differences(entries: list[Entry], base: Entry, results: Results) -> dict[int, Difference]:
+    """`id(entry) -> difference` of every rival that has questions in common with the baseline."""
+    baseline = results.ratios(base.score)
+    if baseline is None or base.score.higher_is_better is None:
+        return {}
+    rivals = {
+        id(entry): ratios
+        for entry in entries
+        if entry is not base and (ratios := results.ratios(entry.score)) is not None
+    }
+    threshold = LEVEL / max(1, len(rivals))
+    found = {
+        key: difference
+        for key, ratios in rivals.items()
+        if (difference := _difference(base.score, ratios, baseline, threshold)) is not None
+    }
+    adjusted = holm([difference.p for difference in found.values()]).tolist()
+    marked = {}
+    for (key, difference), p_holm in zip(found.items(), adjusted, strict=True):
+        mark = SIGNIFICANT if p_holm <= LEVEL else ""
+        mark = CANNOT_TELL if difference.smallest_p > threshold else mark
+        marked[key] = dataclasses.replace(difference, p_holm=p_holm, threshold=threshold, mark=mark)
+    return marked
+
+
+def _difference(score: Score, method: Ratios, baseline: Ratios, level: float) -> Difference | None:
+    """On the questions of both runs; None where there are none or they do not match."""
+    if is_of_nats(score.metric):
+        sums = paired_sums(method, baseline)
+        return compare_perplexities(*sums, level) if sums is not None and sums.size else None
+    method, baseline = in_common(method, baseline)
+    if not (method.questions.size and method.are_scores and baseline.are_scores):
+        return None
+    scores = method.numerator, baseline.numerator
+    return compare_scores(*scores, baseline.clusters, level, higher_is_better=score.higher)

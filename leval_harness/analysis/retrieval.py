@@ -1,18 +1,15 @@
-"""Reach by retrieval: RULER at several lengths, and where the needles that were found lay."""
+"""Retrieval by length: RULER's scores at several lengths, and needles found by depth."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leval_harness.analysis.analyse import Analysis, grouped
-from leval_harness.analysis.entries import Entry
-from leval_harness.results import Results
-from leval_harness.results.fields import ResultsError
+from leval_harness.analysis.entries import Analysis, Entry, grouped
+from leval_harness.results import Results, ResultsError
 from leval_harness.results.metrics import length_of
 from leval_harness.results.needles import needles_of
-from leval_tasks.statistics.reach import Reach
-from leval_tasks.statistics.retrieval import Retrieved, reach_above, reach_kept
+from leval_tasks.statistics.reach import Reach, Retrieved, reach_above, reach_kept
 
 RULER = re.compile(r"niah_|ruler_")
 NEEDLES = re.compile(r"niah_")
@@ -33,8 +30,8 @@ class Retrieval:
     """How far one model retrieves under one method.
 
     Attributes:
-        above: the largest length at which RULER's threshold is held; 0 for none that was asked.
-        kept: the largest length at which its score at the shortest is held; None for one length.
+        above: the largest length that reaches RULER's threshold; 0 if none does.
+        kept: the largest length that keeps the score at the shortest; None for one length.
         counts: scores and questions by length, ascending, over the tasks that all lengths have.
         tasks: those tasks.
         depths: for a picture of depth against length; empty where samples hold no prompts.
@@ -62,26 +59,28 @@ def retrievals(analysis: Analysis) -> dict[tuple[str, str], tuple[Entry, Retriev
         if RULER.match(entry.task) and length_of(entry.score.metric) and entry.score.finished
     ]
     lines = grouped(entries, lambda entry: (entry.block, entry.label))
-    made = {key: (part[0], _retrieval(part, analysis.results)) for key, part in lines.items()}
-    return {key: (entry, found) for key, (entry, found) in made.items() if found}
+    return {
+        key: (part[0], found)
+        for key, part in lines.items()
+        if (found := _retrieval(part, analysis.results))
+    }
 
 
 def _retrieval(entries: Sequence[Entry], results: Results) -> Retrieval | None:
     by_length = grouped(entries, lambda entry: length_of(entry.score.metric))
     common = set.intersection(*({entry.task for entry in part} for part in by_length.values()))
     counts = []
-    for length in sorted(by_length):
-        known = [results.ratios(e.score) for e in by_length[length] if e.task in common]
-        values = [each.numerator for each in known if each is not None]
-        if len(values) < len(known) or not values:
+    for length, part in sorted(by_length.items()):
+        ratios = [results.ratios(entry.score) for entry in part if entry.task in common]
+        values = [each.numerator for each in ratios if each is not None]
+        if len(values) < len(ratios) or not values:
             return None
         right = float(sum(each.sum() for each in values))
         counts.append(Retrieved(length, right, sum(each.size for each in values)))
-    kept = reach_kept(counts) if len(counts) > 1 else None
     with_needles = [entry for entry in entries if NEEDLES.match(entry.task)]
     return Retrieval(
         reach_above(counts),
-        kept,
+        reach_kept(counts) if len(counts) > 1 else None,
         tuple(counts),
         tasks=tuple(sorted(common)),
         depths=tuple(_depths(with_needles, results)),
@@ -100,7 +99,7 @@ def _depths(entries: Sequence[Entry], results: Results) -> list[DepthCell]:
             continue
         try:
             needles = list(needles_of(samples.path))
-        except ResultsError:  # gone since its numbers were read
+        except ResultsError:  # removed since its numbers were read
             continue
         for needle in needles:
             place = length, needle.part

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from leval_harness.analysis.entries import Entry
-from leval_harness.analysis.task_titles import length_label
+from leval_harness.analysis.labels import length_label
 from leval_harness.cards.every_eval import CLUSTERED
 from leval_harness.cards.identity import Says, part_of_path
 from leval_harness.results.scores import FAMILY_OF

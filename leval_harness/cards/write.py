@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from leval_border.files import write_text
-from leval_harness.analysis.analyse import Analysis, grouped
-from leval_harness.analysis.entries import Entry
+from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.entries import grouped
 from leval_harness.cards import every_eval, hub
 from leval_harness.cards.identity import Says
 from leval_harness.results import Run

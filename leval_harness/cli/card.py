@@ -32,10 +32,10 @@ from leval_harness.cli.output import FOLDER, read_results, results_argument
 @click.option("--baseline", help="Method that the others stand against; as for `table`.")
 def command(results: tuple[Path, ...], out: Path, baseline: str | None, **said: object) -> None:
     """Write RESULTS as Every Eval Ever records and as the Hub's .eval_results files."""
-    from leval_harness.analysis.analyse import analyse
+    from leval_harness.analysis import analyse
     from leval_harness.cards import write_cards
     from leval_harness.cards.identity import read_says
-    from leval_harness.tables.escape import plain
+    from leval_harness.tables.formats import plain
 
     says = read_says(**said)  # type: ignore[arg-type]
     written = write_cards(analyse(read_results(results), baseline), out, says)

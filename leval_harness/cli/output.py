@@ -100,7 +100,7 @@ def json_text(value: object) -> str:
 def read_results(folders: Sequence[Path]) -> "Results":
     """Read results; what stands out in them is said."""
     from leval_harness.results import load_results
-    from leval_harness.tables.escape import plain
+    from leval_harness.tables.formats import plain
 
     results = load_results(*folders)
     for warning in results.warnings:

@@ -17,7 +17,7 @@ from leval_harness.cli.output import FOLDER, read_results, results_argument
 @click.option("--title", default="Long-context leaderboard")
 def command(results: tuple[Path, ...], out: Path, baseline: str | None, title: str) -> None:
     """Write a leaderboard page that opens from disk, from one or more RESULTS folders."""
-    from leval_harness.analysis.analyse import analyse
+    from leval_harness.analysis import analyse
     from leval_harness.page import write_page
 
     index = write_page(analyse(read_results(results), baseline), out, title)

@@ -212,11 +212,7 @@ def table(
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
-    from leval_harness.analysis.posgen_pairs import (
-        comparison_table,
-        crossed_table,
-        halves_table,
-    )
+    from leval_harness.analysis.posgen import compare_by_seed
     from leval_harness.results.posgen import read_experiment
     from leval_harness.tables import posgen as tables
     from leval_harness.tables.formats import load_format
@@ -229,7 +225,9 @@ def table(
     complete = [read_experiment(folder) for folder in folders]
     experiments = [experiment.only(shown) for experiment in complete]
     form = load_format(output)
-    compared_by_seed = [comparison_table(experiment, pairs) for experiment in complete if pairs]
+    compared_by_seed = [
+        tables.seed_table(*compare_by_seed(experiment, pairs)) for experiment in complete if pairs
+    ]
     if as_json or form.every_number:  # one set of columns
         if len(compared_by_seed) > 1:
             raise click.UsageError("--pair with --json or csv is for one folder; give one")
@@ -237,8 +235,8 @@ def table(
         text = records_text(numbers.records()) if as_json else form.text([numbers])
     else:
         made = [tables.posgen_table(experiments)]
-        made += [each for one in experiments if (each := halves_table(one))]
-        made += [crossed_table(experiment) for experiment in experiments if crossed]
+        made += [each for one in experiments if (each := tables.halves_table(one))]
+        made += [tables.crossed_table(experiment) for experiment in experiments if crossed]
         text = form.text([*made, *compared_by_seed])
     write_or_print(text, out)
     from leval_harness.figures import posgen as figures

@@ -6,7 +6,7 @@ import click
 
 from leval_border.files import write_text
 from leval_harness.format_names import format_names
-from leval_harness.tables.escape import plain
+from leval_harness.tables.formats import plain
 
 
 def write_report(results_dir: Path) -> None:
@@ -16,7 +16,7 @@ def write_report(results_dir: Path) -> None:
         ResultsError: nothing readable in the folder.
         OSError: the folder cannot be written.
     """
-    from leval_harness.analysis.analyse import analyse
+    from leval_harness.analysis import analyse
     from leval_harness.page import write_page
     from leval_harness.results import load_results
     from leval_harness.tables import build_tables, details_table

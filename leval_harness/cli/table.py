@@ -51,9 +51,10 @@ def command(
     **chosen: Any,
 ) -> None:
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
-    from leval_harness.analysis.analyse import analyse
-    from leval_harness.analysis.differences import difference_tables, parse_pairs
+    from leval_harness.analysis import analyse
+    from leval_harness.analysis.differences import paired_differences, parse_pairs
     from leval_harness.tables import build_tables, details_table
+    from leval_harness.tables.differences import difference_tables
     from leval_harness.tables.formats import load_format
 
     read = read_results(results)
@@ -63,7 +64,8 @@ def command(
     analysis = analyse(read, chosen["baseline"])
     form = load_format(output)
     if chosen["pairs"]:
-        tables = difference_tables(analysis, parse_pairs(chosen["pairs"]))
+        found = paired_differences(analysis, parse_pairs(chosen["pairs"]))
+        tables = difference_tables(*found)
     elif as_json or form.every_number:
         tables = [details_table(analysis, bool(chosen["published"]))]
     else:
@@ -77,7 +79,7 @@ def command(
 def _verify(read: "Results", as_json: bool) -> None:
     """Print what does not agree and end with exit code 1 if anything does not."""
     from leval_harness.results.verify import verify
-    from leval_harness.tables.escape import plain
+    from leval_harness.tables.formats import plain
 
     outcome = verify(read)
     if as_json:

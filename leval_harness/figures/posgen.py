@@ -18,7 +18,7 @@ from leval_harness.results.posgen import (
     loss_curve,
     position_curve,
 )
-from leval_harness.tables.posgen import published_of
+from leval_harness.tables.published import published_of
 from leval_tasks.posgen.encodings import ENCODINGS, Pair
 
 MOST_CURVES = 5

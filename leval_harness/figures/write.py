@@ -8,14 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from leval_harness.analysis.analyse import Analysis, grouped
-from leval_harness.analysis.entries import Entry
+from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.analysis.reach import reach_lines
-from leval_harness.analysis.task_titles import length_label, task_label
-from leval_harness.figures.differences import difference_figure
-from leval_harness.figures.lengths import length_figure
-from leval_harness.figures.reach import reach_figure
 from leval_harness.figures.rope import rope_figure
+from leval_harness.figures.scores import difference_figure, length_figure, reach_figure
 from leval_harness.figures.style import Looks, method_looks, write_figure
 from leval_harness.results.metrics import is_of_nats
 from leval_harness.results.rope_features import RopeFeatures, read_features

@@ -4,20 +4,20 @@ import json
 import math
 from typing import Any
 
-from leval_harness.analysis.analyse import Analysis
+from leval_harness.analysis import Analysis
+from leval_harness.analysis.labels import task_label
 from leval_harness.analysis.reach import Point, ReachLine, reach_gaps, reach_lines, reach_text
 from leval_harness.analysis.retrieval import Retrieval
-from leval_harness.analysis.task_titles import task_label
 from leval_harness.layout import LOG
 from leval_harness.results import Run
 from leval_harness.results.metrics import is_of_nats
 from leval_harness.results.needles import DEPTHS
 from leval_harness.tables import leaderboard_table
-from leval_harness.tables.escape import plain
+from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_tasks.closed.catalog import chance_note
 from leval_tasks.statistics.paired import ASSUMED, Difference
-from leval_tasks.statistics.retrieval import THRESHOLD
+from leval_tasks.statistics.reach import THRESHOLD
 
 MOST_BASELINES = 16
 """Comparisons with every method as baseline grow with its square; beyond this only the default."""
@@ -42,6 +42,7 @@ def number(value: float | None, digits: int = 6, times: float = 1) -> float | No
 def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
     """Everything the first view needs of a `leaderboard_table`: columns, rows, runs, notes."""
     tasks = [column for column in table.columns if column.kind == "task"]
+    lines = reach_lines(analysis)
     return {
         "columns": [
             {
@@ -54,8 +55,8 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
             }
             for column in tasks
         ],
-        "reach": [_reach(line) for line in reach_lines(analysis)],
-        "gaps": [plain(text) for text in reach_gaps(analysis)],
+        "reach": [_reach(line) for line in lines],
+        "gaps": [plain(text) for text in reach_gaps(analysis, lines)],
         "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],

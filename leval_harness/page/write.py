@@ -8,13 +8,12 @@ from pathlib import Path
 
 from leval_border.errors import UserError
 from leval_border.files import write_text
-from leval_harness.analysis.analyse import Analysis
+from leval_harness.analysis.entries import Analysis
 from leval_harness.figures import write_figures
 from leval_harness.page.data import comparisons, leaderboard, script
 from leval_harness.page.samples import write_samples
 from leval_harness.tables import details_table, leaderboard_table
-from leval_harness.tables.escape import plain
-from leval_harness.tables.formats import load_format
+from leval_harness.tables.formats import load_format, plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"

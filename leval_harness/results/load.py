@@ -9,11 +9,11 @@ from leval_harness.results.discover import find_runs, samples_file
 from leval_harness.results.fields import ResultsError, read_model
 from leval_harness.results.groups import below, group_scores, stand_for
 from leval_harness.results.lm_eval import ResultsFile, figures_of
-from leval_harness.results.ratios import Ratios
 from leval_harness.results.run_record import Run
 from leval_harness.results.samples import Samples, read_samples
 from leval_harness.results.scores import Score, frame_of, score_record
 from leval_harness.results.task_scores import task_scores
+from leval_tasks.statistics.clustered import Ratios
 
 
 @dataclass

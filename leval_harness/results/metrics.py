@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from leval_harness.results.ratios import Ratios
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import SCORES
 from leval_tasks.metric_names import SIGN
+from leval_tasks.statistics.clustered import Ratios
 
 LOSSES = r"perplexity|bits_per_|(^|_)ppl$|^(nll|loss|key_loss)$"
 NATS = re.compile(rf"{LOSSES}|^gain$")

@@ -15,7 +15,7 @@ from leval_harness.results.samples import LISTINGS
 from leval_harness.results.scores import FAMILY_OF
 from leval_tasks.metric_names import SIGN
 from leval_tasks.perplexity.metrics import aggregations
-from leval_tasks.statistics.standard_error import clustered_stderr, linearised_ratio
+from leval_tasks.statistics.clustered import clustered_stderr, linearised_ratio
 
 Values = Mapping[tuple[str, str], Sequence[Any]]
 """`(filter, metric)` -> value of each question, None where it has none."""

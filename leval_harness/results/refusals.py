@@ -4,10 +4,10 @@ from typing import Any
 
 from leval_harness.results.fields import finite
 from leval_harness.results.lm_eval import Figure
-from leval_harness.results.ratios import Ratios
 from leval_harness.results.samples import Samples
 from leval_harness.results.scores import FAMILY_OF, Score
 from leval_tasks.metric_names import SIGN
+from leval_tasks.statistics.clustered import Ratios
 
 ROUNDING = 1e-9
 

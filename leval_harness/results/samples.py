@@ -21,13 +21,15 @@ from leval_harness.results.fields import (
     pair,
     short_name,
 )
-from leval_harness.results.ratios import Codes, Floats, Ratios
 from leval_harness.results.sample_lines import (
     logged_metrics,
     parsed_lines,
     question_hash,
     question_key,
 )
+from leval_tasks.statistics.clustered import Floats, Ratios
+
+Codes = npt.NDArray[np.int32]
 
 FLAGS = (
     "unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens", "reached_limit",

@@ -1,25 +1,54 @@
 """From analysed scores to the tables that people read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from leval_border.errors import one_of
-from leval_harness.analysis.analyse import Analysis, grouped
-from leval_harness.analysis.entries import Entry
-from leval_harness.analysis.notes import table_notes
-from leval_harness.analysis.published import published_tables
-from leval_harness.analysis.reach import reach_gaps, reach_lines
-from leval_harness.analysis.reach_curves import KEY_LOSS, LOSS
-from leval_harness.analysis.task_titles import BESIDE, CLOSED, POSGEN, length_label, task_label
-from leval_harness.tables.cells import COSTS, number_cell
-from leval_harness.tables.model import Block, Cell, Column, Row, Table
-from leval_harness.tables.reach_tables import against_table, reach_table
+from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.entries import LEVEL, Item, grouped
+from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
+from leval_harness.analysis.reach import (
+    KEY_LOSS,
+    LOSS,
+    ReachLine,
+    reach_gaps,
+    reach_lines,
+    reach_text,
+)
+from leval_harness.tables.cells import COSTS, score_cell
+from leval_harness.tables.model import (
+    METHOD,
+    NOTHING,
+    Block,
+    Cell,
+    Column,
+    Row,
+    Table,
+    number_cell,
+    text_columns,
+)
+from leval_harness.tables.notes import table_notes
+from leval_harness.tables.published import published_tables
 from leval_harness.tables.scores import score_table
+from leval_tasks.statistics.paired import ASSUMED, Difference
+from leval_tasks.statistics.reach import DROP, MARGIN, THRESHOLD, Reach
+
+BY_LOSS = (
+    "No loss: the largest context up to which no longer one made the same tokens of the same texts "
+    f"worse; gain: up to which each longer one made them better. A difference below {MARGIN:g} "
+    "nats a token is none. The ends of the 95% interval are lengths that were asked.",
+    "At least: shown up to there, and beyond it was not asked or the texts cannot tell",
+    "Config: tokens that the checkpoint's config claims under the method",
+)
+BY_RETRIEVAL = (
+    f"Retrieves: RULER's tasks together, up to which length the score is at least {THRESHOLD:.1%}, "
+    f"and up to which it is less than {DROP:.0%} below that at the shortest length",
+)
 
 
 def build_tables(
     analysis: Analysis, costs: Sequence[str] = (), published: bool | None = None
 ) -> list[Table]:
-    """Every table that the results have rows for, the closed-ended one first.
+    """Every table that the results have rows for, the effective context first.
 
     Args:
         analysis: from `analyse`.
@@ -32,13 +61,14 @@ def build_tables(
     """
     for name in costs:
         one_of("columns", name, COSTS)
-    shown = [entry for entry in analysis.entries if entry.score.primary]
+    entries = analysis.entries
+    shown = [entry for entry in entries if entry.score.primary]
     scores = [entry for entry in shown if entry.family not in ("perplexity", "reach")]
     tasks = {entry.task for entry in scores} - {""}
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
     lines = reach_lines(analysis)
-    answers = (reach_table(lines, reach_gaps(analysis)), against_table(lines))
+    answers = _reach_table(lines, reach_gaps(analysis, lines)), _against_table(lines)
     tables = [table for table in answers if table]
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
@@ -47,28 +77,102 @@ def build_tables(
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores, posgen, costs, analysis))
     tables += _other_tables(scores, sorted(tasks - {*closed, *posgen}), costs, analysis)
-    tables += _reach_tables([e for e in analysis.entries if e.family == "reach"], analysis)
-    tables += _perplexity_tables([entry for entry in shown if entry.is_perplexity], analysis)
-    models = [entry.run.model for entry in analysis.entries]
-    tables += published_tables(models, [entry.task for entry in analysis.entries], published)
-    stopped = [entry for entry in analysis.entries if entry.score.status != "done"]
+    tables += _loss_tables([entry for entry in entries if entry.family == "reach"], analysis)
+    tables += _perplexity_tables([e for e in shown if e.family == "perplexity"], analysis)
+    tables += published_tables(
+        (entry.run.model for entry in entries), (entry.task for entry in entries), published
+    )
+    stopped = [entry for entry in entries if entry.score.status != "done"]
     return tables + ([_problem_table(stopped)] if stopped else [])
 
 
-def _other_tables(
-    scores: Sequence[Entry], tasks: Sequence[str], costs: Sequence[str], analysis: Analysis
-) -> list[Table]:
-    """Tasks of other projects: shares in percent, and every other metric as it stands."""
-    others = [entry for entry in scores if entry.task in tasks]
-    tables = []
-    for title, scale in (
-        ("Other tasks, %", 100),
-        ("Other tasks, each number in the metric's own unit", 1),
-    ):
-        part = [entry for entry in others if entry.score.percent == scale]
-        if any(entry.score.metric for entry in part) or (part and scale == 100):
-            tables.append(score_table(title, part, tasks, costs, analysis))
-    return tables
+def _by_method(
+    items: Iterable[Item],
+    block: Callable[[Item], Hashable],
+    method: Callable[[Item], str],
+    cells: Callable[[Sequence[Item]], Iterable[Cell]],
+) -> tuple[Block, ...]:
+    """Blocks with a row for each method."""
+    blocks = []
+    for name, of_block in grouped(items, block).items():
+        rows = tuple(
+            Row((Cell(label), *cells(part)), "ours", label)
+            for label, part in grouped(of_block, method).items()
+        )
+        blocks.append(Block(name, rows))
+    return tuple(blocks)
+
+
+def _reach_table(lines: Sequence[ReachLine], gaps: Sequence[str]) -> Table | None:
+    """How far each model reads under each method, by loss and by retrieval; None if nothing did.
+
+    `gaps` are notes of what has no line.
+    """
+    losses = any(line.texts for line in lines) or bool(gaps)
+    probes = any(line.retrieval for line in lines)
+    if not (losses or probes):
+        return None
+
+    def cells(part: Sequence[ReachLine]) -> list[Cell]:
+        line = part[0]
+        by_loss = [
+            Cell(reach_text(line.no_loss)),
+            Cell(_interval(line.no_loss)),
+            Cell(reach_text(line.gain)),
+            Cell(length_label(line.claimed), line.claimed),
+            number_cell(line.texts or None, ",d"),
+            number_cell(line.tokens or None, ",d"),
+        ]
+        by_retrieval = [NOTHING] * 3
+        if found := line.retrieval:
+            texts = (Cell(reach_text(found.above)), Cell(reach_text(found.kept)))
+            by_retrieval = [*texts, number_cell(found.probes or None, ",d")]
+        return by_loss * losses + by_retrieval * probes
+
+    loss_heads = ("Reads without loss", "95%", "Still gains up to", "Config", "Texts", "Tokens")
+    heads = (f"Retrieves {THRESHOLD:.1%}", "Retrieves as at the shortest", "Probes")
+    columns = text_columns(loss_heads, 3) * losses + text_columns(heads, 2) * probes
+    notes = (*BY_LOSS * losses, *BY_RETRIEVAL * probes, *gaps)
+    blocks = _by_method(lines, lambda line: line.block, lambda line: line.method, cells)
+    return Table("How far does it really read?", (METHOD, *columns), blocks, notes)
+
+
+def _interval(reach: Reach | None) -> str:
+    if reach is None or reach.low == reach.high:
+        return ""
+    low = "?" if reach.low is None else length_label(reach.low)
+    return f"{low} to {length_label(reach.high)}"
+
+
+def _against_table(lines: Sequence[ReachLine]) -> Table | None:
+    """Differences to the baseline at each length, with their intervals; None without any."""
+    lines = [line for line in lines if any(point.against for point in line.points)]
+    if not lines:
+        return None
+    lengths = sorted({point.length for line in lines for point in line.points})
+
+    def cells(part: Sequence[ReachLine]) -> list[Cell]:
+        at = {point.length: point.against for point in part[0].points}
+        return [_against_cell(at.get(length)) for length in lengths]
+
+    blocks = _by_method(lines, lambda line: line.block, lambda line: line.method, cells)
+    title = "Against the baseline, nats a token on the same tokens (95% interval)"
+    differences = [p.against for line in lines for p in line.points if p.against]
+    few = any(each.beside_zero and each.smallest_p > LEVEL for each in differences)
+    notes = (
+        "Negative is better; *: the interval, by text, tells the difference from zero",
+        *([f"? in the tables below: {ASSUMED}"] if few else ()),
+    )
+    return Table(title, (METHOD, *map(Column, map(length_label, lengths))), blocks, notes)
+
+
+def _against_cell(found: Difference | None) -> Cell:
+    if found is None:
+        return NOTHING
+    text = f"{found.difference:+.3f}"
+    if found.low is not None and found.high is not None:
+        text += f" ({found.low:+.3f} to {found.high:+.3f}){'*' * found.beside_zero}"
+    return Cell(text, found.difference)
 
 
 def _length_tables(scores: Sequence[Entry], tasks: Sequence[str]) -> list[Table]:
@@ -81,23 +185,35 @@ def _length_tables(scores: Sequence[Entry], tasks: Sequence[str]) -> list[Table]
     return tables
 
 
-def _reach_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
-    """One table a task: the loss on its fixed targets, by what the model sees of the text.
+def _other_tables(
+    scores: Sequence[Entry], tasks: Sequence[str], costs: Sequence[str], analysis: Analysis
+) -> list[Table]:
+    """Tasks of other projects: shares in percent, and every other metric in its own unit."""
+    others = [entry for entry in scores if entry.task in tasks]
+    tables = []
+    for title, times in (
+        ("Other tasks, %", 100),
+        ("Other tasks, each number in the metric's own unit", 1),
+    ):
+        part = [entry for entry in others if entry.score.percent == times]
+        if any(entry.score.metric for entry in part) or (part and times == 100):
+            tables.append(score_table(title, part, tasks, costs, analysis))
+    return tables
 
-    Beside it that on the key tokens, where the backend tells each token's.
-    """
+
+def _loss_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
+    """Of each reach task the loss on its targets by length, and that on its key tokens."""
     tables = []
     for task, of_task in grouped(entries, lambda entry: entry.task).items():
         for family, what in ((LOSS, "nats a token"), (KEY_LOSS, "nats a key token")):
-            part = [entry for entry in of_task if entry.score.family == family]
-            if part:
+            if part := [entry for entry in of_task if entry.score.family == family]:
                 title = f"{task_label(task)}: {what}, the same tokens after more context"
                 tables.append(_by_length(title, part, table_notes(part, analysis)))
     return tables
 
 
 def _perplexity_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
-    """One table a task for token perplexity, and for the paper's where it was computed.
+    """Of each task the token perplexity by length, and the paper's where it was computed.
 
     Runs that read the language reference of different Python versions get tables of their own.
     """
@@ -117,18 +233,13 @@ def _perplexity_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Tab
 def _by_length(title: str, entries: Sequence[Entry], notes: tuple[str, ...] = ()) -> Table:
     """Methods down, context lengths across."""
     lengths = sorted({entry.length for entry in entries if entry.length is not None})
-    blocks = []
-    for name, block in grouped(entries, lambda entry: entry.block).items():
-        rows = []
-        for label, of_method in grouped(block, lambda entry: entry.label).items():
-            at = {entry.length: entry for entry in of_method}
-            score = of_method[0].score
-            cells = (Cell(label), *(number_cell(at.get(length)) for length in lengths))
-            rows.append(Row(cells, "ours", label, None, score.partial, score.sample))
-        blocks.append(Block(name, tuple(rows)))
-    heads = (Column(length_label(length)) for length in lengths)
-    columns = (Column("Method", numeric=False, kind="name"), *heads)
-    return Table(title, columns, tuple(blocks), notes)
+
+    def cells(part: Sequence[Entry]) -> list[Cell]:
+        at = {entry.length: entry for entry in part}
+        return [score_cell(at.get(length)) for length in lengths]
+
+    blocks = _by_method(entries, lambda entry: entry.block, lambda entry: entry.label, cells)
+    return Table(title, (METHOD, *map(Column, map(length_label, lengths))), blocks, notes)
 
 
 def _problem_table(stopped: Sequence[Entry]) -> Table:

@@ -1,16 +1,14 @@
-"""Numbers as cells, and what is said of several of them at once."""
+"""Cells of scores: one number, and what several entries of a row have in common."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from leval_harness.analysis.entries import Entry
+from leval_harness.analysis import Entry
 from leval_harness.results import Run, Score
-from leval_harness.tables.model import Cell
-
-NOTHING = Cell("–")
+from leval_harness.tables.model import NOTHING, Cell, number_cell
+from leval_tasks.statistics.clustered import mean_of_estimates
 
 
 class Cost(NamedTuple):
@@ -19,59 +17,52 @@ class Cost(NamedTuple):
     head: str
     of: Callable[[Run], float | None]
     join: Callable[[Sequence[float]], float]
-    style: str = ",.0f"
+    style: str = ",.1f"
 
 
-def _telemetry(name: str, run: Run, factor: float = 1.0) -> float | None:
-    number = run.telemetry.get(name)
-    return None if number is None else factor * number
+def _telemetry(name: str, unit: float = 1.0) -> Callable[[Run], float | None]:
+    """How a number of a run's telemetry is read, in some unit."""
+    return lambda run: run.telemetry[name] / unit if name in run.telemetry else None
 
 
 COSTS = {
-    "seconds": Cost("Seconds", lambda run: run.seconds, sum, ",.1f"),
-    "tokens_per_second": Cost("Tokens/s", lambda run: run.tokens_per_second, fmean, ",.1f"),
-    "peak_memory": Cost(
-        "Peak GiB", partial(_telemetry, "peak_memory_bytes", factor=1 / 2**30), max, ",.1f"
-    ),
+    "seconds": Cost("Seconds", lambda run: run.seconds, sum),
+    "tokens_per_second": Cost("Tokens/s", lambda run: run.tokens_per_second, fmean),
+    "peak_memory": Cost("Peak GiB", _telemetry("peak_memory_bytes", 2**30), max),
     **{
-        name: Cost(name.removeprefix("tokens_").capitalize(), partial(_telemetry, name), sum)
-        for name in ("tokens_prefilled", "tokens_shared", "tokens_generated", "tokens_unique")
+        f"tokens_{name}": Cost(name.capitalize(), _telemetry(f"tokens_{name}"), sum, ",.0f")
+        for name in ("prefilled", "shared", "generated", "unique")
     },
 }
 """Optional columns by their names on the command line."""
 
 
-def number_cell(entry: Entry | None) -> Cell:
-    """A number in its unit, with its standard error; a dash for None."""
+def score_cell(entry: Entry | None) -> Cell:
+    """A number in its unit, with its standard error; a dash for None.
+
+    Where all answers are right, or all wrong, the exact interval replaces the standard error.
+    """
     if entry is None:
         return NOTHING
-    score = entry.score
+    score, times = entry.score, entry.score.percent
     if score.value is None or not score.finished:
         return Cell(f"({score.status})", entry=entry)
-    value = score.percent * score.value
-    error = "" if score.stderr is None else _number(score.percent * score.stderr, score)
-    known = (entry.mark, entry.rank or 0, entry)
-    return Cell(_number(value, score), value, error, *known, _between(entry), _bounds(score))
-
-
-def _number(value: float, score: Score) -> str:
-    return f"{value:.{2 if score.percent == 100 else 3}f}"
-
-
-def _between(entry: Entry) -> str:
-    """The exact interval, which stands alone where all answers are right, or all wrong."""
-    score = entry.score
+    style = ".2f" if times == 100 else ".3f"
+    between = bounds = ""
     if entry.interval == "exact" and entry.low is not None and entry.high is not None:
-        return f"({score.percent * entry.low:.1f} to {score.percent * entry.high:.1f})"
-    return ""
-
-
-def _bounds(score: Score) -> str:
-    """The score if all answers cut while thinking were wrong, and if they were right."""
-    if score.if_wrong is None or score.if_right is None:
-        return ""
-    wrong, right = (_number(score.percent * end, score) for end in (score.if_wrong, score.if_right))
-    return f"[{wrong} to {right}]"
+        between = f"({times * entry.low:.1f} to {times * entry.high:.1f})"
+    if score.if_wrong is not None and score.if_right is not None:
+        bounds = f"[{times * score.if_wrong:{style}} to {times * score.if_right:{style}}]"
+    return Cell(
+        format(times * score.value, style),
+        times * score.value,
+        "" if score.stderr is None else format(times * score.stderr, style),
+        entry.mark,
+        entry.rank or 0,
+        entry,
+        between,
+        bounds,
+    )
 
 
 def average_cell(entries: Sequence[Entry | None]) -> Cell:
@@ -80,11 +71,9 @@ def average_cell(entries: Sequence[Entry | None]) -> Cell:
     values = [score.value for score in scores if score.value is not None]
     if len(values) < len(entries):
         return NOTHING
-    average = 100 * (sum(values) / len(values))
-    errors = [score.stderr for score in scores if score.stderr is not None]
-    stderr = 100 * (math.sqrt(sum(error**2 for error in errors)) / len(values))
-    known = len(errors) == len(values) and math.isfinite(stderr)
-    return Cell(f"{average:.2f}", average, f"{stderr:.2f}" if known else "")
+    errors = [math.nan if score.stderr is None else score.stderr for score in scores]
+    mean, stderr = mean_of_estimates(values, errors)
+    return number_cell(100 * mean, stderr=100 * stderr)
 
 
 def share_cell(entries: Iterable[Entry], share: str) -> Cell:
@@ -94,8 +83,7 @@ def share_cell(entries: Iterable[Entry], share: str) -> Cell:
     ]
     if not shares:
         return NOTHING
-    percent = 100 * sum(part * n for part, n in shares) / sum(n for _, n in shares)
-    return Cell(f"{percent:.1f}", percent)
+    return number_cell(100 * sum(part * n for part, n in shares) / sum(n for _, n in shares), ".1f")
 
 
 def _asked(entries: Iterable[Entry]) -> list[tuple[Score, int]]:
@@ -109,13 +97,10 @@ def _asked(entries: Iterable[Entry]) -> list[tuple[Score, int]]:
 
 
 def cost_cell(entries: Iterable[Entry], cost: Cost) -> Cell:
-    """Time and tokens add up over the runs of a row; speed is averaged, memory the largest."""
+    """What the runs of a row cost together."""
     runs = {entry.score.run: entry.run for entry in entries}
     numbers = [number for run in runs.values() if (number := cost.of(run)) is not None]
-    if not numbers:
-        return NOTHING
-    value = float(cost.join(numbers))
-    return Cell(format(value, cost.style), value)
+    return number_cell(cost.join(numbers), cost.style) if numbers else NOTHING
 
 
 def counts_cell(entries: Iterable[Entry]) -> Cell:
@@ -130,12 +115,12 @@ def counts_cell(entries: Iterable[Entry]) -> Cell:
 
 
 def chance_of(entries: Iterable[Entry]) -> float | None:
-    """What a guess would score, as a fraction; None where it is not known."""
+    """Expected score of a guess, as a fraction; None where it is not known."""
     chances = (entry.score.chance for entry in entries)
     return next((chance for chance in chances if chance is not None), None)
 
 
 def chance_cell(entries: Iterable[Entry]) -> Cell:
-    """What a guess would score, %."""
+    """Expected score of a guess, %."""
     chance = chance_of(entries)
-    return Cell() if chance is None else Cell(f"{100 * chance:.1f}", 100 * chance)
+    return Cell() if chance is None else number_cell(100 * chance, ".1f")

@@ -1,31 +1,30 @@
-"""The long table: one row a number, with everything known about it (the CSV)."""
+"""The long table: one row per number, with everything known about it (the CSV)."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from leval_harness.analysis.analyse import Analysis
-from leval_harness.analysis.entries import Entry
-from leval_harness.analysis.published import TABLE_2, TASKS
+from leval_harness.analysis import Analysis, Entry
 from leval_harness.results.run_record import TELEMETRY
 from leval_harness.tables.model import Block, Cell, Column, Row, RowKind, Table
+from leval_harness.tables.published import TABLE_2, TASKS
 
-TEXT = (
-    "origin", "block", "model", "method", "task", "metric", "filter", "status", "note",
-    "direction", "interval", "mark", "baseline", "source", "data", "python", "softmax", "run_id",
-    "created", "command",
-)  # fmt: skip
+FIRST = ("origin", "block", "model", "method", "task", "metric", "filter")
 NUMBERS = (
     "context_length", "value", "stderr", "low", "high", "rank", "n", "clusters", "chance", "cut",
     "unparsed", "at_limit", "thinking_cut", "if_wrong", "if_right", "difference", "diff_low",
     "diff_high", "p", "p_holm", "smallest_p", "wins", "ties", "losses", "detectable", "limit",
     "seconds", "tokens_per_second", *TELEMETRY,
 )  # fmt: skip
-DIRECTIONS = {True: "higher", False: "lower", None: "unknown"}
+LAST = (
+    "status", "note", "direction", "interval", "mark", "baseline", "source", "data", "python",
+    "softmax", "run_id", "created", "command",
+)  # fmt: skip
+COLUMNS = (*FIRST, *NUMBERS, *LAST)
 IN_PERCENT = (
     "value", "stderr", "low", "high", "if_wrong", "if_right", "difference", "diff_low", "diff_high",
     "detectable",
 )  # fmt: skip
-COLUMNS = (*TEXT[:7], *NUMBERS, *TEXT[7:])
+DIRECTIONS = {True: "higher", False: "lower", None: "unknown"}
 NOTES = (
     "Shares of right answers, their errors, intervals, differences and detectable differences are "
     "percent; chance, cut, unparsed, at_limit and thinking_cut are shares from 0 to 1. Every other "
@@ -50,7 +49,7 @@ def details_table(analysis: Analysis, published: bool = False) -> Table:
 
 
 def _record(entry: Entry, analysis: Analysis) -> Mapping[str, Any]:
-    """What stands in each column."""
+    """The content of each column."""
     score, record = entry.score, entry.record()
     shown = {n: None if record[n] is None else score.percent * record[n] for n in IN_PERCENT}
     return {
@@ -66,13 +65,11 @@ def _record(entry: Entry, analysis: Analysis) -> Mapping[str, Any]:
 
 
 def _row(record: Mapping[str, Any], kind: RowKind = "ours") -> Row:
-    return Row(tuple(_cell(record.get(name)) for name in COLUMNS), kind)
-
-
-def _cell(value: str | float | None) -> Cell:
-    if value is None or isinstance(value, str):
-        return Cell(value or "")
-    return Cell(f"{value:.6g}", float(value))
+    cells = []
+    for value in map(record.get, COLUMNS):
+        is_text = value is None or isinstance(value, str)
+        cells.append(Cell(value or "") if is_text else Cell(f"{value:.6g}", float(value)))
+    return Row(tuple(cells), kind)
 
 
 def _published() -> list[Row]:

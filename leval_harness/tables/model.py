@@ -1,10 +1,11 @@
-"""The table model: what is in a table, with nothing of any output format."""
+"""The table model: what is in a table, independent of the output format."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from leval_harness.analysis.entries import Entry
+from leval_harness.analysis import Entry
 
 RowKind = Literal["ours", "published", "info", "stopped"]
 ColumnKind = Literal["name", "length", "task", "average", "more"]
@@ -12,13 +13,17 @@ ColumnKind = Literal["name", "length", "task", "average", "more"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One place of a row: plain text to show, and what is known of it.
+    """One place of a row.
 
-    `value` and `stderr_text` are in the unit shown (percent for shares); CSV writes the value.
-    `between` is the interval where no standard error is known, `bounds` what the number would be
-    if every answer that is missing for want of tokens were wrong, and if it were right.
-    `mark` is a short sign explained in the table's notes, `rank` 1 for the best and 0 without
-    rivals. `entry` is the score behind a number, or why there is none.
+    Attributes:
+        text: plain text to show.
+        value: the number, in the unit shown (percent for shares); CSV writes it.
+        stderr_text: its standard error, in the same unit.
+        mark: a short sign that the table's notes explain.
+        rank: 1 for the best, 0 without rivals.
+        entry: the score behind a number, or the reason why there is none.
+        between: the interval where no standard error is known.
+        bounds: the number if every answer that ran out of tokens were wrong, and if it were right.
     """
 
     text: str = ""
@@ -32,7 +37,7 @@ class Cell:
 
     @property
     def spread(self) -> str:
-        """What is known of the number's uncertainty, as it is shown."""
+        """The number's uncertainty, as it is shown."""
         error = f"± {self.stderr_text}" if self.stderr_text else self.between
         return f"{error} {self.bounds}".strip()
 
@@ -42,8 +47,19 @@ class Cell:
         return {1: "best", 2: "second"}.get(self.rank, "")
 
 
+NOTHING = Cell("–")
+
+
+def number_cell(value: float | None, style: str = ".2f", stderr: float | None = None) -> Cell:
+    """A number in a format, with its standard error if that is finite; a dash for None."""
+    if value is None:
+        return NOTHING
+    error = "" if stderr is None or not math.isfinite(stderr) else format(stderr, style)
+    return Cell(format(value, style), float(value), error)
+
+
 def ranked(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of one column with their ranks, the highest first; without, where nobody differs."""
+    """Cells of one column with their ranks, the highest first; none if all are equal."""
     values = {round(cell.value, 10) for cell in cells if cell.value is not None}
     order = sorted(values, reverse=True) if len(values) > 1 else []
     return [
@@ -56,7 +72,11 @@ def ranked(cells: Sequence[Cell]) -> list[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; numbers are aligned right. A task's says which task, which way, unit and chance."""
+    """A column; numbers are aligned right.
+
+    That of a task has the task, whether its metric is better lower, is shown in percent or counts
+    nats, and the score of a guess.
+    """
 
     label: str
     numeric: bool = True
@@ -66,6 +86,14 @@ class Column:
     percent: bool = True
     nats: bool = False
     chance: float | None = None
+
+
+METHOD = Column("Method", numeric=False, kind="name")
+
+
+def text_columns(labels: Sequence[str], texts: int) -> tuple[Column, ...]:
+    """Columns of which the first few hold text and the others numbers."""
+    return tuple(Column(label, numeric=at >= texts) for at, label in enumerate(labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +132,7 @@ class Table:
                     raise ValueError(f"row of {width} cells in table '{self.title}'")
 
     def records(self) -> list[dict[str, object]]:
-        """Rows as objects for JSON: numbers of full precision, null where missing."""
+        """Rows as objects for JSON: numbers in full precision, null where missing."""
         return [
             {
                 column.label: (cell.value if column.numeric else cell.text)

@@ -1,24 +1,37 @@
-"""The paper's Table 1 from finished PosGen runs, beside the published numbers."""
+"""PosGen: the paper's Table 1 beside the published numbers, crossed tests, pairs and halves."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
-from leval_harness.analysis.blocks import counted
-from leval_harness.analysis.posgen_pairs import halves_record
-from leval_harness.analysis.provenance import machine, provenance_notes
-from leval_harness.analysis.published import BELOW_CEILING, PUBLISHED_MODULUS, SOURCE, TABLE_1
-from leval_harness.results.posgen import (
-    LEARNED,
-    SUBTASKS,
-    Experiment,
-    Place,
+from leval_harness.analysis.labels import counted
+from leval_harness.analysis.posgen import HALVES, SeedComparison, halves_record
+from leval_harness.results.posgen import LEARNED, SUBTASKS, Experiment, Place
+from leval_harness.tables.model import (
+    NOTHING,
+    Block,
+    Cell,
+    Column,
+    Row,
+    Table,
+    number_cell,
+    ranked,
+    text_columns,
 )
-from leval_harness.tables.cells import NOTHING
-from leval_harness.tables.model import Block, Cell, Column, Row, Table, ranked
+from leval_harness.tables.notes import machine, provenance_notes
+from leval_harness.tables.published import (
+    BELOW_CEILING,
+    CEILING,
+    PUBLISHED_MODULUS,
+    SOURCE,
+    TABLE_1,
+    published_accuracy,
+    published_of,
+)
 from leval_tasks.metadata import Subtask
-from leval_tasks.posgen.encodings import PUBLISHED, Name, Pair, Reading, published_pairs
+from leval_tasks.posgen.encodings import ENCODINGS, PUBLISHED, Pair, Reading, published_pairs
 
 NOTES = (
     "Accuracy on tokens past the training length, %; ID: on tokens within it; ± standard deviation "
@@ -32,6 +45,8 @@ ARROW = (
     "A → B: trained with A, tested with B; (code): YaRN as the authors' code has it, switched on "
     "for the test"
 )
+COMPARED = ("Method", "Baseline", "Seeds", "Method %", "Baseline %", "Difference", "95% low",
+            "95% high", "p", "p (Holm)", "Wins", "Losses")  # fmt: skip
 
 
 def posgen_table(experiments: Sequence[Experiment]) -> Table:
@@ -61,24 +76,22 @@ def _block(experiment: Experiment) -> Block:
     rows = []
     for pair in experiment.pairs:
         seeds = sorted({place.seeds for (_, each), place in places.items() if each == pair})
-        cells = [
-            Cell(pair.title),
-            Cell(" to ".join(dict.fromkeys((f"{seeds[0]}", f"{seeds[-1]}")))),
-        ]
+        counts = " to ".join(dict.fromkeys((f"{seeds[0]}", f"{seeds[-1]}")))
+        cells = [Cell(pair.title), Cell(counts)]
         for subtask in SUBTASKS:
-            cells += [past.get((subtask, pair), NOTHING), NOTHING]
-            if place := places.get((subtask, pair)):
-                cells[-1] = Cell(f"{place.id_accuracy:.2f}", place.id_accuracy)
+            place = places.get((subtask, pair))
+            cells.append(past.get((subtask, pair), NOTHING))
+            cells.append(number_cell(place.id_accuracy if place else None))
         rows.append(Row(tuple(cells)))
     return Block(f"{experiment.name}: {_model(experiment.settings)}", tuple(rows))
 
 
 def _past(place: Place) -> Cell:
-    """Accuracy past the training length; what is said of it stands behind the whole number."""
-    text = f"{place.ood_accuracy:.2f}"
-    if math.isfinite(place.deviation):
-        return Cell(text, place.ood_accuracy, f"{place.deviation:.2f}{place.mark}")
-    return Cell(text, place.ood_accuracy, "", place.mark)
+    """Accuracy past the training length; its mark stands behind the standard deviation."""
+    cell = number_cell(place.ood_accuracy, stderr=place.deviation)
+    if cell.stderr_text:
+        return replace(cell, stderr_text=cell.stderr_text + place.mark)
+    return replace(cell, mark=place.mark)
 
 
 def _published() -> Block:
@@ -86,19 +99,20 @@ def _published() -> Block:
     for name, numbers in TABLE_1.items():
         cells = [Cell(name, mark=" †"), Cell("5", 5.0)]
         for mean, variance in numbers:
-            cells += [Cell(f"{mean:.2f}", mean, f"{variance:.2f}"), Cell()]
+            cells += [number_cell(mean, stderr=variance), Cell()]
         rows.append(Row(tuple(cells), "published"))
     return Block(f"2 layers, width 512, modulus {PUBLISHED_MODULUS} (published)", tuple(rows))
 
 
 def _distances(experiment: Experiment) -> list[str]:
-    """How far readings of the protocol are from the published numbers, learned or not.
+    """Notes of the mean distance of each reading of the protocol from the published numbers.
 
-    Under another modulus chance is another number, and so is a distance.
+    There are none for another modulus, under which chance and distances are other numbers.
     """
     if _modulus(experiment.settings) != PUBLISHED_MODULUS:
         return []
     notes = []
+    crossed = any(pair.trained != pair.tested for pair in experiment.pairs)
     for reading in get_args(Reading):
         gaps = [
             abs(place.ood_accuracy - published_accuracy(name, subtask))
@@ -106,29 +120,13 @@ def _distances(experiment: Experiment) -> list[str]:
             for subtask in SUBTASKS
             if (place := experiment.places.get((subtask, pair)))
         ]
-        crossed = any(pair.trained != pair.tested for pair in experiment.pairs)
-        said = f" (reading: {reading})" if crossed else ""
         if gaps and (crossed or reading == "text"):
+            name = f"{experiment.name} (reading: {reading})" if crossed else experiment.name
             notes.append(
-                f"{experiment.name}{said}: {statistics.mean(gaps):.1f} points from the published "
+                f"{name}: {statistics.mean(gaps):.1f} points from the published "
                 f"numbers, mean over {len(gaps)} of {len(SUBTASKS) * len(PUBLISHED)} cells"
             )
     return notes
-
-
-def published_accuracy(encoding: Name, subtask: Subtask) -> float:
-    """The paper's out-of-distribution accuracy, %, of one of its four encodings."""
-    row = dict(zip(PUBLISHED, TABLE_1.values(), strict=True))[encoding]
-    return dict(zip(SUBTASKS, row, strict=True))[subtask][0]
-
-
-def published_of(pair: Pair, subtask: Subtask) -> float | None:
-    """The paper's number that a pair is a reading of, %; None where it is of neither reading."""
-    for reading in get_args(Reading):
-        for name, each in published_pairs(reading).items():
-            if each == pair:
-                return published_accuracy(name, subtask)
-    return None
 
 
 def _modulus(settings: Mapping[str, Any]) -> Any:
@@ -137,7 +135,7 @@ def _modulus(settings: Mapping[str, Any]) -> Any:
 
 
 def _model(settings: Mapping[str, Any]) -> str:
-    """What was trained, in words; empty settings (an older folder) say so."""
+    """What was trained, in words."""
     shape, data = settings.get("architecture"), settings.get("data")
     if not isinstance(shape, dict) or not isinstance(data, dict):
         return "settings unknown"
@@ -156,19 +154,103 @@ def _provenance(experiment: Experiment) -> tuple[str, ...]:
     results = [run.result for run in experiment.runs]
     seconds = [result.seconds for result in results if result.seconds is not None]
     models = len({run.folder for run in experiment.runs})
-    parts = [counted(models, "model"), _model(experiment.settings)]
-    parts += sorted({machine(result.host) for result in results} - {""})
-    parts += [f"{sum(seconds) / 60:.0f} minutes, all runs added up"] if seconds else []
+    scale = [counted(models, "model"), _model(experiment.settings)]
+    scale += sorted({machine(result.host) for result in results} - {""})
+    scale += [f"{sum(seconds) / 60:.0f} minutes, all runs added up"] if seconds else []
     return provenance_notes(
         (result.command for result in results),
         (result.versions for result in results),
         (result.seed for result in results),
-        ", ".join(parts),
+        scale,
     )
 
 
+def crossed_table(experiment: Experiment) -> Table:
+    """Trained with down, tested with across: mean past the trained length, a block per sub-task."""
+    places = experiment.places
+    tested, trained = (
+        [name for name in ENCODINGS if any(pair[side] == name for pair in experiment.pairs)]
+        for side in (1, 0)
+    )
+    blocks = []
+    for subtask, title in SUBTASKS.items():
+        rows = []
+        for name in trained:
+            row = [places.get((subtask, Pair(name, other))) for other in tested]
+            if any(row):
+                rows.append(Row((Cell(ENCODINGS[name].title), *map(_crossed, row))))
+        if rows:
+            blocks.append(Block(title, tuple(rows)))
+    columns = text_columns(["Trained with", *(ENCODINGS[name].title for name in tested)], 1)
+    notes = (
+        "Accuracy past the trained length, %, mean ± standard deviation over the seeds that "
+        "learned (number of seeds); tested with: columns",
+    )
+    return Table("PosGen: trained with × tested with", columns, tuple(blocks), notes)
+
+
+def _crossed(place: Place | None) -> Cell:
+    if place is None:
+        return NOTHING
+    cell = number_cell(place.ood_accuracy, stderr=place.deviation)
+    return replace(cell, mark=place.mark or f" ({place.seeds})")
+
+
+def seed_table(comparisons: Mapping[Subtask, Sequence[SeedComparison]], dropped: int) -> Table:
+    """Methods minus baselines by seed, a block per sub-task; from `compare_by_seed`."""
+    blocks = tuple(
+        Block(SUBTASKS[subtask], tuple(map(_compared, rows)))
+        for subtask, rows in comparisons.items()
+    )
+    notes = [
+        "Difference: method minus baseline past the trained length, points, mean over seeds that "
+        "both have; 95% interval: Student's t over seeds; p: sign flips over seeds, (Holm) "
+        "corrected over the rows of a sub-task; wins and losses: seeds",
+    ]
+    if dropped:
+        notes.append(
+            f"{counted(dropped, 'pair')} of a seed left out: one of the two is below {LEARNED:g}% "
+            "within the trained length under the encoding it was trained with"
+        )
+    return Table("PosGen: compared by seed", text_columns(COMPARED, 2), blocks, tuple(notes))
+
+
+def _compared(row: SeedComparison) -> Row:
+    found = row.difference
+    cells = [Cell(row.method.title), Cell(row.baseline.title), number_cell(row.seeds, "d")]
+    cells += map(number_cell, row.means)
+    cells += [number_cell(each, "+.2f") for each in (found.difference, found.low, found.high)]
+    cells += [Cell(f"{p:.2g}" if p >= 1e-4 else "<1e-4", p) for p in (found.p, row.p_holm)]
+    cells += [number_cell(count, "d") for count in (found.wins, found.losses)]
+    return Row(tuple(cells))
+
+
+def halves_table(experiment: Experiment) -> Table | None:
+    """Semi-recursive accuracy on each half; None where no such test has accuracies by position."""
+    rows, ceiling = [], 0.0
+    for pair in experiment.pairs:
+        record = halves_record(experiment, "semi_recursive", pair)
+        means = [record[name] for name in HALVES]
+        if means[0] is not None:
+            place = experiment.places["semi_recursive", pair]
+            seeds = replace(number_cell(place.seeds, "d"), mark=place.mark)
+            rows.append(Row((Cell(pair.title), seeds, *map(number_cell, means))))
+            ceiling = record["Ceiling"] or 0.0
+    if not rows:
+        return None
+    notes = (
+        "First and second of the two numbers that share a far token, %: the second follows from "
+        "near ones alone, the first needs the far one; means over the seeds that learned, over all "
+        "where none did",
+        f"Without the far token {ceiling:.1f}% of all numbers are the ceiling; all four published "
+        f"values past the trained length lie below theirs ({CEILING})",
+    )
+    columns = text_columns(("Semi-recursive", "Seeds", *HALVES), 1)
+    return Table("PosGen: semi-recursive by halves", columns, (Block("", tuple(rows)),), notes)
+
+
 def posgen_details(experiments: Sequence[Experiment]) -> Table:
-    """The same numbers at full precision, one row a place: what CSV and JSON hold."""
+    """The same numbers at full precision, one row per place: what CSV and JSON hold."""
     records = [
         {
             "Origin": experiment.name,
@@ -186,14 +268,12 @@ def posgen_details(experiments: Sequence[Experiment]) -> Table:
         for experiment in experiments
         for (subtask, pair), place in experiment.places.items()
     ]
-    columns = [Column(name, not isinstance(value, str)) for name, value in records[0].items()]
-    rows = [Row(tuple(_detail(value) for value in record.values())) for record in records]
-    return Table("PosGen, all numbers, %", tuple(columns), (Block("", tuple(rows)),))
+    rows = [Row(tuple(map(_detail, record.values()))) for record in records]
+    blocks = (Block("", tuple(rows)),)
+    return Table("PosGen, all numbers, %", text_columns(list(records[0]), 4), blocks)
 
 
 def _detail(value: str | float | None) -> Cell:
-    if value is None:
-        return Cell()
     if isinstance(value, str):
         return Cell(value)
-    return Cell(f"{value:.6g}", value) if math.isfinite(value) else Cell()
+    return Cell() if value is None or not math.isfinite(value) else number_cell(value, ".6g")

@@ -3,15 +3,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from leval_harness.analysis.analyse import Analysis, grouped
-from leval_harness.analysis.blocks import unlike
-from leval_harness.analysis.entries import Entry
-from leval_harness.analysis.notes import table_notes
-from leval_harness.analysis.published import published_block, sizes_of
-from leval_harness.analysis.task_titles import BESIDE, CLOSED, length_label, task_label
-from leval_harness.results import Score
+from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.labels import BESIDE, CLOSED, distinct, length_label, task_label
 from leval_harness.results.metrics import is_of_nats, length_of
-from leval_harness.results.scores import FAMILY_OF
 from leval_harness.results.task_scores import PRIMARY
 from leval_harness.tables.cells import (
     COSTS,
@@ -20,16 +15,21 @@ from leval_harness.tables.cells import (
     chance_of,
     cost_cell,
     counts_cell,
-    number_cell,
+    score_cell,
     share_cell,
 )
-from leval_harness.tables.model import Block, Cell, Column, Row, Table, ranked
+from leval_harness.tables.model import METHOD, Block, Cell, Column, Row, Table, ranked
+from leval_harness.tables.notes import table_notes
+from leval_harness.tables.published import published_block, sizes_of
 
 SHARES = {"cut": "Cut", "unparsed": "Unparsed"}
 OUT_OF_TOKENS = {"at_limit": "At limit", "thinking_cut": "Thinking cut"}
+"""Fields of `Score` that stand beside scores; the second ones only where they are known."""
 
 HIDDEN = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 """Families that no table of several tasks shows: they repeat the token perplexity."""
+
+Heading = Callable[[Entry], str]
 
 
 def score_table(
@@ -44,48 +44,36 @@ def score_table(
     The tasks are columns in this order; the paper's six are averaged if all are there.
     """
     entries = [entry for entry in entries if entry.task in tasks]
-    heading = headings(entries)
+    heading = _headings(entries)
     columns = _columns(entries, tasks, heading)
-    shares = shares_of(entries)
-    more = [Column(head) for head in shares.values()]
-    more += [Column(COSTS[name].head) for name in costs]
+    shares = SHARES | {
+        name: head
+        for name, head in OUT_OF_TOKENS.items()
+        if any(getattr(entry.score, name) is not None for entry in entries)
+    }
 
     def more_cells(line: Sequence[Entry]) -> list[Cell]:
-        return [
-            *(share_cell(line, share) for share in shares),
-            *(cost_cell(line, COSTS[name]) for name in costs),
-        ]
+        cells = [share_cell(line, share) for share in shares]
+        return cells + [cost_cell(line, COSTS[name]) for name in costs]
 
-    def block_of(name: str, block: Sequence[Entry]) -> Block:
+    more = [Column(head) for head in (*shares.values(), *(COSTS[name].head for name in costs))]
+    blocks = []
+    for name, block in grouped(entries, lambda entry: entry.block).items():
         rows = _rows(block, columns, heading, more_cells)
-        return Block(name, (*rows, *_information(block, columns, len(more))))
-
-    parts = grouped(entries, lambda entry: entry.block).items()
-    blocks = [block_of(name, block) for name, block in parts]
+        blocks.append(Block(name, (*rows, *_information(block, columns, len(more)))))
     average = any(column.kind == "average" for column in columns) or not {*tasks} & {*CLOSED}
     notes = table_notes(entries, analysis, average)
     return Table(title, (*columns, *more), tuple(blocks), notes)
 
 
-def shares_of(entries: Sequence[Entry]) -> dict[str, str]:
-    """Shares that stand beside scores, and their heads: fields of `Score`.
-
-    Those of answers that ran out of tokens stand where they are known.
-    """
-    known = [
-        name for name in OUT_OF_TOKENS if any(getattr(e.score, name) is not None for e in entries)
-    ]
-    return SHARES | {name: OUT_OF_TOKENS[name] for name in known}
-
-
 def leaderboard_table(analysis: Analysis) -> Table:
     """Everything on one board: all tasks and perplexities, and the paper's rows of its models.
 
-    A number stands in the row of the length that its metric names, else of its run's.
+    A number stands in the row of the length in its metric's name, else of its run's.
     """
     entries = [e for e in analysis.entries if e.score.primary and e.score.family not in HIDDEN]
     entries = without_twins(entries)
-    heading = headings(entries, with_length=False)
+    heading = _headings(entries, with_length=False)
     columns = _columns(entries, (*CLOSED, *BESIDE), heading)
     blocks = [
         Block(name, tuple(_rows(block, columns, heading, length_of_row=lambda entry: entry.length)))
@@ -97,7 +85,7 @@ def leaderboard_table(analysis: Analysis) -> Table:
 
 
 def without_twins(entries: Sequence[Entry]) -> list[Entry]:
-    """Without the paper's perplexity where the token perplexity of the same run says the same."""
+    """Without the paper's perplexity where the same run has the token perplexity, its equal."""
     token = {(e.score.run, e.task) for e in entries if e.score.family == "token_perplexity"}
     return [
         entry
@@ -106,82 +94,64 @@ def without_twins(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-Heading = Callable[[Entry], str]
-
-
 def _columns(entries: Sequence[Entry], tasks: Sequence[str], heading: Heading) -> list[Column]:
-    """Method, length, and what entries stand under: some tasks in order, then others as they come.
+    """Method, length, and a column for each heading: some tasks in order, then the others.
 
     An average stands behind the paper's six.
     """
     place = {task: at for at, task in enumerate(tasks)}
-    columns = [
-        _column(label, part)
-        for label, part in grouped([e for e in entries if e.task], heading).items()
-    ]
+    columns = []
+    for label, part in grouped([e for e in entries if e.task], heading).items():
+        scores = [entry.score for entry in part if entry.score.metric]
+        column = Column(
+            label,
+            kind="task",
+            task=part[0].task,
+            lower_is_better=any(score.higher_is_better is False for score in scores),
+            percent=all(score.percent == 100 for score in scores),
+            nats=any(is_of_nats(score.metric) for score in scores),
+            chance=chance_of(part),
+        )
+        columns.append(column)
     columns.sort(key=lambda column: place.get(column.task, len(place)))
     if set(CLOSED) <= {column.task for column in columns}:
         columns.insert(len(CLOSED), Column("Avg.", kind="average"))
-    return [Column("Method", numeric=False, kind="name"), Column("Ctx", kind="length"), *columns]
+    return [METHOD, Column("Ctx", kind="length"), *columns]
 
 
-def _column(label: str, entries: Sequence[Entry]) -> Column:
-    scores = [entry.score for entry in entries if entry.score.metric]
-    return Column(
-        label,
-        kind="task",
-        task=entries[0].task,
-        lower_is_better=any(score.higher_is_better is False for score in scores),
-        percent=all(score.percent == 100 for score in scores),
-        nats=any(is_of_nats(score.metric) for score in scores),
-        chance=chance_of(entries),
-    )
+def _headings(entries: Sequence[Entry], *, with_length: bool = True) -> Heading:
+    """A function that gives the column head of each entry.
 
-
-def headings(entries: Sequence[Entry], *, with_length: bool = True) -> Heading:
-    """What each entry stands under: the task, and of a perplexity which one and its length.
-
-    Without the length, which a row may say, all lengths of a perplexity stand under one heading.
-
-    Of another project's task the metric and the filter, where it has several, or a metric that does
-    not go without saying. What has no number stands under the first.
+    That is the task. Of a perplexity it is also which one and its length; without the length, which
+    a row may have, all lengths stand under one heading. Of another project's task it is also the
+    metric and the filter, where there are several or the metric is not a usual one. An entry
+    without a number stands under the first heading of its task.
     """
     measured: dict[str, dict[tuple[str, str], Entry]] = defaultdict(dict)
     for entry in entries:
         if entry.score.metric and length_of(entry.score.metric) is None:
             measured[entry.task].setdefault((entry.score.metric, entry.score.chosen), entry)
-
-    def at(score: Score) -> str:
-        return f"@{length_label(score.at)}" if with_length else ""
-
-    meant: dict[str, tuple[str, ...]] = {}
+    meanings: dict[str, tuple[str, ...]] = {}
 
     def heading(entry: Entry) -> str:
         if not entry.score.metric:
             entry = next(iter(measured[entry.task].values()), entry)
-        score = entry.score
-        is_length, ours = length_of(score.metric) is not None, entry.task in FAMILY_OF
-        what = () if is_length or ours else (score.metric, score.chosen)
-        return unlike(called(entry), (entry.task, *what), meant)
-
-    def called(entry: Entry) -> str:
-        score, label = entry.score, task_label(entry.task)
-        if entry.is_perplexity and score.at is not None:
-            return f"{label} {score.family.split('_')[0]} ppl{at(score)}"
-        if entry.family == "reach" and score.at is not None:
-            return f"{label} {score.family}{at(score)}"
-        if score.task in FAMILY_OF or not score.metric or length_of(score.metric) is not None:
-            return label
+        score, parts = entry.score, [task_label(entry.task)]
+        if entry.family or not score.metric or length_of(score.metric) is not None:
+            if entry.family in ("perplexity", "reach") and score.at is not None:
+                name = score.family
+                name = f"{name.split('_')[0]} ppl" if entry.family == "perplexity" else name
+                parts.append(name + (f"@{length_label(score.at)}" if with_length else ""))
+            return distinct(" ".join(parts), (entry.task,), meanings)
         metrics = {metric for metric, _ in measured[entry.task]}
         filters = {chosen for metric, chosen in measured[entry.task] if metric == score.metric}
-        parts = [label]
         if len(metrics) > 1 or score.metric not in PRIMARY:
             parts.append(score.metric)
         if len(filters) > 1:
             parts.append(f"({score.chosen})")
         if not score.higher:
             parts.append("(lower is better)")
-        return " ".join(parts)
+        return distinct(" ".join(parts), (entry.task, score.metric, score.chosen), meanings)
 
     return heading
 
@@ -206,25 +176,24 @@ def _rows(
         averages = ranked([average_cell(entries) for entries in six])
         for (label, line), under, average in zip(lines.items(), by_heading, averages, strict=True):
             cells = [
-                average if column.kind == "average" else number_cell(under.get(column.label))
+                average if column.kind == "average" else score_cell(under.get(column.label))
                 for column in columns[2:]
             ]
             stopped = all(entry.score.status != "done" for entry in line)
-            rows.append(
-                Row(
-                    (Cell(label), Cell(length_label(length)), *cells, *more_cells(line)),
-                    "stopped" if stopped else "ours",
-                    label,
-                    length,
-                    line[0].score.partial,
-                    line[0].score.sample,
-                )
+            row = Row(
+                (Cell(label), Cell(length_label(length)), *cells, *more_cells(line)),
+                "stopped" if stopped else "ours",
+                label,
+                length,
+                line[0].score.partial,
+                line[0].score.sample,
             )
+            rows.append(row)
     return rows
 
 
 def _information(block: Sequence[Entry], columns: Sequence[Column], width: int) -> list[Row]:
-    """Rows below a block, with so many cells left empty: questions and documents, and chance."""
+    """Rows below a block: questions and documents, and chance; `width` cells more stay empty."""
     by_task = grouped(block, lambda entry: entry.task)
     rows = []
     for label, cell_of in (("questions/documents", counts_cell), ("chance", chance_cell)):

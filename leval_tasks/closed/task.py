@@ -36,7 +36,7 @@ from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import ClosedSettings, read_metadata
 from leval_tasks.metric_names import NOT_AVAILABLE
 from leval_tasks.model import adds_bos, find_tokenizer, load_tokenizer, tokenizer_name
-from leval_tasks.statistics.standard_error import clustered_stderr
+from leval_tasks.statistics.clustered import clustered_stderr
 
 logger = logging.getLogger(__name__)
 VERSION = 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leval_tasks.metric_names import NOT_AVAILABLE, split
-from leval_tasks.statistics.standard_error import linearised_ratio
+from leval_tasks.statistics.clustered import linearised_ratio
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
 MIN_CLUSTERS = 3

@@ -1,10 +1,11 @@
-"""Two methods on the same questions: is the difference more than luck of the documents?
+"""Two methods on the same questions: is the difference more than chance?
 
 The test flips the sign of each document's difference (Fisher's randomisation test): exact below 20
-documents, otherwise 9,999 random flips from a fixed seed. Where every question is a document of its
-own and scores are 0 or 1 it becomes McNemar's exact test.
+documents, otherwise 9,999 random flips from a fixed seed. Where every question is its own document
+and scores are 0 or 1, it is McNemar's exact test.
 """
 
+import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -13,8 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from leval_tasks.statistics.clustered import Labels, known, shows_no_spread, sums_by_cluster
-from leval_tasks.statistics.standard_error import Floats, linearised_ratio
+from leval_tasks.statistics.clustered import (
+    Floats,
+    Labels,
+    Ratios,
+    known,
+    linearised_ratio,
+    shows_no_spread,
+    sums_by_cluster,
+)
 
 EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
 FLIPS = 9_999
@@ -23,7 +31,7 @@ ASSUMED = (
     "the sign-flip test takes nothing for granted and needs more documents than an interval, which "
     "takes their differences for normal"
 )
-"""Why an interval may leave out zero where the sign-flip test cannot tell."""
+"""Why an interval may exclude zero where the sign-flip test cannot tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +39,11 @@ class Difference:
     """One method minus the baseline, on the questions that both answered.
 
     `difference`, `low`, `high` and `detectable` are fractions for scores and nats a token for
-    perplexities (negative is better); None where the documents cannot give them, because they are
-    too few or all alike. `detectable` is the smallest true difference found with 80% power, by the
-    spread seen between these documents; `smallest_p` the smallest p that so many documents could
-    give at all. Filled in afterwards, with the other methods in view: `p_holm` is `p` corrected
-    within the task, `threshold` what `smallest_p` has to reach, `mark` a sign for what follows.
+    perplexities (negative is better); None where the documents are too few or all alike.
+    `detectable` is the smallest true difference that is found with 80% power, given the spread
+    between these documents. `smallest_p` is the smallest p that this number of documents can give.
+    The caller fills in what depends on the other methods: `p_holm` is `p` corrected within the
+    task, `threshold` is what `smallest_p` has to reach, `mark` is a sign for the conclusion.
     """
 
     difference: float
@@ -53,8 +61,32 @@ class Difference:
 
     @property
     def beside_zero(self) -> bool:
-        """Whether the interval leaves out zero; not so where there is none."""
+        """Whether there is an interval and it excludes zero."""
         return self.low is not None and self.high is not None and self.low * self.high > 0
+
+
+def same_questions(one: Ratios, other: Ratios) -> bool:
+    """Whether both have the same questions, in any order."""
+    return np.array_equal(np.sort(one.questions), np.sort(other.questions))
+
+
+def in_common(one: Ratios, other: Ratios) -> tuple[Ratios, Ratios]:
+    """Both, restricted to the questions that they share and in the same order."""
+    if np.array_equal(one.questions, other.questions):
+        return one, other
+    _, left, right = np.intersect1d(one.questions, other.questions, return_indices=True)
+    return one.take(left), other.take(right)
+
+
+def paired_sums(method: Ratios, baseline: Ratios) -> Floats | None:
+    """Sums by document over shared questions: the method's, the baseline's, and sizes, `[3, G]`.
+
+    None if a document has another size in the baseline.
+    """
+    method, baseline = in_common(method, baseline)
+    _, sums, sizes = dataclasses.replace(method, clusters=baseline.clusters).by_cluster()
+    _, base_sums, base_sizes = baseline.by_cluster()
+    return np.stack([sums, base_sums, sizes]) if np.array_equal(sizes, base_sizes) else None
 
 
 def mcnemar_exact(
@@ -62,7 +94,8 @@ def mcnemar_exact(
 ) -> npt.NDArray[np.float64]:
     """Two-sided exact p of McNemar's test: `min(1, 2 P(Binomial(w + l, 1/2) <= min(w, l)))`.
 
-    `wins` are questions that only the first method solves, `losses` the others; any shape.
+    `wins` are questions that only the first method solves, `losses` those that only the second one
+    solves; any shape.
     """
     wins, losses = np.asarray(wins), np.asarray(losses)
     tail: npt.NDArray[np.float64] = stats.binom.cdf(np.minimum(wins, losses), wins + losses, 0.5)
@@ -70,7 +103,7 @@ def mcnemar_exact(
 
 
 def holm(p: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Adjusted p values `[n]` (Holm 1979): compare them with the level itself; NaN is no test."""
+    """Adjusted p values `[n]` (Holm 1979), to compare with the level itself; NaN stays NaN."""
     raw = np.asarray(p, dtype=np.float64)
     adjusted = np.full(raw.shape, np.nan)
     tested = np.flatnonzero(~np.isnan(raw))
@@ -102,8 +135,8 @@ def sign_flip_p(differences: npt.ArrayLike, seed: int = 0) -> Floats:
         seed: of the random flips at 20 clusters or more.
 
     Returns:
-        `[...]`; at G < 20 the exact share of sign patterns whose sum is at least as far from 0 as
-        the one seen, else `(1 + hits)/(1 + 9,999)`, which never gives 0.
+        `[...]`; below 20 clusters the exact share of sign patterns whose sum is at least as far
+        from 0 as the observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
     """
     d = np.asarray(differences, dtype=np.float64)
     flat = d.reshape(-1, d.shape[-1])
@@ -125,7 +158,7 @@ def sign_flip_p(differences: npt.ArrayLike, seed: int = 0) -> Floats:
 
 
 def smallest_p(clusters: int) -> float:
-    """Smallest two-sided p that a test over so many documents can give: `2 / 2**G`.
+    """Smallest two-sided p that a test over this many documents can give: `2 / 2**G`.
 
     From 20 documents on the random flips limit it to 1/10,000, which is far below any threshold.
     """
@@ -148,8 +181,8 @@ def compare_scores(
         method: `[n]` scores of the method, n at least 1.
         baseline: `[n]` scores of the baseline.
         clusters: `[n]` integer document labels.
-        level: of the interval (two-sided) and of the detectable difference; divide it by the number
-            of methods for a Holm-corrected family.
+        level: of the two-sided interval and of the detectable difference; for a Holm-corrected
+            family divide it by the number of methods.
         higher_is_better: whether a positive difference is a win.
     """
     difference = method - baseline
@@ -184,7 +217,10 @@ def _compared(
     fewest: int = 2,
     mcnemar: bool = False,
 ) -> Difference:
-    """From sums over documents; `better` is positive for a win, an interval needs the `fewest`."""
+    """Difference from sums by document.
+
+    `better` is positive for a win; an interval needs the `fewest` documents.
+    """
     mean, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     groups = totals.size
     alike = shows_no_spread(stderr, mean)

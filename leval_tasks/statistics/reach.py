@@ -1,4 +1,6 @@
-"""How far a model reads, from the same texts at growing lengths: a length with an interval.
+"""How far a model reads or retrieves: a length with an interval.
+
+By loss, from the same texts at growing lengths.
 
 Lengths `c_0 < c_1 < ...`; step `k` is what changes from `c_(k-1)` to `c_k` on the same texts. The
 true reach is the largest `c_k` up to which every step's true effect is below a threshold: for the
@@ -10,15 +12,21 @@ up to the first that is not; only the first step that truly is not can be shown 
 correction is due. High: the hypothesis that the reach is at least `c_k` is refused where any of its
 `k` steps is shown to be above, at the k-th part of the level (Bonferroni); the high end is the
 largest `c_k` that is not refused.
+
+By retrieval, from scores of separate questions at growing lengths: the largest length up to which
+every score is at least a threshold, or is less than `DROP` below that at the shortest length.
+Scores lie in 0..1 and need not be 0 or 1: their sum varies most where they are and all questions
+are equally hard, so that the binomial tails of the sum are safe.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 
-from leval_tasks.statistics.standard_error import Floats, linearised_ratio
+from leval_tasks.statistics.clustered import Floats, linearised_ratio
 
 MARGIN = 0.01
 """Nats a token: a smaller difference is none."""
@@ -37,6 +45,12 @@ either in 5% (benchmarks/reach_simulation.py).
 
 FEWEST = 3
 """Texts below which no interval is given."""
+
+THRESHOLD = 0.856
+"""Of RULER (Hsieh et al. 2024): the score of Llama-2-7B at 4,096 tokens."""
+
+DROP = 0.05
+"""A smaller loss against the shortest length is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +95,6 @@ class Reach:
     def known(self) -> int | None:
         """The reach, where the interval is one length short of the longest; else None."""
         return self.high if self.low == self.high < self.longest else None
-
-    @property
-    def text(self) -> str:
-        """`8192, not 12288`, `at least 8192` or `cannot tell`."""
-        if self.known is not None:
-            return f"{self.known}, not {self.refused}"
-        return "cannot tell" if self.low is None else f"at least {self.low}"
 
 
 def steps_of(nats: Floats, tokens: Floats, lengths: Sequence[int]) -> list[Step]:
@@ -207,3 +214,53 @@ def reach_by(
     nothing = low == 0 and high > 0
     after = lengths[high + 1] if high + 1 < len(lengths) else None
     return Reach(None if nothing else lengths[low], lengths[high], lengths[-1], after)
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """Questions at one length: the sum of their scores, each from 0 to 1, and their number."""
+
+    length: int
+    right: float
+    asked: int
+
+    @property
+    def share(self) -> float:
+        """The mean score."""
+        return self.right / self.asked
+
+
+def reach_above(counts: Sequence[Retrieved], threshold: float = THRESHOLD) -> Reach:
+    """The largest length up to which every true score is at least a threshold.
+
+    A length of 0 in the result stands for none that was asked. `counts` are by length, ascending.
+    """
+    shown, refused = [], []
+    for each in counts:
+        right, wrong = math.floor(each.right + 1e-9), math.ceil(each.right - 1e-9)
+        shown.append(float(stats.binom.sf(right - 1, each.asked, threshold)))
+        refused.append(float(stats.binom.cdf(wrong, each.asked, threshold)))
+    return reach_by(shown, refused, (0, *(each.length for each in counts)))
+
+
+def reach_kept(counts: Sequence[Retrieved], drop: float = DROP) -> Reach:
+    """The largest length up to which no true score is `drop` or more below that of the shortest.
+
+    Agresti and Caffo's interval of a difference of proportions (2000), one-sided. `counts` are by
+    length, ascending.
+    """
+    first, shown, refused = counts[0], [], []
+    for each in counts[1:]:
+        lost, spread = _share(first) - _share(each), math.hypot(_error(first), _error(each))
+        z = (lost - drop) / spread
+        shown.append(float(stats.norm.cdf(z)))
+        refused.append(float(stats.norm.sf(z)))
+    return reach_by(shown, refused, [each.length for each in counts])
+
+
+def _share(each: Retrieved) -> float:
+    return (each.right + 1) / (each.asked + 2)
+
+
+def _error(each: Retrieved) -> float:
+    return math.sqrt(_share(each) * (1 - _share(each)) / (each.asked + 2))

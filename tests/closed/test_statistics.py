@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks.statistics.standard_error import clustered_stderr
+from leval_tasks.statistics.clustered import clustered_stderr
 
 scores = st.lists(st.floats(0, 1), min_size=2, max_size=30)
 

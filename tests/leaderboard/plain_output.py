@@ -2,7 +2,7 @@
 
 import json
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.results import load_results
 from leval_harness.tables import build_tables
 

@@ -6,7 +6,7 @@ import fixture_results as make
 import pytest
 from lm_eval.api.task import TaskConfig
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_harness.results import load_results
 from leval_harness.results.settings import (

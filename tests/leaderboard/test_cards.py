@@ -11,7 +11,7 @@ from jsonschema import Draft7Validator
 from plain_output import sample, write
 
 from leval_border.errors import SettingError
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.cards import write_cards
 from leval_harness.cards.identity import RELATIONSHIPS, read_says
 from leval_harness.results import load_results

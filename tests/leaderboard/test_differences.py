@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leval_border.errors import SettingError
-from leval_harness.analysis.analyse import analyse
-from leval_harness.analysis.differences import difference_tables, parse_pairs
+from leval_harness.analysis import analyse
+from leval_harness.analysis.differences import paired_differences, parse_pairs
 from leval_harness.cli.main import cli
 from leval_harness.results import ResultsError, load_results
+from leval_harness.tables.differences import difference_tables
 
 TOKENS = {8192: 8191, 12288: 12287}
 BAND = "nll@8192-12288"
@@ -58,7 +59,7 @@ def results(tmp_path, drawn):
 
 
 def difference_table(analysis, pairs):
-    (table,) = difference_tables(analysis, pairs)
+    (table,) = difference_tables(*paired_differences(analysis, pairs))
     return table
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from plain_output import ACC, ROPE, STAMP, build_tables_of, cells, entries, sample, write
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.cli.main import cli
 from leval_harness.results import load_results
 from leval_harness.results.settings import LENGTHS

@@ -8,10 +8,10 @@ import json
 import fixture_results as make
 import pytest
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.analysis.reach import reach_lines
 from leval_harness.figures import write_figures
-from leval_harness.figures.differences import difference_figure
+from leval_harness.figures.scores import difference_figure
 from leval_harness.figures.style import method_looks
 from leval_harness.figures.write import planned_figures
 from leval_harness.results import load_results

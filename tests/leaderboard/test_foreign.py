@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.cli.main import cli
 from leval_harness.results import load_results
 from leval_harness.tables import build_tables, details_table, render

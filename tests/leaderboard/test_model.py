@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from leval_border.errors import SettingError
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.cli.main import cli
 from leval_harness.format_names import format_names
 from leval_harness.results import Score, load_results

@@ -3,7 +3,7 @@
 import fixture_results as make
 import pytest
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.page.data import leaderboard
 from leval_harness.results import load_results
 from leval_harness.tables import build_tables, details_table, leaderboard_table

@@ -7,7 +7,7 @@ import fixture_results as make
 import pytest
 from browser import chromium
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.page import write_page
 from leval_harness.page.data import comparisons, script
 from leval_harness.results import load_results

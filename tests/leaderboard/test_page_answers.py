@@ -12,7 +12,7 @@ import pytest
 from browser import chromium, ready, script, texts
 from fixture_results import LENGTHS, STEPS, losses, needles
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.analysis.reach import reach_lines
 from leval_harness.page import write_page
 from leval_harness.page.data import leaderboard

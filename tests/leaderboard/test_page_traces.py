@@ -5,7 +5,7 @@ import pytest
 from browser import chromium, ready, script, texts
 from fixture_results import losses, needles
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.page import write_page
 from leval_harness.results import load_results
 

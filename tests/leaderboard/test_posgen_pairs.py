@@ -11,18 +11,19 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leval_border.errors import SettingError
-from leval_harness.analysis.posgen_pairs import (
-    HALVES,
-    ceiling,
-    comparison_table,
-    crossed_table,
-    halves_table,
-)
+from leval_harness.analysis.posgen import HALVES, ceiling, compare_by_seed
 from leval_harness.cli.main import cli
 from leval_harness.figures.posgen import pairs_figure, position_figure, ranges
 from leval_harness.results import ResultsError
 from leval_harness.results.posgen import read_experiment
-from leval_harness.tables.posgen import posgen_details, posgen_table, published_of
+from leval_harness.tables.posgen import (
+    crossed_table,
+    halves_table,
+    posgen_details,
+    posgen_table,
+    seed_table,
+)
+from leval_harness.tables.published import published_of
 from leval_tasks.posgen import encodings
 from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, parse_pair, published_pairs
 
@@ -97,7 +98,7 @@ def test_crossed_tests_are_rows_and_cells_of_their_own(folder):
 
 
 def test_pairs_are_compared_by_seed_where_both_were_learned(folder):
-    (row,) = values(comparison_table(read_experiment(folder), [(CODE, ROPE)]))
+    (row,) = values(seed_table(*compare_by_seed(read_experiment(folder), [(CODE, ROPE)])))
     gaps = [100 * (SCALED[seed] - OWN[seed]) for seed in range(3)]
     expected = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
     assert row["Seeds"].value == 3
@@ -106,12 +107,12 @@ def test_pairs_are_compared_by_seed_where_both_were_learned(folder):
     assert row["95% high"].value == pytest.approx(expected.high)
     assert row["p"].value == 0.25, "2 of 8 sign patterns are as far from 0"
     assert (row["Wins"].text, row["Losses"].text) == ("3", "0")
-    notes = comparison_table(read_experiment(folder), [(CODE, ROPE)]).notes
+    notes = seed_table(*compare_by_seed(read_experiment(folder), [(CODE, ROPE)])).notes
     assert any(note.startswith("1 pair of a seed left out") for note in notes)
     with pytest.raises(ResultsError, match="no two seeds in common"):
-        comparison_table(read_experiment(folder), [(CODE, Pair("resonance", "yarn_code"))])
+        compare_by_seed(read_experiment(folder), [(CODE, Pair("resonance", "yarn_code"))])
     with pytest.raises(SettingError, match="no test of yarn:yarn; there are: rope:rope"):
-        comparison_table(read_experiment(folder), [(CODE, Pair("yarn", "yarn"))])
+        compare_by_seed(read_experiment(folder), [(CODE, Pair("yarn", "yarn"))])
 
 
 def test_a_test_of_other_weights_is_left_out(folder):

@@ -17,7 +17,8 @@ from leval_harness.figures.posgen import loss_figure, position_figure
 from leval_harness.figures.style import write_figure
 from leval_harness.results import ResultsError
 from leval_harness.results.posgen import loss_curve, read_experiment
-from leval_harness.tables.posgen import posgen_table, published_accuracy
+from leval_harness.tables.posgen import posgen_table
+from leval_harness.tables.published import published_accuracy
 from leval_tasks.posgen.encodings import Pair
 
 SETTINGS = {

@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leval_harness.analysis.analyse import analyse
-from leval_harness.analysis.differences import difference_tables
+from leval_harness.analysis import analyse
+from leval_harness.analysis.differences import paired_differences
 from leval_harness.analysis.reach import reach_gaps, reach_lines
 from leval_harness.cli.main import cli
 from leval_harness.page.data import leaderboard
 from leval_harness.results import ResultsError, load_results
 from leval_harness.tables import build_tables, leaderboard_table
+from leval_harness.tables.differences import difference_tables
 
 LENGTHS = (2048, 8192)
 TOKENS = 512
@@ -59,6 +60,10 @@ def write(root, drawn):
     return root
 
 
+def tables_of(analysis, pairs):
+    return difference_tables(*paired_differences(analysis, pairs))
+
+
 def rows_of(table):
     labels = [column.label for column in table.columns]
     return {
@@ -71,7 +76,7 @@ def rows_of(table):
 def test_any_two_methods_are_compared_by_text_and_length(tmp_path, drawn):
     analysis = analyse(load_results(write(tmp_path / "r", drawn)))
     pairs = [("resonance_yarn", "yarn"), ("yarn", "rope")]
-    (table,) = difference_tables(analysis, pairs)
+    (table,) = tables_of(analysis, pairs)
     rows = rows_of(table)
     texts = ["Reach on PG19", "Reach on Proof-pile", "Reach, all"]
     assert list(rows) == [
@@ -98,7 +103,7 @@ def test_it_says_what_the_second_table_says_of_the_baseline(tmp_path, drawn):
     """Also where a text was not read at one of the lengths: it counts at none."""
     drawn["yarn"]["reach_pg19"][2, 1] = np.nan
     analysis = analyse(load_results(write(tmp_path / "r", drawn)))
-    rows = rows_of(difference_tables(analysis, [("yarn", "rope")])[0])
+    rows = rows_of(tables_of(analysis, [("yarn", "rope")])[0])
     (line,) = (line for line in reach_lines(analysis) if line.method == "yarn")
     kept = np.arange(5) != 2
     for at, point in enumerate(line.points):
@@ -123,8 +128,8 @@ def test_key_tokens_are_compared_where_a_reference_told_them(tmp_path, drawn):
                 config={"model_args": {"pretrained": "m", **(rope if method == "yarn" else {})}},
             )  # fmt: skip
     pair = [("yarn x2", "as shipped")]
-    assert len(difference_tables(analyse(load_results(tmp_path / "own")), pair)) == 1
-    _, table = difference_tables(analyse(load_results(tmp_path / "a1b2c3d4")), pair)
+    assert len(tables_of(analyse(load_results(tmp_path / "own")), pair)) == 1
+    _, table = tables_of(analyse(load_results(tmp_path / "a1b2c3d4")), pair)
     row = rows_of(table)["yarn x2 − as shipped", "Key tokens on PG19", "8K"]
     d = (drawn["yarn"]["reach_pg19"] - drawn["rope"]["reach_pg19"])[:, 1]
     assert row["Difference"].value == pytest.approx(np.average(d, weights=keys))
@@ -142,7 +147,7 @@ def test_what_is_not_compared_is_said(tmp_path, drawn):
         named = {"method": method, "baseline": "rope", "context_length": 8192}
         make.write_cell(root, method, {task: rows}, **named)
     analysis = analyse(load_results(root))
-    (table,) = difference_tables(analysis, [("far", "rope"), ("other", "rope")])
+    (table,) = tables_of(analysis, [("far", "rope"), ("other", "rope")])
     assert len(rows_of(table)) == 2
     (partly,) = [note for note in table.notes if note.startswith("far − rope")]
     assert partly.endswith("Reach on PG19 at 16K, Reach on Proof-pile at 2K, "
@@ -151,7 +156,7 @@ def test_what_is_not_compared_is_said(tmp_path, drawn):
     for done in root.glob("*/done.json"):
         without_samples(done.parent)
     with pytest.raises(ResultsError, match="yarn has Reach on PG19, Reach on Proof-pile without l"):
-        difference_tables(analyse(load_results(root)), [("yarn", "rope")])
+        tables_of(analyse(load_results(root)), [("yarn", "rope")])
 
 
 def test_texts_of_two_tasks_may_bear_one_name(tmp_path, drawn):
@@ -160,9 +165,7 @@ def test_texts_of_two_tasks_may_bear_one_name(tmp_path, drawn):
             make.write_cell(tmp_path / "r", f"{method}-{task}", {task: samples(nats, "text")},
                             method=method, baseline="rope", context_length=8192)  # fmt: skip
     analysis = analyse(load_results(tmp_path / "r"))
-    row = rows_of(difference_tables(analysis, [("yarn", "rope")])[0])[
-        "yarn − rope", "Reach, all", "8K"
-    ]
+    row = rows_of(tables_of(analysis, [("yarn", "rope")])[0])["yarn − rope", "Reach, all", "8K"]
     d = np.concatenate(list(drawn["yarn"].values())) - np.concatenate(list(drawn["rope"].values()))
     assert row["Documents"].text == "11"
     assert row["Difference"].value == pytest.approx(d[:, 1].mean())
@@ -204,7 +207,7 @@ def test_what_the_answer_does_not_hold_is_named_below_it(tmp_path, drawn):
         "of tokens",
         "Not counted: other_lengths: 4K, 8K, at which not every task was asked",
     ]
-    assert sorted(reach_gaps(analysis)) == sorted(expected)
+    assert sorted(reach_gaps(analysis, reach_lines(analysis))) == sorted(expected)
     answer = build_tables(analysis)[0]
     assert set(expected) <= set(answer.notes)
     board = leaderboard(leaderboard_table(analysis), analysis)
@@ -226,7 +229,7 @@ def test_a_text_with_other_tokens_is_an_error(tmp_path, drawn):
         rows[0][f"loss@{length}"][1] += 1
     make.write_cell(root, "yarn", {"reach_pg19": rows}, method="yarn", context_length=8192)
     with pytest.raises(ResultsError, match="reach_pg19 at 2K: a text has another number of tokens"):
-        difference_tables(analyse(load_results(root)), [("yarn", "rope")])
+        tables_of(analyse(load_results(root)), [("yarn", "rope")])
 
 
 def test_perplexity_and_reach_stand_side_by_side_in_every_format(tmp_path, drawn):

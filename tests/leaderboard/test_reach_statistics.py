@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from leval_harness.analysis.reach import reach_text
 from leval_tasks.statistics.reach import (
     MARGIN,
     Reach,
@@ -88,26 +89,26 @@ def test_three_texts_that_all_break_are_told():
     """Losses of a small model 4,096 tokens past what it was trained on; Hall's p is 0.06."""
     nats = 512 * np.array([[2.512, 2.152, 2.252], [3.774, 3.897, 3.931]])
     assert stats.ttest_rel(nats[1], nats[0] + 512 * MARGIN, alternative="greater").pvalue < 0.005
-    assert reach_of(nats, np.full(3, 512), (2048, 12288)).text == "2048, not 12288"
+    assert reach_text(reach_of(nats, np.full(3, 512), (2048, 12288))) == "2K, not 12K"
 
 
 @pytest.mark.parametrize(
     ("p", "low", "high", "text"),
     [
-        ((0.001, 0.001, 0.001, 0.001), 12288, 12288, "at least 12288"),
-        ((0.001, 0.001, 0.001, 0.9999), 8192, 8192, "8192, not 12288"),
-        ((0.001, 0.001, 0.2, 0.9999), 4096, 8192, "at least 4096"),
-        ((0.001, 0.001, 0.2, 0.8), 4096, 12288, "at least 4096"),
-        ((0.9999, 0.001, 0.001, 0.001), 1024, 1024, "1024, not 2048"),
+        ((0.001, 0.001, 0.001, 0.001), 12288, 12288, "at least 12K"),
+        ((0.001, 0.001, 0.001, 0.9999), 8192, 8192, "8K, not 12K"),
+        ((0.001, 0.001, 0.2, 0.9999), 4096, 8192, "at least 4K"),
+        ((0.001, 0.001, 0.2, 0.8), 4096, 12288, "at least 4K"),
+        ((0.9999, 0.001, 0.001, 0.001), 1024, 1024, "1K, not 2K"),
         ((0.2, 0.001, 0.001, 0.001), None, 12288, "cannot tell"),
         ((0.2, 0.001, 0.001, 0.9999), None, 8192, "cannot tell"),
-        ((0.001, 0.98, 0.001, 0.001), 2048, 12288, "at least 2048"),  # 0.02 > 0.025 / 4
+        ((0.001, 0.98, 0.001, 0.001), 2048, 12288, "at least 2K"),  # 0.02 > 0.025 / 4
     ],
 )
 def test_what_is_said_of_a_reach(p, low, high, text):
     reach = reach_by(p, [1 - each for each in p], LENGTHS)
     assert (reach.low, reach.high, reach.longest) == (low, high, 12288)
-    assert reach.text == text
+    assert reach_text(reach) == text
 
 
 def test_too_few_texts_tell_nothing():

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.analysis.reach import reach_lines, reach_text
 from leval_harness.results import load_results
 from leval_harness.results.needles import needles_of
 from leval_harness.tables import build_tables
 from leval_harness.tables.formats import render
-from leval_tasks.statistics.retrieval import Retrieved, reach_above, reach_kept
+from leval_tasks.statistics.reach import Retrieved, reach_above, reach_kept
 
 LENGTHS = (4096, 8192, 12288)
 

@@ -15,6 +15,7 @@ from leval_tasks.statistics.clustered import (
     clopper_pearson,
     estimate_mean,
     estimate_ratio,
+    linearised_ratio,
     sums_by_cluster,
 )
 from leval_tasks.statistics.paired import (
@@ -25,7 +26,6 @@ from leval_tasks.statistics.paired import (
     sign_flip_p,
     smallest_p,
 )
-from leval_tasks.statistics.standard_error import linearised_ratio
 
 
 def bell_mccaffrey(values, clusters):

@@ -13,7 +13,7 @@ import fixture_results as make
 import pytest
 
 from leval_border.errors import SettingError
-from leval_harness.analysis.analyse import analyse
+from leval_harness.analysis import analyse
 from leval_harness.format_names import format_names
 from leval_harness.results import load_results
 from leval_harness.tables import build_tables, details_table, render

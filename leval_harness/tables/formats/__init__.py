@@ -8,6 +8,7 @@ Then `leval-harness table --format org` is there, and sweeps write `table.org`.
 """
 
 import importlib
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,15 +16,18 @@ from leval_border.errors import one_of
 from leval_harness.format_names import format_names
 from leval_harness.tables.model import Cell, Table
 
+_BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
 
 @dataclass(frozen=True)
 class Format:
     """How tables become text.
 
-    text: renders tables; whatever a name in them holds must be harmless in it.
-    suffix: ending of the file that a sweep writes at its end; none is written where it is empty.
-    every_number: whether it is given the one long table of every number, for programs, in place of
-        the tables that people read.
+    Attributes:
+        text: renders tables; it must escape every text in them.
+        suffix: ending of the file that a sweep writes at its end; empty for none.
+        every_number: whether it gets the one long table of every number, for programs, instead of
+            the tables that people read.
     """
 
     text: Callable[[Sequence[Table]], str]
@@ -47,8 +51,20 @@ def render(tables: Sequence[Table], name: str) -> str:
     return load_format(name).text(tables)
 
 
+def plain(text: str) -> str:
+    """One line without control characters, which could steer a terminal, or direction overrides."""
+    return "".join(
+        " "
+        if c in "\n\r\t"
+        else "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(c) in {"Cc", "Cs"} or unicodedata.bidirectional(c) in _BIDI
+        else c
+        for c in text
+    )
+
+
 def decorated(cell: Cell, escape: Callable[[str], str], best: str, second: str) -> str:
-    """Escaped text of a cell; `best` and `second` are how such numbers are written, `@` for it."""
+    """Escaped text of a cell; in `best` and `second`, the emphasis, `@` stands for the number."""
     body = escape(cell.text)
     if cell.emphasis and body:
         body = (best if cell.emphasis == "best" else second).replace("@", body)

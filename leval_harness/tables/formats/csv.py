@@ -4,8 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from leval_harness.tables.escape import plain
-from leval_harness.tables.formats import Format
+from leval_harness.tables.formats import Format, plain
 from leval_harness.tables.model import Cell, Table
 
 

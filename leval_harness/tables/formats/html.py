@@ -4,8 +4,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from leval_harness.tables.escape import plain
-from leval_harness.tables.formats import Format, decorated
+from leval_harness.tables.formats import Format, decorated, plain
 from leval_harness.tables.model import Cell, Table
 
 
@@ -14,7 +13,7 @@ def escape(text: str) -> str:
     return html.escape(plain(text)).replace("&#x27;", "&#39;")
 
 
-def page(tables: Sequence[Table]) -> str:
+def html_text(tables: Sequence[Table]) -> str:
     """A standalone page of plain tables."""
     from jinja2 import Environment, FileSystemLoader
 
@@ -33,4 +32,4 @@ def _cell(cell: Cell) -> str:
     return decorated(cell, escape, '<span class="best">@</span>', '<span class="second">@</span>')
 
 
-FORMAT = Format(page, suffix="html")
+FORMAT = Format(html_text, suffix="html")

@@ -3,8 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 
-from leval_harness.tables.escape import plain
-from leval_harness.tables.formats import Format, decorated
+from leval_harness.tables.formats import Format, decorated, plain
 from leval_harness.tables.model import Table
 
 _CHARACTERS = "\\~^<>|\"'`–—…†·’‘“”"

@@ -1,16 +1,20 @@
-"""The numbers the paper printed, read from `published.yaml`.
+"""The numbers that the paper printed, from `published.yaml`.
 
-They come from other prompts, another scorer version and fine-tuned checkpoints: they stand beside
-ours, marked, and are never ranked or tested against them.
+They come from other prompts, another scorer version and fine-tuned checkpoints. They stand beside
+our numbers, marked, and are never ranked or tested against them.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
+from leval_harness.analysis.posgen import ceiling
 from leval_harness.results.posgen import SUBTASKS
-from leval_harness.tables.model import Block, Cell, Column, Row, Table, ranked
+from leval_harness.tables.model import METHOD, Block, Cell, Column, Row, Table, number_cell, ranked
 from leval_harness.yaml_files import read_yaml
+from leval_tasks.metadata import Subtask
+from leval_tasks.posgen.encodings import PUBLISHED, Name, Pair, Reading, published_pairs
 
 SOURCE = "published: printed in arXiv 2403.00071v2, {}; not run here, not ranked against our rows"
 
@@ -20,10 +24,28 @@ TABLE_1: Mapping[str, Sequence[tuple[float, float]]] = _PRINTED["table_1"]
 PUBLISHED_MODULUS = 17
 TABLE_2: Mapping[str, Mapping[str, tuple[int, *tuple[float, ...]]]] = _PRINTED["table_2"]
 """L-Eval closed-ended, %, by model: context in K, the six tasks, and the average as printed."""
-BELOW_CEILING = (
-    "Semi-recursive: a model that never uses the far token reaches 52.9%; all four values lie below"
-)
 TASKS = ("Coursera", "GSM", "QuALITY", "TOEFL", "CodeU", "SFiction", "Avg.")
+CEILING = f"{ceiling(PUBLISHED_MODULUS):.1f}%"
+"""Semi-recursive accuracy without the far token, under the paper's modulus."""
+BELOW_CEILING = (
+    f"Semi-recursive: a model that never uses the far token reaches {CEILING}; all four values lie "
+    "below"
+)
+
+
+def published_accuracy(encoding: Name, subtask: Subtask) -> float:
+    """The paper's out-of-distribution accuracy, %, of one of its four encodings."""
+    row = dict(zip(PUBLISHED, TABLE_1.values(), strict=True))[encoding]
+    return dict(zip(SUBTASKS, row, strict=True))[subtask][0]
+
+
+def published_of(pair: Pair, subtask: Subtask) -> float | None:
+    """The paper's number for a pair in one of the two readings, %; None if it is in neither."""
+    for reading in get_args(Reading):
+        for name, each in published_pairs(reading).items():
+            if each == pair:
+                return published_accuracy(name, subtask)
+    return None
 
 
 def published_tables(
@@ -43,7 +65,7 @@ def published_tables(
 
 
 def sizes_of(models: Iterable[str]) -> list[str]:
-    """The paper's models among some models, whichever way LLaMA 2 chat is written."""
+    """The paper's models among some models, however LLaMA 2 chat is spelt."""
     sizes = set()
     for model in models:
         name = re.sub(r"[^a-z0-9]", "", model.lower())
@@ -54,7 +76,7 @@ def sizes_of(models: Iterable[str]) -> list[str]:
 
 def _table_1() -> Table:
     columns = [
-        ranked([Cell(f"{mean:.2f}", mean, f"{variance:.2f}") for mean, variance in column])
+        ranked([number_cell(mean, stderr=variance) for mean, variance in column])
         for column in zip(*TABLE_1.values(), strict=True)
     ]
     rows = tuple(
@@ -70,7 +92,7 @@ def _table_1() -> Table:
 
 
 def _table_2(models: Iterable[str]) -> Table:
-    columns = [Column("Method", numeric=False, kind="name"), Column("Ctx", kind="length")]
+    columns = [METHOD, Column("Ctx", kind="length")]
     columns += [Column(task, kind="average" if task == "Avg." else "task") for task in TASKS]
     noise = "Printed without standard errors; the sets are small, so most of these differences are "
     return Table(
@@ -82,23 +104,15 @@ def _table_2(models: Iterable[str]) -> Table:
 
 
 def published_block(model: str, columns: Sequence[Column]) -> Block:
-    """The paper's rows of a model of `TABLE_2` below such columns; what it has not is a dash."""
+    """The paper's rows of a model of `TABLE_2` below such columns, with a dash for other tasks."""
     lengths, *scores = zip(*TABLE_2[model].values(), strict=True)
     cells = {
-        task: ranked([Cell(f"{score:.2f}", score) for score in column])
+        task: ranked([number_cell(score) for score in column])
         for task, column in zip(TASKS, scores, strict=True)
     }
-    rows = [
-        Row(
-            (
-                Cell(method, mark=" †"),
-                Cell(f"{length}K"),
-                *(cells[c.label][at] if c.label in cells else Cell("–") for c in columns[2:]),
-            ),
-            "published",
-            method,
-            length * 1024,
-        )
-        for at, (method, length) in enumerate(zip(TABLE_2[model], lengths, strict=True))
-    ]
+    rows = []
+    for at, (method, length) in enumerate(zip(TABLE_2[model], lengths, strict=True)):
+        numbers = (cells[c.label][at] if c.label in cells else Cell("–") for c in columns[2:])
+        row = (Cell(method, mark=" †"), Cell(f"{length}K"), *numbers)
+        rows.append(Row(row, "published", method, length * 1024))
     return Block(f"{model} (published)", tuple(rows))

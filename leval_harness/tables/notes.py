@@ -1,29 +1,30 @@
-"""What the reader of a table needs to know; only what applies."""
+"""Notes below tables: how numbers were computed, and what is needed to judge or repeat them."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from leval_harness.analysis.analyse import Analysis, family, grouped
-from leval_harness.analysis.blocks import PRECISE_SOFTMAX, counted
-from leval_harness.analysis.entries import CANNOT_TELL, SIGNIFICANT, Entry
-from leval_harness.analysis.posgen_pairs import ceiling
-from leval_harness.analysis.task_titles import task_label
-from leval_harness.results import Score
-from leval_harness.results.ratios import same_questions
-from leval_harness.tables.cells import number_cell
+from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.entries import CANNOT_TELL, SIGNIFICANT, comparable, grouped
+from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
+from leval_harness.results import Run, Score
+from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
 from leval_tasks.closed.catalog import chance_note
-from leval_tasks.statistics.paired import ASSUMED
+from leval_tasks.statistics.paired import ASSUMED, Difference, same_questions
 
 
 def table_notes(
     entries: Sequence[Entry], analysis: Analysis, average: bool = True
 ) -> tuple[str, ...]:
-    """Notes below a table of these entries; `average` is whether it has all that it could have."""
+    """Notes below a table of these entries, those that apply.
+
+    `average` is False where the paper's six tasks are not complete.
+    """
     done = [entry for entry in entries if entry.score.status == "done"]
     scores = [entry.score for entry in done]
     intervals = {entry.interval for entry in done}
     baselines = sorted({analysis.baselines[entry.block] for entry in entries} - {""})
-    compared = bool(baselines) and any(entry.difference for entry in done)
+    differences = [entry.difference for entry in done if entry.difference]
     notes = {
         "sample: made with the bundled sample, which only shows that everything runs; its scores "
         "say nothing about L-Eval": any(score.sample for score in scores),
@@ -31,10 +32,10 @@ def table_notes(
         "±: standard error, clustered by document (CR2)": intervals & {"clustered", "exact"},
         f"{SIGNIFICANT}: differs from the baseline ({', '.join(baselines)}) on the same "
         "questions: sign-flip over documents, McNemar's exact test where each question is its "
-        "own document; Holm-corrected within the task, 5% level": compared,
+        "own document; Holm-corrected within the task, 5% level": baselines and differences,
         **dict.fromkeys(_too_few(done), True),
         f"{CANNOT_TELL} where an interval of the difference leaves out zero: {ASSUMED}": any(
-            e.difference and e.mark == CANNOT_TELL and e.difference.beside_zero for e in done
+            each.mark == CANNOT_TELL and each.beside_zero for each in differences
         ),
         "No average: fewer than six tasks": not average,
         "Cut: share of the questions whose document was shortened, %; Unparsed: share of the "
@@ -49,7 +50,7 @@ def table_notes(
             score.thinking_cut for score in scores
         ),
         "Semi-recursive: a model that never uses the far token is right in (1 + 1/modulus)/2 of "
-        f"all places, {ceiling(17):.1f}% with modulus 17": any(
+        f"all places, {CEILING} with modulus {PUBLISHED_MODULUS}": any(
             score.task == "posgen_semi_recursive" for score in scores
         ),
         chance_note(): any(score.chance is not None for score in scores),
@@ -59,7 +60,8 @@ def table_notes(
             score.partial for score in scores
         ),
         "In brackets: the exact 95% interval; all answers are right, or all wrong": any(
-            number_cell(entry).between and entry.score.stderr is None for entry in done
+            entry.interval == "exact" and entry.score.finished and entry.score.stderr is None
+            for entry in done
         ),
         **dict.fromkeys(_not_ranked(done), True),
         **dict.fromkeys(_unpaired(done, analysis), True),
@@ -69,23 +71,23 @@ def table_notes(
 
 
 def _not_ranked(entries: Sequence[Entry]) -> list[str]:
-    """A note of metrics of which nobody said which way is better."""
+    """A note of metrics whose direction is unknown."""
     names = sorted({e.score.metric for e in entries if e.score.higher_is_better is None})
     return [f"Not ranked, whether higher is better being unknown: {', '.join(names)}"][: len(names)]
 
 
 def _unpaired(entries: Sequence[Entry], analysis: Analysis) -> list[str]:
-    """A note of what was not compared, or not on all questions: others were asked."""
+    """A note of what has other questions than the baseline, in part or altogether."""
     names: dict[str, None] = {}
-    for rivals in grouped(entries, family).values():
+    for rivals in grouped(entries, comparable).values():
         base = [e for e in rivals if e.label == analysis.baselines[e.block]]
         asked = analysis.results.ratios(base[0].score) if len(base) == 1 else None
         for entry in rivals if asked is not None else ():
             own = analysis.results.ratios(entry.score)
             if own is not None and asked is not None and not same_questions(own, asked):
                 names[f"{entry.label} ({task_label(entry.task)})"] = None
-    said = ", ".join(names)
-    return [f"Other questions than the baseline's, by their hashes: {said}"][: len(names)]
+    listed = ", ".join(names)
+    return [f"Other questions than the baseline's, by their hashes: {listed}"][: len(names)]
 
 
 def _in_groups(scores: Sequence[Score], analysis: Analysis) -> list[str]:
@@ -103,16 +105,58 @@ def _in_groups(scores: Sequence[Score], analysis: Analysis) -> list[str]:
 
 
 def _too_few(entries: Sequence[Entry]) -> list[str]:
-    """A note for each task and number of documents that cannot tell a difference."""
-    unclear = [entry for entry in entries if entry.mark == CANNOT_TELL]
-    notes = []
-    for (task, documents), (first, *_) in grouped(
-        unclear, lambda entry: (entry.task, entry.score.clusters or 0)
-    ).items():
-        assert first.difference is not None
-        notes.append(
-            f"{CANNOT_TELL}: {task_label(task)}: {counted(documents, 'document')} cannot tell: the "
-            f"smallest possible p is {first.difference.smallest_p:.3g}, the threshold "
-            f"{first.difference.threshold:.3g}"
-        )
-    return notes
+    """A note for each task and number of documents that are too few for any difference."""
+    unclear: dict[tuple[str, int], Difference] = {}
+    for entry in entries:
+        if entry.difference and entry.mark == CANNOT_TELL:
+            unclear.setdefault((entry.task, entry.score.clusters or 0), entry.difference)
+    return [
+        f"{CANNOT_TELL}: {task_label(task)}: {counted(documents, 'document')} cannot tell: the "
+        f"smallest possible p is {difference.smallest_p:.3g}, the threshold "
+        f"{difference.threshold:.3g}"
+        for (task, documents), difference in unclear.items()
+    ]
+
+
+def provenance_notes(
+    commands: Iterable[str],
+    versions: Iterable[Mapping[str, Any]],
+    seeds: Iterable[object],
+    scale: Iterable[str],
+) -> tuple[str, ...]:
+    """Commands, versions (by name) and seeds of some runs, each once, and their scale."""
+    known: dict[str, set[str]] = defaultdict(set)
+    for mapping in versions:
+        for name, version in mapping.items():
+            if isinstance(version, str):
+                known[name].add(version)
+    notes = [f"Made by: {command}" for command in sorted({*commands} - {""})]
+    listed = [f"{name} {' and '.join(sorted(each))}" for name, each in sorted(known.items())]
+    notes += [f"Versions: {', '.join(listed)}"] if listed else []
+    texts = {str(seed) for seed in seeds if seed not in (None, "")}
+    named = sorted(texts, key=lambda each: (len(each), each))  # 10 after 9
+    notes += [f"Seeds: {', '.join(named)}"] if named else []
+    return (*notes, f"Scale: {', '.join(scale)}")
+
+
+def run_provenance(runs: Sequence[Run], documents: str) -> tuple[str, ...]:
+    """The same for lm-eval runs: models, precision, documents, machine, time of all of them."""
+    seconds = [run.seconds for run in runs if run.seconds is not None]
+    scale = sorted({run.model for run in runs})
+    scale += sorted({run.settings.get("dtype", "") for run in runs} - {""})
+    scale += [documents, *sorted({machine(run.host) for run in runs} - {""})]
+    scale += [f"{sum(seconds) / 60:.0f} minutes for all {len(runs)} runs"] if seconds else []
+    return provenance_notes(
+        (run.command for run in runs),
+        (run.versions for run in runs),
+        (run.settings.get("seed") for run in runs),
+        scale,
+    )
+
+
+def machine(host: Mapping[str, Any]) -> str:
+    """A machine by what decides its speed; never its name."""
+    device, cores = host.get("device"), host.get("cores")
+    if isinstance(device, str) and device:
+        return device
+    return f"{cores} CPU cores" if isinstance(cores, int) else ""

@@ -1,0 +1,184 @@
+"""Scores by context length, differences to the baseline, and what each step of context adds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from leval_harness.analysis import Entry
+from leval_harness.analysis.entries import SIGNIFICANT, grouped
+from leval_harness.analysis.labels import length_label, task_label
+from leval_harness.analysis.reach import ReachLine
+from leval_harness.figures.style import (
+    Looks,
+    legend,
+    literal,
+    mark_level,
+    new_figure,
+    sign,
+    sign_entries,
+)
+from leval_harness.results.metrics import is_of_nats
+from leval_harness.tables.cells import chance_of
+from leval_tasks.statistics.clustered import Estimate
+
+DWARFED = 20
+"""Ratio of the largest gain to a small one from which the scale bends, so that both are legible."""
+
+Interval = tuple[float | None, float | None, float | None]
+"""A value and the ends of its interval."""
+
+
+def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
+    """Curves of finished entries of one block, task and family of metrics, as a `Figure`.
+
+    Where methods were compared with a baseline, a second panel shows their differences: there
+    curves that lie on each other can be told apart.
+    """
+    score, block = entries[0].score, entries[0].block
+    compared = any(entry.difference for entry in entries)
+    figure, (axes, *below) = new_figure(7.2, 6.6 if compared else 4.2, rows=2 if compared else 1)
+    for method, curve in sorted(grouped(entries, lambda entry: entry.label).items()):
+        curve.sort(key=lambda entry: entry.length or 0)
+        look = {**looks[method], "label": literal(method), "markersize": 5, "linewidth": 1.6}
+        values = [(e.length, (e.score.value, e.low, e.high)) for e in curve]
+        _draw_curve(axes, values, score.percent, look)
+        found = [(e.length, d) for e in curve if (d := e.difference)]
+        differences = [(length, (d.difference, d.low, d.high)) for length, d in found]
+        for lower in below if found else ():
+            _draw_curve(lower, differences, score.percent, look)
+    _context_axis([axes, *below], sorted({entry.length for entry in entries if entry.length}))
+    unit = ", %" if score.percent == 100 else ", lower is better" * (not score.higher)
+    axes.set_ylabel(score.family.replace("_", " ") + unit)
+    for lower in below:
+        lower.axhline(0, color="black", linewidth=1)
+        unit = ", points" if score.percent == 100 else ", nats a token" * is_of_nats(score.metric)
+        lower.set_ylabel("difference to the baseline" + unit)
+    if (chance := chance_of(entries)) is not None:
+        mark_level(axes, 100 * chance, "chance", x=1, color="#888888")
+    axes.set_title(literal(f"{task_label(score.task)} by context length"), loc="left")
+    legend(figure, [axes], "right upper")
+    bands = any(entry.low is not None for entry in entries)
+    sign_entries(figure, block + " · bands: 95% intervals, by document" * bands, entries)
+    return figure
+
+
+def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
+    """Gains by step, and below losses on key tokens where they are known, of one block's methods.
+
+    Key tokens that a reference model determined are the same for all methods: then differences to
+    the baseline are shown instead of losses.
+    """
+    from matplotlib.ticker import FixedLocator
+
+    keys = any(point.key for line in lines for point in line.points)
+    compared = any(point.key_against for line in lines for point in line.points)
+    figure, (gains, *below) = new_figure(7.2, 6.6 if keys else 4.2, rows=2 if keys else 1)
+    sizes = []
+    for line in sorted(lines, key=lambda line: line.method):
+        look = {**looks[line.method], "label": literal(line.method), "markersize": 5}
+        steps = [point.step for point in line.points if point.step]
+        sizes += [abs(step.difference) for step in steps if step.difference]
+        _draw_curve(gains, [(step.longer, step.gain) for step in steps], 1, look)
+        curve: list[tuple[int, Interval]] = []
+        for point in line.points:
+            if found := point.key_against if compared else point.key:
+                value = found.value if isinstance(found, Estimate) else found.difference
+                curve.append((point.length, (value, found.low, found.high)))
+        for axes in below if curve else ():
+            _draw_curve(axes, curve, 1, look)
+    if bend := _bend(sizes):
+        gains.set_yscale("asinh", linear_width=bend)
+        gains.yaxis.set_major_locator(FixedLocator(_powers(bend, max(sizes))))
+        gains.yaxis.set_major_formatter("{x:g}")
+    lengths = sorted({point.length for line in lines for point in line.points})
+    _context_axis([gains, *below], lengths)
+    for axes in (gains, *below):
+        axes.set_xlim(lengths[0] / 1.1, lengths[-1] * 1.1)
+    gains.set_ylabel("gain from the next shorter length,\nnats a token")
+    gains.axhline(0, color="black", linewidth=1)
+    gains.set_title("What each step of context adds", loc="left")
+    for axes in below:
+        what = "difference to the baseline" if compared else "lower is better"
+        axes.set_ylabel(f"loss on key tokens,\nnats, {what}")
+        if compared:
+            axes.axhline(0, color="black", linewidth=1)
+    legend(figure, [gains], "right upper")
+    sign(figure, f"{lines[0].block} · bands: 95% intervals, by document", [command])
+    return figure
+
+
+def _context_axis(grid: Sequence[Any], lengths: Sequence[int]) -> None:
+    """The same lengths along each of some axes, named below the last."""
+    for axes in grid:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [length_label(length) for length in lengths])
+        axes.minorticks_off()
+    grid[-1].set_xlabel("Context length (tokens)")
+
+
+def _draw_curve(
+    axes: Any, curve: Sequence[tuple[int | None, Interval]], times: float, look: Mapping[str, Any]
+) -> None:
+    """A curve of values by length with its band."""
+    lengths, intervals = zip(*curve, strict=True)
+    middle, low, high = (
+        [math.nan if each is None else times * each for each in part]
+        for part in zip(*intervals, strict=True)
+    )
+    axes.plot(lengths, middle, **look)
+    if any(map(math.isfinite, low)):
+        axes.fill_between(lengths, low, high, color=look["color"], alpha=0.08, linewidth=0)
+
+
+def _bend(sizes: Sequence[float]) -> float:
+    """Where the scale becomes logarithmic: at a small gain, where others dwarf it; else 0."""
+    ordered = sorted(sizes)
+    small = ordered[len(ordered) // 4] if ordered else 0.0
+    return small if len(ordered) > 3 and ordered[-1] > DWARFED * small else 0.0
+
+
+def _powers(bend: float, largest: float) -> list[float]:
+    """Zero and the powers of ten on a scale that bends; one below the bend would overlap zero."""
+    powers = [10.0**k for k in range(math.ceil(math.log10(bend)), math.ceil(math.log10(largest)))]
+    return [*(-each for each in reversed(powers)), 0.0, *powers]
+
+
+def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> Any:
+    """Forest plot of differences to a method in points, with intervals, as a `Figure`.
+
+    The entries are of one block and context length and have a difference. The marker is filled if
+    the difference is significant.
+    """
+    tasks = list(dict.fromkeys(entry.task for entry in entries))
+    methods = sorted({entry.label for entry in entries})
+    figure, (axes,) = new_figure(6.8, 1.3 + 0.32 * (len(methods) + 0.8) * len(tasks))
+    first_of_place = {(entry.label, entry.task): entry for entry in reversed(entries)}
+    offsets = np.linspace(-0.32, 0.32, len(methods)) if len(methods) > 1 else np.zeros(1)
+    for method, offset in zip(methods, offsets, strict=True):
+        for at, task in enumerate(tasks):
+            if entry := first_of_place.get((method, task)):
+                _draw_difference(axes, entry, at + offset, looks[method])
+    axes.axvline(0, color="black", linewidth=1)
+    axes.set_yticks(range(len(tasks)), [literal(task_label(task)) for task in tasks])
+    axes.set_ylim(len(tasks) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
+    title = f"Difference to {literal(baseline)}"
+    axes.set_xlabel(f"{title}, points")
+    axes.set_title(f"{title} at {length_label(entries[0].score.context_length)}", loc="left")
+    legend(figure, [axes], "upper right", min(4, len(methods)))
+    note = "filled: significant after Holm; lines: intervals at the corrected level"
+    sign_entries(figure, f"{entries[0].block} · {note}", entries)
+    return figure
+
+
+def _draw_difference(axes: Any, entry: Entry, height: float, look: Mapping[str, Any]) -> None:
+    difference = entry.difference
+    assert difference is not None
+    if difference.low is not None and difference.high is not None:
+        ends = [100 * difference.low, 100 * difference.high]
+        axes.plot(ends, [height] * 2, color=look["color"], linewidth=1.5)
+    fill = look["color"] if difference.mark == SIGNIFICANT else "white"
+    style = {**look, "linestyle": "none", "markerfacecolor": fill, "label": literal(entry.label)}
+    axes.plot([100 * difference.difference], [height], **style)
