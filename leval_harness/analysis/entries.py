@@ -272,7 +272,9 @@ def _difference(score: Score, method: Ratios, baseline: Ratios, level: float) ->
     """On the questions of both runs; None where there are none or they do not match."""
     if is_of_nats(score.metric):
         sums = paired_sums(method, baseline)
-        return compare_perplexities(*sums, level) if sums is not None and sums.size else None
+        if sums is None or not sums.size:
+            return None
+        return compare_perplexities(sums[0], sums[1], sums[2], level)
     method, baseline = in_common(method, baseline)
     if not (method.questions.size and method.are_scores and baseline.are_scores):
         return None

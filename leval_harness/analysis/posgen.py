@@ -60,9 +60,10 @@ def compare_by_seed(
             learned = sorted(seeds.intersection(*able))
             dropped += len(seeds) - len(learned)
             if len(learned) > 1:
-                sides = [[side[seed] for seed in learned] for side in (own, theirs)]
-                difference = compare_scores(*map(np.array, sides), np.arange(len(learned)))
-                means = statistics.mean(sides[0]), statistics.mean(sides[1])
+                ours, base = ([side[seed] for seed in learned] for side in (own, theirs))
+                seed_labels = np.arange(len(learned))
+                difference = compare_scores(np.array(ours), np.array(base), seed_labels)
+                means = statistics.mean(ours), statistics.mean(base)
                 compared.append((method, baseline, len(learned), means, difference))
         if compared:
             corrected = holm([difference.p for *_, difference in compared]).tolist()

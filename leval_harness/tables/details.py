@@ -5,7 +5,7 @@ from typing import Any
 
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.results.run_record import TELEMETRY
-from leval_harness.tables.model import Block, Cell, Column, Row, RowKind, Table
+from leval_harness.tables.model import Block, Cell, Column, Row, RowKind, Table, number_cell
 from leval_harness.tables.published import TABLE_2, TASKS
 
 FIRST = ("origin", "block", "model", "method", "task", "metric", "filter")
@@ -67,8 +67,10 @@ def _record(entry: Entry, analysis: Analysis) -> Mapping[str, Any]:
 def _row(record: Mapping[str, Any], kind: RowKind = "ours") -> Row:
     cells = []
     for value in map(record.get, COLUMNS):
-        is_text = value is None or isinstance(value, str)
-        cells.append(Cell(value or "") if is_text else Cell(f"{value:.6g}", float(value)))
+        if value is None or isinstance(value, str):
+            cells.append(Cell(value or ""))
+        else:
+            cells.append(number_cell(value, ".6g"))
     return Row(tuple(cells), kind)
 
 

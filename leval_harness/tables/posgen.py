@@ -176,7 +176,7 @@ def crossed_table(experiment: Experiment) -> Table:
     for subtask, title in SUBTASKS.items():
         rows = []
         for name in trained:
-            row = [places.get((subtask, Pair(name, other))) for other in tested]
+            row = [places.get((subtask, Pair(name, other))) for other in tested]  # type: ignore[arg-type]
             if any(row):
                 rows.append(Row((Cell(ENCODINGS[name].title), *map(_crossed, row))))
         if rows:
