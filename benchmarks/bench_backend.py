@@ -55,7 +55,7 @@ def prompts(data: Path, task: str, docs: int | None, questions: int | None) -> l
 def plan(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_harness.backends.plan import make_plan
+    from leval_harness.backends.prompt_trie import make_plan
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:
@@ -71,7 +71,7 @@ def plan(args: argparse.Namespace) -> None:
 def prefix(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
-    from leval_harness.backends.plan import reading_order, unique_tokens
+    from leval_harness.backends.prompt_trie import reading_order, unique_tokens
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     for task in args.tasks:

@@ -1,11 +1,19 @@
-"""How a model is asked: lm-eval backends that read each document once."""
+"""lm-eval backends that read each document once."""
 
 from leval_harness.backends.registry import (
+    OWN_BACKENDS,
+    environment,
     libraries,
     library_of,
-    own_backends,
     reading_once,
     register,
 )
 
-__all__ = ["libraries", "library_of", "own_backends", "reading_once", "register"]
+__all__ = [
+    "OWN_BACKENDS",
+    "environment",
+    "libraries",
+    "library_of",
+    "reading_once",
+    "register",
+]

@@ -1,7 +1,7 @@
-"""How answers ended: at the generation limit, or by themselves; lm-eval's backends do not say.
+"""Which answers the generation limit ended. lm-eval's backends do not report it.
 
-The tokens that a model returned decide, not the text: an answer of fewer tokens when it is encoded
-again (blank lines, half a character) has reached the limit all the same.
+The tokens that a model returned decide, not the text: an answer can take fewer tokens when it is
+encoded again (blank lines, half a character) although it reached the limit.
 """
 
 from collections import deque
@@ -11,13 +11,13 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class End:
+class AnswerEnd:
     """How one answer ended.
 
     Attributes:
-        at_limit: the limit ended it, no end token and no stop string.
-        thinking_open: it never came to the mark after which its backend begins to read; None where
-            the backend looks for none.
+        at_limit: The limit ended it, and no end token or stop string.
+        thinking_open: The limit ended it before the token that ends its thinking. None where the
+            backend does not look for such a token.
     """
 
     at_limit: bool
@@ -25,25 +25,95 @@ class End:
 
 
 @dataclass
-class Ends:
-    """Ends of answers by prompt and answer, as lm-eval logs both.
+class AnswerEnds:
+    """Ends of answers by prompt and answer, the two texts that lm-eval logs.
 
-    `waiting` holds those of a batch whose texts lm-eval has yet to make, in their order.
+    `pending` holds the ends of a batch whose texts lm-eval has not made yet, in the batch's order.
     """
 
-    known: dict[tuple[str, str], list[End]] = field(default_factory=dict)
-    waiting: deque[End] = field(default_factory=deque)
+    known: dict[tuple[str, str], list[AnswerEnd]] = field(default_factory=dict)
+    pending: deque[AnswerEnd] = field(default_factory=deque)
 
-    def note(self, prompt: str, answer: str, end: End) -> None:
-        """Keep the end of an answer."""
+    def add(self, prompt: str, answer: str, end: AnswerEnd) -> None:
+        """Record the end of an answer."""
         self.known.setdefault((prompt, answer), []).append(end)
 
-    def of(self, prompt: str, answer: str) -> list[End]:
+    def of(self, prompt: str, answer: str) -> list[AnswerEnd]:
         """Ends of this answer to this prompt, one for each time it was given."""
         return self.known.get((prompt, answer), [])
 
 
-def end_of(
+def record_answer_ends(lm: Any) -> AnswerEnds | None:
+    """Make a model of lm-eval record how its answers end. None if it is neither `hf` nor `vllm`.
+
+    Both generate in `_model_generate` and then pass every answer of the batch to lm-eval's response
+    cache, in the batch's order.
+    """
+    classes = {f"{each.__module__}.{each.__name__}" for each in type(lm).__mro__}
+    if "lm_eval.models.huggingface.HFLM" in classes and lm.backend == "causal":
+        ends_of_batch = _hf_ends
+    elif "lm_eval.models.vllm_causallms.VLLM" in classes:
+        ends_of_batch = _vllm_ends
+    else:
+        return None
+    ends = lm.answer_ends = AnswerEnds()
+    generate = lm._model_generate
+
+    def recording(*args: Any, **options: Any) -> Any:
+        output = generate(*args, **options)
+        ends.pending = deque(ends_of_batch(lm, output, options))
+        return output
+
+    lm._model_generate = recording
+    lm.cache_hook = _RecordingHook(lm.cache_hook, ends)
+    return ends
+
+
+class _RecordingHook:
+    """lm-eval's response cache, which also records the pending end of each answer."""
+
+    def __init__(self, hook: Any, ends: AnswerEnds) -> None:
+        self.hook, self.ends = hook, ends
+
+    def add_partial(self, kind: str, request: Any, answer: Any) -> None:
+        """Same as lm-eval's method."""
+        if kind == "generate_until" and self.ends.pending:
+            self.ends.add(str(request[0]), str(answer), self.ends.pending.popleft())
+        self.hook.add_partial(kind, request, answer)
+
+
+def _hf_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[AnswerEnd]:
+    """Ends of a batch of `HFLM`, which passes all arguments of `_model_generate` by name."""
+    width = options["context"].shape[1]
+    limit, until = options["max_length"] - width, options["stop"]
+    return [hf_answer_end(lm, row, limit, until) for row in output[:, width:].tolist()]
+
+
+def _vllm_ends(lm: Any, outputs: Any, options: dict[str, Any]) -> list[AnswerEnd]:
+    """Ends of a batch of `VLLM`, whose engine reports why an answer ended."""
+    if not options.get("generate", False):  # log-likelihoods
+        return []
+    marker, ends = lm.think_end_token, []
+    for output in (each.outputs[0] for each in outputs):
+        at_limit = output.finish_reason == "length"
+        ends.append(AnswerEnd(at_limit, at_limit and marker not in output.text if marker else None))
+    return ends
+
+
+def hf_answer_end(lm: Any, tokens: Sequence[int], limit: int, until: Sequence[str]) -> AnswerEnd:
+    """The end of one row of new tokens of an `HFLM`."""
+    text = lm.tok_decode(tokens)
+    ids = getattr(lm.model.generation_config, "eos_token_id", None)
+    end_tokens = {*(ids if isinstance(ids, list | tuple) else [ids]), lm.tokenizer.eos_token_id}
+    at_limit = reached_limit(tokens, text, limit=limit, end_tokens=end_tokens - {None}, until=until)
+    marker = lm.think_end_token
+    if marker is None:
+        return AnswerEnd(at_limit)
+    thought = marker in tokens if isinstance(marker, int) else marker in text
+    return AnswerEnd(at_limit, at_limit and not thought)
+
+
+def reached_limit(
     tokens: Sequence[int],
     text: str,
     *,
@@ -51,106 +121,15 @@ def end_of(
     end_tokens: Collection[int],
     until: Sequence[str],
 ) -> bool:
-    """Whether the limit ended an answer.
+    """Whether the generation limit ended an answer.
 
     Args:
-        tokens: new tokens of a row; behind its end come padding or end tokens.
-        text: the same decoded, stop strings included.
-        limit: tokens that were allowed.
-        end_tokens: ids of which any ends an answer.
-        until: stop strings.
+        tokens: New tokens of a row. Padding or end tokens can follow the end of the answer.
+        text: The decoded tokens, stop strings included.
+        limit: Largest number of new tokens.
+        end_tokens: Token ids that end an answer.
+        until: Stop strings; empty ones are ignored.
     """
     if len(tokens) < limit or any(token in end_tokens for token in tokens):
         return False
     return not any(stop and stop in text for stop in until)
-
-
-def watch(lm: Any) -> Ends | None:
-    """Have a model of lm-eval note how its answers end; None if it is no `hf` and no `vllm`.
-
-    Both hand every finished answer to lm-eval's response cache, in the order of their batch.
-    """
-    kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(lm).__mro__}
-    if "lm_eval.models.huggingface.HFLM" in kinds and lm.backend == "causal":
-        generate = _watched_hf
-    elif "lm_eval.models.vllm_causallms.VLLM" in kinds:
-        generate = _watched_vllm
-    else:
-        return None
-    ends = lm.ends = Ends()
-    lm._model_generate = generate(lm, ends)
-    lm.cache_hook = _Hook(lm.cache_hook, ends)
-    return ends
-
-
-class _Hook:
-    """lm-eval's hook into its response cache, which also learns the text of each answer."""
-
-    def __init__(self, hook: Any, ends: Ends) -> None:
-        self.hook, self.ends = hook, ends
-
-    def add_partial(self, kind: str, request: Any, answer: Any) -> None:
-        """As lm-eval's own; pairs an answer with the end that was seen of it."""
-        if kind == "generate_until" and self.ends.waiting:
-            self.ends.note(str(request[0]), str(answer), self.ends.waiting.popleft())
-        self.hook.add_partial(kind, request, answer)
-
-
-def end_tokens(model: Any, tokenizer: Any) -> set[int]:
-    """Ids that end an answer of a transformers model."""
-    ids = getattr(model.generation_config, "eos_token_id", None)
-    listed = ids if isinstance(ids, list | tuple) else [ids]
-    return {int(each) for each in (*listed, tokenizer.eos_token_id) if each is not None}
-
-
-def hf_end(lm: Any, tokens: Sequence[int], limit: int, until: Sequence[str]) -> End:
-    """The end of one row of new tokens on transformers."""
-    text = lm.tok_decode(tokens)
-    at_limit = end_of(
-        tokens,
-        text,
-        limit=limit,
-        end_tokens=end_tokens(lm.model, lm.tokenizer),
-        until=until,
-    )
-    mark = lm.think_end_token
-    if mark is None:
-        return End(at_limit)
-    found = mark in tokens if isinstance(mark, int) else mark in text
-    return End(at_limit, at_limit and not found)
-
-
-def _watched_hf(lm: Any, ends: Ends) -> Any:
-    """`HFLM._model_generate`; it is called with the names of its arguments."""
-    original = lm._model_generate
-
-    def generate(**given: Any) -> Any:
-        output = original(**given)
-        width = given["context"].shape[1]
-        ends.waiting.clear()
-        ends.waiting.extend(
-            hf_end(lm, row, given["max_length"] - width, given["stop"])
-            for row in output[:, width:].tolist()
-        )
-        return output
-
-    return generate
-
-
-def _watched_vllm(lm: Any, ends: Ends) -> Any:
-    """`VLLM._model_generate`; the engine says why an answer ended."""
-    original = lm._model_generate
-
-    def generate(*args: Any, **given: Any) -> Any:
-        outputs = original(*args, **given)
-        if given.get("generate", False):
-            ends.waiting.clear()
-            ends.waiting.extend(_vllm_end(each.outputs[0], lm.think_end_token) for each in outputs)
-        return outputs
-
-    return generate
-
-
-def _vllm_end(output: Any, mark: str | None) -> End:
-    at_limit = output.finish_reason == "length"
-    return End(at_limit, None if not mark else at_limit and mark not in output.text)

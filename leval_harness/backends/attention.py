@@ -1,10 +1,10 @@
-"""Attention over a text that all rows of a batch share, without copying it for each row.
+"""Attention over a text that all rows of a batch share, without a copy of it for each row.
 
 The softmax over shared and own keys is split into two partial attentions, each with the logarithm
-of its normaliser, and joined exactly (Juravsky et al. 2024, "Hydragen"; the joining rule is that
-of online softmax, Milakov and Gimelshein 2018). All rows' queries meet the shared keys in one
-matrix product, so that decoding twenty questions about one document reads the document's cache
-once a step, not twenty times. The same split makes chunked prefill free of attention masks.
+of its normaliser, which are joined exactly (Juravsky et al. 2024, "Hydragen"; the rule is that of
+online softmax, Milakov and Gimelshein 2018). The queries of all rows meet the shared keys in one
+matrix product: decoding twenty questions about one document reads the document's cache once a step,
+not twenty times. The same split makes chunked prefill work without attention masks.
 """
 
 from collections.abc import Iterator
@@ -15,26 +15,49 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import AttentionInterface
 
 if TYPE_CHECKING:
     from leval_harness.backends.cache import PrefixCache
 
+# Output `[batch, heads, n, head_dim]`, and `log(sum(exp(scores)))` `[batch, heads, n]` in float32.
+Partial = tuple[Tensor, Tensor]
+
 NAME = "leval_shared_prefix"
-# Options of other attention functions that change what is computed; a model that uses one of
-# them keeps its own attention.
-_FOREIGN = ("softcap", "position_bias", "head_mask", "sinks")
+# Options of other attention functions that change the result. A model that uses one of them keeps
+# its own attention function.
+_UNSUPPORTED = ("softcap", "position_bias", "head_mask", "sinks")
 _SCORES_AT_ONCE = 1 << 26
 
 _active: ContextVar["PrefixCache | None"] = ContextVar("leval_prefix_cache", default=None)
 
 
 class UnsupportedAttentionError(ValueError):
-    """The model asks its attention function for something that the split cannot express."""
+    """The model needs something of its attention function that the split cannot express."""
+
+
+@contextmanager
+def shared_attention(model: Any, *, split: bool) -> Iterator[None]:
+    """Run a model with the shared-prefix attention if `split`, and restore its own afterwards."""
+    if not split:
+        yield
+        return
+    before = model.config._attn_implementation
+    AttentionInterface.register(NAME, shared_prefix_attention)
+    model.set_attn_implementation(NAME)
+    if model.config._attn_implementation != NAME:
+        raise UnsupportedAttentionError(
+            f"{type(model).__name__} does not let its attention function be chosen"
+        )
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 @contextmanager
 def attending(cache: "PrefixCache") -> Iterator[None]:
-    """Let the attention function find the shared part of the cache during a forward pass."""
+    """Give the attention function the cache of a forward pass, with its shared part."""
     token = _active.set(cache)
     try:
         yield
@@ -52,22 +75,22 @@ def shared_prefix_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function in transformers' interface; the cache, not the mask, knows the padding.
+    """Attention function in transformers' interface. Padding comes from the cache, not the mask.
 
     `query` is `[batch, heads, n, head_dim]`, rotated; `key` and `value` are the rows' own,
     `[batch, kv_heads, m, head_dim]`, the last `n` of them new; `scaling` is the factor of the
-    scores, `head_dim ** -0.5` if None; the layer's `layer_idx` finds the cache layer, which knows
+    scores, `head_dim ** -0.5` if None. `layer_idx` of the module finds the cache layer, which knows
     the window. `s_aux`, if given, are scores `[heads]` of a key without a value.
 
     Returns:
         `[batch, n, heads, head_dim]` in the query's dtype, and None for the weights.
 
     Raises:
-        UnsupportedAttentionError: A soft cap, a position bias, or a window that the cache does not
-            know is asked for.
+        UnsupportedAttentionError: The model needs a soft cap, a position bias, or a window that the
+            cache does not know.
     """
     cache = _active.get()
-    foreign = [name for name in _FOREIGN if kwargs.get(name) is not None]
+    foreign = [name for name in _UNSUPPORTED if kwargs.get(name) is not None]
     if cache is None or foreign or dropout:
         raise UnsupportedAttentionError(
             f"{type(module).__name__} needs {', '.join(foreign) or 'its own attention function'}"
@@ -80,23 +103,31 @@ def shared_prefix_attention(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     own_mask, shared_mask = cache.masks(layer, query.shape[2], key)
-    out, norm = _own(query, key, value, scale, own_mask)
+    out, norm = own_part(query, key, value, scale, own_mask)
     if layer.shared_length and layer.shared_pair:
-        past_key, past_value = layer.shared_pair
-        shared, shared_norm = _shared(query, past_key, past_value, scale, shared_mask)
-        # The shared part's weight in the joint softmax is exp(a) / (exp(a) + exp(b)).
-        weight = torch.sigmoid(shared_norm - norm).unsqueeze(-1)
-        out = torch.lerp(out.to(norm.dtype), shared.to(norm.dtype), weight)
-        norm = torch.logaddexp(norm, shared_norm)
+        shared = shared_part(query, *layer.shared_pair, scale, shared_mask)
+        out, norm = join((out, norm), shared)
     sinks = kwargs.get("s_aux")
     if sinks is not None:
         out = out * torch.sigmoid(norm - sinks.float()[None, :, None]).unsqueeze(-1)
     return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
 
-def _own(
+def join(first: Partial, second: Partial) -> Partial:
+    """Attention over two disjoint sets of keys, from the attention over each; in float32.
+
+    The weight of the second set in the joint softmax is `exp(b) / (exp(a) + exp(b))` with the
+    logarithms `a` and `b` of the two normalisers.
+    """
+    (out, norm), (other, other_norm) = first, second
+    weight = torch.sigmoid(other_norm - norm).unsqueeze(-1)
+    joined = torch.lerp(out.to(norm.dtype), other.to(norm.dtype), weight)
+    return joined, torch.logaddexp(norm, other_norm)
+
+
+def own_part(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> Partial:
     """Causal attention of each row to its own keys; the queries are the last positions."""
     batch, heads, n, _ = query.shape
     groups = heads // key.shape[1]
@@ -109,9 +140,9 @@ def _own(
     return partial_attention(query, key, value, scale, mask, causal=mask is None)
 
 
-def _shared(
+def shared_part(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> Partial:
     """Attention of all rows to the shared keys `[1, kv_heads, length, head_dim]`, all past."""
     batch, heads, n, dim = query.shape
     kv_heads = key.shape[1]
@@ -134,24 +165,20 @@ def _shared(
 
 def partial_attention(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Softmax attention and the logarithm of its normaliser.
+) -> Partial:
+    """Softmax attention and the logarithm of its normaliser, by the fastest exact kernel.
 
     Args:
         query: `[batch, heads, n, head_dim]`.
         key: `[batch, heads, m, head_dim]`.
         value: Like `key`; its head dimension may be another.
         scale: Factor of the scores.
-        mask: Additive, broadcast to `[batch, heads, n, m]`; no row may be masked throughout.
+        mask: Additive, broadcast to `[batch, heads, n, m]`; no row may be masked completely.
         causal: Query `i` sees keys up to `i`; needs `n == m` and no mask.
-
-    Returns:
-        Output `[batch, heads, n, head_dim]` and `log(sum(exp(scores)))` `[batch, heads, n]` in
-        float32.
     """
     kind = query.device.type
     width = value.shape[-1]
-    if width != query.shape[-1]:  # which the kernels do not know; zeros change no score
+    if width != query.shape[-1]:  # the kernels need equal sizes; zeros change no score
         size = max(width, query.shape[-1])
         query, key, value = (pad(each, (0, size - each.shape[-1])) for each in (query, key, value))
         out, norm = partial_attention(query, key, value, scale, mask, causal)
@@ -169,7 +196,7 @@ def partial_attention(
 
 def plain_attention(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
-) -> tuple[Tensor, Tensor]:
+) -> Partial:
     """`partial_attention` in plain float32 tensor operations, a block of queries at a time."""
     n, m = query.shape[2], key.shape[2]
     block = max(1, _SCORES_AT_ONCE // (query.shape[0] * query.shape[1] * m))

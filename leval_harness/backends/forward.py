@@ -1,16 +1,17 @@
-"""Forward passes of a transformers model over rows of tokens, after a cache or without one."""
+"""Forward passes of a transformers model over rows of tokens, with or without a cache before."""
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
 
-from leval_harness.backends import attention
+from leval_harness.backends.attention import attending
 from leval_harness.backends.cache import PrefixCache
+
+logger = logging.getLogger(__name__)
 
 
 def forward(
@@ -18,22 +19,22 @@ def forward(
     rows: Sequence[list[int]],
     past: PrefixCache | None = None,
     *,
-    run: Any = None,
+    module: Any = None,
     **options: Any,
 ) -> Any:
     """One forward pass of rows, padded at the left to the longest.
 
     Args:
-        model: Of transformers.
+        model: A model of transformers.
         rows: New tokens of each row.
-        past: Cache whose positions come before; rows whose first pass was padded keep those holes.
-        run: The part of the model to call, the whole of it by default.
+        past: Cache of the positions before. Rows whose first pass was padded keep that padding.
+        module: The part of the model to call, by default the whole.
         options: Passed to the model.
     """
     device = input_device(model)
     tokens, pads = left_padded(rows, device)
     if past is None:
-        return (run or model)(input_ids=tokens, use_cache=False, **options)
+        return (module or model)(input_ids=tokens, use_cache=False, **options)
     if pads is not None:
         past.pads = pads
     before, width = past.get_seq_length(), tokens.shape[1]
@@ -42,8 +43,8 @@ def forward(
     if past.pads is not None and not past.split:
         places = torch.arange(before + width, device=device)[None]
         options["attention_mask"] = (places >= holes[:, None]).long()
-    with attention.attending(past):
-        return (run or model)(
+    with attending(past):
+        return (module or model)(
             input_ids=tokens,
             position_ids=positions.clamp(min=0),
             past_key_values=past,
@@ -55,7 +56,7 @@ def forward(
 def left_padded(
     rows: Sequence[list[int]], device: torch.device, pad: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Token ids `[rows, longest]`, and each row's padding `[rows]`; None where there is none."""
+    """Token ids `[rows, longest]`, and each row's padding `[rows]`, None where there is none."""
     width = max(map(len, rows))
     pads = [width - len(row) for row in rows]
     tokens = [[pad] * size + row for size, row in zip(pads, rows, strict=True)]
@@ -69,61 +70,77 @@ def rows_after(
     extra: int,
     read: Callable[[list[list[int]], PrefixCache], object],
 ) -> PrefixCache:
-    """A cache for rows after a whole path, each with a part of its own, sorted by their lengths.
+    """A cache for rows after a whole path, each with a part of its own, sorted by length.
 
-    Where the path takes padding nothing of the parts has been read. Else all but their last tokens
-    have, by `read`, those of one length together. `extra` positions may come after the parts.
+    Where the path takes padding, nothing of the parts is read here. Else `read` reads all but their
+    last tokens, parts of one length together. `extra` positions may be added after the parts.
     """
     widest = max(map(len, parts))
     if path.takes_padding or widest == 1:
-        return path.rows(len(parts), widest + extra)
+        return path.fork(len(parts), widest + extra)
     groups = []
     for width, group in itertools.groupby(parts, len):
-        alike = [part[:-1] for part in group]
-        groups.append(path.rows(len(alike), width - 1))
+        beginnings = [part[:-1] for part in group]
+        groups.append(path.fork(len(beginnings), width - 1))
         if width > 1:
-            read(alike, groups[-1])
-    past = PrefixCache.joined(groups, extra + 1)
+            read(beginnings, groups[-1])
+    past = PrefixCache.join(groups, extra + 1)
     _, past.pads = left_padded(parts, past.attention_layers[0].keys.device)
     return past
 
 
 def keeps_logits(model: Any) -> bool:
-    """Whether a model can be told which positions' logits to compute."""
+    """Whether a model takes the number of positions whose logits are needed."""
     return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 def input_device(model: Any) -> torch.device:
-    """Where token ids go: beside the embeddings, or where accelerate brings them from elsewhere."""
+    """The device of token ids: that of the embeddings, or to which accelerate moves them."""
     embeddings = model.get_input_embeddings()
     device = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
     return embeddings.weight.device if device is None else torch.device(device)
 
 
-def forget_positions(model: Any) -> None:
-    """Drop what vision-language models keep of the batch before: how far text follows its images.
+class Head:
+    """Hidden states of a model, and its output layer applied only where logits are needed.
 
-    They add it to the positions of any later batch that starts from a cache.
+    The decoder and the output matrix are used directly if they give the model's own logits on a
+    short text. A model that does more (soft caps, scaling) computes logits itself.
     """
-    for module in model.modules():
-        if getattr(module, "rope_deltas", None) is not None:
-            module.rope_deltas = None
 
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.decoder: Any = None
+        self.output: Any = None
+        self._keeps_logits = keeps_logits(model)
+        try:
+            decoder, output = model.get_decoder(), model.get_output_embeddings()
+            tokens = [list(range(4, 12))]
+            with torch.no_grad():
+                hidden = forward(model, tokens, module=decoder).last_hidden_state
+                same = torch.equal(output(hidden), forward(model, tokens).logits)
+        # Other people's models may lack any of these methods; calling the whole model always works.
+        except Exception as error:  # noqa: BLE001
+            logger.info("logits come from the whole model: %s", error)
+            return
+        if same and decoder is not model:
+            self.decoder, self.output = decoder, output
 
-@contextmanager
-def shared_attention(model: Any, *, split: bool) -> Iterator[None]:
-    """Run a model with the shared-prefix attention, if it is split, and give back its own."""
-    if not split:
-        yield
-        return
-    before = model.config._attn_implementation
-    AttentionInterface.register(attention.NAME, attention.shared_prefix_attention)
-    model.set_attn_implementation(attention.NAME)
-    if model.config._attn_implementation != attention.NAME:
-        raise attention.UnsupportedAttentionError(
-            f"{type(model).__name__} does not let its attention function be chosen"
-        )
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+    def states(
+        self, rows: list[list[int]], first: int = 0, past: PrefixCache | None = None
+    ) -> torch.Tensor:
+        """What `logits` takes, from position `first` on: `[rows, longest - first, ...]`."""
+        if self.decoder is not None:
+            output = forward(self.model, rows, past, module=self.decoder)
+            return output.last_hidden_state[:, first:]
+        keep = max(1, max(map(len, rows)) - first)
+        options = {"logits_to_keep": keep} if self._keeps_logits else {}
+        return forward(self.model, rows, past, **options).logits[:, -keep:]
+
+    def read(self, rows: list[list[int]], past: PrefixCache) -> None:
+        """Read tokens into a cache without their logits."""
+        self.states(rows, max(map(len, rows)), past)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits `[positions, vocabulary]` in float32."""
+        return (states if self.decoder is None else self.output(states)).float()

@@ -1,8 +1,8 @@
-"""lm-eval's transformers backend, reading every shared text once."""
+"""lm-eval's transformers backend, which reads every shared text once."""
 
-import inspect
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -15,66 +15,77 @@ from lm_eval.models.utils import (
 )
 
 from leval_border.errors import SettingError, not_allowed
-from leval_harness.backends import parallel
-from leval_harness.backends.answer_limits import Ends, hf_end
-from leval_harness.backends.generate import Answered, Decoder, Question
-from leval_harness.backends.head import Head, Scores
-from leval_harness.backends.loglikelihood import Passage, Scorer
-from leval_harness.backends.memory import attempt, free_bytes
-from leval_harness.backends.options import must_run_alone
-from leval_harness.backends.reader import Setup
-from leval_harness.backends.reuse import Reuse, examine
-from leval_harness.backends.settings import naming_unknown, split_arguments, unknown_argument
-from leval_harness.backends.sums import SumOfLogprobs
-from leval_harness.backends.telemetry import Counters
+from leval_harness.backends.answer_limits import AnswerEnds, hf_answer_end
+from leval_harness.backends.arguments import (
+    must_run_alone,
+    split_arguments,
+    unknown_arguments_refused,
+)
+from leval_harness.backends.forward import Head
+from leval_harness.backends.generation import Decoder, Question
+from leval_harness.backends.loglikelihood import Passage, Scorer, Scores
+from leval_harness.backends.path_reader import Setup
+from leval_harness.backends.prefix_selfcheck import PrefixReuse, find_prefix_reuse
+from leval_harness.backends.prompt_trie import divide
+from leval_harness.backends.resources import Counters, attempt, free_bytes
 from resonance_vllm.hf import registration as hf
 
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True)
+class NamedRequest:
+    """A request that can be sent between processes, with its name in messages."""
+
+    args: tuple[Any, ...]
+    name: str
+
+    @classmethod
+    def of(cls, request: Any, index: int, args: Sequence[Any]) -> "NamedRequest":
+        """Named by lm-eval's task, document and number, else by its place."""
+        task = getattr(request, "task_name", None)
+        document, number = getattr(request, "doc_id", "?"), getattr(request, "idx", 0)
+        return cls(tuple(args), f"#{index}" if task is None else f"{task}/{document}/{number}")
+
+
 class HFLong(HFLM):
     """lm-eval's `hf` with shared prefixes; every argument of `hf` is accepted.
 
-    What it can read is `max_length`, as on `hf`: a prompt and what is generated after it together,
-    or the tokens of a log-likelihood, take at most that many positions and are cut on the left
-    beyond it. Prefixes are shared up to `reuse.max_length`, and longer requests run alone.
+    It can read `max_length` positions, as `hf` can: a prompt and what is generated after it
+    together, or the tokens of a log-likelihood. Longer ones are cut on the left. Prefixes are
+    shared up to `reuse.max_length` tokens; longer requests run alone.
 
     Args:
         pretrained: As for `hf`.
-        device: As for `hf`; without it CUDA if there is one, else the CPU.
-        arguments: Those of `HFLongSettings`, of `hf` and of `from_pretrained`; an unknown one is
-            a `SettingError`.
-    """
+        device: As for `hf`; by default CUDA if there is one, else the CPU.
+        arguments: Those of `HFLongSettings`, of `hf` and of `from_pretrained`.
 
-    library = "transformers"
-    reads_once = True
+    Raises:
+        SettingError: An argument is unknown or its value not allowed.
+    """
 
     def __init__(self, pretrained: Any, *, device: str | None = None, **arguments: Any) -> None:
         self.settings, for_hf = split_arguments(arguments)
         hf.register()
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        of_hf = inspect.getfullargspec(HFLM.__init__).args[1:]
-        if not isinstance(pretrained, str):  # then nothing is built that could refuse one
-            for name in for_hf.keys() - set(of_hf):
-                raise unknown_argument(name, of_hf)
-        with naming_unknown(for_hf, of_hf):
+        with unknown_arguments_refused(for_hf, HFLM, loaded=not isinstance(pretrained, str)):
             super().__init__(pretrained, device=device, **for_hf)
         if self.settings.rope_precision is not None:
             hf.set_rope_precision(self.model, self.settings.rope_precision)
         if self.world_size == 1 and hasattr(self, "accelerator"):
-            # lm-eval sets these on several GPUs only; processes on CPUs divide the work as well.
+            # lm-eval sets these only on several GPUs; processes on CPUs divide the work as well.
             self._rank = self.accelerator.process_index
             self._world_size = self.accelerator.num_processes
         self.counters = Counters()
-        self.ends: Ends | None = None
+        self.answer_ends: AnswerEnds | None = None
 
     @cached_property
-    def reuse(self) -> Reuse:
+    def reuse(self) -> PrefixReuse:
         """How this model's prefixes are shared; found on first use."""
         if not self.settings.share_prefix:
-            return Reuse("none", "switched off")
+            return PrefixReuse("none", "switched off")
         with self._autocast():
-            return examine(self.model, share_attention=self.settings.share_attention)
+            return find_prefix_reuse(self.model, share_attention=self.settings.share_attention)
 
     @cached_property
     def setup(self) -> Setup:
@@ -100,73 +111,83 @@ class HFLong(HFLM):
         own = {"hf_long": self.telemetry(), "rope_precision_used": used}
         return {**super().get_model_info(), **own}
 
-    def _in_order(
-        self,
-        finished: Generator[tuple[int, Result]],
-        results: list[Result],
-        title: str,
-        disable_tqdm: bool,
-        kind: str = "",
-        keys: Sequence[Any] = (),
-    ) -> list[Result]:
-        """Draw results as they are finished: show progress, cache them, put them in their places.
-
-        `results` holds what stands for a request without one. lm-eval's response cache knows the
-        requests by `kind` and `keys`; a key is None where a request is not to be cached.
-        """
-        _ = self.setup  # the trial of reuse is no part of the time that answers take
-        with (
-            self.counters.timed(),
-            self.counters.shown(title, disable=disable_tqdm or self.rank != 0),
-            self._autocast(),
-            closing(finished),
-        ):
-            for index, result in finished:
-                results[index] = result
-                if kind and keys[index] is not None:
-                    self.cache_hook.add_partial(kind, keys[index], result)
-        return results
-
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Greedy answers, the questions of a document together.
 
-        The text is "" where memory did not suffice; the request is named in log and `telemetry`.
+        An answer is "" where memory did not suffice; log and `telemetry` name the request.
         """
-        named = [parallel.Request(r.args, parallel.name_of(r, i)) for i, r in enumerate(requests)]
-        prompts = [request.args[0] for request in requests]
-        answer = partial(self._answer, disable_tqdm=disable_tqdm)
-        return parallel.exchange(self, named, prompts, answer)
+        named = [NamedRequest.of(each, at, each.args) for at, each in enumerate(requests)]
+        prompts = [each.args[0] for each in named]
+        return exchange(self, named, prompts, partial(self._answers, disable_tqdm=disable_tqdm))
 
-    def _answer(self, requests: Sequence[parallel.Request], disable_tqdm: bool) -> list[str]:
+    def _answers(self, requests: Sequence[NamedRequest], disable_tqdm: bool) -> list[str]:
         """Answers of this process's requests: those that share a prefix, then the others."""
         questions: dict[int, Question] = {}
         alone = []
         for index, request in enumerate(requests):
-            question, reason = self._question(request)
-            if reason:
+            question = self._question(request)
+            if reason := self._reason_alone(question):
                 alone.append(index)
                 self.counters.alone(reason)
             else:
                 questions[index] = question
         answers = [""] * len(requests)
         if questions:
-            decoder = Decoder(list(questions.values()), self.setup, self.tokenizer)
-            finished = self._finished(requests, questions, decoder.answers())
+            finished = self._shared_answers(requests, questions)
             keys = [request.args for request in requests]
             title = "Reading and answering"
-            self._in_order(finished, answers, title, disable_tqdm, "generate_until", keys)
+            self._collect(finished, answers, title, disable_tqdm, "generate_until", keys)
         if alone:
             with self.counters.timed():
-                for index, text in self._alone(requests, alone, disable_tqdm):
+                for index, text in self._answers_alone(requests, alone, disable_tqdm):
                     answers[index] = text
         return answers
 
-    def _alone(
-        self, requests: Sequence[parallel.Request], alone: list[int], disable_tqdm: bool
+    def _question(self, request: NamedRequest) -> Question:
+        """A request tokenised and cut."""
+        context, given = request.args
+        options = dict(normalize_gen_kwargs(given, self.max_gen_toks))
+        eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+        until = handle_stop_sequences(options.pop("until", None), eos=eos)
+        limit = int(options.pop("max_gen_toks"))
+        room = self.max_length - limit
+        if room <= 0:
+            allowed = f"less than max_length={self.max_length}, which leaves room for a prompt"
+            raise SettingError(not_allowed("max_gen_toks", limit, allowed))
+        cut = {"left_truncate_len": room, "truncation": self.truncation}
+        tokens = self.tok_batch_encode([context], **cut)[0][0].tolist()
+        return Question(request.name, tokens, tuple(until), limit, options)
+
+    def _reason_alone(self, question: Question) -> str:
+        """Why a question cannot share a prefix; empty if it can."""
+        if not question.tokens:
+            return "empty prompt"
+        length = len(question.tokens) + question.max_new_tokens
+        return self.setup.refusal(length) or must_run_alone(question.options)
+
+    def _shared_answers(
+        self, requests: Sequence[NamedRequest], questions: dict[int, Question]
+    ) -> Generator[tuple[int, str]]:
+        """Texts of questions by their places in `requests`; records how they ended if wanted."""
+        places = list(questions)
+        decoder = Decoder(list(questions.values()), self.setup, self.tokenizer)
+        for number, tokens in decoder.answers():
+            if tokens is None:
+                continue
+            question = decoder.questions[number]
+            text = self._text(tokens, question.until)
+            prompt = str(requests[places[number]].args[0])
+            if self.answer_ends is not None:
+                end = hf_answer_end(self, tokens, question.max_new_tokens, question.until)
+                self.answer_ends.add(prompt, text, end)
+            yield places[number], text
+
+    def _answers_alone(
+        self, requests: Sequence[NamedRequest], alone: list[int], disable_tqdm: bool
     ) -> Iterator[tuple[int, str]]:
-        """Answers as on `hf`; where memory does not suffice for all, those that it has."""
+        """Answers by `hf`; if memory does not suffice for all at once, one after the other."""
         ask = partial(super().generate_until, disable_tqdm=disable_tqdm)
-        texts = attempt(ask, [requests[i] for i in alone])
+        texts = attempt(ask, [requests[index] for index in alone])
         if texts is not None:
             yield from zip(alone, texts, strict=True)
             return
@@ -177,45 +198,6 @@ class HFLong(HFLM):
                 self.counters.failed(requests[index].name, tokens)
             else:
                 yield index, text[0]
-
-    def _question(self, request: parallel.Request) -> tuple[Question, str]:
-        """A request tokenised and cut, and why it must run alone, if it must."""
-        context, given = request.args
-        options = dict(normalize_gen_kwargs(given, self.max_gen_toks))
-        eos = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
-        until = handle_stop_sequences(options.pop("until", None), eos=eos)
-        budget = int(options.pop("max_gen_toks"))
-        room = self.max_length - budget
-        if room <= 0:
-            allowed = f"less than max_length={self.max_length}, which leaves room for a prompt"
-            raise SettingError(not_allowed("max_gen_toks", budget, allowed))
-        cut = {"left_truncate_len": room, "truncation": self.truncation}
-        tokens = self.tok_batch_encode([context], **cut)[0][0].tolist()
-        question = Question(request.name, tokens, tuple(until), budget, options)
-        if not tokens:
-            return question, "empty prompt"
-        return question, self.setup.refusal(len(tokens) + budget) or must_run_alone(options)
-
-    def _finished(
-        self,
-        requests: Sequence[parallel.Request],
-        questions: Mapping[int, Question],
-        answered: Iterable[Answered],
-    ) -> Generator[tuple[int, str]]:
-        """Texts of what was answered, by the places in `requests` that questions have as keys.
-
-        How an answer ended is noted where somebody watches.
-        """
-        order = list(questions)
-        for place, tokens in answered:
-            if tokens is None:
-                continue
-            index, question = order[place], questions[order[place]]
-            text = self._text(tokens, question.until)
-            if self.ends is not None:
-                end = hf_end(self, tokens, question.max_new_tokens, question.until)
-                self.ends.note(str(requests[index].args[0]), text, end)
-            yield index, text
 
     def _text(self, tokens: list[int], until: Sequence[str]) -> str:
         """New tokens as the text that lm-eval's `hf` returns."""
@@ -235,31 +217,30 @@ class HFLong(HFLM):
         """Sum of log-probabilities of given tokens, and whether greedy decoding would give them.
 
         A request unpacks to (cache key or None, context ids, scored ids); (nan, False) where memory
-        did not suffice. Softmax and sum are float32 or wider whatever the model's dtype.
+        did not suffice. Softmax and sum are float32 or wider whatever the model's dtype is.
         """
-        asked = [
-            (*tuple(request)[:3], parallel.name_of(request, index))
-            for index, request in enumerate(requests)
-        ]
-        tokens = [[*context, *scored] for _, context, scored, _ in asked]
-        score = partial(self._likelihoods, disable_tqdm=disable_tqdm)
-        return parallel.exchange(self, asked, tokens, score)
+        named = [NamedRequest.of(each, at, tuple(each)[:3]) for at, each in enumerate(requests)]
+        tokens = [[*context, *scored] for _, context, scored in (each.args for each in named)]
+        return exchange(self, named, tokens, partial(self._likelihoods, disable_tqdm=disable_tqdm))
 
     def _likelihoods(
-        self, asked: list[tuple[Any, list[int], list[int], str]], disable_tqdm: bool
+        self, requests: Sequence[NamedRequest], disable_tqdm: bool
     ) -> list[tuple[float, bool]]:
         """Sums of this process's requests, in their order."""
-        passages = [
-            Passage.cut(name, list(context), list(scored), self.max_length)
-            for _, context, scored, name in asked
-        ]
+        passages = []
+        for request in requests:
+            _, context, scored = request.args
+            passage = Passage.after_context(
+                request.name, list(context), list(scored), self.max_length
+            )
+            passages.append(passage)
         finished = (
-            (index, (_total(scores), bool(scores.correct.all())))
+            (index, (scores.total, bool(scores.correct.all())))
             for index, scores in self._scored(passages, share=True)
         )
-        missing = [(float("nan"), False)] * len(asked)
-        keys = [key for key, _, _, _ in asked]
-        return self._in_order(finished, missing, "Reading", disable_tqdm, "loglikelihood", keys)
+        sums = [(float("nan"), False)] * len(requests)
+        keys = [request.args[0] for request in requests]
+        return self._collect(finished, sums, "Reading", disable_tqdm, "loglikelihood", keys)
 
     def teacher_forced(
         self, requests: Iterable[Any], disable_tqdm: bool = False
@@ -269,22 +250,22 @@ class HFLong(HFLM):
         Requests are lm-eval instances with arguments `(token_ids,)`, or such tuples.
 
         Returns:
-            `(correct, logprob)` a request, each of `len(token_ids) - 1` items for positions
+            `(correct, logprob)` for each request, each of `len(token_ids) - 1` items for positions
             1, 2, …; log-probabilities are natural and computed in float32. Empty lists where
             memory did not suffice.
         """
         passages = []
-        for index, request in enumerate(requests):
-            (tokens,), name = getattr(request, "args", request), parallel.name_of(request, index)
-            passages.append(Passage.whole(name, list(tokens), self.max_length))
+        for at, each in enumerate(requests):
+            request = NamedRequest.of(each, at, getattr(each, "args", each))
+            passages.append(Passage.whole(request.name, list(request.args[0]), self.max_length))
         finished = (
             (index, (scores.correct.tolist(), scores.logprob.tolist()))
             for index, scores in self._scored(passages, share=False)
         )
-        return self._in_order(finished, [([], []) for _ in passages], "Reading", disable_tqdm)
+        return self._collect(finished, [([], []) for _ in passages], "Reading", disable_tqdm)
 
     def _scored(self, passages: Sequence[Passage], *, share: bool) -> Generator[tuple[int, Scores]]:
-        """Scores by place, of what fits into memory; what cannot `share` a prefix comes last."""
+        """Scores by place of the passages that fit into memory; those that run alone come last."""
         places = range(len(passages))
         sharing = [i for i in places if share and not self.setup.refusal(len(passages[i].inputs))]
         alone = sorted(set(places) - set(sharing))
@@ -295,6 +276,61 @@ class HFLong(HFLM):
                 if scores is not None:
                     yield order[place], scores
 
+    def _collect(
+        self,
+        finished: Generator[tuple[int, Result]],
+        results: list[Result],
+        title: str,
+        disable_tqdm: bool,
+        kind: str = "",
+        keys: Sequence[Any] = (),
+    ) -> list[Result]:
+        """Compute results one by one, with progress, and put each into its place in `results`.
 
-def _total(scores: Scores) -> SumOfLogprobs:
-    return SumOfLogprobs(float(scores.logprob.double().sum()), scores.logprob.tolist())
+        lm-eval's response cache knows the requests by `kind` and `keys`; a request whose key is
+        None is not cached.
+        """
+        _ = self.setup  # the self-check is not part of the time that answers take
+        with (
+            self.counters.timed(),
+            self.counters.progress(title, disable=disable_tqdm or self.rank != 0),
+            self._autocast(),
+            closing(finished),
+        ):
+            for index, result in finished:
+                results[index] = result
+                if kind and keys[index] is not None:
+                    self.cache_hook.add_partial(kind, keys[index], result)
+        return results
+
+
+def exchange(
+    lm: Any, items: Sequence[Any], prompts: Sequence[Any], run: Callable[[list[Any]], list[Any]]
+) -> list[Any]:
+    """Answer this process's items with the help of all processes; each must call this function.
+
+    lm-eval deals requests to processes in turn, so that each would read nearly every document. Here
+    the processes put their requests together, divide them between documents, and return the
+    answers.
+
+    Args:
+        lm: lm-eval's model; its `rank` and `world_size` count.
+        items: What the processes exchange.
+        prompts: The text or token ids of each item, by which the work is divided.
+        run: Answers a list of items.
+    """
+    if lm.world_size == 1:
+        return run(list(items))
+    from torch import distributed
+
+    gathered: list[Any] = [None] * lm.world_size
+    distributed.all_gather_object(gathered, list(zip(items, prompts, strict=True)))
+    places = [(rank, at) for rank, each in enumerate(gathered) for at in range(len(each))]
+    every = [item for each in gathered for item in each]
+    share = divide([prompt for _, prompt in every], lm.world_size)[lm.rank]
+    answers = run([every[index][0] for index in share])
+    own = {places[index]: answer for index, answer in zip(share, answers, strict=True)}
+    answered: list[Any] = [None] * lm.world_size
+    distributed.all_gather_object(answered, own)
+    known = {place: answer for each in answered for place, answer in each.items()}
+    return [known[lm.rank, at] for at in range(len(items))]

@@ -1,21 +1,81 @@
-"""Log-likelihoods of given tokens, with every shared context computed once."""
+"""Log-likelihoods of given tokens, with every shared context computed once.
+
+Logits are computed at scored positions only, and for a slice of these at a time: for 16,384
+positions and a vocabulary of 49,152 tokens they would take 3.2 GB in float32.
+"""
 
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 
-from leval_harness.backends.forward import shared_attention
-from leval_harness.backends.head import Scores
-from leval_harness.backends.memory import attempt, halving
-from leval_harness.backends.plan import Plan, Step, make_plan
-from leval_harness.backends.reader import PathReader, Setup, batches
+from leval_harness.backends.attention import shared_attention
+from leval_harness.backends.forward import Head
+from leval_harness.backends.path_reader import PathReader, Setup
+from leval_harness.backends.prompt_trie import Step, make_plan
+from leval_harness.backends.resources import attempt, halving
 
 logger = logging.getLogger(__name__)
 
-# A passage's place and its scores; None where memory did not suffice.
-Scored = tuple[int, Scores | None]
+_LOGITS_AT_ONCE = 1 << 24  # float32 elements of a slice, 64 MiB
+
+
+class SumOfLogprobs(float):
+    """The sum of tokens' log-probabilities, which lm-eval expects, and each of them.
+
+    Attributes:
+        logprobs: Natural logarithms, one per token.
+    """
+
+    logprobs: tuple[float, ...]
+
+    def __new__(cls, total: float, logprobs: Sequence[float] = ()) -> Self:
+        """A float with an attribute; pickling calls this with the float alone."""
+        self = super().__new__(cls, total)
+        self.logprobs = tuple(logprobs)
+        return self
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of consecutive target tokens, on the CPU.
+
+    Attributes:
+        logprob: Natural logarithm of each target's probability, float32 `[positions]`.
+        correct: Whether the target is the most probable token, bool `[positions]`.
+    """
+
+    logprob: torch.Tensor
+    correct: torch.Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence["Scores"]) -> "Scores":
+        """The scores of consecutive parts."""
+        return cls(
+            torch.cat([part.logprob for part in parts]), torch.cat([part.correct for part in parts])
+        )
+
+    @property
+    def total(self) -> SumOfLogprobs:
+        """The sum in float64, with the parts."""
+        return SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.tolist())
+
+
+def token_scores(head: Head, states: torch.Tensor, targets: Sequence[int]) -> Scores:
+    """Scores of targets from the `states` `[positions, ...]` of `head`, one before each target."""
+    goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
+    width = head.model.config.get_text_config(decoder=True).vocab_size
+    block = max(1, _LOGITS_AT_ONCE // width)
+    parts = [Scores(torch.zeros(0), torch.zeros(0, dtype=torch.bool))]
+    for first in range(0, len(goal), block):
+        logits = head.logits(states[first : first + block])
+        wanted = goal[first : first + block].to(logits.device)
+        chosen = logits.gather(-1, wanted[:, None]).squeeze(-1)
+        correct = (logits.argmax(-1) == wanted).cpu()
+        parts.append(Scores((chosen - logits.logsumexp(-1)).cpu(), correct))
+    return Scores.joined(parts)
 
 
 @dataclass
@@ -23,8 +83,10 @@ class Passage:
     """Tokens of which a part at the end is scored.
 
     Attributes:
+        name: Of the request, for messages.
         inputs: What the model reads: context and scored tokens without the last.
         targets: Scored tokens; target `i` is predicted at input `len(inputs) - len(targets) + i`.
+        parts: Scores of the first targets, as far as they are computed.
     """
 
     name: str
@@ -33,8 +95,10 @@ class Passage:
     parts: list[Scores] = field(default_factory=list)
 
     @classmethod
-    def cut(cls, name: str, context: list[int], scored: list[int], max_length: int) -> "Passage":
-        """A passage after its context, which is cut from the left to what the model reads."""
+    def after_context(
+        cls, name: str, context: list[int], scored: list[int], max_length: int
+    ) -> "Passage":
+        """A passage after its context, which is cut on the left to what the model can read."""
         if not context or not scored:
             what = "scored part" if context else "context"
             raise ValueError(f"request {name}: the {what} has no tokens; it needs at least one")
@@ -64,16 +128,20 @@ class Passage:
         """First scored input position."""
         return len(self.inputs) - len(self.targets)
 
-    def wanted(self, start: int, end: int) -> tuple[int, list[int]]:
+    def unscored(self, start: int, end: int) -> tuple[int, list[int]]:
         """First position to score among the inputs `[start, end)`, and the targets from there."""
         begin = max(start, self.first + sum(len(part.logprob) for part in self.parts))
         return begin, self.targets[max(0, begin - self.first) : max(0, end - self.first)]
 
 
-class Scorer:
-    """Score passages, in the order that computes least.
+# A passage's place and its scores; None where it does not fit into memory.
+Scored = tuple[int, Scores | None]
 
-    Those that share nothing are read `batch_size` of equal length at a time.
+
+class Scorer:
+    """Score passages in the order that computes least.
+
+    Passages that share nothing are read together if they have equal length, `batch_size` at a time.
     """
 
     def __init__(self, passages: Sequence[Passage], setup: Setup, batch_size: int) -> None:
@@ -83,49 +151,34 @@ class Scorer:
         self.counters = setup.counters
         self.chunk = setup.settings.prefill_chunk
         self.batch_size = batch_size
-        self._aside: list[int] = []  # passages for plain forward passes after the walk
+        self._plain: list[int] = []  # passages for plain forward passes after the walk
 
     @torch.no_grad()
     def scores(self, *, share: bool) -> Iterator[Scored]:
-        """Score every passage, what they share once; each is yielded as soon as it is finished."""
+        """Score every passage, shared parts once. Each is yielded as soon as it is finished."""
         inputs = [passage.inputs for passage in self.passages]
         total = sum(map(len, inputs))
-        plan = Plan((), total, total, total)
-        if share:
-            plan = make_plan(inputs, reserve=0, max_suffix=self.chunk)
-        self.counters.asked(plan)
-        if any(map(_shared, plan.steps)):
-            yield from self._walk(plan.steps)
+        plan = make_plan(inputs, reserve=0, max_suffix=self.chunk) if share else None
+        if plan is None:
+            self.counters.expect(total, total, total)
         else:
-            self._aside = list(range(len(inputs)))
-        yield from self._plain_groups(self._aside)
-
-    def _walk(self, steps: Sequence[Step]) -> Iterator[Scored]:
-        reader = PathReader(self.setup, max(step.length for step in steps))
-        with shared_attention(self.setup.model, split=self.setup.split):
-            for step in steps:
-                if _shared(step):
+            self.counters.expect(total, plan.unique_tokens, plan.computed_tokens)
+        if plan is not None and any(step.is_shared for step in plan.steps):
+            reader = PathReader(self.setup, max(step.length for step in plan.steps))
+            with shared_attention(self.setup.model, split=self.setup.split):
+                for step in plan.steps:
                     yield from self._step(step, reader)
-                else:
-                    self._aside += step.rows
-
-    def _read(
-        self, reader: PathReader, rows: Sequence[int], start: int, length: int
-    ) -> list[int] | None:
-        """Bring the path to a prefix of rows, scored on the way; None where memory ran out."""
-        members = [self.passages[row] for row in rows]
-
-        def read(tokens: list[int], position: int) -> None:
-            self._chunk(members, reader, tokens, position)
-
-        return attempt(reader.extend, members[0].inputs, start, length, read)
+        else:
+            self._plain = list(range(len(inputs)))
+        yield from self._plain_passes(self._plain)
 
     def _step(self, step: Step, reader: PathReader) -> Iterator[Scored]:
-        if self._read(reader, step.members, step.start, step.length) is None:
-            self._aside += step.rows
+        """Score the rows of a step; those without a shared part, or without memory, come later."""
+        if not step.is_shared or not self._read(reader, step.members, step.start, step.length):
+            self._plain += step.rows
             return
         if step.branches:
-            reader.mark()
+            reader.keep()
         rest = []
         for row in sorted(step.rows, key=lambda row: len(self.passages[row].inputs)):
             if len(self.passages[row].inputs) == step.length:
@@ -133,71 +186,81 @@ class Scorer:
             else:
                 rest.append(row)
         widths = [len(self.passages[row].inputs) - step.length for row in rest]
-        for batch in batches(
-            self.setup, rest, widths, shared=step.length, extra=0, max_tokens=self.chunk,
+        for batch in self.setup.batches(
+            rest, widths, shared=step.length, extra=0, max_tokens=self.chunk,
             equal=not self.setup.reuse.padded,
         ):  # fmt: skip
             yield from self._batch(batch, step.length, reader)
 
+    def _read(self, reader: PathReader, rows: Sequence[int], start: int, length: int) -> bool:
+        """Bring the path to a prefix of rows and score it; False if memory ran out."""
+        members = [self.passages[row] for row in rows]
+
+        def read(tokens: list[int], position: int) -> None:
+            self._chunk(members, reader, tokens, position)
+
+        return attempt(reader.extend, members[0].inputs, start, length, read) is not None
+
     def _chunk(
         self, passages: list[Passage], reader: PathReader, tokens: list[int], position: int
     ) -> None:
-        """Read a chunk of a prefix, scored for every passage with scored positions in it."""
+        """Read a chunk of a prefix and score it for every passage with scored positions in it."""
         end = position + len(tokens)
         members = [
-            (passage, *passage.wanted(position, end))
+            (passage, *passage.unscored(position, end))
             for passage in passages
             if passage.first < end <= len(passage.inputs)
         ]
         first = min((begin for _, begin, _ in members), default=end) - position
-        states = self.head.run([tokens], first, reader.path)
+        states = self.head.states([tokens], first, reader.path)
         parts = []
         for _, begin, targets in members:
             offset = begin - position - first
-            parts.append(self.head.score(states[0, offset : offset + len(targets)], targets))
+            scored = states[0, offset : offset + len(targets)]
+            parts.append(token_scores(self.head, scored, targets))
         # Only now: a chunk that runs out of memory half-way is scored again from its start.
         for (passage, _, _), part in zip(members, parts, strict=True):
             passage.parts.append(part)
 
     def _batch(self, batch: list[int], length: int, reader: PathReader) -> Iterator[Scored]:
-        """Score rows after a shared prefix; where memory runs out, put them aside."""
+        """Score rows after a shared prefix; if memory runs out, they are read without it later."""
         suffixes = [self.passages[row].inputs[length:] for row in batch]
         reader.cut(length)
-        past = reader.path.rows(len(batch), max(map(len, suffixes)))
-        states = attempt(self.head.run, suffixes, 0, past)
+        past = reader.path.fork(len(batch), max(map(len, suffixes)))
+        states = attempt(self.head.states, suffixes, 0, past)
         if states is None:
-            self._aside += batch
+            self._plain += batch
             return
         self.counters.prefilled(sum(map(len, suffixes)))
         for index, row in enumerate(batch):
             passage = self.passages[row]
-            begin, targets = passage.wanted(length, len(passage.inputs))
+            begin, targets = passage.unscored(length, len(passage.inputs))
             scored = states[index, begin - len(passage.inputs) :]
-            passage.parts.append(self.head.score(scored, targets))
+            passage.parts.append(token_scores(self.head, scored, targets))
             yield row, Scores.joined(passage.parts)
 
-    def _plain_groups(self, rows: Sequence[int]) -> Iterator[Scored]:
-        """Plain forward passes without a cache, passages of one length together."""
+    def _plain_passes(self, rows: Sequence[int]) -> Iterator[Scored]:
+        """Forward passes without a cache, passages of one length together."""
         by_length: dict[tuple[int, int], list[int]] = {}
         for row in rows:
             passage = self.passages[row]
             by_length.setdefault((-len(passage.inputs), passage.first), []).append(row)
         for key in sorted(by_length):
             group = by_length[key]
-            # Short passages fill one chunk together, whatever the batch size.
+            # Short passages fill one chunk together, whatever the batch size is.
             most = self.setup.settings.question_batch_size
             size = max(self.batch_size, min(most, self.chunk // -key[0]))
             for first in range(0, len(group), size):
                 batch = group[first : first + size]
-                for row, scores in halving(self._forward, batch, "passages"):
+                for row, scores in halving(self._plain_pass, batch, "passages"):
                     yield row, self._in_chunks(row) if scores is None else scores
 
-    def _forward(self, batch: list[int]) -> list[Scores]:
+    def _plain_pass(self, batch: list[int]) -> list[Scores]:
         passages = [self.passages[row] for row in batch]
         inputs = [passage.inputs for passage in passages]
-        states = self.head.run(inputs, passages[0].first)
+        states = self.head.states(inputs, passages[0].first)
         scores = [
-            self.head.score(each, passage.targets)
+            token_scores(self.head, each, passage.targets)
             for each, passage in zip(states, passages, strict=True)
         ]
         self.counters.prefilled(sum(map(len, inputs)))
@@ -208,17 +271,12 @@ class Scorer:
         passage = self.passages[row]
         passage.parts.clear()
         length = len(passage.inputs)
-        # Where no cache is right for it, chunks are not either.
+        # Chunks need a cache, too.
         if not self.setup.refusal(length):
             logger.warning("out of memory: request %s is read in chunks", passage.name)
             reader = PathReader(self.setup, length, max(1, min(self.chunk, length // 2)))
             with shared_attention(self.setup.model, split=self.setup.split):
-                if self._read(reader, [row], 0, length) is not None:
+                if self._read(reader, [row], 0, length):
                     return Scores.joined(passage.parts)
         self.counters.failed(passage.name, length)
         return None
-
-
-def _shared(step: Step) -> bool:
-    """Whether a step stands on positions that several passages use."""
-    return step.start > 0 or (step.length > 0 and len(step.members) > 1)

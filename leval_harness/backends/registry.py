@@ -1,23 +1,15 @@
-"""Which backends there are, and what others must know of one before it is loaded.
+"""The backends, and what other packages need to know of one before it is loaded.
 
-The list is the entry points of the group `lm_eval.models` in pyproject.toml. What a backend is like
-stands in the body of its class, for instance `library = "transformers"` and `reads_once = True`; it
-is read from the source text, because importing a backend imports torch.
+This module imports neither torch nor lm-eval's models.
 """
 
-import ast
-import importlib.util
-import tomllib
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 from leval_border.errors import one_of
-
-GROUP = "lm_eval.models"
-DISTRIBUTION = "leval-harness"
+from leval_harness import secrets
 
 
 @dataclass(frozen=True)
@@ -26,9 +18,9 @@ class Backend:
 
     Attributes:
         target: `module:class`.
-        library: The library that runs the model, `transformers` or `vllm`, in whose form RoPE
-            settings are given to it; None for a model that runs as it is served.
-        reads_once: Whether the text that several requests share is computed once.
+        library: The library that runs the model, `transformers` or `vllm`. RoPE settings are
+            written in its form. None for a model that runs as it is served.
+        reads_once: Whether text that several requests share is computed once.
     """
 
     target: str
@@ -36,22 +28,21 @@ class Backend:
     reads_once: bool = False
 
 
-# lm-eval's own backends whose RoPE settings we can write.
-_STOCK = {
+# Our backends, by their names in lm-eval's model registry.
+OWN_BACKENDS = {
+    "hf-long": Backend("leval_harness.backends.hf_long:HFLong", "transformers", reads_once=True),
+    "vllm-long": Backend("leval_harness.backends.vllm_long:VLLMLong", "vllm", reads_once=True),
+}
+# lm-eval's own backends that take RoPE settings.
+_STOCK_BACKENDS = {
     "hf": Backend("lm_eval.models.huggingface:HFLM", "transformers"),
     "vllm": Backend("lm_eval.models.vllm_causallms:VLLM", "vllm", reads_once=True),
 }
 
 
-@cache
-def own_backends() -> dict[str, Backend]:
-    """Our backends by their names in lm-eval's model registry."""
-    return {name: Backend(target, **_declared(target)) for name, target in _entry_points().items()}
-
-
 def libraries() -> dict[str, str]:
-    """The library that runs the model, for each backend whose RoPE settings we can write."""
-    known = sorted((_STOCK | own_backends()).items())
+    """Backend -> the library that runs its model, for every backend that takes RoPE settings."""
+    known = sorted((_STOCK_BACKENDS | OWN_BACKENDS).items())
     return {name: backend.library for name, backend in known if backend.library}
 
 
@@ -59,50 +50,74 @@ def library_of(backend: str) -> str:
     """The library that runs a backend's model.
 
     Raises:
-        SettingError: RoPE settings cannot be given to this backend.
+        SettingError: The backend takes no RoPE settings.
     """
     return libraries()[one_of("backend", backend, libraries())]
 
 
 def reading_once() -> list[str]:
-    """Names of the backends that compute what several requests share once."""
-    return sorted(name for name, each in (_STOCK | own_backends()).items() if each.reads_once)
+    """Names of the backends that compute text which several requests share once."""
+    known = _STOCK_BACKENDS | OWN_BACKENDS
+    return sorted(name for name, backend in known.items() if backend.reads_once)
 
 
 def register() -> None:
-    """Make our backends known to lm-eval's registry; any number of times, no torch needed."""
-    import lm_eval.models  # noqa: F401 - lm-eval adds its own only to an empty registry
+    """Add our backends to lm-eval's model registry. Can be called any number of times."""
+    import lm_eval.models  # noqa: F401 - lm-eval adds its own models only to an empty registry
     from lm_eval.api.registry import model_registry
 
-    for name, backend in own_backends().items():
+    for name, backend in OWN_BACKENDS.items():
         if name not in model_registry:
             model_registry.register(name, target=backend.target)
 
 
-def _entry_points() -> dict[str, str]:
-    """Name -> target; a checkout's own pyproject.toml goes before what was once installed of it."""
-    checkout = Path(__file__).parents[2] / "pyproject.toml"
-    if checkout.is_file():
-        project = tomllib.loads(checkout.read_text(encoding="utf-8")).get("project", {})
-        if project.get("name") == DISTRIBUTION:
-            return dict(project["entry-points"][GROUP])
-    installed = metadata.distribution(DISTRIBUTION).entry_points.select(group=GROUP)
-    return {point.name: point.value for point in installed}
+# Variables of torch, of the libraries that it calls, and of transformers.
+_TORCH_VARIABLE = re.compile(
+    r"(ATEN|ONEDNN|DNNL|CUBLAS|CUBLASLT|CUDNN|ROCBLAS|HIPBLASLT|MIOPEN|TRITON|XLA"
+    r"|TORCH|TORCHINDUCTOR|TORCHDYNAMO|FLASH_ATTENTION)_"
+    r"|(MKL_(CBWR|ENABLE_INSTRUCTIONS|DEBUG_CPU_TYPE)|NVIDIA_TF32_OVERRIDE|USE_HUB_KERNELS"
+    r"|TRANSFORMERS_DISABLE_DEEPGEMM_LINEAR|ACCELERATE_(DOWNCAST_BF16|MIXED_PRECISION)"
+    r"|PYTORCH_(TUNABLEOP_ENABLED|MPS_FAST_MATH|MPS_PREFER_METAL))$"
+)
+_VLLM_VARIABLE = re.compile(r"(VLLM|FLASHINFER)_")
+# A variable with one of these words in its name changes no number. By line: logs and reports;
+# places of files; machines and processes; speed and memory; how the library was built; what is
+# loaded and served.
+_HARMLESS_WORD = re.compile(
+    r"(^|_)("
+    r"LOG|LOGS|LOGGING|LOGO|VERBOSE|DEBUG|TRACE|STACKTRACES|STATS|USAGE|TRACK|PROFILE|PROFILER"
+    r"|PROFILING|COLOR"
+    r"|CACHE|DIR|HOME|PATH|ROOT|FOLDER|FILE|URL|URI|EXTENSIONS|ASSETS|MEDIA|IMAGE|VIDEO|AUDIO"
+    r"|HOST|PORT|IP|ADDR|RANK|NAME|PREFIX|RAY|NCCL|PYNCCL|DISTRIBUTED|ELASTIC|MULTIPROC"
+    r"|MULTIPROCESSING|DP|RPC"
+    r"|TIMEOUT|SECONDS|THREADS|KVCACHE|SPACE|CHUNK|MB|ALIVE|RETRIES|RESERVED|INTERVAL"
+    r"|BUILD|VERSION|PRECOMPILED|DOCKER|TARGET|ARCH|ARCHES|SOURCE|COMPATIBILITY"
+    r"|API|SERVER|HTTP|VALIDATION|PLUGINS|WEIGHTS|RTLD|AUTOLOAD|LAUNCH|AOT|STARTUP"
+    r")(_|$)"
+)
 
 
-def _declared(target: str) -> dict[str, Any]:
-    """`library` and `reads_once` as a class states them, constants both; nothing is imported."""
-    module, _, class_name = target.partition(":")
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"{GROUP}: {target}: there is no module {module}")
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    declared: dict[str, Any] = {}
-    for statement in [line for each in classes if each.name == class_name for line in each.body]:
-        match statement:
-            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if (
-                name in ("library", "reads_once") and value is not None
-            ):
-                declared[name] = ast.literal_eval(value)
-    return declared
+def environment(backend: str, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment variables that can change a backend's numbers, without credentials.
+
+    They choose precisions, kernels and instruction sets. The libraries know hundreds of them, so
+    they are found by the beginning of their names. Empty for a model on a server, whose environment
+    is not known here.
+
+    Args:
+        backend: Name in lm-eval's model registry.
+        variables: An environment. None is this process's, to which libraries add variables when
+            they are imported.
+    """
+    if "completions" in backend:
+        return {}
+    variables = os.environ if variables is None else variables
+    vllm_counts = libraries().get(backend) != "transformers"
+    return {
+        name: secrets.public(variables[name])
+        for name in sorted(variables)
+        if variables[name]
+        and (_TORCH_VARIABLE.match(name) or (vllm_counts and _VLLM_VARIABLE.match(name)))
+        and not _HARMLESS_WORD.search(name)
+        and not secrets.is_credential(name)
+    }

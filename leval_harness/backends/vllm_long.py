@@ -1,42 +1,37 @@
-"""lm-eval's vLLM backend, the requests of a document side by side.
+"""lm-eval's vLLM backend, which runs the requests about a document side by side.
 
-lm-eval sorts requests by length, which interleaves documents of about the same length, so that a
-cache that holds a document or two has dropped each again when its next question comes. Here the
-engine is given all requests at once, sorted by their tokens; it admits them in that order, so that
-a document stays cached from its first question to its last.
+lm-eval sorts requests by length. That interleaves documents of about the same length, and a cache
+for a document or two has dropped each again when its next question comes. Here the engine gets all
+requests at once, sorted by their tokens. It admits them in that order, so that a document stays
+cached from its first question to its last.
 """
 
-from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM
 
 from leval_border.errors import SettingError, not_allowed
-from leval_harness.backends.parallel import divide
-from leval_harness.backends.plan import Plan, reading_order, unique_tokens
-from leval_harness.backends.sums import SumOfLogprobs
-from leval_harness.backends.telemetry import Counters
+from leval_harness.backends.loglikelihood import SumOfLogprobs
+from leval_harness.backends.prompt_trie import divide, reading_order, unique_tokens
+from leval_harness.backends.resources import Counters
 
 
 class VLLMLong(VLLM):
     """lm-eval's `vllm` with requests grouped by document; every argument of `vllm` is accepted.
 
-    What it can read is `max_length`, the engine's `max_model_len`: a prompt and what is generated
-    after it together. A log-likelihood takes one token less, because vLLM generates one behind it.
-    With `data_parallel_size` above 1 the engines start later and lm-eval reads the length from the
+    It can read `max_length` positions, the engine's `max_model_len`: a prompt and what is generated
+    after it together. A log-likelihood takes one token less, because vLLM generates one after it.
+    With `data_parallel_size` above 1 the engines start later, and lm-eval reads the length from the
     checkpoint without `hf_overrides`: give `max_model_len` then.
 
     Args:
         pretrained: As for `vllm`.
-        batch_size: `auto`, or requests in the engine at a time at most (vLLM's `max_num_seqs`).
-            1 is lm-eval's default and leaves that to vLLM as `auto` does.
+        batch_size: `auto`, or the largest number of requests in the engine at a time (vLLM's
+            `max_num_seqs`). 1 is lm-eval's default and leaves the number to vLLM, as `auto` does.
         max_batch_size: As for `vllm`: `max_num_seqs`.
         kwargs: Arguments of `vllm`; `max_num_seqs` goes before both.
     """
-
-    library = "vllm"
-    reads_once = True
 
     def __init__(
         self,
@@ -55,7 +50,7 @@ class VLLMLong(VLLM):
         """Prompt tokens computed, taken from the cache and unique; tokens generated; seconds.
 
         As the engine counts them when it first admits a request. `prefix_cache_hit_rate` is the
-        share that was in the cache of the prompts that may be read from it, or None.
+        share found in the cache of the prompts that may be read from it, or None.
         """
         work = self.counters.work()
         rate = work["tokens_shared"] / self.tokens_queried if self.tokens_queried else None
@@ -66,38 +61,36 @@ class VLLMLong(VLLM):
         return {"vllm_long": self.telemetry()}
 
     def _model_generate(
-        self,
-        requests: list[list[int]],
-        generate: bool = False,
-        sampling_params: Any = None,
+        self, requests: list[list[int]], generate: bool = False, sampling_params: Any = None
     ) -> list[Any]:
-        """Ask the engine in the order of the prompts' tokens; outputs in that of `requests`.
+        """Run the requests in the order of their tokens; outputs are in that of `requests`.
 
         Args:
             requests: Token ids of each prompt.
-            generate: Whether texts are wanted; else the log-probabilities of the prompts.
+            generate: Whether texts are needed; else the log-probabilities of the prompts.
             sampling_params: vLLM's, one for each prompt or one for all.
         """
         order = reading_order(requests)
         dealt: list[int | None] = [*order]
         if self.data_parallel_size > 1:
-            # lm-eval gives request `i` to replica `i mod n`: the shares are laid out so that each
-            # goes to one replica, shorter ones filled up with requests that cost next to nothing.
+            # lm-eval gives request `i` to replica `i mod n`. The shares are laid out so that each
+            # goes to one replica; shorter ones are filled up with requests of one token.
             shares = divide(requests, self.data_parallel_size)
             dealt = [index for turn in zip_longest(*shares) for index in turn]
+        prompts = [requests[0][:1] if index is None else requests[index] for index in dealt]
+        if isinstance(sampling_params, list):
+            filler = sampling_params[0].clone()
+            filler.max_tokens, filler.min_tokens = 1, 0
+            sampling_params = [filler if i is None else sampling_params[i] for i in dealt]
         with self.counters.timed():
-            outputs = super()._model_generate(
-                [requests[0][:1] if index is None else requests[index] for index in dealt],
-                generate,
-                _chosen(sampling_params, dealt),
-            )
+            outputs = super()._model_generate(prompts, generate, sampling_params)
         by_index = dict(zip(dealt, outputs, strict=True))
         answers = [by_index[index] for index in range(len(requests))]
         total = sum(map(len, requests))
-        self.counters.asked(Plan((), total, unique_tokens(requests, order), total))
+        self.counters.expect(total, unique_tokens(requests, order), total)
         self.counters.prefilled(total - sum(answer.num_cached_tokens or 0 for answer in answers))
         if generate:
-            # Requests for the prompt's log-probabilities never look into the prefix cache.
+            # Requests for the prompt's log-probabilities never read the prefix cache.
             self.tokens_queried += total
             self.counters.tokens_generated += sum(
                 len(output.token_ids) for answer in answers for output in answer.outputs
@@ -106,7 +99,7 @@ class VLLMLong(VLLM):
 
     @staticmethod
     def _parse_logprobs(tokens: list[int], outputs: Any, ctxlen: int) -> tuple[float, bool]:
-        """As lm-eval, with the log-probability of each scored token."""
+        """Same as lm-eval's method, with the log-probability of each scored token."""
         total, greedy = VLLM._parse_logprobs(tokens, outputs, ctxlen)
         scored = zip(tokens[ctxlen:], outputs.prompt_logprobs[ctxlen:], strict=True)
         each = [getattr(known[token], "logprob", known[token]) for token, known in scored]
@@ -114,19 +107,10 @@ class VLLMLong(VLLM):
 
 
 def concurrency(batch_size: str | int) -> int | None:
-    """Requests in the engine at a time at most; None leaves it to vLLM."""
+    """Largest number of requests in the engine at a time; None leaves it to vLLM."""
     text = str(batch_size)
     if text.split(":")[0] == "auto":
         return None
     if not text.isdecimal() or not int(text):
         raise SettingError(not_allowed("batch_size", batch_size, "auto or a positive whole number"))
     return int(text) if int(text) > 1 else None
-
-
-def _chosen(sampling_params: Any, dealt: Sequence[int | None]) -> Any:
-    """The sampling parameters that go with requests in another order; fillers get one token."""
-    if not isinstance(sampling_params, list):
-        return sampling_params
-    short = sampling_params[0].clone()
-    short.max_tokens, short.min_tokens = 1, 0
-    return [short if index is None else sampling_params[index] for index in dealt]

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from leval_border.errors import SettingError, printable
 from leval_harness import secrets
-from leval_harness.backends.environment import environment
+from leval_harness.backends import environment
 from leval_harness.yaml_files import read_yaml
 
 _LINES = re.compile(r"[\n\r\t]")

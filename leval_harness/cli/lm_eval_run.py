@@ -14,7 +14,6 @@ from pydantic import Field
 
 from leval_border.errors import SettingError, UserError, hint, one_of
 from leval_border.settings import Settings, field_names, read
-from leval_harness.backends.served import check_served
 from leval_harness.cli.errors import MENDABLE
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.generation import check_generation
@@ -141,8 +140,6 @@ def complete(config: Any, ours: RopeOptions) -> None:
     stated = {name: getattr(config, name) for name in ("limit", "num_fewshot")}
     read(RunSettings, stated)
     given = dict(config.model_args)
-    with _at("model_args"):
-        check_served(config.model, given)
     check_generation(config.gen_kwargs or {}, "gen_kwargs")
     with _at("metadata"):
         refuse_near_misses({k: v for k, v in config.metadata.items() if k not in given})

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from leval_harness.backends.answer_limits import End, Ends
+from leval_harness.backends.answer_limits import AnswerEnd, AnswerEnds
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 
 AT_LIMIT, OPEN = "reached_limit", "thinking_unfinished"
 
 
-def mark_ends(ends: Ends | None, samples: Mapping[str, list[dict[str, Any]]]) -> None:
+def mark_ends(ends: AnswerEnds | None, samples: Mapping[str, list[dict[str, Any]]]) -> None:
     """Write `reached_limit` and `thinking_unfinished` into samples of generated answers.
 
     Of a question's answers the share that reached the limit, where the backend knows of each; and 1
@@ -46,7 +46,7 @@ def _reads_open(prompt: str, answer: str) -> bool:
     )
 
 
-def _is_open(ends: list[End]) -> bool:
+def _is_open(ends: list[AnswerEnd]) -> bool:
     return any(end.thinking_open for end in ends)
 
 

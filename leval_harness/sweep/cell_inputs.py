@@ -13,7 +13,7 @@ from typing import Any
 
 from leval_border.errors import SettingError
 from leval_border.files import user_path
-from leval_harness.backends.environment import environment
+from leval_harness.backends import environment
 from leval_harness.cell_record import CellRecord
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.errors import CellError, ModelNotFoundError

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from leval_border.files import user_path
 from leval_harness import secrets, smollm2
-from leval_harness.backends.environment import environment
+from leval_harness.backends import environment
 from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_harness.layout import SCHEMA_VERSION
 from leval_harness.secrets import Secrets

@@ -8,8 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from leval_border.errors import UserError, hint, one_of, shown
 from leval_border.settings import Settings, read
-from leval_harness.backends import libraries, own_backends
-from leval_harness.backends.served import check_served
+from leval_harness.backends import OWN_BACKENDS, libraries
 from leval_harness.sweep.config_files import apply_overrides, find_config, load_with_includes
 from leval_harness.sweep.config_values import (
     Amount,
@@ -53,7 +52,7 @@ def _backend(name: str) -> str:
     """One of lm-eval's model types or of ours."""
     from lm_eval.models import MODEL_MAPPING
 
-    known = sorted({*MODEL_MAPPING, *own_backends()})
+    known = sorted({*MODEL_MAPPING, *OWN_BACKENDS})
     if name not in known:
         raise ValueError(f"{shown(name)} is not allowed{hint(name, known)}")
     return name
@@ -123,14 +122,6 @@ class ModelConfig(Settings):
     context_lengths: Several[Count | None] | None = None
     tokens_per_second: Positive | None = None
     resources: dict[Text, Amount] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _arguments_that_are_heard(self) -> "ModelConfig":
-        try:
-            check_served(self.backend, self.args)
-        except UserError as error:
-            raise UserError(f"args.{error}") from None
-        return self
 
 
 def _metadata(given: dict[str, Any]) -> dict[str, Any]:

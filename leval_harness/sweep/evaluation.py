@@ -13,7 +13,7 @@ import leval_harness.backends
 from leval_border.errors import one_of
 from leval_border.files import read_object
 from leval_harness import secrets
-from leval_harness.backends.answer_limits import watch
+from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.answer_ends import mark_ends
@@ -97,7 +97,7 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     log.info("model ready after %.1f s", time.monotonic() - started)
     tracker = EvaluationTracker(output_path=str(partial))
     manager, tasks = load_tasks(cell)
-    ends = watch(lm)
+    ends = record_answer_ends(lm)
     results = lm_eval.simple_evaluate(
         model=lm,
         model_args=secrets.redacted(cell.model_args),

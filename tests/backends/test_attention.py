@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from leval_harness.backends import attention, attention_layers, cache
+from leval_harness.backends import attention, cache, cache_layers
 from leval_harness.backends.attention import (
     UnsupportedAttentionError,
     partial_attention,
@@ -37,7 +37,7 @@ def test_partial_attention_gives_output_and_normaliser(function, kind, monkeypat
 
 def whole_path(capacity, *, split):
     """A path of one layer of full attention."""
-    return cache.PrefixCache([attention_layers.PrefixLayer(capacity, split=split)], split=split)
+    return cache.PrefixCache([cache_layers.PrefixLayer(capacity, split=split)], split=split)
 
 
 class Layer(torch.nn.Module):
@@ -53,7 +53,7 @@ def test_split_softmax_equals_one_softmax_over_shared_and_own_keys(pads):
     path = whole_path(9, split=True)
     path.update(shared_k[:, :, :4], shared_v[:, :, :4], 0)
     path.update(shared_k[:, :, 4:], shared_v[:, :, 4:], 0)
-    rows = path.rows(3, 5)
+    rows = path.fork(3, 5)
     rows.pads = None if pads is None else torch.tensor(pads)
     outs = []
     for part in (slice(0, 4), slice(4, 5)):
@@ -78,7 +78,7 @@ def test_split_softmax_equals_one_softmax_over_shared_and_own_keys(pads):
 
 
 def test_each_device_has_the_mask_of_its_layers():
-    rows = whole_path(4, split=True).rows(2, 4)
+    rows = whole_path(4, split=True).fork(2, 4)
     rows.pads, layer = torch.tensor([0, 2]), rows.layers[0]
     here, _ = rows.masks(layer, 1, torch.ones(2, 1, 4, 8))
     there, _ = rows.masks(layer, 1, torch.ones(2, 1, 4, 8, device="meta"))
@@ -92,9 +92,9 @@ def test_shared_keys_are_views_not_copies():
     for each in (path, whole):
         each.update(torch.ones(1, 2, 8, 4), torch.ones(1, 2, 8, 4), 0)
         each.cut(6)
-    rows = path.rows(5, 3)
+    rows = path.fork(5, 3)
     assert rows.layers[0].shared_pair[0].data_ptr() == path.layers[0].keys.data_ptr()
-    copied = whole.rows(5, 3)
+    copied = whole.fork(5, 3)
     keys, _ = copied.update(torch.zeros(5, 2, 1, 4), torch.zeros(5, 2, 1, 4), 0)
     assert keys.shape == (5, 2, 7, 4)
 

@@ -13,12 +13,15 @@ from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig
 
 from leval_border.errors import SettingError
-from leval_harness.backends import generate
+from leval_harness.backends import generation
+from leval_harness.backends.arguments import (
+    HFLongSettings,
+    depends_on_earlier_tokens,
+    split_arguments,
+)
 from leval_harness.backends.hf_long import HFLong
-from leval_harness.backends.options import looks_back
-from leval_harness.backends.reuse import examine
-from leval_harness.backends.settings import HFLongSettings, split_arguments
-from leval_harness.backends.telemetry import Counters
+from leval_harness.backends.prefix_selfcheck import find_prefix_reuse
+from leval_harness.backends.resources import Counters
 
 RNG = random.Random(0)
 
@@ -121,8 +124,8 @@ def test_generation_options_mean_what_they_mean_on_hf(make_model, tokenizer, opt
 
 def test_options_that_do_not_look_back_leave_the_batch_whole():
     config = GenerationConfig(eos_token_id=2)
-    assert not looks_back({"do_sample": False, "min_new_tokens": 9}, config)
-    assert looks_back({"repetition_penalty": 1.5}, config)
+    assert not depends_on_earlier_tokens({"do_sample": False, "min_new_tokens": 9}, config)
+    assert depends_on_earlier_tokens({"repetition_penalty": 1.5}, config)
 
 
 def test_a_checkpoints_generation_config_applies(make_model, tokenizer):
@@ -184,19 +187,19 @@ def test_each_document_is_prefilled_once_and_counted(make_model, tokenizer):
 
 
 @pytest.mark.parametrize("call", ["generate_until", "_loglikelihood_tokens", "teacher_forced"])
-def test_the_trial_of_reuse_is_no_part_of_the_seconds(make_model, tokenizer, monkeypatch, call):
+def test_the_selfcheck_is_no_part_of_the_seconds(make_model, tokenizer, monkeypatch, call):
     clock = [0.0]
 
     def examined(*given, **options):
         clock[0] += 1000.0
-        return examine(*given, **options)
+        return find_prefix_reuse(*given, **options)
 
     def counted(counters, tokens, advance=Counters.prefilled):
         clock[0] += 0.25
         advance(counters, tokens)
 
-    monkeypatch.setattr("leval_harness.backends.hf_long.examine", examined)
-    monkeypatch.setattr("leval_harness.backends.telemetry.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("leval_harness.backends.hf_long.find_prefix_reuse", examined)
+    monkeypatch.setattr("leval_harness.backends.resources.time.perf_counter", lambda: clock[0])
     monkeypatch.setattr(Counters, "prefilled", counted)
     ours, _ = both(make_model("llama"), tokenizer)
     asked = token_requests(tokenizer)
@@ -226,7 +229,7 @@ def test_reading_tokens_a_step_late_gives_the_same_text(make_model, tokenizer, m
     generated = ours.telemetry()["tokens_generated"]
     calls = []
 
-    class Late(generate.StopStrings):
+    class Late(generation.StopStrings):
         def __init__(self, *args, late):
             super().__init__(*args, late=True)
 
@@ -234,7 +237,7 @@ def test_reading_tokens_a_step_late_gives_the_same_text(make_model, tokenizer, m
             calls.append(left)
             super().read(left)
 
-    monkeypatch.setattr(generate, "StopStrings", Late)
+    monkeypatch.setattr(generation, "StopStrings", Late)
     assert ours.generate_until(asked) == expected
     assert ours.telemetry()["tokens_generated"] == 2 * generated
     assert {0, 1} == set(calls)
@@ -250,7 +253,7 @@ def test_stop_strings_are_looked_for_once_a_step(tokenizer, monkeypatch):
             looked.append(len(rows))
             return tokenizer.batch_decode(rows)
 
-    stop = generate.StopStrings(Words(), ["w3", "w9 w8", "", "w7"], 2, late=False)
+    stop = generation.StopStrings(Words(), ["w3", "w9 w8", "", "w7"], 2, late=False)
     ids = torch.tensor(
         [tokenizer("w1 w9 w9 w8")["input_ids"], tokenizer("w3 w4 w5 w3")["input_ids"]]
     )
@@ -399,14 +402,14 @@ def test_a_request_that_never_fits_fails_by_name_and_the_others_count(
     model = make_model("llama", sliding_window=None)
     ours = HFLong(model, tokenizer=tokenizer, device="cpu")
     expected = ours.generate_until(requests())
-    real = generate.Decoder._decode
+    real = generation.Decoder._decode
 
     def scarce(self, questions, *rest):
         if any(question.name == "task/2/0" for question in questions):
             raise torch.OutOfMemoryError
         return real(self, questions, *rest)
 
-    monkeypatch.setattr(generate.Decoder, "_decode", scarce)
+    monkeypatch.setattr(generation.Decoder, "_decode", scarce)
     got = ours.generate_until(requests())
     assert got == [*expected[:2], "", *expected[3:]]
     assert ours.telemetry()["requests_failed"] == ["task/2/0"]
@@ -585,7 +588,7 @@ def test_progress_is_told_in_tokens_and_ends_at_what_was_expected(
         def refresh(self):
             pass
 
-    monkeypatch.setattr("leval_harness.backends.telemetry.tqdm", Bar)
+    monkeypatch.setattr("leval_harness.backends.resources.tqdm", Bar)
     ours, _ = both(make_model("llama"), tokenizer)
     ours.generate_until(requests())
     ours._loglikelihood_tokens(token_requests(tokenizer))

@@ -19,7 +19,7 @@ from lm_eval.models.huggingface import HFLM
 from leval_border.errors import UserError
 from leval_harness.backends.hf_long import HFLong
 from leval_harness.backends.loglikelihood import Scorer
-from leval_harness.backends.reuse import examine
+from leval_harness.backends.prefix_selfcheck import find_prefix_reuse
 
 VOCAB, WINDOW = 120, 16
 MODELS = Path(__file__).parents[1] / "families" / "models.py"
@@ -205,11 +205,11 @@ def test_running_out_of_memory_half_way_leaves_no_trace(tokenizer, name):
 
 def test_a_window_is_tried_beyond_its_length(monkeypatch, tokenizer):
     """A path that forgets its window answers a short text rightly and a long one wrongly."""
-    from leval_harness.backends import attention_layers
+    from leval_harness.backends import cache_layers
 
     model = of_layout("cohere2")
-    monkeypatch.setattr(attention_layers.Window, "first", lambda window, positions: positions * 0)
-    found = examine(model)
+    monkeypatch.setattr(cache_layers.Window, "first", lambda window, positions: positions * 0)
+    found = find_prefix_reuse(model)
     assert found.mode == "copied"
     assert "split: log-probabilities differ by" in found.reason
 

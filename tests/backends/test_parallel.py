@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_harness.backends.parallel import divide
+from leval_harness.backends.prompt_trie import divide
 
 
 @given(

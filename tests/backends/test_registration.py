@@ -1,15 +1,17 @@
-"""What backends there are, told from their entry points and classes without loading any."""
+"""The table of backends, which is read without loading any."""
 
-import shutil
+import importlib
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from lm_eval.api.model import LM
 
 import leval_harness.backends
 from leval_border.errors import SettingError
+from leval_harness.backends import OWN_BACKENDS
 
 ROOT = Path(__file__).parents[2]
 REGISTERED = """
@@ -23,22 +25,6 @@ assert leval_harness.backends.libraries()["vllm-long"] == "vllm"
 assert not {"torch", "vllm", "transformers"} & set(sys.modules)
 assert get_model("hf-long").__name__ == "HFLong"
 leval_harness.backends.register()
-"""
-ANOTHER = '''
-from lm_eval.models.dummy import DummyLM
-
-raise_if_imported = 1 / 0
-
-
-class Another(DummyLM):
-    """Stands for a new backend."""
-
-    library: str = "transformers"
-    reads_once = True
-'''
-NEW = """
-import json, leval_harness.backends as backends
-print(json.dumps([backends.__file__, backends.libraries(), backends.reading_once()]))
 """
 
 
@@ -55,19 +41,20 @@ def test_registration_needs_no_torch_and_takes_none_of_lm_evals_away():
     run(REGISTERED)
 
 
-def test_every_entry_point_is_a_backend_that_says_what_runs_it():
+def test_every_entry_point_is_a_backend_of_the_table():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = leval_harness.backends.own_backends()
-    targets = {name: backend.target for name, backend in named.items()}
-    assert targets == project["entry-points"]["lm_eval.models"]
-    assert all(backend.library in ("transformers", "vllm") for backend in named.values())
+    declared = project["entry-points"]["lm_eval.models"]
+    assert {"hf-long", "vllm-long"} <= declared.keys()
+    assert declared == {name: OWN_BACKENDS[name].target for name in declared}
 
 
-def test_what_is_read_from_the_source_is_what_the_class_holds():
-    from leval_harness.backends.hf_long import HFLong
-
-    declared = leval_harness.backends.own_backends()["hf-long"]
-    assert (HFLong.library, HFLong.reads_once) == (declared.library, declared.reads_once)
+@pytest.mark.parametrize("name", OWN_BACKENDS)
+def test_every_backend_of_the_table_is_a_class_that_its_library_runs(name):
+    backend = OWN_BACKENDS[name]
+    module, _, class_name = backend.target.partition(":")
+    assert backend.library in ("transformers", "vllm")
+    pytest.importorskip(backend.library)
+    assert issubclass(getattr(importlib.import_module(module), class_name), LM)
 
 
 def test_a_backend_that_takes_no_rope_settings_is_refused_by_name():
@@ -80,26 +67,3 @@ def test_a_backend_that_takes_no_rope_settings_is_refused_by_name():
     )
     with pytest.raises(SettingError, match=expected):
         leval_harness.backends.library_of("hf-lnog")
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_new_backend_is_one_file_and_one_line(tmp_path, installed):
-    for package in ("leval_harness.backends", "leval_border"):
-        shutil.copytree(ROOT / package, tmp_path / package)
-    (tmp_path / "leval_harness.backends" / "another.py").write_text(ANOTHER)
-    line = 'another = "leval_harness.backends.another:Another"\n'
-    project = (ROOT / "pyproject.toml").read_text()
-    group = '[project.entry-points."lm_eval.models"]\n'
-    assert group in project
-    if installed:  # no checkout: what the wheel says of itself
-        folder = tmp_path / "leval_harness-9.dist-info"
-        folder.mkdir()
-        (folder / "METADATA").write_text("Name: leval-harness\nVersion: 9\n")
-        (folder / "entry_points.txt").write_text("[lm_eval.models]\n" + line.replace('"', ""))
-    else:
-        (tmp_path / "pyproject.toml").write_text(project.replace(group, group + line))
-    out = run(f"import sys; sys.path.insert(0, {str(tmp_path)!r}){NEW}", tmp_path)
-    assert str(tmp_path) in out
-    assert '"another": "transformers"' in out
-    assert '["another", ' in out, "among those that read once"
-    assert ('"hf-long": "transformers"' in out) is not installed

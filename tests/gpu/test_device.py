@@ -79,7 +79,7 @@ def test_hf_long_answers_as_hf(dtype, texts, kit, tmp_path):
 
 
 def test_out_of_memory_is_mended():
-    from leval_harness.backends.memory import halving
+    from leval_harness.backends.resources import halving
 
     def run(rows):
         if DEVICE == "cpu" and len(rows) > 2:

@@ -2,15 +2,12 @@
 
 import copy
 import datetime
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from lm_eval.models import MODEL_MAPPING
-from lm_eval.models.api_models import TemplateAPI
 
-from leval_harness.sweep.config import RESERVED_ARGS, expand, load_config, parse_config, task_names
+from leval_harness.sweep.config import expand, load_config, parse_config, task_names
 from leval_harness.sweep.errors import ConfigError
 from resonance_vllm.core.spec import RopeRequest
 
@@ -179,28 +176,6 @@ def test_a_served_model_gets_no_rope_from_here() -> None:
     config = changed("models/small/backend", "local-completions")
     config["methods"] = {"as-served": None}
     assert [r.method for r in expand(parse_config(config))] == ["as-served"] * 4
-
-
-SERVED = sorted(
-    name
-    for name, target in MODEL_MAPPING.items()
-    if ("completions" in name or name in ("anthropic-chat", "litellm", "sglang-generate"))
-    and target != "lm_eval.models.anthropic_llms:AnthropicLM"  # hands on what it does not know
-)
-
-
-@pytest.mark.parametrize("backend", SERVED)
-def test_an_argument_that_a_served_model_would_pass_over_is_refused(backend: str) -> None:
-    def config(**args: Any) -> dict[str, Any]:
-        model = {"path": "served", "backend": backend, "args": args}
-        return {**GOOD, "baseline": None, "methods": {"asis": None}, "models": {"s": model}}
-
-    with pytest.raises(
-        ConfigError, match=r"^config\.models\.s\.args\.num_concurent: .*mean 'num_concurrent'"
-    ):
-        parse_config(config(num_concurent=4))
-    known = set(inspect.signature(TemplateAPI).parameters) - {"kwargs", *RESERVED_ARGS}
-    assert len(parse_config(config(**dict.fromkeys(known, 1))).models["s"].args) == len(known)
 
 
 def test_keys_of_other_peoples_tasks_pass() -> None:

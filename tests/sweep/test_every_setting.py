@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from leval_harness.backends.settings import HFLongSettings
+from leval_harness.backends.arguments import HFLongSettings
 from leval_harness.cell_record import CellRecord
 from leval_harness.results.settings import ARGUMENTS_ASIDE, model_arguments
 from leval_harness.secrets import is_credential

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_border.files import file_sha256
-from leval_harness.backends.environment import environment
+from leval_harness.backends import environment
 from leval_harness.cell_record import CellRecord
 from leval_harness.results.run_record import run_of_cell
 from leval_harness.sweep import cell_inputs as outside

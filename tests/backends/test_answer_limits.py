@@ -7,7 +7,13 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
-from leval_harness.backends.answer_limits import End, Ends, _watched_vllm, end_of, hf_end, watch
+from leval_harness.backends.answer_limits import (
+    AnswerEnd,
+    AnswerEnds,
+    hf_answer_end,
+    reached_limit,
+    record_answer_ends,
+)
 from leval_harness.backends.hf_long import HFLong
 from leval_harness.sweep.answer_ends import mark_ends
 
@@ -33,7 +39,7 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
     texts = {prompt: greedy(model, tokenizer, prompt) for prompt in PROMPTS}
     stop = tokenizer.decode(texts[PROMPTS[0]][2])
     lm = backend(model, tokenizer=tokenizer, device="cpu", batch_size=5)
-    ends = watch(lm)
+    ends = record_answer_ends(lm)
     given = {"until": [stop], "max_gen_toks": LIMIT, "do_sample": False}
     asked = [
         Instance("generate_until", {}, (prompt, dict(given)), 0, ("task", at, 1))
@@ -49,7 +55,7 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
     assert [row["reached_limit"] for row in rows] == expected
     assert {0.0, 1.0} <= {*expected}
     assert not any(row["thinking_unfinished"] for row in rows)
-    assert not ends.waiting
+    assert not ends.pending
 
 
 @pytest.mark.parametrize(
@@ -63,14 +69,14 @@ def test_an_answer_reached_the_limit_where_nothing_else_ended_it(
     ],
 )
 def test_what_the_limit_ended_has_all_its_tokens_and_no_other_end(tokens, text, expected):
-    assert end_of(tokens, text, limit=3, end_tokens={2}, until=["", "stop"]) is expected
+    assert reached_limit(tokens, text, limit=3, end_tokens={2}, until=["", "stop"]) is expected
 
 
 @pytest.mark.parametrize("mark", ["w9", 9])
 @pytest.mark.parametrize(
     ("tokens", "end"),
-    [([5, 6, 7], End(True, True)), ([5, 9, 7], End(True, False))]
-    + [([5, 6, eos], End(False, False)) for eos in (2, 3, 4)],
+    [([5, 6, 7], AnswerEnd(True, True)), ([5, 9, 7], AnswerEnd(True, False))]
+    + [([5, 6, eos], AnswerEnd(False, False)) for eos in (2, 3, 4)],
 )
 def test_thinking_is_open_where_the_limit_came_before_its_mark(mark, tokens, end):
     lm = SimpleNamespace(
@@ -79,9 +85,15 @@ def test_thinking_is_open_where_the_limit_came_before_its_mark(mark, tokens, end
         tokenizer=SimpleNamespace(eos_token_id=2),
         think_end_token=mark,
     )
-    assert hf_end(lm, tokens, 3, []) == end
+    assert hf_answer_end(lm, tokens, 3, []) == end
     lm.think_end_token = None
-    assert hf_end(lm, tokens, 3, []) == End(end.at_limit)
+    assert hf_answer_end(lm, tokens, 3, []) == AnswerEnd(end.at_limit)
+
+
+class VLLM(SimpleNamespace):
+    """Stands for lm-eval's backend, which cannot be imported without vLLM."""
+
+    __module__ = "lm_eval.models.vllm_causallms"
 
 
 def test_the_engine_of_vllm_says_why_an_answer_ended():
@@ -90,14 +102,13 @@ def test_the_engine_of_vllm_says_why_an_answer_ended():
         SimpleNamespace(outputs=[SimpleNamespace(finish_reason=reason, text=text)])
         for reason, text in said
     ]
-    lm = SimpleNamespace(think_end_token="</t>", _model_generate=lambda **given: outputs)
-    ends = Ends()
-    generate = _watched_vllm(lm, ends)
-    generate(requests=[], generate=False)
-    assert not ends.waiting, "texts that are scored have no end"
+    lm = VLLM(think_end_token="</t>", _model_generate=lambda **given: outputs, cache_hook=None)
+    ends = record_answer_ends(lm)
+    lm._model_generate(requests=[], generate=False)
+    assert not ends.pending, "texts that are scored have no end"
     for _ in range(2):  # what lm-eval made no texts of is not the next batch's
-        generate(requests=[], generate=True)
-    assert [(end.at_limit, end.thinking_open) for end in ends.waiting] == [
+        lm._model_generate(requests=[], generate=True)
+    assert [(end.at_limit, end.thinking_open) for end in ends.pending] == [
         (True, True),
         (False, False),
         (True, False),
@@ -116,9 +127,9 @@ def test_what_is_not_known_is_not_written_and_open_thinking_is_found_by_its_text
 
 
 def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
-    ends = Ends()
+    ends = AnswerEnds()
     for answer, at_limit in (("A", True), ("A", False), ("B", True), ("B", True)):
-        ends.note("Q", answer, End(at_limit))
+        ends.add("Q", answer, AnswerEnd(at_limit))
     rows = [row("Q", "A", "B"), row("Q", "A", "C"), row("P", "A")]
     mark_ends(ends, {"gsm8k": rows})
     assert [each.get("reached_limit") for each in rows] == [0.75, None, None], "all or none"
@@ -129,8 +140,8 @@ def test_a_question_has_the_share_of_its_answers_that_reached_the_limit():
     [("<think>hm", False, 0), ("A", True, 1), ("<think>hm", None, 1), ("A", None, 0)],
 )
 def test_the_backend_knows_better_than_the_text_whether_thinking_is_open(answer, known, expected):
-    ends = Ends()
-    ends.note("Q", answer, End(True, known))
+    ends = AnswerEnds()
+    ends.add("Q", answer, AnswerEnd(True, known))
     rows = [row("Q", answer), row("Q", answer, thinking_unfinished=0.0)]
     mark_ends(ends, {"gsm8k": rows})
     assert rows[0]["thinking_unfinished"] == expected
@@ -149,8 +160,8 @@ def test_thinking_of_any_published_form_is_found(answer):
 
 def test_other_backends_are_left_alone():
     lm = SimpleNamespace(cache_hook=None)
-    assert watch(lm) is None
+    assert record_answer_ends(lm) is None
     assert lm.cache_hook is None
     lm = HFLM.__new__(HFLM)
     lm.backend = "seq2seq"
-    assert watch(lm) is None
+    assert record_answer_ends(lm) is None

@@ -1,29 +1,29 @@
 import pytest
 import torch
 
-from leval_harness.backends import attention_layers
-from leval_harness.backends.forward import shared_attention
-from leval_harness.backends.reuse import examine, obstacle, rope_limit
+from leval_harness.backends import cache_layers
+from leval_harness.backends.attention import shared_attention
+from leval_harness.backends.prefix_selfcheck import find_prefix_reuse, obstacle, rope_limit
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "granite"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_ordinary_models_share_one_copy(make_model, kind, attention):
     model = make_model(kind, attention)
-    found = examine(model)
+    found = find_prefix_reuse(model)
     assert (found.mode, found.max_length) == ("split", None)
     heads = 4 if kind == "gpt2" else 2
     assert found.footprint.bytes_per_position == 2 * 2 * heads * 12 * 4
     assert model.config._attn_implementation == attention, "the model has its own attention back"
 
 
-def test_a_vocabulary_smaller_than_the_trial_text_is_enough(make_model):
-    found = examine(make_model("llama", vocab_size=22))
+def test_a_vocabulary_smaller_than_the_selfcheck_text_is_enough(make_model):
+    found = find_prefix_reuse(make_model("llama", vocab_size=22))
     assert (found.mode, found.reason) == ("split", "")
 
 
 def test_a_model_with_attention_of_its_own_gets_copies(make_model):
-    found = examine(make_model("bloom", "eager"))
+    found = find_prefix_reuse(make_model("bloom", "eager"))
     assert found.mode in ("copied", "none")
     assert found.reason
 
@@ -32,21 +32,21 @@ def test_a_model_with_attention_of_its_own_gets_copies(make_model):
     ("kind", "more"), [("mistral", {"sliding_window": 16}), ("gemma2", {"sliding_window": 16})]
 )
 def test_sliding_windows_are_shared(make_model, kind, more):
-    found = examine(make_model(kind, "eager", **more))
+    found = find_prefix_reuse(make_model(kind, "eager", **more))
     assert found.mode == ("copied" if kind == "gemma2" else "split")
     assert "softcap" in found.reason or not found.reason
 
 
 def test_switching_shared_attention_off_is_said(make_model):
-    found = examine(make_model("llama"), share_attention=False)
+    found = find_prefix_reuse(make_model("llama"), share_attention=False)
     assert (found.mode, found.reason) == ("copied", "shared attention is switched off")
 
 
 def test_a_cache_that_gives_other_answers_is_not_used(make_model, monkeypatch):
-    shared_pair = attention_layers.PrefixLayer.shared_pair.fget
+    shared_pair = cache_layers.PrefixLayer.shared_pair.fget
     swapped = property(lambda layer: shared_pair(layer)[::-1])
-    monkeypatch.setattr(attention_layers.PrefixLayer, "shared_pair", swapped)
-    assert examine(make_model("llama")).mode == "copied"
+    monkeypatch.setattr(cache_layers.PrefixLayer, "shared_pair", swapped)
+    assert find_prefix_reuse(make_model("llama")).mode == "copied"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_reason_is_one_short_line(make_model, monkeypatch):
 
     model = make_model("llama")
     monkeypatch.setattr(model, "forward", fail)
-    found = examine(model)
+    found = find_prefix_reuse(model)
     assert found.mode == "none"
     assert found.reason.startswith("copied: RuntimeError: first second")
     assert len(found.reason) <= 200

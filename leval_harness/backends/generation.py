@@ -1,7 +1,7 @@
 """Greedy decoding of all questions that share a document, in batches.
 
 transformers' own `generate` decodes, so that its logits processors, end-of-sequence tokens and
-generation config apply as they do in lm-eval's `hf`; only the cache it starts from is ours.
+generation config apply as they do in lm-eval's `hf`. Only the cache that it starts from is ours.
 """
 
 import json
@@ -17,56 +17,51 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from leval_harness.backends import attention
-from leval_harness.backends.forward import (
-    forget_positions,
-    input_device,
-    left_padded,
-    shared_attention,
-)
-from leval_harness.backends.memory import attempt, halving
-from leval_harness.backends.options import greedy, looks_back
-from leval_harness.backends.plan import Step, make_plan
-from leval_harness.backends.reader import PathReader, Setup, batches
-from leval_harness.backends.telemetry import Counters
+from leval_harness.backends.arguments import depends_on_earlier_tokens, greedy
+from leval_harness.backends.attention import attending, shared_attention
+from leval_harness.backends.forward import input_device, left_padded
+from leval_harness.backends.path_reader import PathReader, Setup
+from leval_harness.backends.prompt_trie import Step, make_plan
+from leval_harness.backends.resources import Counters, attempt, halving
 
 NEAR_TIE = 1e-4
-_LISTED = 1000  # near ties
+_MOST_NEAR_TIES = 1000  # are listed
+_MAX_SUFFIX = 1024  # tokens of a question that is read in a batch
 
-# A question's place and its new tokens, padding and what follows the end included; None where
-# memory did not suffice.
+# A question's place and its new tokens, padding and what follows the end included. None where it
+# does not fit into memory.
 Answered = tuple[int, list[int] | None]
 
 
 @dataclass(frozen=True)
 class Question:
-    """One request, tokenised and cut."""
+    """One request, tokenised and cut; `until` contains the end-of-sequence string."""
 
     name: str
     tokens: list[int]
-    until: tuple[str, ...]  # the end-of-sequence string included
+    until: tuple[str, ...]
     max_new_tokens: int
     options: Mapping[str, Any]
 
     @property
     def key(self) -> str:
-        """Questions with the same key may be decoded together."""
+        """Questions with the same key can be decoded together."""
         return json.dumps(
             [self.until, self.max_new_tokens, dict(self.options)], sort_keys=True, default=str
         )
 
 
 class StopStrings(StoppingCriteria):
-    """Stop each row at its first stop string, looked for in its last tokens as lm-eval does.
+    """Stop each row at its first stop string, searched in its last tokens as lm-eval does.
 
-    The host never waits for a device here: tokens are copied while the next step is prepared, and
-    read a step late. What a row got after its stop string is cut by `ended`.
+    The host never waits for a GPU here: tokens are copied while the next step is prepared, and read
+    one step late. What a row got after its stop string is cut by `ended`.
 
     Args:
-        tokenizer: Of the model.
+        tokenizer: The model's.
         until: The strings.
         start: Length of the prompt's ids.
-        late: Whether tokens are read a step late; on a CPU there is nothing to wait for.
+        late: Whether tokens are read one step late; on a CPU there is nothing to wait for.
     """
 
     def __init__(self, tokenizer: Any, until: Sequence[str], start: int, *, late: bool) -> None:
@@ -74,7 +69,7 @@ class StopStrings(StoppingCriteria):
         self.start = start
         self.late = late
         self.until = [stop for stop in until if stop]
-        # Two tokens more than a string takes: it may come out cut in another way.
+        # Two tokens more than a string takes: the model may have cut it in another way.
         lengths = [len(tokenizer.encode(stop, add_special_tokens=False)) for stop in self.until]
         self.width = max(lengths, default=0) + 2
         self.ended: dict[int, int] = {}  # stopped row -> its new tokens
@@ -86,8 +81,8 @@ class StopStrings(StoppingCriteria):
     ) -> torch.Tensor:
         """True for rows that have completed a stop string, `[batch]`."""
         known = len(self.ended)
-        fresh = input_ids[:, max(self.start, input_ids.shape[1] - self.width) :]
         if self.until:
+            fresh = input_ids[:, max(self.start, input_ids.shape[1] - self.width) :]
             copy = fresh.to("cpu", non_blocking=self.late)
             copied = torch.Event(fresh.device) if self.late and fresh.device.type != "cpu" else None
             if copied is not None:
@@ -100,7 +95,7 @@ class StopStrings(StoppingCriteria):
         return self._done
 
     def read(self, left: int = 0) -> None:
-        """Look for stop strings in the steps that were copied, but for the last `left`."""
+        """Search for stop strings in the steps that were copied, except for the last `left`."""
         while len(self._waiting) > left:
             copy, copied, length = self._waiting.pop(0)
             if copied is not None:
@@ -111,7 +106,7 @@ class StopStrings(StoppingCriteria):
 
 
 class NearTies(LogitsProcessor):
-    """Note the steps whose two best logits differ by less than `NEAR_TIE`; change nothing."""
+    """Record the steps whose two best logits differ by less than `NEAR_TIE`; changes nothing."""
 
     def __init__(self, counters: Counters) -> None:
         self.best: list[Any] = []  # of each step: values and indices `[batch, 2]`, on the device
@@ -137,7 +132,7 @@ class NearTies(LogitsProcessor):
 
 
 class Decoder:
-    """Answer questions, in the order that computes least; the tokenizer has a padding token."""
+    """Answer questions in the order that computes least. The tokenizer has a padding token."""
 
     def __init__(self, questions: Sequence[Question], setup: Setup, tokenizer: Any) -> None:
         self.questions = questions
@@ -149,43 +144,49 @@ class Decoder:
 
     @torch.no_grad()
     def answers(self) -> Iterator[Answered]:
-        """Answer every question; each is yielded as soon as its batch is finished."""
+        """Answer every question. Each is yielded as soon as its batch is finished."""
         plan = make_plan(
             [question.tokens for question in self.questions],
-            max_suffix=min(1024, self.setup.settings.prefill_chunk),
+            max_suffix=min(_MAX_SUFFIX, self.setup.settings.prefill_chunk),
         )
-        self.counters.asked(plan, generated=sum(q.max_new_tokens for q in self.questions))
+        generated = sum(question.max_new_tokens for question in self.questions)
+        self.counters.expect(
+            plan.prompt_tokens, plan.unique_tokens, plan.computed_tokens + generated
+        )
         with shared_attention(self.model, split=self.setup.split):
             for step in plan.steps:
                 yield from self._step(step)
 
     def _step(self, step: Step) -> Iterator[Answered]:
-        source = self.questions[step.members[0]].tokens
-        if attempt(self.reader.extend, source, step.start, step.length) is None:
-            # Steps below start from positions that are missing now; they rebuild them themselves.
+        prompt = self.questions[step.members[0]].tokens
+        if attempt(self.reader.extend, prompt, step.start, step.length) is None:
+            # Later steps that start from the missing positions read them again themselves.
             for row in step.rows:
                 self._failed(row)
             return
         if step.branches:
-            self.reader.mark()
-        groups: dict[tuple[str, int], list[int]] = {}
-        for row in sorted(step.rows, key=lambda row: (len(self.questions[row].tokens), row)):
-            question = self.questions[row]
-            equal = looks_back(question.options, self.model.generation_config)
-            # A single token leaves nothing to read before it, where rows are read apart.
-            equal |= len(question.tokens) == 1 and not self.setup.reuse.padded
-            width = len(question.tokens) if equal else 0
-            groups.setdefault((question.key, width), []).append(row)
-        for group in groups.values():
-            for batch in batches(
-                self.setup,
+            self.reader.keep()
+        for group in self._groups(step.rows):
+            for batch in self.setup.batches(
                 group,
                 [len(self.questions[row].tokens) - step.length for row in group],
                 shared=step.length,
                 extra=self.questions[group[0]].max_new_tokens,
-                max_tokens=max(self.setup.settings.prefill_chunk, 1024),
+                max_tokens=max(self.setup.settings.prefill_chunk, _MAX_SUFFIX),
             ):
                 yield from self._batch(batch, step.length)
+
+    def _groups(self, rows: Sequence[int]) -> list[list[int]]:
+        """Rows that can be decoded together, sorted by length."""
+        groups: dict[tuple[str, int], list[int]] = {}
+        for row in sorted(rows, key=lambda row: (len(self.questions[row].tokens), row)):
+            question = self.questions[row]
+            equal = depends_on_earlier_tokens(question.options, self.model.generation_config)
+            # A prompt of one token leaves nothing to read before it, where rows are read apart.
+            equal |= len(question.tokens) == 1 and not self.setup.reuse.padded
+            width = len(question.tokens) if equal else 0
+            groups.setdefault((question.key, width), []).append(row)
+        return list(groups.values())
 
     def _batch(self, batch: list[int], length: int) -> Iterator[Answered]:
         def decode(rows: list[int]) -> list[list[int]]:
@@ -199,7 +200,7 @@ class Decoder:
         question = self.questions[row]
         read = len(question.tokens) - 1
         self.reader.cut(length)
-        self.reader.mark()
+        self.reader.keep()
         # Where its own part is one token already, chunks of it are no smaller.
         if read > length and attempt(self.reader.extend, question.tokens, length, read) is not None:
             answers = attempt(self._decode, [question], read)
@@ -212,13 +213,13 @@ class Decoder:
         self.counters.failed(self.questions[row].name, len(self.questions[row].tokens))
 
     def _decode(self, questions: list[Question], length: int) -> list[list[int]]:
-        """New tokens of each question, all of which begin with the path's first `length`."""
+        """New tokens of each question; all begin with the path's first `length` tokens."""
         device, pad = input_device(self.model), self.tokenizer.pad_token_id
         first = questions[0]
         parts = [question.tokens[length:] for question in questions]
         past = self.reader.rows(parts, length, first.max_new_tokens)
-        # What is padded lies after the prefix that is kept apart, or is all of it. Positions
-        # follow from the mask.
+        # Padding comes after a prefix that is stored apart, else before everything. `generate`
+        # derives the positions from the mask.
         before = length if past.split else 0
         suffixes, pads = left_padded([each.tokens[before:] for each in questions], device, pad)
         prefix = torch.tensor(first.tokens[:before], dtype=torch.long, device=device)
@@ -229,10 +230,9 @@ class Decoder:
             past.pads = pads
             mask[:, before:] = torch.arange(width - before, device=device) >= pads[:, None]
         ties = NearTies(self.counters)
-        late = device.type != "cpu"
-        stop = StopStrings(self.tokenizer, first.until, width, late=late)
-        forget_positions(self.model)
-        with attention.attending(past):
+        stop = StopStrings(self.tokenizer, first.until, width, late=device.type != "cpu")
+        _forget_image_positions(self.model)
+        with attending(past):
             output = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
@@ -254,14 +254,14 @@ class Decoder:
     def _count(
         self, questions: list[Question], fresh: list[list[int]], stop: StopStrings, ties: NearTies
     ) -> None:
-        # A row that no stop string ended (the end-of-sequence string is one) ran to the limit,
-        # or to another end token of the checkpoint's, after which there is padding.
+        # A row that no stop string ended (the end-of-sequence string is one) ran to the limit, or
+        # to another end token of the checkpoint, after which there is padding.
         lengths = [stop.ended.get(row, self._length(tokens)) for row, tokens in enumerate(fresh)]
         self.counters.tokens_generated += sum(lengths)
-        # The bar expects every question's longest answer.
+        # The progress bar expects every question's longest answer.
         self.counters.advance(len(fresh) * (questions[0].max_new_tokens - len(ties.best)))
         for row, step, gap, tokens in ties.listed():
-            if step < lengths[row] and len(self.counters.near_ties) < _LISTED:
+            if step < lengths[row] and len(self.counters.near_ties) < _MOST_NEAR_TIES:
                 self.counters.near_ties.append(
                     {"request": questions[row].name, "step": step, "gap": gap, "tokens": tokens}
                 )
@@ -269,3 +269,13 @@ class Decoder:
     def _length(self, tokens: list[int]) -> int:
         pad = self.tokenizer.pad_token_id
         return next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] != pad), 0)
+
+
+def _forget_image_positions(model: Any) -> None:
+    """Drop the offset of text after images that vision-language models keep from the last batch.
+
+    They add it to the positions of any later batch that starts from a cache.
+    """
+    for module in model.modules():
+        if getattr(module, "rope_deltas", None) is not None:
+            module.rope_deltas = None

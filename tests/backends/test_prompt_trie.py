@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_harness.backends.plan import common_prefix, make_plan
+from leval_harness.backends.prompt_trie import common_prefix, make_plan
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 PROMPTS = st.lists(TOKENS, min_size=1, max_size=12)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from leval_harness.backends import memory
+from leval_harness.backends import resources
 from leval_harness.backends.cache import Footprint
 from leval_harness.backends.hf_long import HFLong
-from leval_harness.backends.memory import free_bytes
+from leval_harness.backends.resources import free_bytes
 
 
 def test_a_footprint_counts_windows_states_and_copies():
@@ -25,7 +25,7 @@ def test_the_bound_is_what_is_free_unless_it_is_given(make_model, tokenizer, mon
 
 
 def test_free_main_memory_is_that_of_the_cgroup(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(resources, "_CGROUP", tmp_path)
     cpu = [torch.device("cpu")]
     free = free_bytes(cpu)
     assert free > 1 << 20

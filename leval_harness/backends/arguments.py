@@ -1,0 +1,128 @@
+"""What users set for `hf-long`: arguments of the backend, and options of generation."""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from leval_border.errors import SettingError, hint, one_of
+from leval_border.settings import Settings, field_names, read
+from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
+
+
+class HFLongSettings(Settings):
+    """The arguments that only `hf-long` has. Text is converted, as on a command line.
+
+    Attributes:
+        share_prefix: False runs every request by itself, for comparison.
+        share_attention: False uses the model's own attention function with a copy of the prefix
+            for each row.
+        prefill_chunk: Largest number of tokens in one forward pass over a shared prefix.
+        question_batch_size: Largest number of questions of one document decoded together.
+        kv_cache_gib: Bound in GiB on the caches held at once. Batches are made smaller until they
+            fit, and a prefix that does not fit is not shared. None: the free memory of the device
+            bounds the batches.
+        rope_precision: `float32` rotates queries and keys in float32 whatever the model's dtype is,
+            `model` in the model's dtype. None leaves the model as transformers loads it.
+    """
+
+    model_config = ConfigDict(strict=False)
+
+    share_prefix: bool = True
+    share_attention: bool = True
+    prefill_chunk: int = Field(2048, gt=0)
+    question_batch_size: int = Field(64, gt=0)
+    kv_cache_gib: float | None = Field(None, gt=0)
+    rope_precision: str | None = None
+
+    @property
+    def kv_cache_bytes(self) -> int | None:
+        """`kv_cache_gib` in bytes."""
+        return None if self.kv_cache_gib is None else int(self.kv_cache_gib * (1 << 30))
+
+
+def split_arguments(given: Mapping[str, Any]) -> tuple[HFLongSettings, dict[str, Any]]:
+    """Our settings, and the other arguments, which are for lm-eval's `hf`."""
+    names = field_names(HFLongSettings)
+    settings = read(HFLongSettings, {name: given[name] for name in names if name in given})
+    if settings.rope_precision is not None:
+        one_of("rope_precision", settings.rope_precision, ROPE_PRECISIONS)
+    return settings, {name: value for name, value in given.items() if name not in names}
+
+
+@contextmanager
+def unknown_arguments_refused(
+    given: Mapping[str, Any], hf: type, *, loaded: bool
+) -> Iterator[None]:
+    """Refuse arguments that neither we nor `hf` nor the model takes, while `hf` is constructed.
+
+    `hf` passes arguments that it does not know to the model that it loads, which may refuse them.
+
+    Args:
+        given: The arguments for `hf`.
+        hf: Class of lm-eval's backend.
+        loaded: Whether the model is already loaded, so that it takes no arguments.
+
+    Raises:
+        SettingError: Names the argument, the allowed ones and near matches.
+    """
+    of_hf = inspect.getfullargspec(hf.__init__).args[1:]
+    known = [*field_names(HFLongSettings), *of_hf]
+
+    def refusal(name: str) -> SettingError:
+        return SettingError(f"{name}: hf-long has no such argument{hint(name, known)}")
+
+    for name in given.keys() - set(of_hf) if loaded else ():
+        raise refusal(name)
+    try:
+        yield
+    except TypeError as error:
+        named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if not named or named[1] not in given:
+            raise
+        raise refusal(named[1]) from error
+
+
+# Options of sampling, which greedy decoding ignores.
+_SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "use_cache"}
+# Options that depend on the number of a step or on the vocabulary, not on earlier tokens.
+_POSITIONLESS = {"min_new_tokens", "suppress_tokens"}
+# Keys of a checkpoint's generation config that greedy decoding ignores, or that are the same for
+# every row. Any other key may depend on earlier tokens, which padding would change.
+_HARMLESS = {
+    "bos_token_id", "eos_token_id", "pad_token_id", "do_sample", "temperature", "top_k", "top_p",
+    "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "transformers_version", "use_cache",
+    "_from_model_config", "cache_implementation", "max_length", "max_new_tokens",
+    "output_attentions", "output_hidden_states", "output_scores", "output_logits",
+    "return_dict_in_generate",
+}  # fmt: skip
+# Options that a shared prefix cannot serve.
+_UNSHARED = {
+    "num_beams", "num_return_sequences", "num_beam_groups", "constraints", "force_words_ids",
+    "penalty_alpha", "dola_layers", "guidance_scale", "prompt_lookup_num_tokens",
+    "assistant_model", "streamer", "max_length", "cache_implementation", "past_key_values",
+    "stopping_criteria", "logits_processor",
+}  # fmt: skip
+
+
+def must_run_alone(options: Mapping[str, Any]) -> str:
+    """Why generation options cannot be served from a shared prefix; empty if they can."""
+    if options.get("do_sample"):
+        return "sampling"
+    used = sorted(key for key in _UNSHARED & options.keys() if options[key] not in (None, 1, False))
+    return f"generation option {', '.join(used)}" if used else ""
+
+
+def depends_on_earlier_tokens(options: Mapping[str, Any], generation_config: Any) -> bool:
+    """Whether decoding depends on earlier tokens, so that the rows of a batch cannot be padded."""
+    configured = generation_config.to_diff_dict().keys()
+    return bool((options.keys() - _SAMPLING | configured - _HARMLESS) - _POSITIONLESS)
+
+
+def greedy(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Generation options for greedy decoding, without those of sampling."""
+    kept = {key: value for key, value in options.items() if key not in _SAMPLING}
+    return {**kept, "do_sample": False}
