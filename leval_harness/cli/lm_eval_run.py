@@ -74,7 +74,7 @@ def completing(ours: RopeOptions) -> Iterator[None]:
     from lm_eval.api.model import LM
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
-    from leval_harness.sweep.remote_code import only_if_asked
+    from leval_harness.sweep.evaluation import remote_code_as_configured
 
     stock, running = EvaluatorConfig.__dict__["from_cli"], contextlib.ExitStack()
     made = LM.__dict__["create_from_arg_obj"]
@@ -84,7 +84,7 @@ def completing(ours: RopeOptions) -> Iterator[None]:
             check_file(Path(path), [each.name for each in dataclasses.fields(cls)])
         config = stock.__func__(cls, namespace)
         complete(config, ours)
-        running.enter_context(only_if_asked(config.model_args))
+        running.enter_context(remote_code_as_configured(config.model_args))
         return config
 
     def create(cls: Any, args: Any, *more: Any) -> Any:

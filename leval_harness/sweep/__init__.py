@@ -1,1 +1,23 @@
-"""What is run: sweep configs, cells and their identity, executors, progress."""
+"""What is run: sweep configs, cells and their identity, executors, progress; and what can fail."""
+
+from leval_border.errors import SettingError
+
+
+class ConfigError(SettingError):
+    """A sweep config that cannot be run as it is written (wrong usage: exit code 2)."""
+
+
+class ModelNotFoundError(ConfigError):
+    """A model whose files cannot be found, so that its cells have no identity."""
+
+
+class SweepError(OSError):
+    """A sweep that cannot go on, for a reason outside its cells."""
+
+
+class SweepLockedError(SweepError):
+    """Another process works on the same results folder."""
+
+
+class CellError(OSError):
+    """A cell ended without its results; the message is its reason."""

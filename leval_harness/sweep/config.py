@@ -1,37 +1,112 @@
 """A sweep config: models × methods × context lengths × tasks, checked before anything runs."""
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from leval_border.errors import UserError, hint, one_of, shown
+from leval_border.errors import UserError, hint, not_allowed, one_of, shown
 from leval_border.settings import Settings, read
 from leval_harness.backends import OWN_BACKENDS, libraries
+from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config_files import apply_overrides, find_config, load_with_includes
-from leval_harness.sweep.config_values import (
-    Amount,
-    Count,
-    FolderName,
-    Label,
-    Natural,
-    PlainMapping,
-    Positive,
-    Seed,
-    Several,
-    Text,
-    filled,
-    listed,
-)
-from leval_harness.sweep.errors import ConfigError
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
 
-# Backends whose RoPE we can set; every other one runs the model as its server or file has it.
+Item = TypeVar("Item")
+LARGEST = 10**15
+
+
+def _text(value: str) -> str:
+    if not value.strip() or "\0" in value:
+        raise ValueError(f"{shown(value)} is not allowed; allowed: text that is not empty")
+    return value
+
+
+def _name(characters: str, described: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(rf"[A-Za-z0-9][A-Za-z0-9{characters}]{{0,79}}", value):
+            allowed = f"a name of up to 80 letters, digits{described}"
+            raise ValueError(
+                f"{shown(value)} is not allowed; allowed: {allowed} beginning with a letter or "
+                "digit"
+            )
+        return value
+
+    return AfterValidator(check)
+
+
+def listed(value: object) -> Sequence[object]:
+    """A list; a single value counts as a list of one."""
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _once(values: tuple[Item, ...]) -> tuple[Item, ...]:
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise UserError(f"{i}: {shown(value)} is listed twice")
+    return values
+
+
+def _plain(value: Any, place: str) -> Any:
+    """A value that JSON can hold: cells are written as JSON."""
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str) or not key.strip() or "\0" in key:
+                raise UserError(not_allowed(place, key, "keys that are text"))
+        return {key: _plain(item, f"{place}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{place}.{i}") for i, item in enumerate(value)]
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int | float) and abs(value) <= LARGEST**20 and math.isfinite(value):
+        return value
+    allowed = "text, a finite number, true, false, null, a list or a mapping of these"
+    raise UserError(not_allowed(place, value, allowed))
+
+
+def _checked_by(check: Callable[[dict[str, Any]], object]) -> AfterValidator:
+    """A validator that keeps the value and raises what `check` raises."""
+
+    def checked(value: dict[str, Any]) -> dict[str, Any]:
+        check(value)
+        return value
+
+    return AfterValidator(checked)
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Label = Annotated[str, _name("._+()=, @-", ", blanks and ._+()=,@-")]
+"""A name that stands in tables."""
+FolderName = Annotated[str, _name("._-", " and ._-")]
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Natural = Annotated[int, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+"""The range of NumPy's generator."""
+Positive = Annotated[float, Field(gt=0)]
+Amount = Annotated[float, Field(ge=0)]
+Several = Annotated[
+    tuple[Item, ...],
+    Field(strict=False, min_length=1),
+    BeforeValidator(listed),
+    AfterValidator(_once),
+]
+"""A list without repetition; a single value counts as a list of one."""
+PlainMapping = Annotated[
+    dict[Text, Any],
+    AfterValidator(lambda content: {key: _plain(value, key) for key, value in content.items()}),
+]
+"""Passed through to lm-eval, to a model or to tasks, which know the keys."""
+Metadata = Annotated[PlainMapping, _checked_by(refuse_near_misses)]
+"""Keys of other projects pass; a misspelt key of ours does not."""
+Generation = Annotated[PlainMapping, _checked_by(check_generation)]
+"""Keys of one backend pass; a value that is wrong on every backend does not."""
+
 ROPE_BACKENDS = libraries()
-# Arguments that a sweep sets itself; written by hand they would contradict the cell's record.
+"""Backends whose RoPE settings we can write; the others run a model as its server has it."""
 RESERVED_ARGS = {
     "pretrained": "models.<name>.path",
     "model": "models.<name>.path",
@@ -46,6 +121,7 @@ RESERVED_ARGS = {
     "max_length": "context_lengths",
     "max_model_len": "context_lengths",
 }
+"""Arguments of a model that other fields of the sweep decide -> those fields."""
 
 
 def _backend(name: str) -> str:
@@ -59,7 +135,7 @@ def _backend(name: str) -> str:
 
 
 def _args(given: dict[str, Any]) -> dict[str, Any]:
-    """Further model arguments; `null` takes back one that an included file gave."""
+    """Further model arguments; `null` removes one of an included file."""
     args = {key: value for key, value in given.items() if value is not None}
     for key, place in RESERVED_ARGS.items():
         if key in args:
@@ -78,7 +154,7 @@ def _rope(rope: dict[str, Any]) -> RopeRequest:
     if not isinstance(rope.get("rope_type"), str):
         raise ValueError(
             "needs rope_type, for instance {rope_type: yarn, factor: 2.0}, or null for the "
-            "checkpoint as it is"
+            "checkpoint as shipped"
         )
     return RopeRequest.from_dict(rope)
 
@@ -90,7 +166,7 @@ else:
 
 
 class ModelConfig(Settings):
-    """One model and how it is asked.
+    """One model and how it is run.
 
     Attributes:
         name: what tables call it.
@@ -105,7 +181,7 @@ class ModelConfig(Settings):
         device: as lm-eval's `--device`.
         methods: only these of the sweep's methods; None for all.
         context_lengths: in place of the sweep's; None for those.
-        tokens_per_second: prompt speed that `--dry-run` reckons with before anything was measured.
+        tokens_per_second: prompt speed with which `--dry-run` estimates before a cell is done.
         resources: what one cell of this model needs of a Ray cluster.
     """
 
@@ -124,23 +200,8 @@ class ModelConfig(Settings):
     resources: dict[Text, Amount] = Field(default_factory=dict)
 
 
-def _metadata(given: dict[str, Any]) -> dict[str, Any]:
-    """Settings of tasks: other projects' keys pass, one of ours misspelt does not."""
-    refuse_near_misses(given)
-    return given
-
-
-def _generation(given: dict[str, Any]) -> dict[str, Any]:
-    """Generation settings: keys of one backend pass, a value that none can mean does not."""
-    check_generation(given)
-    return given
-
-
-Generation = Annotated[PlainMapping, AfterValidator(_generation)]
-
-
 class EntrySettings(Settings):
-    """What may stand in a task entry, and in the sweep for all of them.
+    """Settings of a task entry, which may also stand in the sweep for all entries.
 
     Attributes:
         metadata: settings of the tasks, as lm-eval's `--metadata`.
@@ -150,7 +211,7 @@ class EntrySettings(Settings):
         num_fewshot: as lm-eval's `--num_fewshot`.
     """
 
-    metadata: Annotated[PlainMapping, AfterValidator(_metadata)] = Field(default_factory=dict)
+    metadata: Metadata = Field(default_factory=dict)
     gen_kwargs: Generation = Field(default_factory=dict)
     task_gen_kwargs: dict[Text, Generation] = Field(default_factory=dict)
     limit: Count | None = None
@@ -167,7 +228,7 @@ class EntrySettings(Settings):
 
 
 class TaskEntry(EntrySettings):
-    """Tasks that are asked together, in one cell; `context_lengths` goes before all others."""
+    """Tasks that one cell evaluates; `context_lengths` wins over those of model and sweep."""
 
     tasks: Several[Text]
     context_lengths: Several[Count | None] | None = None
@@ -194,7 +255,7 @@ class SweepConfig(EntrySettings):
 
     Attributes:
         name: of its folder.
-        methods: name -> what is asked of RoPE, or None for the model as it is.
+        methods: name -> RoPE settings, or None for the model as shipped.
         tasks: entries; the sweep's own task settings are already merged into them.
         context_lengths: of every model and task that has none of its own.
         baseline: method that the others are compared with.
@@ -204,13 +265,10 @@ class SweepConfig(EntrySettings):
     """
 
     name: FolderName
-    models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), AfterValidator(filled)]
-    methods: Annotated[dict[Label, RopeMapping | None], AfterValidator(filled)]
+    models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), Field(min_length=1)]
+    methods: Annotated[dict[Label, RopeMapping | None], Field(min_length=1)]
     tasks: Annotated[
-        tuple[TaskEntry, ...],
-        Field(strict=False),
-        BeforeValidator(_entries),
-        AfterValidator(filled),
+        tuple[TaskEntry, ...], Field(strict=False, min_length=1), BeforeValidator(_entries)
     ]
     context_lengths: Several[Count | None] = (None,)
     seed: Seed = 0
@@ -221,7 +279,7 @@ class SweepConfig(EntrySettings):
     confirm_run_unsafe_code: bool = False
 
     @model_validator(mode="after")
-    def _methods_exist_and_can_be_set(self) -> "SweepConfig":
+    def _fields_fit_each_other(self) -> "SweepConfig":
         if self.baseline is not None:
             one_of("baseline", self.baseline, self.methods, UserError)
         for key, model in self.models.items():
@@ -235,9 +293,23 @@ class SweepConfig(EntrySettings):
                     )
         return self
 
+    @property
+    def task_names(self) -> list[str]:
+        """Every task or group that the sweep names, once, in order."""
+        return list(dict.fromkeys(name for entry in self.tasks for name in entry.tasks))
+
+    def requests(self) -> "Iterator[CellRequest]":
+        """Every cell; comparable ones (same model, tasks and length) next to each other."""
+        for model in self.models.values():
+            for task in self.tasks:
+                lengths = task.context_lengths or model.context_lengths or self.context_lengths
+                for length in lengths:
+                    for method in model.methods or self.methods:
+                        yield CellRequest(model, method, self.methods[method], length, task)
+
 
 class CellRequest(NamedTuple):
-    """One cell before anything of model or data was looked at."""
+    """One cell as the config describes it, before model and data are examined."""
 
     model: ModelConfig
     method: str
@@ -262,17 +334,3 @@ def parse_config(content: Mapping[str, Any]) -> SweepConfig:
     config = read(SweepConfig, content, "config", ConfigError)
     entries = tuple(entry.model_copy(update=entry.over(config)) for entry in config.tasks)
     return config.model_copy(update={"tasks": entries})
-
-
-def expand(config: SweepConfig) -> Iterator[CellRequest]:
-    """Every cell of a sweep, comparable ones (same model, tasks, length) next to each other."""
-    for model in config.models.values():
-        for task in config.tasks:
-            for length in task.context_lengths or model.context_lengths or config.context_lengths:
-                for method in model.methods or config.methods:
-                    yield CellRequest(model, method, config.methods[method], length, task)
-
-
-def task_names(config: SweepConfig) -> list[str]:
-    """Every task or group that the sweep names, once, in order."""
-    return list(dict.fromkeys(name for task in config.tasks for name in task.tasks))

@@ -12,7 +12,7 @@ from typing import Any
 
 from leval_border.errors import hint, not_allowed, shown
 from leval_border.files import user_path
-from leval_harness.sweep.errors import ConfigError
+from leval_harness.sweep import ConfigError
 from leval_harness.yaml_files import parse_yaml, read_yaml
 
 SUFFIXES = (".yaml", ".yml")

@@ -1,10 +1,13 @@
-"""One evaluation by lm-eval in this process: what a cell asks for, and its files, complete."""
+"""One evaluation by lm-eval in this process: a cell's model, tasks, and files, complete."""
 
+import contextlib
 import logging
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
@@ -15,86 +18,56 @@ from leval_border.files import read_object
 from leval_harness import secrets
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
-from leval_harness.sweep import task_registry as own_tasks
-from leval_harness.sweep.answer_ends import mark_ends
+from leval_harness.sweep import CellError
 from leval_harness.sweep.cell_files import DISK_ERRORS
-from leval_harness.sweep.errors import CellError
-from leval_harness.sweep.truncated_prompts import mark_cut
+from leval_harness.sweep.sample_marks import mark_answer_ends, mark_truncated
+from leval_harness.sweep.task_registry import is_file, own_tasks, task_folders
 
 log = logging.getLogger("leval_harness.sweep.cell")
 
-
-def default_device() -> str:
-    """Where a transformers model goes if nobody says: lm-eval would insist on a GPU."""
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+AUTO_CLASSES = ("auto_factory", "configuration_auto", "processing_auto", "tokenization_auto")
+"""Modules of transformers that ask `RESOLVE` whether to run a checkpoint's own code."""
+RESOLVE = "resolve_trust_remote_code"
 
 
-def seed(value: int | None) -> None:
-    """Seed what lm-eval seeds; it does so too late for tasks that are loaded before."""
-    import numpy as np
+@contextlib.contextmanager
+def remote_code_as_configured(model_args: Mapping[str, Any]) -> Iterator[None]:
+    """Run Python that comes with a checkpoint only where `model_args` have `trust_remote_code`.
 
-    random.seed(value)
-    np.random.seed(value)  # noqa: NPY002 - the tasks draw from the global state
+    lm-eval's RULER and BABILong load the tokenizer with `trust_remote_code=True`. In this block
+    that has no effect: a checkpoint that works without its own code is loaded without it, and for
+    another one transformers' error names the argument.
+    """
+    trusted = str(model_args.get("trust_remote_code", "")).lower() in ("true", "1")
+    if trusted or find_spec("transformers") is None:  # a served model needs none
+        yield
+        return
+    from transformers.dynamic_module_utils import resolve_trust_remote_code
 
+    def resolve(trust_remote_code: Any, *args: Any, **kwargs: Any) -> Any:
+        return resolve_trust_remote_code(False, *args, **kwargs)
 
-def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
-    """Task manager, and task and group objects with generation settings applied."""
-    from lm_eval.tasks import TaskManager
-
-    names = list(cell.tasks)
-    metadata = {**cell.model_args, **cell.metadata}
-    known = own_tasks.own_tasks()
-    folders = [str(folder) for folder in own_tasks.task_folders()]
-    ours = manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
-    if not all(name in known or own_tasks.is_file(name) for name in names):
-        manager = TaskManager(metadata=metadata)
-    objects: list[Any] = []
-    tasks: dict[str, Any] = {}
-    for name in names:
-        seed(cell.seed)  # some tasks draw their questions: the same ones in every cell
-        # a name of ours means ours, whoever else has a task of that name
-        loaded = (ours if name in known else manager).load([name])
-        tasks |= loaded["tasks"]
-        group = loaded["groups"].get(name)
-        objects += loaded["tasks"].values() if group is None else [group]
-    for name in cell.task_gen_kwargs:
-        one_of("task_gen_kwargs", name, tasks)
-    for name, task in tasks.items():
-        settings = {**cell.gen_kwargs, **cell.task_gen_kwargs.get(name, {})}
-        if settings and task.get_config("output_type") == "generate_until":
-            task.set_config(key="generation_kwargs", value=settings, update=True)
-    return manager, objects
+    with contextlib.ExitStack() as stack:
+        for name in AUTO_CLASSES:
+            module = import_module(f"transformers.models.auto.{name}")
+            stack.callback(setattr, module, RESOLVE, getattr(module, RESOLVE))
+            setattr(module, RESOLVE, resolve)
+        yield
 
 
 def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dict[str, Any]:
-    """Run lm-eval, leave its files in `partial`, and return the backend's telemetry, if any.
+    """Run lm-eval, write its files to `partial`, and return the backend's telemetry, if any.
 
-    On transformers it says in which precision the model really rotated, whatever was asked.
+    On transformers the telemetry includes the precision in which the model has rotated. None of
+    the texts `hidden` stands in the files, nor a setting with the name of a credential.
 
-    None of the texts `hidden` stands in these files, nor a setting with the name of a credential.
+    Raises:
+        CellError: lm-eval returned or saved nothing, or a request ran out of memory even alone.
     """
     import lm_eval
-    from lm_eval.api.registry import get_model
     from lm_eval.loggers import EvaluationTracker
 
-    backend = cell.model.backend
-    device = cell.device
-    leval_harness.backends.register()
-    if leval_harness.backends.libraries().get(backend) == "transformers":
-        from resonance_vllm.hf import (
-            registration as hf,  # vLLM loads our plugin by itself, in each of its processes
-        )
-
-        hf.register()
-        device = device or default_device()
-    options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": device}
-    started = time.monotonic()
-    lm = get_model(backend).create_from_arg_obj(dict(cell.model_args), options)
-    log.info("model ready after %.1f s", time.monotonic() - started)
+    lm, device = _load_model(cell)
     tracker = EvaluationTracker(output_path=str(partial))
     manager, tasks = load_tasks(cell)
     ends = record_answer_ends(lm)
@@ -122,13 +95,12 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     for key in ("config", "configs", "pretty_env_info"):
         results[key] = secrets.redacted(results.get(key, {}))
     results = secrets.hidden(results, hidden)
-    drop_stderr_of_stderr(results)
+    _drop_stderr_of_stderr(results)
     samples = results.pop("samples")
-    known = own_tasks.own_tasks()
-    mark_cut(lm, {name: rows for name, rows in samples.items() if name not in known})
-    mark_ends(ends, samples)
-    save(tracker, results, samples)
-    flatten(partial, {name: len(rows) for name, rows in samples.items()})
+    mark_truncated(lm, {name: rows for name, rows in samples.items() if name not in own_tasks()})
+    mark_answer_ends(ends, samples)
+    _save(tracker, results, samples)
+    _flatten(partial, {name: len(rows) for name, rows in samples.items()})
     telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
     if failed := telemetry.get("requests_failed"):
         # an unanswered request scores as a wrong answer: not a result of the method
@@ -140,16 +112,70 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     return telemetry if precision is None else {**telemetry, "rope_precision": precision}
 
 
-def drop_stderr_of_stderr(results: dict[str, Any]) -> None:
-    """Leave out lm-eval's field beside a task's own `metric_stderr`: it never has a value."""
+def _load_model(cell: CellRecord) -> tuple[Any, str | None]:
+    """lm-eval's model of a cell, and the device that it was given."""
+    from lm_eval.api.registry import get_model
+
+    backend, device = cell.model.backend, cell.device
+    leval_harness.backends.register()
+    if leval_harness.backends.libraries().get(backend) == "transformers":
+        import torch
+
+        # vLLM loads our plugin by itself, in each of its processes
+        from resonance_vllm.hf import registration as hf
+
+        hf.register()
+        if not device:  # lm-eval's own default is a GPU
+            others = "mps" if torch.backends.mps.is_available() else "cpu"
+            device = "cuda" if torch.cuda.is_available() else others
+    options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": device}
+    started = time.monotonic()
+    lm = get_model(backend).create_from_arg_obj(dict(cell.model_args), options)
+    log.info("model ready after %.1f s", time.monotonic() - started)
+    return lm, device
+
+
+def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
+    """Task manager, and task and group objects with generation settings applied."""
+    import numpy as np
+    from lm_eval.tasks import TaskManager
+
+    metadata = {**cell.model_args, **cell.metadata}
+    known = own_tasks()
+    folders = [str(folder) for folder in task_folders()]
+    ours = manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
+    if not all(name in known or is_file(name) for name in cell.tasks):
+        manager = TaskManager(metadata=metadata)
+    objects: list[Any] = []
+    tasks: dict[str, Any] = {}
+    for name in cell.tasks:
+        # some tasks draw their questions when they are loaded: the same ones in every cell
+        random.seed(cell.seed)
+        np.random.seed(cell.seed)  # noqa: NPY002 - the tasks draw from the global state
+        # a name of ours means our task, whoever else has a task of that name
+        loaded = (ours if name in known else manager).load([name])
+        tasks |= loaded["tasks"]
+        group = loaded["groups"].get(name)
+        objects += loaded["tasks"].values() if group is None else [group]
+    for name in cell.task_gen_kwargs:
+        one_of("task_gen_kwargs", name, tasks)
+    for name, task in tasks.items():
+        settings = {**cell.gen_kwargs, **cell.task_gen_kwargs.get(name, {})}
+        if settings and task.get_config("output_type") == "generate_until":
+            task.set_config(key="generation_kwargs", value=settings, update=True)
+    return manager, objects
+
+
+def _drop_stderr_of_stderr(results: dict[str, Any]) -> None:
+    """Remove lm-eval's field beside a task's own `metric_stderr`: it never has a value."""
     for part in ("results", "groups"):
         for figures in (results.get(part) or {}).values():
             for key in [key for key in figures if "_stderr_stderr," in key]:
                 del figures[key]
 
 
-def save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> None:
-    """Write lm-eval's files; its tracker turns every error into a warning, so we listen."""
+def _save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> None:
+    """Write lm-eval's files; its tracker logs every error as a warning, which is raised here."""
     handler = BufferingHandler(sys.maxsize)
     logger = logging.getLogger("lm_eval.loggers.evaluation_tracker")
     logger.addHandler(handler)
@@ -168,8 +194,8 @@ def save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> N
         raise CellError(f"lm-eval could not save its results: {text}")
 
 
-def flatten(partial: Path, rows: Mapping[str, int]) -> None:
-    """Move lm-eval's files from its folder named after the model up into `partial`, and count."""
+def _flatten(partial: Path, rows: Mapping[str, int]) -> None:
+    """Move lm-eval's files from its folder named after the model to `partial`, and count them."""
     for path in [*partial.rglob("results_*.json"), *partial.rglob("samples_*.jsonl")]:
         path.replace(partial / path.name)
     for folder in sorted((each for each in partial.rglob("*") if each.is_dir()), reverse=True):

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from leval_harness.layout import LOG
+from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.cells import PlannedCell
-from leval_harness.sweep.errors import ConfigError, SweepError
 from leval_harness.sweep.launch import POLL_SECONDS, CellOutcome, run_cell
 from leval_harness.sweep.progress import Progress
 from leval_harness.sweep.supervisor import descendants_die_with_us

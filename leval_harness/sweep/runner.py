@@ -9,9 +9,9 @@ from leval_border.files import read_object
 from leval_harness.cell_record import FailedRecord, read_record
 from leval_harness.layout import CELL, DONE, FAILED, SUPERSEDED
 from leval_harness.locks import LockedError, is_locked, lock
+from leval_harness.sweep import SweepLockedError
 from leval_harness.sweep.cell_files import relabel, why_not_done
 from leval_harness.sweep.cells import PlannedCell
-from leval_harness.sweep.errors import SweepLockedError
 from leval_harness.sweep.executors import Executor
 from leval_harness.sweep.launch import CellOutcome
 from leval_harness.sweep.progress import Progress

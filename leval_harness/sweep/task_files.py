@@ -1,37 +1,58 @@
-"""What a task that is given as a YAML file consists of: that file and all that it reads."""
+"""What the tasks of a cell consist of and read: versions, task files, documents, as hashes."""
 
 import hashlib
 import os
-from collections.abc import Iterator
+import platform
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from leval_harness.sweep import ConfigError
 from leval_harness.sweep.file_hashes import CODE, cached_sha256, files_below
+from leval_harness.sweep.task_registry import SETTINGS, is_file, members, own_tasks
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.metadata import family_settings
+
+PYTHON_FILE = "pydocs.jsonl"
+"""Stands for the language reference that every Python brings along; it is no file of a folder."""
+
+
+def versions(names: Iterable[str]) -> dict[str, str]:
+    """What distinguishes a task from its earlier and later forms.
+
+    Ours: the version in the YAML. A task given as a file: `task_hash`. Tasks of lm-eval: its
+    version, recorded with the packages.
+    """
+    known = own_tasks()
+    found: dict[str, str] = {}
+    for name in [*names, *members(names)]:
+        if name in known:
+            found[name] = known[name].version
+        else:
+            found[name] = task_hash(Path(name)) if is_file(name) else "lm_eval"
+    return found
 
 
 def task_hash(file: Path) -> str:
-    """SHA-256 (hex) over the names and contents of everything that makes the task.
+    """SHA-256 (hex) over the names and contents of everything that makes a task given as a file.
 
     That is the YAML and Python below its folder and below that of each file it includes, and the
     files and folders that its data set names on this machine.
     """
-    root = file.parent
-    parts = {_name(path, root): path for path in _code(file)} | {
-        _name(path, root): path for path in _data(file)
-    }
+    parts: dict[str, Path] = {}
+    for each, content in _with_includes(file, {}).items():
+        code = [p for p in files_below(each.parent) if p.suffix in CODE or "yaml" in p.name]
+        for path in (each, *code, *_data(content)):
+            parts[Path(os.path.relpath(path, file.parent)).as_posix()] = path
     hashed = hashlib.sha256()
     for name in sorted(parts):
         hashed.update(f"{name} {cached_sha256(parts[name])}\n".encode())
     return hashed.hexdigest()
 
 
-def _name(path: Path, root: Path) -> str:
-    return Path(os.path.relpath(path, root)).as_posix()
-
-
-def _chain(file: Path, seen: dict[Path, Any]) -> dict[Path, Any]:
+def _with_includes(file: Path, seen: dict[Path, Any]) -> dict[Path, Any]:
     """A YAML file and those that it includes -> their contents."""
     if file in seen or not file.is_file():
         return seen
@@ -44,48 +65,105 @@ def _chain(file: Path, seen: dict[Path, Any]) -> dict[Path, Any]:
     included = content.get("include", []) if isinstance(content, dict) else []
     for each in [included] if isinstance(included, str) else included:
         if isinstance(each, str):
-            _chain(Path(os.path.normpath(file.parent / each)), seen)
+            _with_includes(Path(os.path.normpath(file.parent / each)), seen)
     return seen
 
 
-def _code(file: Path) -> Iterator[Path]:
-    for each in _chain(file, {}):
-        yield each
-        for path in files_below(each.parent):
-            if path.suffix in CODE or "yaml" in path.name:
-                yield path
-
-
-def _data(file: Path) -> Iterator[Path]:
-    for content in _chain(file, {}).values():
-        if not isinstance(content, dict):
+def _data(content: Any) -> Iterator[Path]:
+    """Files of this machine that the data set of a task names, as a path or as a pattern."""
+    if not isinstance(content, dict):
+        return
+    for text in _texts([content.get("dataset_path"), content.get("dataset_kwargs")]):
+        if not text or "://" in text or "\0" in text:
             continue
-        for text in _texts([content.get("dataset_path"), content.get("dataset_kwargs")]):
-            for path in _on_this_machine(text):
-                yield from files_below(path) if path.is_dir() else (path,)
+        path = Path(text)
+        try:
+            if "*" in text:
+                start = Path(path.anchor)
+                found = sorted(start.glob(str(path.relative_to(start))))
+            else:  # a bare word is the name of a format or a data set, unless a file has it
+                named = path.exists() and (path.is_file() or len(path.parts) > 1)
+                found = [path] if named else []
+        except (OSError, ValueError, NotImplementedError):
+            continue
+        for each in found:
+            yield from files_below(each) if each.is_dir() else (each,)
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, list):
-        for each in value:
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
             yield from _texts(each)
 
 
-def _on_this_machine(text: str) -> list[Path]:
-    """Files and folders that a text names, by a pattern too, as `datasets` finds them."""
-    if not text or "://" in text or "\0" in text:
-        return []
-    path = Path(text)
+def without_data_dir(names: Iterable[str], metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings of the tasks, without the folder of documents where all tasks are ours.
+
+    What our tasks read of that folder is in `data_identity`; others may read any file of it.
+    """
+    if not set(members(names)) <= set(own_tasks()):
+        return metadata
+    groups = [family.group for family in SETTINGS.values()]
+
+    def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key: kept(value) if key in groups and isinstance(value, Mapping) else value
+            for key, value in settings.items()
+            if key != "data_dir"
+        }
+
+    return kept(metadata)
+
+
+def data_identity(names: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"source": ..., "files": {name: sha256}}`, empty where no task of ours reads files.
+
+    Families of tasks that were given different folders have such an entry each. Files of the hub
+    are hashed when they are read, and that hash stands in lm-eval's results; tasks of lm-eval keep
+    their own data.
+
+    Raises:
+        ConfigError: the folder, or a file of it, does not exist.
+    """
+    known = own_tasks()
+    wanted: dict[str, dict[str, str]] = {}
+    python: dict[str, Any] = {}
+    for task in members(names):
+        file = known[task].file if task in known else None
+        if file == PYTHON_FILE:
+            python = {"python": platform.python_version()}
+        elif file:
+            wanted.setdefault(known[task].family, {})[file] = task
+    settings = {family: family_settings(SETTINGS[family], metadata) for family in wanted}
+    found = {family: _documents(wanted[family], settings[family]) for family in wanted}
+    if len({str(each.get("data_dir")) for each in settings.values()}) > 1:
+        return {**found, **python}
+    merged: dict[str, Any] = {}
+    for each in found.values():
+        merged = {**each, "files": {**merged.get("files", {}), **each["files"]}}
+    return {**merged, **python}
+
+
+def _documents(wanted: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What one family reads; `wanted` maps each of its files to a task that reads it."""
+    from leval_tasks.data import available, missing_file, resolve_source
+
     try:
-        if "*" in text:
-            start = Path(path.anchor)
-            return sorted(start.glob(str(path.relative_to(start))))
-        # a bare word is the name of a format or a data set
-        return [path] if path.exists() and (path.is_file() or len(path.parts) > 1) else []
-    except (OSError, ValueError, NotImplementedError):
-        return []
+        source = resolve_source(settings)
+        hashes: dict[str, str] = {}
+        for name, task in wanted.items():
+            if task in TASKS and TASKS[task] not in available(source):
+                raise missing_file(source, TASKS[task])
+            if source.folder is None or (source.kind == "sample" and task not in TASKS):
+                continue
+            # texts for perplexity may lie in a subfolder
+            places = [source.folder] + ([] if task in TASKS else [source.folder / "corpora"])
+            path = next((each / name for each in places if (each / name).is_file()), None)
+            if path is None:
+                raise ConfigError(f"data_dir: {source.path} has no {name}")
+            hashes[name] = cached_sha256(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return {"source": source.kind, "files": hashes}

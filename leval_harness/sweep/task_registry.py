@@ -1,12 +1,12 @@
-"""Which tasks this project brings, read from their YAML without lm-eval's index of 13,000 names.
+"""Which tasks there are, what their settings may be, and how they take a context length.
 
-Building that index takes seconds in every cell; ours alone takes milliseconds.
+Our tasks are read from their YAML: building lm-eval's index of 13,000 names takes seconds in every
+cell, reading ours takes milliseconds.
 """
 
-import platform
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,25 +14,20 @@ from typing import Any
 
 import yaml
 
-from leval_border.errors import SettingError, near, one_of
+from leval_border.errors import SettingError, near, not_allowed, one_of, shown
 from leval_border.files import user_path
+from leval_harness.sweep import ConfigError
+from leval_harness.sweep.config import TaskEntry, listed
 from leval_harness.sweep.config_files import SUFFIXES
-from leval_harness.sweep.errors import ConfigError
-from leval_harness.sweep.file_hashes import cached_sha256
-from leval_harness.sweep.lengths import lm_eval_index
-from leval_harness.sweep.task_files import task_hash
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metadata import (
     ClosedSettings,
     PerplexitySettings,
     ReachSettings,
     TaskSettings,
-    family_settings,
     read_metadata,
 )
 
-# Stands for the language reference that every Python brings along; it is no file of a folder.
-PYTHON_FILE = "pydocs.jsonl"
 ROOT = Path(str(files("leval_tasks")))
 FAMILIES = ("closed", "perplexity", "reach", "posgen")
 SETTINGS: dict[str, type[TaskSettings]] = {
@@ -45,11 +40,11 @@ SETTINGS: dict[str, type[TaskSettings]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTask:
-    """A task or group of ours.
+    """A task or group of this project.
 
     Attributes:
         family: its folder below `leval_tasks`.
-        version: another one makes other results.
+        version: another version gives other results.
         members: the tasks in a group; itself for a task.
         file: of its documents; None for a group, and where a task reads none.
     """
@@ -63,13 +58,6 @@ class OwnTask:
 def task_folders() -> list[Path]:
     """Folders of our task YAML, as lm-eval's `include_path` wants them."""
     return [ROOT / family / "tasks" for family in FAMILIES]
-
-
-def _class_version(reference: str) -> str:
-    """`VERSION` of a task's class, read from its module's text: importing it would cost lm-eval."""
-    path = ROOT.joinpath(*reference.split(".")[1:-1]).with_suffix(".py")
-    match = re.search(r"^VERSION\b.*?= *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return match[1] if match else "none"
 
 
 @cache
@@ -89,6 +77,13 @@ def own_tasks() -> dict[str, OwnTask]:
             file=closed.file.name if closed else f"{corpus}.jsonl" if corpus else None,
         )
     return known
+
+
+def _class_version(reference: str) -> str:
+    """`VERSION` of a task's class, read from its module's text: importing it would cost lm-eval."""
+    path = ROOT.joinpath(*reference.split(".")[1:-1]).with_suffix(".py")
+    match = re.search(r"^VERSION\b.*?= *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return match[1] if match else "none"
 
 
 def is_file(name: str) -> bool:
@@ -111,24 +106,26 @@ def members(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(flat))
 
 
-def versions(names: Iterable[str]) -> dict[str, str]:
-    """What tells a task from its earlier and later forms.
+def checked_entries(entries: Sequence[TaskEntry]) -> list[TaskEntry]:
+    """The task entries of a sweep, each with the `task_gen_kwargs` of its own tasks alone.
 
-    Ours: the version in the YAML. A task given as a file: `task_hash`. Tasks of lm-eval go by its
-    version, recorded with the packages.
+    Raises:
+        ConfigError: an unknown task, or a setting of a task that is not allowed.
     """
-    known = own_tasks()
-    versions: dict[str, str] = {}
-    for name in [*names, *members(names)]:
-        if name in known:
-            versions[name] = known[name].version
-        else:
-            versions[name] = task_hash(Path(name)) if is_file(name) else "lm_eval"
-    return versions
+    names = list(dict.fromkeys(name for entry in entries for name in entry.tasks))
+    check_names(names)
+    checked = []
+    for entry in entries:
+        check_keys_are_tasks("task_gen_kwargs", entry.task_gen_kwargs, names)
+        check_settings(entry.tasks, entry.metadata)
+        others = set(members(names)) - set(members(entry.tasks))
+        own = {key: value for key, value in entry.task_gen_kwargs.items() if key not in others}
+        checked.append(entry.model_copy(update={"task_gen_kwargs": own}))
+    return checked
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse a task that nobody knows, before a model is loaded for it.
+    """Refuse a task that does not exist, before a model is loaded for it.
 
     Raises:
         ConfigError: unknown name (near matches are given) or a missing file.
@@ -144,32 +141,12 @@ def check_names(names: Iterable[str]) -> None:
             one_of("tasks", name, known, ConfigError)
         else:
             of_lm_eval.append(name)
-    if not of_lm_eval:
-        return
-    known_to_all = {*known, *lm_eval_index()}
+    index = lm_eval_index() if of_lm_eval else {}
     for name in of_lm_eval:
-        if name not in known_to_all:
-            near_ones = near(name, sorted(known_to_all)) or "; `lm_eval ls tasks` lists them all"
+        if name not in index:
+            near_ones = near(name, sorted({*known, *index}))
+            near_ones = near_ones or "; `lm_eval ls tasks` lists them all"
             raise ConfigError(f"tasks: {name!r} is no task{near_ones}")
-
-
-def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
-    """Refuse settings that one of our tasks would refuse, before a model is loaded for it.
-
-    Raises:
-        ConfigError: names the setting, its value and what is allowed.
-    """
-    known = own_tasks()
-    families = {known[name].family for name in members(names) if name in known}
-    for family in families & set(SETTINGS):
-        try:
-            asked = read_metadata(SETTINGS[family], metadata)
-            given = asked.key_tokens if isinstance(asked, ReachSettings) else None
-            if given and not user_path(given, "key_tokens").is_file():
-                raise SettingError(f"key_tokens: there is no file {given}")
-        except SettingError as error:
-            lines = str(error).splitlines()
-            raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
 
 
 def check_keys_are_tasks(field: str, keys: Iterable[str], tasks: Iterable[str]) -> None:
@@ -184,86 +161,150 @@ def check_keys_are_tasks(field: str, keys: Iterable[str], tasks: Iterable[str]) 
             one_of(field, name, members(tasks), ConfigError)
 
 
-def of_entry(
-    names: Iterable[str], asked: Iterable[str], task_gen_kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Generation settings of single tasks without those of tasks that only other entries ask."""
-    others = set(members(asked)) - set(members(names))
-    return {name: given for name, given in task_gen_kwargs.items() if name not in others}
-
-
-def _in_folder(folder: Path, name: str, task: str) -> Path | None:
-    """Where a task finds its file; texts for perplexity may lie in `corpora/` below."""
-    places = [folder / name] + ([] if task in TASKS else [folder / "corpora" / name])
-    return next((path for path in places if path.is_file()), None)
-
-
-def only_own(names: Iterable[str]) -> bool:
-    """Whether nobody else's task is among them."""
-    return set(members(names)) <= set(own_tasks())
-
-
-def without_data_dir(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of our tasks without those that say where documents lie."""
-    groups = [each.group for each in SETTINGS.values() if each.group]
-    kept = {key: value for key, value in metadata.items() if key != "data_dir"}
-    for group in groups:
-        if isinstance(given := kept.get(group), Mapping):
-            kept[group] = {key: value for key, value in given.items() if key != "data_dir"}
-    return kept
-
-
-def data_identity(tasks: Iterable[str], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """`{"source": ..., "files": {name: sha256}}`, empty where no task of ours reads files.
-
-    Families of tasks that were given different folders have such an entry each. Files of the hub
-    are hashed when they are read, and that hash stands in lm-eval's results; tasks of lm-eval keep
-    their own data.
+def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
+    """Refuse settings that one of our tasks would refuse, before a model is loaded for it.
 
     Raises:
-        ConfigError: the folder, or a file of it, does not exist.
+        ConfigError: names the setting, its value and what is allowed.
     """
     known = own_tasks()
-    wanted: dict[str, dict[str, str]] = {}
-    rest: dict[str, Any] = {}
-    for task in members(tasks):
-        file = known[task].file if task in known else None
-        if file == PYTHON_FILE:
-            rest = {"python": platform.python_version()}
-        elif file:
-            wanted.setdefault(known[task].family, {})[file] = task
-    found = {
-        family: _documents(files, family_settings(SETTINGS[family], metadata))
-        for family, files in wanted.items()
-    }
-    if len({_place(family, metadata) for family in found}) > 1:
-        return {**found, **rest}
-    merged: dict[str, Any] = {}
-    for each in found.values():
-        merged = {**each, "files": {**merged.get("files", {}), **each["files"]}}
-    return {**merged, **rest}
+    families = {known[name].family for name in members(names) if name in known}
+    for family in families & set(SETTINGS):
+        try:
+            settings = read_metadata(SETTINGS[family], metadata)
+            key_tokens = settings.key_tokens if isinstance(settings, ReachSettings) else None
+            if key_tokens and not user_path(key_tokens, "key_tokens").is_file():
+                raise SettingError(f"key_tokens: there is no file {key_tokens}")
+        except SettingError as error:
+            lines = str(error).splitlines()
+            raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error
 
 
-def _place(family: str, metadata: Mapping[str, Any]) -> str:
-    return str(family_settings(SETTINGS[family], metadata).get("data_dir"))
+LENGTH_KEY = "max_seq_lengths"
+"""The setting in `--metadata` by which tasks of lm-eval take a length."""
+BABILONG = ("0k", "1k", "2k", "4k", "8k", "16k", "32k", "64k", "128k")
+"""Configurations of the hub's `RMT-team/babilong-1k-samples`."""
 
 
-def _documents(wanted: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What one family reads; `wanted` are its files and a task of each."""
-    from leval_tasks.data import available, missing_file, resolve_source
+@dataclass(frozen=True, kw_only=True)
+class LengthFact:
+    """How the tasks in a folder of lm-eval use the context length.
 
-    try:
-        source = resolve_source(settings)
-        files: dict[str, str] = {}
-        for name, task in wanted.items():
-            if task in TASKS and TASKS[task] not in available(source):
-                raise missing_file(source, TASKS[task])
-            if source.folder is None or (source.kind == "sample" and task not in TASKS):
-                continue
-            path = _in_folder(source.folder, name, task)
-            if path is None:
-                raise ConfigError(f"data_dir: {source.path} has no {name}")
-            files[name] = cached_sha256(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return {"source": source.kind, "files": files}
+    Attributes:
+        reason: why, in a sentence.
+        setting: value of `LENGTH_KEY` for a length in tokens, None for a length that the tasks do
+            not have. Tasks without this have texts of their own lengths, which the backend
+            truncates on the left.
+        allowed: the lengths that the tasks have, in words.
+        beside: tokens that a prompt and its answer may take beyond the length.
+        tokenizer: texts are made with the run's tokenizer.
+    """
+
+    reason: str
+    setting: Callable[[int], Any] | None = None
+    allowed: str = ""
+    beside: int = 0
+    tokenizer: bool = False
+
+
+LENGTH_FACTS: dict[str, LengthFact] = {
+    "ruler": LengthFact(
+        reason="texts are made to the length with the model's tokenizer; the answer prefix, and "
+        "with fwe the 50 tokens of the answer, come on top",
+        setting=lambda length: [length],
+        beside=128,
+        tokenizer=True,
+    ),
+    "babilong": LengthFact(
+        reason="the hub has a configuration a length, counted in another tokenizer; examples "
+        "and instructions come on top",
+        setting=lambda length: next((k for k in BABILONG if int(k[:-1]) * 1024 == length), None),
+        allowed=", ".join(str(int(name[:-1]) * 1024) for name in BABILONG),
+        beside=512,
+    ),
+    "longbench": LengthFact(reason="documents as they are, most below 16,384 tokens"),
+    "longbench2": LengthFact(reason="documents as they are, from 8,000 words to 2 million"),
+    "infinitebench": LengthFact(reason="documents as they are, 100,000 tokens and more"),
+}
+"""Folder below `lm_eval/tasks` -> how its tasks use a length; all others do as LongBench does."""
+AS_THEY_ARE = LengthFact(reason="texts as they are")
+
+
+@cache
+def lm_eval_index() -> Mapping[str, Any]:
+    """lm-eval's index: name -> entry, for tasks, groups and tags. Takes seconds the first time."""
+    from lm_eval.tasks import TaskManager
+
+    return dict(TaskManager()._index)
+
+
+def length_facts(names: Iterable[str]) -> dict[str, LengthFact]:
+    """Task, group or tag of lm-eval -> how it uses a length."""
+    import lm_eval.tasks
+
+    index, known = lm_eval_index(), {}
+    root = Path(lm_eval.tasks.__file__).parent
+    for name in names:
+        entries = [index[name]] if index[name].yaml_path else [index[e] for e in index[name].tags]
+        paths = [Path(entry.yaml_path) for entry in entries if entry.yaml_path]
+        folders = sorted({path.relative_to(root).parts[0] for path in paths})
+        facts = [LENGTH_FACTS.get(folder, AS_THEY_ARE) for folder in folders] or [AS_THEY_ARE]
+        known[name] = next((fact for fact in facts if fact.setting), facts[0])
+    return known
+
+
+@dataclass(frozen=True)
+class CellLength:
+    """What a cell's context length means for its tasks.
+
+    Attributes:
+        metadata: settings that give the tasks the length.
+        beside: tokens that the model has to read beyond it.
+        tokenizer: name of a task that makes its texts with the run's tokenizer; empty without one.
+    """
+
+    metadata: dict[str, Any] = field(default_factory=dict)
+    beside: int = 0
+    tokenizer: str = ""
+
+
+def cell_length(
+    names: Sequence[str], metadata: Mapping[str, Any], length: int | None
+) -> CellLength:
+    """What the context length of a cell means for its tasks.
+
+    lm-eval chains the questions of several lengths, and `limit` takes the first of the chain. A
+    cell therefore has one length, and its number of questions is that of this length.
+
+    Raises:
+        ConfigError: several lengths, another length than the cell's, or one that a task lacks.
+    """
+    others = foreign(names)
+    facts = {name: fact for name, fact in length_facts(others).items() if fact.setting}
+    tokenizer = next((name for name, fact in facts.items() if fact.tokenizer), "")
+    given = metadata.get(LENGTH_KEY)
+    if facts and isinstance(given, list | tuple) and len(given) > 1:
+        raise ConfigError(
+            f"metadata.{LENGTH_KEY}: {shown(given)}: lm-eval asks the lengths one after the other, "
+            "and `limit` takes the first questions of all; write context_lengths, a cell a length"
+        )
+    if length is None or not facts:
+        return CellLength(tokenizer=tokenizer)
+    values = {name: fact.setting(length) for name, fact in facts.items() if fact.setting}
+    first, expected = next(iter(values.items()))
+    for name, value in values.items():
+        if value is None:
+            allowed = facts[name].allowed
+            raise ConfigError(not_allowed(f"context_lengths of {name}", length, allowed))
+        if value != expected:
+            raise ConfigError(
+                f"tasks: {name} and {first} take their length in different forms; write them as "
+                "two entries"
+            )
+    if given is not None and [*map(str, listed(given))] != [*map(str, listed(expected))]:
+        raise ConfigError(
+            f"metadata.{LENGTH_KEY}: {shown(given)} is not the cell's length of {length}; write it "
+            "as context_lengths of the sweep instead"
+        )
+    beside = max(fact.beside for fact in facts.values()) if len(others) == len(names) else 0
+    return CellLength({LENGTH_KEY: expected}, beside, tokenizer)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leval_harness.sweep.config import expand, load_config, parse_config, task_names
-from leval_harness.sweep.errors import ConfigError
+from leval_harness.sweep import ConfigError
+from leval_harness.sweep.config import load_config, parse_config
 from resonance_vllm.core.spec import RopeRequest
 
 GOOD: dict[str, Any] = {
@@ -31,7 +31,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
-    requests = list(expand(parse_config(GOOD)))
+    requests = list(parse_config(GOOD).requests())
     assert len(requests) == 1 * 2 * 2 * 2
     assert [request.method for request in requests[:4]] == ["rope", "yarn", "rope", "yarn"]
     assert {r.context_length for r in requests[:2]} == {4096}
@@ -72,10 +72,14 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
         ("models/small", {"backend": "hf"}, r"config\.models\.small\.path: missing"),
         ("models/small", None, r"config\.models\.small: None is not .* a mapping"),
         ("models", [], r"config\.models: \[\] is not allowed; allowed: a mapping"),
-        ("models", {}, r"config\.models: empty is not allowed; allowed: at least one"),
+        ("models", {}, r"config\.models: (\{\}|\[\]) is not allowed; allowed: at least 1 of them"),
         ("models/bad\nname", {"path": "x"}, r"'bad\\nname' is not allowed; allowed: a name"),
         ("methods/bad\nname", None, r"'bad\\nname' is not allowed; allowed: a name"),
-        ("methods", {}, r"config\.methods: empty is not allowed; allowed: at least one"),
+        (
+            "methods",
+            {},
+            r"config\.methods: (\{\}|\[\]) is not allowed; allowed: at least 1 of them",
+        ),
         ("methods/yarn", {"factor": 2}, r"config\.methods\.yarn: needs rope_type"),
         ("methods/yarn", {"rope_type": "yran"}, r"did you mean .*yarn"),
         ("methods/yarn", {"rope_type": "yarn", "facter": 2}, r"yarn\.facter: .* mean 'factor'"),
@@ -89,13 +93,13 @@ def test_cells_are_the_product_and_comparable_ones_are_neighbours() -> None:
         ("context_lengths", [True], r"^config\.context_lengths\.0: True .* a whole number$"),
         ("context_lengths", [4096, "8192"], r"config\.context_lengths\.1: '8192' is not allowed"),
         ("context_lengths", [10**400], r"config\.context_lengths\.0: 1000"),
-        ("context_lengths", [8192, 8192], r"config\.context_lengths\.1: 8192 is there twice"),
+        ("context_lengths", [8192, 8192], r"config\.context_lengths\.1: 8192 is listed twice"),
         (
             "context_lengths",
             [],
-            r"config\.context_lengths: empty is not allowed; allowed: at least one",
+            r"config\.context_lengths: (\{\}|\[\]) is not allowed; allowed: at least 1 of them",
         ),
-        ("tasks", [], r"config\.tasks: empty is not allowed; allowed: at least one"),
+        ("tasks", [], r"config\.tasks: (\{\}|\[\]) is not allowed; allowed: at least 1 of them"),
         (
             "tasks",
             [{"task": "leval_closed_gsm"}],
@@ -165,7 +169,7 @@ def places(node: Any, path: str = "") -> Iterator[str]:
 def test_whatever_stands_anywhere_is_a_config_or_an_error_with_its_place(path: str) -> None:
     for junk in JUNK:
         try:
-            list(expand(parse_config(changed(path, junk))))
+            list(parse_config(changed(path, junk)).requests())
         except ConfigError as error:
             assert str(error).startswith("config.")  # noqa: PT017 - some junk may be meant
 
@@ -175,7 +179,7 @@ def test_a_served_model_gets_no_rope_from_here() -> None:
         parse_config(changed("models/small/backend", "local-completions"))
     config = changed("models/small/backend", "local-completions")
     config["methods"] = {"as-served": None}
-    assert [r.method for r in expand(parse_config(config))] == ["as-served"] * 4
+    assert [r.method for r in parse_config(config).requests()] == ["as-served"] * 4
 
 
 def test_keys_of_other_peoples_tasks_pass() -> None:
@@ -196,7 +200,7 @@ def test_context_lengths_of_task_before_model_before_sweep() -> None:
     config = changed("models/small/context_lengths", [1024])
     config["tasks"] = ["a", {"tasks": "b", "context_lengths": [2048]}]
     lengths = {
-        request.task.tasks[0]: request.context_length for request in expand(parse_config(config))
+        request.task.tasks[0]: request.context_length for request in parse_config(config).requests()
     }
     assert lengths == {"a": 1024, "b": 2048}
 
@@ -215,4 +219,4 @@ def test_overrides_are_checked_like_the_file() -> None:
 
 
 def test_task_names_once_in_order() -> None:
-    assert task_names(parse_config(changed("tasks", ["b", ["a", "b"]]))) == ["b", "a"]
+    assert parse_config(changed("tasks", ["b", ["a", "b"]])).task_names == ["b", "a"]

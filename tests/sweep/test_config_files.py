@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_border.errors import SettingError
+from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config_files import (
     apply_overrides,
     find_config,
     load_with_includes,
     merge,
 )
-from leval_harness.sweep.errors import ConfigError
 
 VALUES = st.recursive(
     st.integers() | st.text(max_size=5) | st.none() | st.booleans(),

@@ -95,7 +95,7 @@ def planned(root: Path, patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Records of every cell, the folder left out of them."""
     import yaml
 
-    from leval_harness.sweep import cell_inputs as module
+    from leval_harness.sweep import identity as module
 
     patch.setattr(module, "package_versions", lambda backend: dict(VERSIONS))
     patch.setattr(cells, "environment", lambda backend: {})

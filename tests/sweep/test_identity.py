@@ -15,12 +15,17 @@ from leval_border.files import file_sha256
 from leval_harness.backends import environment
 from leval_harness.cell_record import CellRecord
 from leval_harness.results.run_record import run_of_cell
-from leval_harness.sweep import cell_inputs as outside
-from leval_harness.sweep import cells, file_hashes, identity
+from leval_harness.sweep import (
+    CellError,
+    ConfigError,
+    ModelNotFoundError,
+    cells,
+    file_hashes,
+    identity,
+    task_files,
+)
 from leval_harness.sweep import task_registry as own_tasks
-from leval_harness.sweep.cell_inputs import argument_identity
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.errors import CellError, ConfigError, ModelNotFoundError
 
 LLAMA = {
     "model_type": "llama",
@@ -360,11 +365,11 @@ def test_files_that_settings_of_tasks_name_count(
     before, record = only_id(asked), as_written(checkpoint, metadata=metadata)
     file.write_bytes(b"two")
     assert only_id(asked) != before
-    with pytest.raises(CellError, match=r"planned: metadata\."), outside.as_planned(record):
+    with pytest.raises(CellError, match=r"planned: metadata\."), identity.verified_identity(record):
         pass
     file.unlink()
     file.parent.rmdir()
-    with pytest.raises(CellError, match=r"planned: metadata\."), outside.as_planned(record):
+    with pytest.raises(CellError, match=r"planned: metadata\."), identity.verified_identity(record):
         pass
 
 
@@ -448,20 +453,20 @@ def test_a_cell_looks_again_before_it_computes(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = as_written(checkpoint)
-    with outside.as_planned(record):
+    with identity.verified_identity(record):
         pass
     whole = (checkpoint / "config.json").read_text()
     (checkpoint / "config.json").write_text(whole + " ")
     with (
         pytest.raises(CellError, match=r"model\.files\.config\.json: \w{12} planned, \w{12} here"),
-        outside.as_planned(record),
+        identity.verified_identity(record),
     ):
         pass
     (checkpoint / "config.json").write_text(whole)
-    monkeypatch.setattr(outside, "package_versions", lambda backend: {"lm_eval": "0"})
+    monkeypatch.setattr(identity, "package_versions", lambda backend: {"lm_eval": "0"})
     with (
         pytest.raises(CellError, match=r"packages\.lm_eval: .* planned, 0 here"),
-        outside.as_planned(record),
+        identity.verified_identity(record),
     ):
         pass
 
@@ -477,7 +482,7 @@ def test_variables_that_decide_numbers_are_another_cell_and_another_block(
     monkeypatch.setenv(name, "BF16")
     with (
         pytest.raises(CellError, match=rf"environment\.{name}: nothing planned, BF16 here"),
-        outside.as_planned(plain),
+        identity.verified_identity(plain),
     ):
         pass
     record = as_written(checkpoint)
@@ -485,7 +490,7 @@ def test_variables_that_decide_numbers_are_another_cell_and_another_block(
     assert record.environment == record.identity["environment"] == {name: "BF16"}
     before, after = (run_of_cell(each, tmp_path).settings for each in (plain, record))
     assert {k for k in {*before, *after} if before.get(k) != after.get(k)} == {"environment"}
-    with outside.as_planned(record):
+    with identity.verified_identity(record):
         monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")  # as libraries do once imported
 
 
@@ -495,7 +500,7 @@ def test_files_that_change_and_change_back_while_a_cell_runs(checkpoint: Path) -
     whole, times = path.read_bytes(), path.stat()
 
     def compute() -> None:
-        with outside.as_planned(record):
+        with identity.verified_identity(record):
             path.write_bytes(b"x" + whole[1:])
             path.write_bytes(whole)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -518,7 +523,7 @@ def test_a_worker_with_other_documents_computes_nothing(
     monkeypatch.setenv("LEVAL_DATA_DIR", str(tmp_path / "two"))
     with (
         pytest.raises(CellError, match=r"data\.files\.gsm100\.jsonl: \w+ planned, \w+ here"),
-        outside.as_planned(record),
+        identity.verified_identity(record),
     ):
         pass
 
@@ -539,7 +544,7 @@ def test_groups_are_their_tasks() -> None:
         "leval_closed_sfiction",
         "mmlu",
     ]
-    assert own_tasks.versions(["leval_closed_gsm", "mmlu"]) == {
+    assert task_files.versions(["leval_closed_gsm", "mmlu"]) == {
         "leval_closed_gsm": "1",
         "mmlu": "lm_eval",
     }
@@ -577,14 +582,16 @@ def test_a_name_of_the_hub_in_an_argument_counts_with_its_commit(
     repo = tmp_path / "models--some--adapter"
     (repo / "refs").mkdir(parents=True)
 
-    def identity(commit: str) -> Any:
+    def at(commit: str) -> Any:
         (repo / "snapshots" / commit).mkdir(parents=True)
         (repo / "snapshots" / commit / file).write_text("{}")
         (repo / "refs" / "main").write_text(commit)
-        return argument_identity({"peft": "some/adapter", "deep": {"model": "some/adapter"}}, "a")
+        return identity.hashed_arguments(
+            {"peft": "some/adapter", "deep": {"model": "some/adapter"}}, "a"
+        )
 
-    first, second = identity("a" * 40), identity("b" * 40)
+    first, second = at("a" * 40), at("b" * 40)
     assert first["peft"] == first["deep"]["model"] == {"hub": "some/adapter", "commit": "a" * 40}
     assert second["peft"]["commit"] == "b" * 40
     unknown = {"peft": "some/unknown", "quantization": "some/adapter"}
-    assert argument_identity(unknown, "a") == unknown
+    assert identity.hashed_arguments(unknown, "a") == unknown

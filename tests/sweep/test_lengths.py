@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from leval_harness.sweep import cells, lengths
+from leval_harness.sweep import ConfigError, cells
+from leval_harness.sweep import task_registry as lengths
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.errors import ConfigError
-from leval_harness.sweep.truncated_prompts import mark_cut
+from leval_harness.sweep.sample_marks import mark_truncated
 
 CONFIG = {
     "model_type": "llama",
@@ -38,24 +38,24 @@ def planned(folder: Path, task: str, **changes: Any) -> list[cells.PlannedCell]:
     return cells.plan(parse_config({**content, **changes}))
 
 
-@pytest.mark.parametrize("folder", lengths.FACTS)
+@pytest.mark.parametrize("folder", lengths.LENGTH_FACTS)
 def test_a_cell_asks_for_its_length_alone(tmp_path: Path, folder: str) -> None:
     made = planned(tmp_path, folder)
     assert len({cell.id for cell in made}) == len(made) == 2 * len(LENGTHS)
     for cell in made:
         record, told = cell.record, TOLD.get(folder)
         length = record.context_length
-        expected = {} if told is None else {lengths.KEY: told(length)}
+        expected = {} if told is None else {lengths.LENGTH_KEY: told(length)}
         assert record.metadata == expected
         assert record.identity["metadata"] == expected
         assert record.limit == 20
         beside = record.model_args["max_length"] - length
         # yarn x2 of 8192 reads 16384 tokens and none beside them
         at_the_end = record.method.name == "yarn" and length == 16384
-        assert beside == (0 if at_the_end else lengths.FACTS[folder].beside)
+        assert beside == (0 if at_the_end else lengths.LENGTH_FACTS[folder].beside)
 
 
-@pytest.mark.parametrize("folder", lengths.FACTS)
+@pytest.mark.parametrize("folder", lengths.LENGTH_FACTS)
 def test_folders_are_those_of_lm_eval_and_their_members_are_told_the_same(folder: str) -> None:
     index = lengths.lm_eval_index()
     inside = [
@@ -63,19 +63,19 @@ def test_folders_are_those_of_lm_eval_and_their_members_are_told_the_same(folder
     ]
     assert folder in inside
     assert len(inside) > 5
-    assert set(lengths.facts_of(inside).values()) == {lengths.FACTS[folder]}
+    assert set(lengths.length_facts(inside).values()) == {lengths.LENGTH_FACTS[folder]}
 
 
 def test_the_documentation_has_every_fact() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/tasks.md").read_text()
-    for folder, fact in lengths.FACTS.items():
+    for folder, fact in lengths.LENGTH_FACTS.items():
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{folder}` |")]
         assert row.endswith(f"| {fact.reason} |")
 
 
 def test_a_tag_is_told_what_its_tasks_are() -> None:
-    assert lengths.facts_of(["longcxt"])["longcxt"] == lengths.FACTS["ruler"]
-    assert lengths.facts_of(["wikitext"])["wikitext"].setting is None
+    assert lengths.length_facts(["longcxt"])["longcxt"] == lengths.LENGTH_FACTS["ruler"]
+    assert lengths.length_facts(["wikitext"])["wikitext"].setting is None
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_cut_prompts_are_counted() -> None:
         row(((1, 2), [3])),
         {},
     ]
-    mark_cut(Words(), {"task": rows})
+    mark_truncated(Words(), {"task": rows})
     assert [each.get("truncated") for each in rows] == [0, 1, 1, 0, 1, 0, None, None]
     assert [each.get("prompt_tokens") for each in rows] == [5, 5, 5, 5, 8, 5, None, None]
     untouched = [row((eight, given))]
-    mark_cut(object(), {"task": untouched})
+    mark_truncated(object(), {"task": untouched})
     assert untouched == [row((eight, given))]
 
 
 STARTS = {
     "cell": """
-from leval_harness.sweep.remote_code import only_if_asked
-running = only_if_asked({{"trust_remote_code": {trusted}}})
+from leval_harness.sweep.evaluation import remote_code_as_configured
+running = remote_code_as_configured({{"trust_remote_code": {trusted}}})
 running.__enter__()
 """,
     "lm-eval": """

@@ -3,7 +3,7 @@
 import pytest
 
 from leval_harness.sweep import task_registry as own_tasks
-from leval_harness.sweep.config import ROPE_BACKENDS, expand, load_config, task_names
+from leval_harness.sweep.config import ROPE_BACKENDS, load_config
 from leval_harness.sweep.config_files import SHIPPED, shipped_sweeps
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
@@ -44,7 +44,7 @@ def test_the_promised_sweeps_are_there() -> None:
 
 @pytest.mark.parametrize("name", SWEEPS)
 def test_shipped_sweep_is_valid_and_its_lengths_are_within_its_methods(name: str) -> None:
-    requests = list(expand(load_config(name)))
+    requests = list(load_config(name).requests())
     assert requests
     rows = set()
     for request in requests:
@@ -73,12 +73,12 @@ def test_no_config_is_left_over() -> None:
 
 def test_every_task_of_every_shipped_sweep_exists() -> None:
     own_tasks.check_names(
-        dict.fromkeys(task for name in SWEEPS for task in task_names(load_config(name)))
+        dict.fromkeys(task for name in SWEEPS for task in load_config(name).task_names)
     )
 
 
 def test_paper_sweeps_compare_the_papers_rows() -> None:
-    methods = [request.method for request in expand(load_config("llama2_7b"))]
+    methods = [request.method for request in load_config("llama2_7b").requests()]
     assert methods == [
         "Dynamic NTK-Aware (no FT)",
         "NTK-Aware (s=8, no FT)",

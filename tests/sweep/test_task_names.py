@@ -2,7 +2,7 @@
 
 import pytest
 
-from leval_harness.sweep.errors import ConfigError
+from leval_harness.sweep import ConfigError
 from leval_harness.sweep.task_registry import check_keys_are_tasks
 
 

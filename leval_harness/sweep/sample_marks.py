@@ -1,0 +1,100 @@
+"""What lm-eval leaves out of its samples: truncated prompts and how generated answers ended."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import fmean
+from typing import Any
+
+from leval_harness.backends.answer_limits import AnswerEnd, AnswerEnds
+from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
+
+log = logging.getLogger("leval_harness.sweep.cell")
+
+Samples = Mapping[str, list[dict[str, Any]]]
+"""Task -> rows, with lm-eval's `arguments` (the requests, the prompt first) and `resps`."""
+AT_LIMIT, OPEN = "reached_limit", "thinking_unfinished"
+
+
+def mark_truncated(model: Any, samples: Samples) -> None:
+    """Write `truncated` and `prompt_tokens` into samples.
+
+    A prompt is counted with the model's own tokenizer. It is truncated where it and the answer (or
+    the scored text) are longer than the model's `max_length`. Without both nothing is written.
+    """
+    limit, encode = getattr(model, "max_length", None), getattr(model, "tok_encode", None)
+    if not isinstance(limit, int) or encode is None:
+        return
+    tokens: dict[str, int] = {}
+
+    def count(text: str) -> int:
+        if text not in tokens:
+            tokens[text] = len(encode(text))
+        return tokens[text]
+
+    for name, rows in samples.items():
+        truncated = 0
+        for row in rows:
+            longest = max(_lengths(row.get("arguments") or (), count, model), default=None)
+            if longest is not None:
+                row["truncated"] = float(longest > limit)
+                row["prompt_tokens"] = max(count(each[0]) for each in row["arguments"])
+                truncated += longest > limit
+        if truncated:
+            log.warning(
+                "%s: %d of %d prompts are longer than the %d tokens that the model takes, with the "
+                "answer, and were cut on the left",
+                *(name, truncated, len(rows), limit),
+            )
+
+
+def _lengths(requests: Iterable[Any], count: Callable[[str], int], model: Any) -> Iterator[int]:
+    """Tokens that each request needs: prompt and answer, or prompt and scored text."""
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    for prompt, *rest in requests:
+        if not isinstance(prompt, str) or len(rest) != 1:
+            continue
+        if isinstance(rest[0], str):
+            yield count(prompt) + count(rest[0])
+        else:
+            given = normalize_gen_kwargs(dict(rest[0]), getattr(model, "max_gen_toks", 0))
+            yield count(prompt) + given["max_gen_toks"]
+
+
+def mark_answer_ends(ends: AnswerEnds | None, samples: Samples) -> None:
+    """Write `reached_limit` and `thinking_unfinished` into samples of generated answers.
+
+    `reached_limit` is the share of a question's answers that the generation limit ended, where the
+    backend knows it of each. `thinking_unfinished` is 1 where one stopped while it was thinking.
+
+    Args:
+        ends: what was noted while the answers were generated; None where nothing was.
+        samples: changed in place.
+    """
+    for row in (row for rows in samples.values() for row in rows):
+        answers = list(_answers(row))
+        if not answers:
+            continue
+        noted = [ends.of(*each) if ends is not None else [] for each in answers]
+        if all(noted):
+            row[AT_LIMIT] = fmean(end.at_limit for each in noted for end in each)
+        # tasks of ours have written their own mark, which an open end overrides
+        if OPEN not in row or any(end.thinking_open for each in noted for end in each):
+            pairs = zip(answers, noted, strict=True)
+            row[OPEN] = float(any(_is_all_thinking(*answer, known) for answer, known in pairs))
+
+
+def _is_all_thinking(prompt: str, answer: str, ends: list[AnswerEnd]) -> bool:
+    """Whether thinking was unfinished: as the backend noted it, else by any known mark."""
+    if ends and ends[0].thinking_open is not None:
+        return any(end.thinking_open for end in ends)
+    return any(
+        thinking_unfinished(answer, mark, opened=opens_thinking(prompt, mark)) for mark in THINKING
+    )
+
+
+def _answers(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Prompt and answer of every generation of a sample; none where texts were scored."""
+    for request, answers in zip(row.get("arguments") or (), row.get("resps") or (), strict=False):
+        if len(request) == 2 and isinstance(request[1], Mapping):
+            yield from ((str(request[0]), each) for each in answers if isinstance(each, str))
