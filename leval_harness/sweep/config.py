@@ -17,6 +17,7 @@ from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
 
 Item = TypeVar("Item")
+Items = TypeVar("Items", tuple[Any, ...], dict[str, Any])
 LARGEST = 10**15
 
 
@@ -42,6 +43,12 @@ def _name(characters: str, described: str) -> AfterValidator:
 def listed(value: object) -> Sequence[object]:
     """A list; a single value counts as a list of one."""
     return value if isinstance(value, list | tuple) else [value]
+
+
+def _filled(values: Items) -> Items:
+    if not values:
+        raise ValueError("empty is not allowed; allowed: at least one")
+    return values
 
 
 def _once(values: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -90,8 +97,9 @@ Positive = Annotated[float, Field(gt=0)]
 Amount = Annotated[float, Field(ge=0)]
 Several = Annotated[
     tuple[Item, ...],
-    Field(strict=False, min_length=1),
+    Field(strict=False),
     BeforeValidator(listed),
+    AfterValidator(_filled),
     AfterValidator(_once),
 ]
 """A list without repetition; a single value counts as a list of one."""
@@ -265,10 +273,13 @@ class SweepConfig(EntrySettings):
     """
 
     name: FolderName
-    models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), Field(min_length=1)]
-    methods: Annotated[dict[Label, RopeMapping | None], Field(min_length=1)]
+    models: Annotated[dict[str, ModelConfig], BeforeValidator(_named), AfterValidator(_filled)]
+    methods: Annotated[dict[Label, RopeMapping | None], AfterValidator(_filled)]
     tasks: Annotated[
-        tuple[TaskEntry, ...], Field(strict=False, min_length=1), BeforeValidator(_entries)
+        tuple[TaskEntry, ...],
+        Field(strict=False),
+        BeforeValidator(_entries),
+        AfterValidator(_filled),
     ]
     context_lengths: Several[Count | None] = (None,)
     seed: Seed = 0
