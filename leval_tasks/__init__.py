@@ -1,1 +1,1 @@
-"""What is asked: lm-eval task definitions and their pure scoring."""
+"""lm-eval task definitions and their pure scoring."""

@@ -62,24 +62,25 @@ class LengthLimit:
             "(max_model_len for vllm) in --model_args"
         )
 
-    def check(self, length: int, name: str, beside: int = 0) -> None:
+    def check(self, length: int, name: str, extra: int = 0) -> None:
         """Refuse a length that the backend would cut.
 
         Args:
             length: tokens.
             name: the setting that it comes from.
-            beside: positions that are needed in addition.
+            extra: positions that are needed in addition.
 
         Raises:
             ContextLengthError: names the settings that would allow it.
         """
-        if self.tokens is None or length + beside <= self.tokens:
+        if self.tokens is None or length + extra <= self.tokens:
             return
-        most = self.tokens - beside
+        most = self.tokens - extra
+        kept = f" ({extra} of {self.tokens} is kept for the answer)" if extra else ""
         raise ContextLengthError(
             f"{name}: {length} is above the {most} tokens that this run's model ({self.backend}) "
-            f"takes uncut{f' ({beside} of {self.tokens} is kept for the answer)' * bool(beside)}; "
-            f"give {self.setting}={length + beside} in --model_args. Past the trained length a "
+            f"reads without a cut{kept}; "
+            f"give {self.setting}={length + extra} in --model_args. Past the trained length a "
             f"model also needs RoPE scaling, such as rope_type=yarn with "
             f"factor={-(-length // most):.1f} (`leval-harness rope` lists the methods); or take "
             f"context_length={most} or less"

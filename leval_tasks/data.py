@@ -183,7 +183,7 @@ def hub_file(task: ClosedTask) -> Path:
     except (HfHubHTTPError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HubUnreachableError(
-            f"{filename} of the hub's data set {HUB_REPOSITORY} cannot be had ({reason}). "
+            f"{filename} of the hub's data set {HUB_REPOSITORY} cannot be fetched ({reason}). "
             f"{HOW_TO_GET}"
         ) from error
 

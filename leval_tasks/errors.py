@@ -1,10 +1,10 @@
-"""What can be wrong with a task's data, tokenizer or context; settings are `SettingError`s."""
+"""Errors of a task's data, tokenizer or context; errors of its settings are `SettingError`s."""
 
 from leval_border.errors import UserError
 
 
 class TaskError(UserError):
-    """A task cannot run as asked."""
+    """A task cannot run with these settings, data or model."""
 
 
 class DataError(TaskError):
@@ -12,7 +12,7 @@ class DataError(TaskError):
 
 
 class HubUnreachableError(DataError):
-    """The hub cannot be asked at all, so no other file can be had either."""
+    """The hub cannot be reached, so fetching further files is pointless."""
 
 
 class PredictionError(DataError):
@@ -20,7 +20,7 @@ class PredictionError(DataError):
 
 
 class TokenizerError(TaskError):
-    """No tokenizer is known to the task, or it cannot say where its tokens lie in the text."""
+    """No tokenizer is known to the task, or it gives no character offsets of its tokens."""
 
 
 class ContextLengthError(TaskError):

@@ -21,9 +21,6 @@ class PlainTask(Task):
         self._instances: list[Any] | None = None
         self._filters = [build_filter_ensemble("none", [["take_first", None]])]
 
-    def download(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: documents do not come through lm-eval."""
-
     def has_training_docs(self) -> bool:  # noqa: D102
         return False
 

@@ -1,6 +1,7 @@
 """`leval-harness prompt`: what a model is really asked."""
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,49 +37,64 @@ def command(
 ) -> None:
     """Show the exact prompts of TASK for a model, their token counts and the cut."""
     from leval_tasks.closed.catalog import task_named
-    from leval_tasks.closed.task import preview
+    from leval_tasks.closed.task import LEvalClosedTask
+    from leval_tasks.model import load_tokenizer
 
-    task = task_named(task, "TASK").name
     metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
-    options = {name: value for name, value in options.items() if name not in SETTINGS}
     metadata["pretrained"] = model
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed
         metadata |= {"context_length": context_length, "max_length": context_length}
-    shown, about = preview(task, metadata, **options)
+    closed = LEvalClosedTask(
+        {
+            "task": task_named(task, "TASK").name,
+            "metadata": metadata,
+            "generation_kwargs": {"max_gen_toks": options["max_gen_toks"]},
+        }
+    )
+    template = None
+    if options["chat"]:
+        render = load_tokenizer(metadata).apply_chat_template
+        template = partial(render, tokenize=False, add_generation_prompt=True)
+    closed.prepare(template)
+    about = closed.config.metadata["prompt"]
+    docs = closed.test_docs()[: options["count"]]
     if as_json:
-        rows = [{**doc, "prompts": prompts} for doc, _, prompts in shown]
+        rows = [{**doc, "prompts": closed.prompts_of(doc).arguments(template)} for doc in docs]
         click.echo(json.dumps({"about": about, "questions": rows}, ensure_ascii=False))
         return
     click.echo(
-        f"{task}: context {about['context_length']} tokens ({about['context_length_from']}), "
+        f"{closed.task_name}: context {about['context_length']} tokens "
+        f"({about['context_length_from']}), "
         f"{about['generated_tokens']} of them for the answer; frame: {about['frame']}"
     )
-    for doc, asked, prompts in shown:
-        cut = doc["prompt"]
+    for doc in docs:
+        cut, prompts = doc["prompt"], closed.prompts_of(doc)
         click.echo(
             f"\n=== document {doc['document_id']}, question {doc['question_id']}: "
             f"{cut['prompt_tokens']} tokens; document {cut['document_tokens']} tokens, kept "
             f"{cut['kept_head']} at the beginning and {cut['kept_tail']} at the end"
         )
-        click.echo(_first_prompt(asked, cut, full))
-        for second, extra in zip(asked.prompts[1:], prompts[1:], strict=True):
+        click.echo(_first_prompt(prompts, cut, full))
+        texts = prompts.arguments(template)[1:]
+        for second, text in zip(prompts.prompts[1:], texts, strict=True):
             if second.has_document:
                 click.echo(f"--- second prompt, which ends in\n{second.after}")
             else:
-                click.echo(f"--- second prompt, without the document\n{extra}")
+                click.echo(f"--- second prompt, without the document\n{text}")
 
 
-def _first_prompt(asked: "QuestionPrompts", cut: dict[str, Any], full: bool) -> str:
+def _first_prompt(prompts: "QuestionPrompts", cut: dict[str, Any], full: bool) -> str:
     """The prompt with its document, the cut marked where it is."""
     dropped = cut["document_tokens"] - cut["kept_head"] - cut["kept_tail"]
     mark = f"\n[... cut here: {dropped} tokens left out ...]\n" if cut["truncated"] else ""
-    pieces = [piece if full else _ends(piece) for piece in asked.pieces]
+    pieces = [piece if full else _ends(piece) for piece in prompts.pieces]
     if cut["kept_tail"] and not cut["kept_head"]:
         pieces.insert(0, "")
     elif cut["truncated"] and len(pieces) == 1:
         pieces.append("")
-    return asked.prompts[0].before + mark.join(pieces) + asked.prompts[0].after
+    first = prompts.prompts[0]
+    return first.before + mark.join(pieces) + first.after
 
 
 def _ends(text: str) -> str:

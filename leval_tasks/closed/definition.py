@@ -40,7 +40,7 @@ class PublishedFile:
         name: file name.
         documents: number of records.
         questions: number of questions in all records.
-        sha256: of the file, None where no copy was at hand.
+        sha256: of the file, None where no copy was available.
         git_blob: SHA-1 that git gives the file, for the one without a SHA-256. With neither, a file
             with as many documents and questions counts as the published one.
     """

@@ -36,7 +36,7 @@ class Cut:
 
 
 class TokenizedDocument:
-    """A document with the first character of each token, and the character behind it."""
+    """A document with the character offsets at which its tokens start and end."""
 
     def __init__(self, text: str, tokenizer: Any) -> None:
         self.text = text
@@ -183,7 +183,7 @@ def official_cut(document: TokenizedDocument, budget: int, side: str) -> Cut:
 
     Raises:
         SettingError: another side.
-        ContextLengthError: not even the special tokens fit.
+        ContextLengthError: the special tokens alone do not fit.
     """
     if side not in ("right", "left"):
         raise SettingError(

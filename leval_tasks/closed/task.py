@@ -8,7 +8,6 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from lm_eval.api.filter import Filter, FilterEnsemble
@@ -35,7 +34,7 @@ from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import ClosedSettings, read_metadata
 from leval_tasks.metric_names import NOT_AVAILABLE
-from leval_tasks.model import adds_bos, find_tokenizer, load_tokenizer, tokenizer_name
+from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
 from leval_tasks.statistics.clustered import clustered_stderr
 
 logger = logging.getLogger(__name__)
@@ -362,38 +361,3 @@ def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:
 def _key(doc: Mapping[str, Any]) -> tuple[str, int]:
     """Identifies a question among those of its task."""
     return doc["document_id"], doc["question_id"]
-
-
-def preview(
-    task_name: str, metadata: Mapping[str, Any], count: int, *, chat: bool, max_gen_toks: int
-) -> tuple[list[tuple[dict[str, Any], QuestionPrompts, list[str]]], dict[str, Any]]:
-    """The first `count` prompts of a closed-ended task, without a model.
-
-    Args:
-        task_name: lm-eval's name.
-        metadata: as lm-eval would pass it.
-        count: number of questions.
-        chat: whether the tokenizer's chat template is applied.
-        max_gen_toks: tokens left for the answer.
-
-    Returns:
-        For each question the sample's `doc`, its prompts, and the backend's exact input, one text a
-        generation; and what the task records about its prompts.
-
-    Raises:
-        TaskError: a setting, the data or the tokenizer is not usable.
-    """
-    config = {
-        "task": task_name,
-        "metadata": dict(metadata),
-        "generation_kwargs": {"max_gen_toks": max_gen_toks},
-    }
-    task = LEvalClosedTask(config)
-    template = None
-    if chat:
-        render = load_tokenizer(metadata).apply_chat_template
-        template = partial(render, tokenize=False, add_generation_prompt=True)
-    task.prepare(template)
-    shown = [(doc, task.prompts_of(doc)) for doc in task.test_docs()[:count]]
-    about = dict(task.config.metadata["prompt"])
-    return [(doc, each, each.arguments(template)) for doc, each in shown], about

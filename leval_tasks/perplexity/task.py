@@ -232,7 +232,7 @@ def check_longest(given: TextSettings, longest: int, limit: LengthLimit, bos: bo
     if given.max_tokens is not None and given.max_tokens < full:
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", given.max_tokens, window))
-    limit.check(longest, "context_length", beside=limit.after_window)
+    limit.check(longest, "context_length", extra=limit.after_window)
     return full
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
+from lm_eval.config.task import TaskConfig
 
 from leval_border.files import read_object
 from leval_border.settings import field_names, read
@@ -71,22 +72,19 @@ class PosGenTask(PlainTask):
         self._run = metadata
         self.vocabulary: Vocabulary = from_tokenizer(find_tokenizer(metadata))
         self.settings = read_settings(subtask, metadata, self.vocabulary)
-        super().__init__(config={k: v for k, v in config.items() if k != "class"})
-        self.config.metadata = {
+        about = {
             "version": self.VERSION,
             "data": {"source": "generated", "sample": False},
             "settings": self.settings.recorded(),
         }
-
-    def download(self, *args: object, **kwargs: object) -> None:
-        """The sequences are computed."""
-        self.dataset = {"test": splits(self.settings).test}
+        self._configure(TaskConfig(task=str(config["task"]), num_fewshot=0, metadata=about))
+        self._sequences = splits(self.settings).test
 
     def test_docs(self) -> list[dict[str, Any]]:
         """One document a sequence: its number, and the numbers as text."""
         return [
             {"document_id": f"test-{i}", "sequence": " ".join(map(str, row))}
-            for i, row in enumerate(self.dataset["test"].tolist())
+            for i, row in enumerate(self._sequences.tolist())
         ]
 
     def doc_to_text(self, doc: Mapping[str, Any]) -> str:

@@ -83,9 +83,9 @@ def shared_positions(windows: Iterable[Window]) -> int:
 
 
 def target_ends(n: int, longest: int, step: int, targets: int, bos: bool) -> list[int]:
-    """Where targets of a text of `n` tokens end, the last at its end; as many as have full context.
+    """Where targets of a text of `n` tokens end, the last at its end.
 
-    Empty where not even one has.
+    Only targets with full context count; there may be none.
     """
     room = n - document_tokens(longest, bos)
     return [n - step * index for index in range(targets) if step * index <= room][::-1]

@@ -110,7 +110,7 @@ class ReachTask(PerplexityTask):
 
     @cached_property
     def _reference(self) -> tuple[dict[str, list[Span]] | None, str]:
-        """Key tokens of a reference model's run, where one is given, and whose they are."""
+        """Key tokens of a reference model's run (None without one), and what results call them."""
         if not self._given.key_tokens:
             return None, "own"
         spans, digest = read_reference(self._given.key_tokens)

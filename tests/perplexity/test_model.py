@@ -19,7 +19,7 @@ def limit_of(while_running):
 
 
 def check_window(limit: LengthLimit, length: int) -> None:
-    limit.check(length, "context_length", beside=limit.after_window)
+    limit.check(length, "context_length", extra=limit.after_window)
 
 
 @pytest.mark.parametrize(
