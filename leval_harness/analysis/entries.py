@@ -28,6 +28,7 @@ from leval_tasks.statistics.paired import (
     holm,
     in_common,
     paired_sums,
+    same_questions,
 )
 
 LEVEL = 0.05
@@ -51,6 +52,7 @@ class Entry:
         rank: 1 is best; None where all are equal.
         difference: to the block's baseline; None for the baseline itself and without common
             questions.
+        other_questions: whether the baseline was asked other questions, in part or altogether.
     """
 
     score: Score
@@ -62,6 +64,7 @@ class Entry:
     interval: str = "none"
     rank: int | None = None
     difference: Difference | None = None
+    other_questions: bool = False
 
     @property
     def task(self) -> str:
@@ -223,17 +226,14 @@ def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) ->
         block: _baseline(part, wanted)
         for block, part in grouped(entries, lambda entry: entry.block).items()
     }
+    entries = [dataclasses.replace(e, difference=None, other_questions=False) for e in entries]
     finished = [entry for entry in entries if entry.score.finished]
-    differences: dict[int, Difference] = {}
+    compared: dict[int, Entry] = {}
     for rivals in grouped(finished, comparable).values():
         base = [entry for entry in rivals if entry.label == baselines[entry.block]]
         if len(base) == 1 and len(rivals) > 1:
-            differences |= _differences(rivals, base[0], results)
-    return Analysis(
-        [dataclasses.replace(each, difference=differences.get(id(each))) for each in entries],
-        baselines,
-        results,
-    )
+            compared |= _with_differences(rivals, base[0], results)
+    return Analysis([compared.get(id(each), each) for each in entries], baselines, results)
 
 
 def _baseline(entries: Sequence[Entry], wanted: str | None) -> str:
@@ -243,33 +243,38 @@ def _baseline(entries: Sequence[Entry], wanted: str | None) -> str:
     return next((name for name in candidates if name and name in methods), "")
 
 
-def _differences(entries: list[Entry], base: Entry, results: Results) -> dict[int, Difference]:
-    """`id(entry) -> difference` of every rival that has questions in common with the baseline."""
+def _with_differences(entries: list[Entry], base: Entry, results: Results) -> dict[int, Entry]:
+    """`id(entry) -> entry compared with the baseline`, of every rival whose samples were logged."""
     baseline = results.ratios(base.score)
-    if baseline is None or base.score.higher_is_better is None:
+    if baseline is None:
         return {}
-    rivals = {
-        id(entry): ratios
+    rivals = [
+        (entry, ratios)
         for entry in entries
         if entry is not base and (ratios := results.ratios(entry.score)) is not None
-    }
+    ]
     threshold = LEVEL / max(1, len(rivals))
-    found = {
-        key: difference
-        for key, ratios in rivals.items()
-        if (difference := _difference(base.score, ratios, baseline, threshold)) is not None
-    }
-    adjusted = holm([difference.p for difference in found.values()]).tolist()
-    marked = {}
-    for (key, difference), p_holm in zip(found.items(), adjusted, strict=True):
-        mark = SIGNIFICANT if p_holm <= LEVEL else ""
-        mark = CANNOT_TELL if difference.smallest_p > threshold else mark
-        marked[key] = dataclasses.replace(difference, p_holm=p_holm, threshold=threshold, mark=mark)
-    return marked
+    found = [_difference(base.score, ratios, baseline, threshold) for _, ratios in rivals]
+    adjusted = holm([math.nan if each is None else each.p for each in found]).tolist()
+    compared = {}
+    for (entry, ratios), difference, p_holm in zip(rivals, found, adjusted, strict=True):
+        if difference is not None:
+            mark = SIGNIFICANT if p_holm <= LEVEL else ""
+            mark = CANNOT_TELL if difference.smallest_p > threshold else mark
+            difference = dataclasses.replace(
+                difference, p_holm=p_holm, threshold=threshold, mark=mark
+            )
+        other = not same_questions(ratios, baseline)
+        compared[id(entry)] = dataclasses.replace(
+            entry, difference=difference, other_questions=other
+        )
+    return compared
 
 
 def _difference(score: Score, method: Ratios, baseline: Ratios, level: float) -> Difference | None:
-    """On the questions of both runs; None where there are none or they do not match."""
+    """On the questions of both runs; None where they do not match or the direction is unknown."""
+    if score.higher_is_better is None:
+        return None
     if is_of_nats(score.metric):
         sums = paired_sums(method, baseline)
         if sums is None or not sums.size:

@@ -1,23 +1,79 @@
-"""How far does it really read? One line per model and method, and the losses that it rests on."""
+"""How far does it really read? One line per model and method, and the numbers that it rests on.
 
+By loss: the same texts read at growing lengths. By retrieval: RULER's scores at several lengths,
+and where the needles that were found lay in their prompts.
+"""
+
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.analysis.retrieval import Retrieval, retrievals
 from leval_harness.results import Results, ResultsError
+from leval_harness.results.metrics import length_of
+from leval_harness.results.needles import needles_of
 from leval_tasks.statistics.clustered import Estimate, Floats, estimate_ratio
 from leval_tasks.statistics.paired import Difference, compare_perplexities
-from leval_tasks.statistics.reach import MARGIN, Reach, Step, reach_of, steps_of
+from leval_tasks.statistics.reach import (
+    MARGIN,
+    Reach,
+    Retrieved,
+    Step,
+    reach_above,
+    reach_kept,
+    reach_of,
+    steps_of,
+)
 
 LOSS, KEY_LOSS = "loss", "key_loss"
 OWN = "own"
 """Stands for the model itself where no reference model determined the key tokens."""
+
+RULER = re.compile(r"niah_|ruler_")
+NEEDLES = re.compile(r"niah_")
+
+Losses = dict[int, dict[str, tuple[float, float]]]
+"""Length -> text -> nats and tokens; a text is a task and a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepthCell:
+    """Needles at one length in one part of the prompt, the first part being 0 of `DEPTHS`."""
+
+    length: int
+    part: int
+    found: int
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """How far one model retrieves under one method.
+
+    Attributes:
+        above: the largest length that reaches RULER's threshold; 0 if none does.
+        kept: the largest length that keeps the score at the shortest; None for one length.
+        counts: scores and questions by length, ascending, over the tasks that all lengths have.
+        tasks: those tasks.
+        depths: for a picture of depth against length; empty where samples hold no prompts.
+        needles: the tasks that it counts.
+    """
+
+    above: Reach
+    kept: Reach | None
+    counts: tuple[Retrieved, ...]
+    tasks: tuple[str, ...]
+    depths: tuple[DepthCell, ...]
+    needles: tuple[str, ...]
+
+    @property
+    def probes(self) -> int:
+        """Questions at all lengths together."""
+        return sum(each.asked for each in self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +150,17 @@ def reach_lines(analysis: Analysis) -> list[ReachLine]:
     keys = grouped(_entries(analysis, KEY_LOSS), lambda entry: (entry.block, entry.label))
     for block, of_block in grouped(_entries(analysis, LOSS), lambda entry: entry.block).items():
         by_method = grouped(of_block, lambda entry: entry.label)
-        curves = {label: _curve(part, analysis.results) for label, part in by_method.items()}
-        of_keys = {
-            label: _key_losses(keys.get((block, label), []), analysis.results)
-            for label in by_method
-        }
         baseline = analysis.baselines.get(block, "")
+        base = _common_losses(by_method.get(baseline, []), analysis.results)
+        base_keys = keys.get((block, baseline), [])
         for label, part in by_method.items():
-            if curve := curves[label]:
-                rival = baseline if label != baseline else None
-                line = _line(block, label, part, curve, curves.get(rival))
-                lines.append(_with_keys(line, of_keys[label], of_keys.get(rival, {})))
+            if losses := _common_losses(part, analysis.results):
+                is_base = label == baseline
+                line = _line(block, label, part, losses, {} if is_base else base)
+                own_keys = keys.get((block, label), [])
+                lines.append(
+                    _with_keys(line, own_keys, [] if is_base else base_keys, analysis.results)
+                )
     return _joined(lines, retrievals(analysis))
 
 
@@ -115,15 +171,16 @@ def _entries(analysis: Analysis, family: str) -> list[Entry]:
 
 
 def _line(
-    block: str, label: str, entries: Sequence[Entry], curve: "_Curve", base: "_Curve | None"
+    block: str, label: str, entries: Sequence[Entry], losses: Losses, base: Losses
 ) -> ReachLine:
     shipped = [e.score.shipped_length for e in entries if e.score.shipped_length]
     claimed = [e.score.claimed_length for e in entries if e.score.claimed_length]
-    sums = curve.nats, curve.tokens, curve.lengths
+    nats, tokens = np.array([list(each.values()) for each in losses.values()]).transpose(2, 0, 1)
+    sums = nats, tokens[0], tuple(losses)
     points = []
-    for nats, length, step in zip(curve.nats, curve.lengths, [None, *steps_of(*sums)], strict=True):
-        loss = estimate_ratio(nats, curve.tokens, None)
-        paired = curve.paired(base, length) if base else None
+    for length, step in zip(losses, [None, *steps_of(*sums)], strict=True):
+        loss = estimate_ratio(*_columns(losses[length]), None)
+        paired = _paired_texts(losses[length], base.get(length, {}))
         against = compare_perplexities(*paired) if paired is not None else None
         points.append(Point(length, loss.value, loss.low, loss.high, step, against))
     return ReachLine(
@@ -134,28 +191,32 @@ def _line(
         claimed=min(claimed, default=None),
         no_loss=reach_of(*sums, MARGIN) if len(points) > 1 else None,
         gain=reach_of(*sums, -MARGIN) if len(points) > 1 else None,
-        texts=curve.documents.size,
-        tokens=int(curve.tokens.sum()),
+        texts=tokens[0].size,
+        tokens=int(tokens[0].sum()),
         tasks=tuple(dict.fromkeys(entry.task for entry in entries)),
         points=tuple(points),
     )
 
 
 def _with_keys(
-    line: ReachLine, keys: "Mapping[int, _KeyLosses]", base: "Mapping[int, _KeyLosses]"
+    line: ReachLine, keys: Sequence[Entry], base_keys: Sequence[Entry], results: Results
 ) -> ReachLine:
     """The line with the losses on key tokens."""
-    points, most, references = [], 0, set[str]()
+    losses, base = _losses(keys, results), _losses(base_keys, results)
+    references = _references(keys)
+    points, most = [], 0
     for point in line.points:
-        if found := keys.get(point.length):
-            most = int(found.tokens.sum())
-            references |= found.references
-            paired = found.paired(base.get(point.length))
+        if found := losses.get(point.length):
+            nats, tokens = _columns(found)
+            most = int(tokens.sum())
+            paired = None
+            if OWN not in references and references == _references(base_keys):
+                paired = _paired_texts(found, base.get(point.length, {}), all_texts=True)
             against = compare_perplexities(*paired) if paired is not None else None
-            estimate = estimate_ratio(found.nats, found.tokens, None)
+            estimate = estimate_ratio(nats, tokens, None)
             point = replace(point, key=estimate, key_against=against)
         points.append(point)
-    referred = bool(references) and OWN not in references
+    referred = most > 0 and OWN not in references
     return replace(line, points=tuple(points), key_tokens=most, referred=referred)
 
 
@@ -215,7 +276,7 @@ def _left_out(entries: Sequence[Entry], results: Results) -> list[str]:
     for task, part in by_task.items():
         if any(results.ratios(entry.score) is None for entry in part):
             missing.append(f"{task_label(task)}, whose samples were not logged")
-        elif lengths and not _sums_of_task(part, lengths, results):
+        elif lengths and not _common_texts(_losses(part, results), lengths):
             missing.append(f"{task_label(task)}, of which no text was read at every length")
     others = {e.score.at for e in entries if e.score.at is not None} - set(lengths)
     if others:
@@ -238,122 +299,76 @@ def reach_text(reach: Reach | None) -> str:
     return shown if reach.refused is None else f"{shown}, not {length_label(reach.refused)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """Losses of the texts that were read at every length.
-
-    Attributes:
-        lengths: tokens that the model sees in all, ascending; `K + 1` of them.
-        documents: task and document of each text, `[G]`.
-        nats: of each text at each length, `[K + 1, G]`.
-        tokens: of each text, the same at each length, `[G]`.
-    """
-
-    lengths: tuple[int, ...]
-    documents: npt.NDArray[Any]
-    nats: Floats
-    tokens: Floats
-
-    def paired(self, other: "_Curve", length: int) -> Floats | None:
-        """Own nats, the other's and tokens, of each text that both read, `[3, G]`.
-
-        None where there is none, or where a text has another number of tokens in the other.
-        """
-        if length not in self.lengths or length not in other.lengths:
-            return None
-        _, own, theirs = np.intersect1d(self.documents, other.documents, return_indices=True)
-        tokens = self.tokens[own]
-        if not own.size or not np.array_equal(tokens, other.tokens[theirs]):
-            return None
-        nats = self.nats[self.lengths.index(length)][own]
-        return np.stack([nats, other.nats[other.lengths.index(length)][theirs], tokens])
+def _losses(entries: Sequence[Entry], results: Results) -> Losses:
+    """Losses of all texts of these entries whose samples were logged."""
+    losses: Losses = {}
+    for entry in entries:
+        ratios = results.ratios(entry.score)
+        if ratios is not None and entry.score.at is not None:
+            of_length = losses.setdefault(entry.score.at, {})
+            for name, *sums in zip(*ratios.by_cluster(), strict=True):
+                of_length[f"{entry.task} {name}"] = (float(sums[0]), float(sums[1]))
+    return losses
 
 
-def _curve(entries: Sequence[Entry], results: Results) -> _Curve | None:
-    """The losses of one method at the lengths that all tasks of these entries have, or None."""
+def _common_losses(entries: Sequence[Entry], results: Results) -> Losses:
+    """Losses at the lengths that all tasks of these entries have, of texts read at each of them."""
     by_task = grouped(entries, lambda entry: entry.task)
     lengths = _common_lengths(by_task)
-    parts: list[list[Any]] = []
-    for task, part in by_task.items():
-        if lengths and (columns := _sums_of_task(part, lengths, results)):
-            names, *numbers = columns
-            parts.append([_texts(task, names), *numbers])
-    if not parts:
-        return None
-    documents, tokens, *nats = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return _Curve(lengths, documents, np.vstack(nats), tokens)
+    common: Losses = {}
+    for part in by_task.values():
+        losses = _losses(part, results)
+        texts = _common_texts(losses, lengths)
+        for length in lengths if texts else ():
+            common.setdefault(length, {}).update({each: losses[length][each] for each in texts})
+    return common
 
 
-def _common_lengths(by_task: Mapping[str, Sequence[Entry]]) -> tuple[int, ...]:
+def _common_lengths(by_task: Mapping[str, Sequence[Entry]]) -> list[int]:
     """The lengths at which every task was asked, ascending."""
-    common = set.intersection(*({e.score.at for e in part} for part in by_task.values()))
-    return tuple(sorted(length for length in common if length is not None))
+    lengths = [{e.score.at for e in part if e.score.at} for part in by_task.values()]
+    return sorted(set.intersection(*lengths)) if lengths else []
 
 
-def _texts(task: str, documents: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Texts by task and document: two tasks may use one name."""
-    return np.array([f"{task} {document}" for document in documents])
-
-
-def _sums_of_task(entries: Sequence[Entry], lengths: Sequence[int], results: Results) -> list[Any]:
-    """Documents that were read at all lengths, their tokens, and their nats at each length."""
-    by_length = {entry.score.at: results.ratios(entry.score) for entry in entries}
-    ratios = [each for length in lengths if (each := by_length[length]) is not None]
-    if len(ratios) < len(lengths):
+def _common_texts(losses: Losses, lengths: Sequence[int]) -> list[str]:
+    """Texts of a task that were read at all lengths; none if their tokens differ between them."""
+    if not set(lengths) <= set(losses):
         return []
-    sums = [each.by_cluster() for each in ratios]
-    documents = sums[0][0]
-    for other, _, _ in sums[1:]:
-        documents = np.intersect1d(documents, other)
-    picked = [np.searchsorted(names, documents) for names, _, _ in sums]
-    sizes = [size[at] for (_, _, size), at in zip(sums, picked, strict=True)]
-    if not documents.size or any(not np.array_equal(sizes[0], size) for size in sizes):
-        return []
-    return [documents, sizes[0], *(n[at] for (_, n, _), at in zip(sums, picked, strict=True))]
+    first, *others = (losses[length] for length in lengths)
+    texts = [text for text in first if all(text in other for other in others)]
+    same = all(other[text][1] == first[text][1] for other in others for text in texts)
+    return texts if same else []
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyLosses:
-    """Key tokens at one length, text by text.
+def _columns(losses: Mapping[str, tuple[float, float]]) -> tuple[Floats, Floats]:
+    """Nats and tokens of some texts, `[G]` each."""
+    nats, tokens = np.array(list(losses.values())).T
+    return nats, tokens
 
-    Attributes:
-        documents, nats, tokens: of each text with key tokens, `[G]`.
-        references: the reference models that determined the key tokens, `own` for the model itself.
+
+def _paired_texts(
+    own: Mapping[str, tuple[float, float]],
+    other: Mapping[str, tuple[float, float]],
+    *,
+    all_texts: bool = False,
+) -> tuple[Floats, Floats, Floats] | None:
+    """Own nats, the other's and tokens, of each text that both read, `[G]` each.
+
+    None where there is none, or a text has another number of tokens in the other; with `all_texts`
+    also where one of them has more texts.
     """
-
-    documents: npt.NDArray[Any]
-    nats: Floats
-    tokens: Floats
-    references: frozenset[str]
-
-    def paired(self, other: "_KeyLosses | None") -> Floats | None:
-        """Own nats, the other's and tokens, `[3, G]`.
-
-        None unless a reference model determined the same key tokens for both.
-        """
-        if other is None or self.references != other.references or OWN in self.references:
-            return None
-        same = np.array_equal(self.documents, other.documents)
-        if not same or not np.array_equal(self.tokens, other.tokens):
-            return None
-        return np.stack([self.nats, other.nats, self.tokens])
+    texts = sorted(set(own) & set(other))
+    if not texts or any(own[text][1] != other[text][1] for text in texts):
+        return None
+    if all_texts and set(own) != set(other):
+        return None
+    nats, tokens = _columns({text: own[text] for text in texts})
+    return nats, _columns({text: other[text] for text in texts})[0], tokens
 
 
-def _key_losses(entries: Sequence[Entry], results: Results) -> dict[int, _KeyLosses]:
-    """By length, all tasks of these entries together."""
-    sums = {}
-    for length, part in grouped(entries, lambda entry: entry.score.at).items():
-        by_text = [
-            (_texts(entry.task, names), *numbers)
-            for entry in part
-            if (ratios := results.ratios(entry.score)) is not None and ratios.questions.size
-            for names, *numbers in [ratios.by_cluster()]
-        ]
-        if by_text:
-            documents, nats, tokens = (np.concatenate(each) for each in zip(*by_text, strict=True))
-            references = frozenset(e.score.settings.get("key_tokens", OWN) for e in part)
-            sums[length] = _KeyLosses(documents, nats, tokens, references)
-    return sums
+def _references(keys: Sequence[Entry]) -> set[str]:
+    """The reference models that determined the key tokens, `own` for the model itself."""
+    return {entry.score.settings.get("key_tokens", OWN) for entry in keys}
 
 
 def paired_losses(
@@ -377,31 +392,74 @@ def paired_losses(
     tasks = [task for task in sides[0] if task in sides[1]]
     for task in (*tasks, *([""] if len(tasks) > 1 else [])):
         own, theirs = ([e for t in ([task] if task else tasks) for e in side[t]] for side in sides)
-        find = _paired_curves if own[0].score.family == LOSS else _paired_keys
-        for length, part in find(own, theirs, results):
-            yield task, length, part
+        is_key = own[0].score.family == KEY_LOSS
+        if is_key and (OWN in _references(own) or _references(own) != _references(theirs)):
+            continue
+        find = _losses if is_key else _common_losses
+        losses, base = find(own, results), find(theirs, results)
+        for length in sorted(set(losses) & set(base)):
+            paired = _paired_texts(losses[length], base[length], all_texts=is_key)
+            if paired is not None:
+                yield task, length, np.stack(paired)
+            elif not is_key and set(losses[length]) & set(base[length]):
+                raise ResultsError(
+                    f"{own[0].task} at {length_label(length)}: a text has another number of tokens "
+                    "in the baseline; compare runs of one tokenizer and the same settings"
+                )
 
 
-def _paired_curves(
-    method: Sequence[Entry], baseline: Sequence[Entry], results: Results
-) -> Iterator[tuple[int, Floats]]:
-    own, theirs = (_curve(side, results) for side in (method, baseline))
-    if own is None or theirs is None:
-        return
-    for length in own.lengths:
-        if (part := own.paired(theirs, length)) is not None:
-            yield length, part
-        elif length in theirs.lengths and set(own.documents) & set(theirs.documents):
-            raise ResultsError(
-                f"{method[0].task} at {length_label(length)}: a text has another number of tokens "
-                "in the baseline; compare runs of one tokenizer and the same settings"
-            )
+def retrievals(analysis: Analysis) -> dict[tuple[str, str], tuple[Entry, Retrieval]]:
+    """`(block, method) -> an entry of it and how far it retrieves`, of RULER's tasks."""
+    entries = [
+        entry
+        for entry in analysis.entries
+        if RULER.match(entry.task) and length_of(entry.score.metric) and entry.score.finished
+    ]
+    lines = grouped(entries, lambda entry: (entry.block, entry.label))
+    return {
+        key: (part[0], found)
+        for key, part in lines.items()
+        if (found := _retrieval(part, analysis.results))
+    }
 
 
-def _paired_keys(
-    method: Sequence[Entry], baseline: Sequence[Entry], results: Results
-) -> Iterator[tuple[int, Floats]]:
-    own, theirs = (_key_losses(side, results) for side in (method, baseline))
-    for length in sorted(own):
-        if (part := own[length].paired(theirs.get(length))) is not None:
-            yield length, part
+def _retrieval(entries: Sequence[Entry], results: Results) -> Retrieval | None:
+    by_length = grouped(entries, lambda entry: length_of(entry.score.metric))
+    common = set.intersection(*({entry.task for entry in part} for part in by_length.values()))
+    counts = []
+    for length, part in sorted(by_length.items()):
+        ratios = [results.ratios(entry.score) for entry in part if entry.task in common]
+        values = [each.numerator for each in ratios if each is not None]
+        if len(values) < len(ratios) or not values:
+            return None
+        right = float(sum(each.sum() for each in values))
+        counts.append(Retrieved(length, right, sum(each.size for each in values)))
+    with_needles = [entry for entry in entries if NEEDLES.match(entry.task)]
+    return Retrieval(
+        reach_above(counts),
+        reach_kept(counts) if len(counts) > 1 else None,
+        tuple(counts),
+        tasks=tuple(sorted(common)),
+        depths=tuple(_depths(with_needles, results)),
+        needles=tuple(sorted({entry.task for entry in with_needles})),
+    )
+
+
+def _depths(entries: Sequence[Entry], results: Results) -> list[DepthCell]:
+    """Needles by length and part of the prompt, over all tasks that have some."""
+    asked: Counter[tuple[int, int]] = Counter()
+    found: Counter[tuple[int, int]] = Counter()
+    for entry in entries:
+        samples = results.samples.get((entry.score.run, entry.task))
+        length = length_of(entry.score.metric)
+        if samples is None or length is None:
+            continue
+        try:
+            needles = list(needles_of(samples.path))
+        except ResultsError:  # removed since its numbers were read
+            continue
+        for needle in needles:
+            place = length, needle.part
+            asked[place] += 1
+            found[place] += needle.found
+    return [DepthCell(*place, found[place], asked[place]) for place in sorted(asked)]

@@ -1,4 +1,4 @@
-"""The table model as plain JSON for the page's script; keys are short, there are thousands."""
+"""The analysis as plain JSON for the page's script; keys are short, there are thousands."""
 
 import json
 import math
@@ -6,25 +6,30 @@ from typing import Any
 
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.labels import task_label
-from leval_harness.analysis.reach import Point, ReachLine, reach_gaps, reach_lines, reach_text
-from leval_harness.analysis.retrieval import Retrieval
+from leval_harness.analysis.reach import (
+    Point,
+    ReachLine,
+    Retrieval,
+    reach_gaps,
+    reach_lines,
+    reach_text,
+)
 from leval_harness.layout import LOG
 from leval_harness.results import Run
 from leval_harness.results.metrics import is_of_nats
 from leval_harness.results.needles import DEPTHS
-from leval_harness.tables import leaderboard_table
 from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_tasks.closed.catalog import chance_note
 from leval_tasks.statistics.paired import ASSUMED, Difference
-from leval_tasks.statistics.reach import THRESHOLD
+from leval_tasks.statistics.reach import THRESHOLD, Reach
 
 MOST_BASELINES = 16
 """Comparisons with every method as baseline grow with its square; beyond this only the default."""
 
 
 def script(name: str, value: object) -> str:
-    """A script file that hands `value` to the page; harmless in whatever it is pasted into."""
+    """A script file that passes `value` to the page, with HTML's special characters escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for bad in ("<", ">", "&", "\u2028", "\u2029"):
         text = text.replace(bad, f"\\u{ord(bad):04x}")
@@ -33,7 +38,7 @@ def script(name: str, value: object) -> str:
 
 
 def number(value: float | None, digits: int = 6, times: float = 1) -> float | None:
-    """A finite number in the unit shown, with so many significant digits; else None."""
+    """A number with this many significant digits, or None if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{times * value:.{digits}g}")
@@ -106,7 +111,6 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "lim": number(score.at_limit, times=100),
         "open": number(score.thinking_cut, times=100),
     }
-    data = plain(" ".join(text for text in (score.source, score.data) if text))
     known: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     known["t"] = cell.text  # as the tables round it
     if cell.stderr_text:
@@ -117,50 +121,43 @@ def _cell(cell: Cell) -> dict[str, Any]:
     if cell.between and not cell.stderr_text:
         known["exact"] = 1
     if is_of_nats(score.metric):
-        known["m"] = score.metric  # by which the samples of a text name it
+        known["m"] = score.metric  # its name in the samples
+    data = plain(" ".join(text for text in (score.source, score.data) if text))
     return {**known, "run": score.run, "data": data}
 
 
-def comparisons(analysis: Analysis) -> dict[str, dict[str, Any]]:
+def comparisons(table: Table, analysis: Analysis) -> dict[str, dict[str, Any]]:
     r"""For each baseline `"run column length" -> comparison`, in the blocks that have the method.
 
-    Under `reach`: `"block\nmethod" -> {length: differences}` of what the answer rests on.
+    Under `reach`: `"block\nmethod" -> {length: differences}` of the losses. `table` is the
+    analysis's `leaderboard_table`.
     """
     labels = {entry.label: None for entry in analysis.entries if entry.label}
     if len(labels) > MOST_BASELINES:
         labels = {name: None for name in analysis.baselines.values() if name}
-    return {plain(label): _compared_with(label, analysis.against(label)) for label in labels}
-
-
-def _compared_with(baseline: str, analysis: Analysis) -> dict[str, Any]:
-    """Comparisons with this very method; a block without it has another baseline."""
-    table = leaderboard_table(analysis)
-    lines = [line for line in reach_lines(analysis) if line.points]
-    losses = {
-        f"{plain(line.block)}\n{plain(line.method)}": dict(map(_apart, line.points))
-        for line in lines
-        if analysis.baselines[line.block] == baseline != line.method
-    }
-    cells = {
-        f"{entry.score.run} {plain(column.label)} {row.length}": _comparison(
-            difference, entry.score.percent
-        )
+    columns = {
+        id(cell.entry): f"{cell.entry.score.run} {plain(column.label)} {row.length}"
         for block in table.blocks
         for row in block.rows
         for column, cell in zip(table.columns, row.cells, strict=True)
-        if (entry := cell.entry) and (difference := entry.difference)
-        if analysis.baselines[entry.block] == baseline
+        if cell.entry
     }
-    return {**cells, "reach": losses} if losses else cells
-
-
-def _apart(point: Point) -> tuple[int, list[float | None]]:
-    """A length, and the differences to a baseline there with their ends, nats a token.
-
-    Of the loss, and of that on key tokens where a reference told them.
-    """
-    told = (*_difference(point.against), *_difference(point.key_against))
-    return point.length, [number(each, 5) for each in told]
+    found: dict[str, dict[str, Any]] = {}
+    for baseline in labels:
+        other = analysis.against(baseline)
+        compared: dict[str, Any] = {
+            columns[id(own)]: _comparison(entry.difference, entry.score.percent)
+            for own, entry in zip(analysis.entries, other.entries, strict=True)
+            if id(own) in columns and entry.difference
+            if other.baselines[entry.block] == baseline
+        }
+        losses = {
+            f"{plain(line.block)}\n{plain(line.method)}": dict(map(_loss_differences, line.points))
+            for line in reach_lines(other)
+            if line.points and other.baselines[line.block] == baseline != line.method
+        }
+        found[plain(baseline)] = {**compared, "reach": losses} if losses else compared
+    return found
 
 
 def _comparison(difference: Difference, times: float) -> list[Any]:
@@ -180,10 +177,16 @@ def _comparison(difference: Difference, times: float) -> list[Any]:
     ]
 
 
+def _loss_differences(point: Point) -> tuple[int, list[float | None]]:
+    """A length, and the differences of both losses to a baseline with their ends, nats a token."""
+    values: list[float | None] = []
+    for found in (point.against, point.key_against):
+        values += (found.difference, found.low, found.high) if found else (None, None, None)
+    return point.length, [number(each, 5) for each in values]
+
+
 def _reach(line: ReachLine) -> dict[str, Any]:
-    """How far a model reads under a method, and the losses by length that say so."""
-    told = (line.no_loss, line.gain)
-    ends = [[each.low, each.high] if each else None for each in told]
+    """How far a model reads under a method, and the losses by length behind it."""
     return {
         "block": plain(line.block),
         "method": plain(line.method),
@@ -191,8 +194,8 @@ def _reach(line: ReachLine) -> dict[str, Any]:
         "claimed": line.claimed,
         "noLoss": reach_text(line.no_loss),
         "gain": reach_text(line.gain),
-        "noLossEnds": ends[0],
-        "gainEnds": ends[1],
+        "noLossEnds": _ends(line.no_loss),
+        "gainEnds": _ends(line.gain),
         "texts": line.texts,
         "tokens": line.tokens,
         "keys": line.key_tokens,
@@ -203,13 +206,31 @@ def _reach(line: ReachLine) -> dict[str, Any]:
     }
 
 
+def _ends(reach: Reach | None) -> list[int | None] | None:
+    return [reach.low, reach.high] if reach else None
+
+
+def _point(point: Point) -> list[Any]:
+    """A length, then the loss, the gain from the next shorter length and the loss on key tokens.
+
+    Each with the ends of its interval, nats a token.
+    """
+    key = point.key
+    values = (
+        *(point.loss, point.low, point.high),
+        *(point.step.gain if point.step else (None, None, None)),
+        *((key.value, key.low, key.high) if key else (None, None, None)),
+    )
+    return [point.length, *(number(each, 5) for each in values)]
+
+
 def _retrieval(found: Retrieval) -> dict[str, Any]:
     """How far a model retrieves, and `[length, part, found, asked]` by depth in the prompt."""
     return {
         "above": reach_text(found.above),
         "kept": reach_text(found.kept),
-        "aboveEnds": [found.above.low, found.above.high],
-        "keptEnds": [found.kept.low, found.kept.high] if found.kept else None,
+        "aboveEnds": _ends(found.above),
+        "keptEnds": _ends(found.kept),
         "threshold": 100 * THRESHOLD,
         "probes": found.probes,
         "lengths": [each.length for each in found.counts],
@@ -218,27 +239,6 @@ def _retrieval(found: Retrieval) -> dict[str, Any]:
         "needles": list(found.needles),
         "depths": [[each.length, each.part, each.found, each.asked] for each in found.depths],
     }
-
-
-def _point(point: Point) -> list[Any]:
-    """A length and three numbers with the ends of their intervals, nats a token.
-
-    The loss, the gain from the next shorter length, and the loss on key tokens.
-    """
-    key = point.key
-    told = (
-        *(point.loss, point.low, point.high),
-        *(point.step.gain if point.step else _NONE),
-        *((key.value, key.low, key.high) if key else _NONE),
-    )
-    return [point.length, *(number(each, 5) for each in told)]
-
-
-_NONE = (None, None, None)
-
-
-def _difference(found: Difference | None) -> tuple[float | None, float | None, float | None]:
-    return (found.difference, found.low, found.high) if found else _NONE
 
 
 def _cost(run: Run) -> dict[str, float]:
@@ -254,7 +254,7 @@ def _cost(run: Run) -> dict[str, float]:
 
 
 def _provenance(run: Run) -> dict[str, str]:
-    """What made a number."""
+    """Command, versions, settings and whatever else belongs to the numbers of a run."""
     facts = {
         "Run": run.run_id,
         "Command": run.command,

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from leval_border.errors import UserError
 from leval_border.files import write_text
-from leval_harness.analysis.entries import Analysis
+from leval_harness.analysis import Analysis
 from leval_harness.figures import write_figures
 from leval_harness.page.data import comparisons, leaderboard, script
 from leval_harness.page.samples import write_samples
 from leval_harness.tables import details_table, leaderboard_table
-from leval_harness.tables.formats import load_format, plain
+from leval_harness.tables.formats import plain
+from leval_harness.tables.formats.csv import csv_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
@@ -22,6 +23,7 @@ NUMBERS = "numbers.csv"
 SCRIPTS = ("page.js", "answer.js", "charts.js", "compare.js")
 NEW = ".new-"
 FOLDERS = ("data", "figures")
+FLAGS = ("sample", "partial", "published")
 ATTEMPTS = 20
 TITLE = "Long-context leaderboard"
 
@@ -29,8 +31,8 @@ TITLE = "Long-context leaderboard"
 def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
     """Write a static folder that opens from disk and from any web server.
 
-    It is made beside an earlier page in `out`, whose parts are then replaced by renaming: a reader
-    finds a whole page at any time, and of several writers the last one wins.
+    The page is made beside an earlier page in `out`, whose parts are then replaced by renaming: a
+    reader finds a whole page at any time, and of several writers the last one wins.
 
     Returns:
         Path of `index.html`, which is put there last.
@@ -39,7 +41,11 @@ def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
         UserError: `out` holds something that is not a page of ours.
         OSError: it cannot be written.
     """
-    _refuse_what_is_no_page(out)
+    others = out.iterdir() if out.exists() else ()
+    if any(not path.name.startswith(NEW) for path in others) and not (out / MARKER).is_file():
+        raise UserError(
+            f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
+        )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=NEW) as scratch:
         _make(analysis, Path(scratch), title)
@@ -48,48 +54,38 @@ def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
 
 
 def _make(analysis: Analysis, out: Path, title: str) -> None:
+    """Write all files of the page into an empty folder."""
     from jinja2 import Environment, FileSystemLoader
 
     (out / MARKER).write_text("Written by leval-harness page; replaced when it is run again.\n")
     data = out / "data"
     data.mkdir()
-    board = leaderboard(leaderboard_table(analysis), analysis)
+    table = leaderboard_table(analysis)
+    board = leaderboard(table, analysis)
     board["samples"] = write_samples(analysis.results, data)
     board["compare"] = {}
-    for at, (baseline, compared) in enumerate(comparisons(analysis).items()):
+    for at, (baseline, compared) in enumerate(comparisons(table, analysis).items()):
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))
     write_text(data / "leaderboard.js", script("leaderboard", board))
-    write_text(out / NUMBERS, load_format("csv").text([details_table(analysis)]))
-    figures = [
-        {"src": f"figures/{name}", "title": plain(figure)}
-        for name, figure in write_figures(analysis, out / "figures").items()
-    ]
+    write_text(out / NUMBERS, csv_text([details_table(analysis)]))
+    figures = write_figures(analysis, out / "figures")
     for name in (*SCRIPTS, "page.css"):
         shutil.copyfile(TEMPLATES / name, out / name)
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
-    flags = ("sample", "partial", "published")
     html = environment.get_template("index.html.j2").render(
         title=plain(title),
-        figures=figures,
+        figures=[{"src": f"figures/{n}", "title": plain(text)} for n, text in figures.items()],
         scripts=SCRIPTS,
         numbers=NUMBERS,
         reach=bool(board["reach"]),
-        **{flag: any(row.get(flag) for row in board["rows"]) for flag in flags},
+        **{flag: any(row.get(flag) for row in board["rows"]) for flag in FLAGS},
     )
     write_text(out / INDEX, html)
 
 
-def _refuse_what_is_no_page(out: Path) -> None:
-    others = out.iterdir() if out.exists() else ()
-    if any(not path.name.startswith(NEW) for path in others) and not (out / MARKER).is_file():
-        raise UserError(
-            f"--out: {out} is not empty and holds no leaderboard page; give a new folder"
-        )
-
-
 def _publish(made: Path, out: Path) -> None:
-    """Put the parts of a page into place; what else lies in `out` stays."""
+    """Move the parts of a page into place; other files in `out` stay."""
     (made / MARKER).replace(out / MARKER)
     for name in FOLDERS:
         _exchange(made, out, name)
@@ -99,11 +95,10 @@ def _publish(made: Path, out: Path) -> None:
 
 
 def _exchange(made: Path, out: Path, name: str) -> None:
+    """Move a folder into place and the earlier one out of the way, also beside other writers."""
     for attempt in range(ATTEMPTS):
         with contextlib.suppress(FileNotFoundError):
             (out / name).rename(made / f".{name}-{attempt}")
-        if not (made / name).exists():
-            return
         try:
             (made / name).rename(out / name)
             return

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.entries import CANNOT_TELL, SIGNIFICANT, comparable, grouped
+from leval_harness.analysis.entries import CANNOT_TELL, SIGNIFICANT
 from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
 from leval_harness.results import Run, Score
 from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
 from leval_tasks.closed.catalog import chance_note
-from leval_tasks.statistics.paired import ASSUMED, Difference, same_questions
+from leval_tasks.statistics.paired import ASSUMED, Difference
 
 
 def table_notes(
@@ -64,7 +64,7 @@ def table_notes(
             for entry in done
         ),
         **dict.fromkeys(_not_ranked(done), True),
-        **dict.fromkeys(_unpaired(done, analysis), True),
+        **dict.fromkeys(_unpaired(done), True),
         **dict.fromkeys(_in_groups(scores, analysis), True),
     }
     return tuple(note for note, applies in notes.items() if applies)
@@ -73,21 +73,15 @@ def table_notes(
 def _not_ranked(entries: Sequence[Entry]) -> list[str]:
     """A note of metrics whose direction is unknown."""
     names = sorted({e.score.metric for e in entries if e.score.higher_is_better is None})
-    return [f"Not ranked, whether higher is better being unknown: {', '.join(names)}"][: len(names)]
-
-
-def _unpaired(entries: Sequence[Entry], analysis: Analysis) -> list[str]:
-    """A note of what has other questions than the baseline, in part or altogether."""
-    names: dict[str, None] = {}
-    for rivals in grouped(entries, comparable).values():
-        base = [e for e in rivals if e.label == analysis.baselines[e.block]]
-        asked = analysis.results.ratios(base[0].score) if len(base) == 1 else None
-        for entry in rivals if asked is not None else ():
-            own = analysis.results.ratios(entry.score)
-            if own is not None and asked is not None and not same_questions(own, asked):
-                names[f"{entry.label} ({task_label(entry.task)})"] = None
     listed = ", ".join(names)
-    return [f"Other questions than the baseline's, by their hashes: {listed}"][: len(names)]
+    return [f"Not ranked, whether higher is better being unknown: {listed}"] if names else []
+
+
+def _unpaired(entries: Sequence[Entry]) -> list[str]:
+    """A note of what has other questions than the baseline."""
+    others = [f"{e.label} ({task_label(e.task)})" for e in entries if e.other_questions]
+    listed = ", ".join(dict.fromkeys(others))
+    return [f"Other questions than the baseline's, by their hashes: {listed}"] if others else []
 
 
 def _in_groups(scores: Sequence[Score], analysis: Analysis) -> list[str]:

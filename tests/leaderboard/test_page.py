@@ -11,6 +11,7 @@ from leval_harness.analysis import analyse
 from leval_harness.page import write_page
 from leval_harness.page.data import comparisons, script
 from leval_harness.results import load_results
+from leval_harness.tables import leaderboard_table
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +345,7 @@ def test_a_block_without_the_method_is_compared_with_nothing(tmp_path):
             make.write_cell(tmp_path, f"{model}{at}", samples, model=model, method=method)
     analysis = analyse(load_results(tmp_path))
     block_of = {str(at): run.model for at, run in enumerate(analysis.results.runs)}
-    for method, compared in comparisons(analysis).items():
+    for method, compared in comparisons(leaderboard_table(analysis), analysis).items():
         pairs = [block_of[place.split()[0]] for place in compared]
         assert sorted(pairs) == {"yarn": ["small"] * 2}.get(method, ["large"] + ["small"] * 2)
 
