@@ -34,11 +34,11 @@ def command(results: tuple[Path, ...], out: Path, baseline: str | None, **said: 
     """Write RESULTS as Every Eval Ever records and as the Hub's .eval_results files."""
     from leval_harness.analysis import analyse
     from leval_harness.cards import write_cards
-    from leval_harness.cards.identity import read_says
+    from leval_harness.cards.publication import read_publication
     from leval_harness.tables.formats import plain
 
-    says = read_says(**said)  # type: ignore[arg-type]
-    written = write_cards(analyse(read_results(results), baseline), out, says)
+    publication = read_publication(**said)  # type: ignore[arg-type]
+    written = write_cards(analyse(read_results(results), baseline), out, publication)
     for each in written.left_out:
         click.echo(f"Left out: {plain(each)}", err=True)
     place = printable(str(out))

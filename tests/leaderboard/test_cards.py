@@ -13,7 +13,7 @@ from plain_output import sample, write
 from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.cards import write_cards
-from leval_harness.cards.identity import RELATIONSHIPS, read_says
+from leval_harness.cards.publication import RELATIONSHIPS, read_publication
 from leval_harness.results import load_results
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -41,11 +41,11 @@ def cards(tmp_path_factory):
     make.write_cell(root / "r", "s", gsm, method="none", sample=True)
     (make.write_cell(root / "r", "f", gsm, method="linear") / "done.json").unlink()
     analysis = analyse(load_results(root / "r"))
-    says = read_says(
+    publication = read_publication(
         "A group", "third_party", ["SmolLM2-135M=HuggingFaceTB/SmolLM2-135M"],
         [f"{SCORED}=openai/gsm8k:gsm8k"], "https://example.org/page",
     )  # fmt: skip
-    written = write_cards(analysis, root / "out", says)
+    written = write_cards(analysis, root / "out", publication)
     return analysis, written, root / "out"
 
 
@@ -123,7 +123,7 @@ def test_the_hub_reads_its_files_and_gets_no_sample(cards):
 def test_cards_written_again_replace_themselves(cards, tmp_path):
     analysis, _, _ = cards
     for _ in range(2):
-        write_cards(analysis, tmp_path, read_says("", "other"))
+        write_cards(analysis, tmp_path, read_publication("", "other"))
     assert len(records(tmp_path)) == 3
     assert not list(tmp_path.glob("hub/*/.eval_results/gsm8k*"))  # nobody named its benchmark
 
@@ -132,7 +132,7 @@ def test_texts_that_are_no_text_and_names_that_are_alike_cost_no_result(tmp_path
     for at, method in enumerate(("a/b", "a:b")):
         rows = make.closed_samples(OURS, 0.5, at, evil="\ud83d \u4e2d \x00")
         make.write_cell(tmp_path / "r", f"c{at}", {OURS: rows}, method=method)
-    write_cards(analyse(load_results(tmp_path / "r")), tmp_path, read_says("", "other"))
+    write_cards(analyse(load_results(tmp_path / "r")), tmp_path, read_publication("", "other"))
     assert len(list(tmp_path.glob("hub/*/.eval_results/*.yaml"))) == 2
     (one, other) = records(tmp_path)
     for record in (one, other):
@@ -152,7 +152,7 @@ def test_texts_that_are_no_text_and_names_that_are_alike_cost_no_result(tmp_path
 )
 def test_what_is_said_wrongly_is_named(given, named):
     with pytest.raises(SettingError, match=named):
-        read_says(**{"organization": "", "relationship": "other", **given})
+        read_publication(**{"organization": "", "relationship": "other", **given})
 
 
 @pytest.mark.parametrize("said", [
@@ -161,17 +161,8 @@ def test_what_is_said_wrongly_is_named(given, named):
 def test_what_is_said_of_nothing_in_the_results_is_named(cards, tmp_path, said):
     analysis, _, _ = cards
     with pytest.raises(SettingError, match=r"^--.* is not allowed.*did you mean"):
-        write_cards(analysis, tmp_path, read_says("", "other", **said))
+        write_cards(analysis, tmp_path, read_publication("", "other", **said))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_benchmark_may_be_said_of_a_task_by_its_old_name(cards, tmp_path, caplog):
-    analysis, _, _ = cards
-    says = read_says("", "other", benchmarks=["leval_toefl=org/set:mine"])
-    write_cards(analysis, tmp_path, says)
-    assert f"--benchmark: leval_toefl is called {OURS} today" in caplog.messages
-    (path, _) = sorted(tmp_path.glob("hub/*/.eval_results/*.yaml"))
-    assert yaml.safe_load(path.read_text())[0]["dataset"] == {"id": "org/set", "task_id": "mine"}
 
 
 ODD = ("/data/models/my model", "org/name/of/three", "a", "../x", "\u4e2d/\u6587", "x" * 500, "=1",
@@ -185,8 +176,8 @@ def test_cards_of_other_people_s_runs_follow_the_schemas(tmp_path, model):
         rows = [sample(n, float((n + at) % 2), "wer") for n in range(20)]
         write(tmp_path / f"r{at}", {"wer,none": 0.5, "nan,none": float("nan"), "x,none": 7.0},
               "speech", model_name=model, samples=rows, date=1e9 + at)  # fmt: skip
-    says = read_says("", "other", benchmarks=["speech=org/speech:all"])
-    write_cards(analyse(load_results(tmp_path)), tmp_path / "out", says)
+    publication = read_publication("", "other", benchmarks=["speech=org/speech:all"])
+    write_cards(analyse(load_results(tmp_path)), tmp_path / "out", publication)
     found = records(tmp_path / "out")
     assert len({record["evaluation_id"] for record in found}) == 2
     for record in found:
@@ -203,11 +194,11 @@ def test_losses_are_given_to_the_hub_where_a_benchmark_is_named_for_them(tmp_pat
     """One file a length, in nats; where none is named, that is said."""
     make.write_cell(tmp_path / "r", "c", {"reach_pg19": make.losses("rope")}, method="rope")
     analysis = analyse(load_results(tmp_path / "r"))
-    written = write_cards(analysis, tmp_path / "none", read_says("", "other"))
+    written = write_cards(analysis, tmp_path / "none", read_publication("", "other"))
     assert written.hub_files == 0
     assert [each for each in written.left_out if each.startswith("reach_pg19: not for the Hub")]
-    says = read_says("", "other", benchmarks=("reach_pg19=me/books:loss",))
-    assert write_cards(analysis, tmp_path / "out", says).hub_files == len(make.LENGTHS)
+    publication = read_publication("", "other", benchmarks=("reach_pg19=me/books:loss",))
+    assert write_cards(analysis, tmp_path / "out", publication).hub_files == len(make.LENGTHS)
     for entry in analysis.entries:
         name = f"reach_pg19_rope_{entry.length // 1024}K"
         (path,) = tmp_path.glob(f"out/hub/*/.eval_results/{name}.yaml")
