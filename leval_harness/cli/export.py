@@ -27,7 +27,7 @@ def command(checkpoint: Path, rope_text: str, target: str, out: Path, as_json: b
     Weights are linked or copied, never rewritten. gguf: one file with tokenizer and
     rope_freqs.weight, for llama.cpp and what is built on it; models of Llama's architecture.
     Methods that follow the sequence's length (dynamic) are refused. The exact phase of Resonance
-    is lost: see docs/reference/rope.md.
+    is lost: see docs/reference/export.md.
 
     Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
     """
