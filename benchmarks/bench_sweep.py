@@ -18,7 +18,7 @@ from leval_harness.cell_record import DoneRecord
 from leval_harness.sweep import runner
 from leval_harness.sweep.cell_files import publish
 from leval_harness.sweep.cells import PlannedCell, plan
-from leval_harness.sweep.config import load_config
+from leval_harness.sweep.config_files import load_config
 
 SAMPLES = 1000
 

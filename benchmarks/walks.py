@@ -74,7 +74,7 @@ LOSSES: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
 
 def arguments(folder: Path) -> Callable[[], object]:
     from leval_harness.sweep.cells import plan
-    from leval_harness.sweep.config import load_config
+    from leval_harness.sweep.config_files import load_config
 
     sweep = folder / "sweep.yaml"
     sweep.write_text(SWEEP.format(model=tiny_llama(folder / "model")), encoding="utf-8")

@@ -1,10 +1,11 @@
 """What stands in `cell.json`, `done.json` and `failed.json`: sweeps write it, tables read it.
 
-One class a file. Reading is patient with what may have been written by another version: fields that
-are not known here are passed over, and what is missing or null takes its default. The order of the
-fields is the order in the file.
+One class for each file. Reading tolerates files of other versions: unknown fields are ignored, and
+what is missing or null takes its default. The order of the fields is the order in the file.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -13,6 +14,45 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from leval_border.files import read_object
 from leval_harness.layout import SCHEMA_VERSION
+
+IDENTITY_FIELDS: dict[str, str] = {
+    "schema_version": "layout of the files in a cell's folder",
+    "model": "what identifies its files: `files` (path -> SHA-256), or `hub` and `commit`, or for "
+    "a served model `served` and `base_url`; and `backend`, `dtype` and `args`, in which a file or "
+    "folder is replaced by hashes and a hub name by its commit",
+    "rope_parameters": "completed RoPE dictionary; null for a checkpoint as shipped",
+    "rope_precision": "precision of the rotation: `float32` or `model`",
+    "tasks": "names of tasks and groups, or YAML files",
+    "metadata": "settings of the tasks, files replaced as in `model.args`; without `data_dir` "
+    "where all tasks are ours",
+    "gen_kwargs": "generation settings of all tasks",
+    "task_gen_kwargs": "task -> generation settings of it alone",
+    "limit": "questions a task; null for all",
+    "num_fewshot": "as lm-eval's option",
+    "seed": "of every generator that lm-eval seeds",
+    "apply_chat_template": "true, false, or the name of a template",
+    "batch_size": "as lm-eval's option",
+    "device": "as lm-eval's option; null where the backend chooses",
+    "context_length": "longest sequence in tokens",
+    "task_versions": "task or group -> version of ours, hash of a task file, or `lm_eval`",
+    "data": "`source` and `files` (name -> SHA-256) of the documents of our tasks, one such entry "
+    "for each family that was given a folder of its own; `python` where its reference is read",
+    "packages": "package -> version, of those that decide what is computed",
+    "environment": "variables that are set and decide what is computed; missing where none is",
+}
+"""Fields of `CellRecord.identity`, which decide the numbers of a cell and nothing else does.
+
+`leval_harness.sweep.identity.cell_identity` computes it. Credentials are left out of all fields.
+"""
+
+
+def cell_id(identity: Mapping[str, Any]) -> str:
+    """First 16 hex digits of the SHA-256 of the canonical JSON: keys sorted, no blanks, no NaN."""
+    canonical = json.dumps(
+        identity, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
+    )
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
 
 Version = Annotated[int, Field(ge=1, le=10**15)]
 Natural = Annotated[int, Field(ge=0, le=10**15)]
@@ -41,7 +81,7 @@ class Record(BaseModel):
 
 
 class ModelRecord(Record):
-    """The model of a cell: what tables call it, its files, and how it was asked."""
+    """The model of a cell: its name in tables, its files, and how it was run."""
 
     name: str = Field(min_length=1)
     path: str = ""
@@ -73,9 +113,10 @@ class CellRecord(Record):
         versions: of Python and of the packages that decide what is computed.
         environment: variables that were set and decide what is computed.
         data: source of the documents and SHA-256 of its files.
-        identity: everything that decides the numbers.
-        place: where it stands in the config of its sweep, from 0.
-        host: the machine, known when it runs; so are `command` (what the user typed) and `created`.
+        identity: everything that decides the numbers, see `IDENTITY_FIELDS`.
+        place: position in the config of its sweep, from 0.
+        host: the machine. It is known when the cell runs, as are `command` (what the user typed)
+            and `created`.
     """
 
     schema_version: Version
@@ -109,7 +150,7 @@ class CellRecord(Record):
 
     @property
     def title(self) -> str:
-        """How people are told about it: model, method, length and tasks."""
+        """What messages call the cell: model, method, length and tasks."""
         at = f" @ {self.context_length}" if self.context_length else ""
         return f"{self.model.name} | {self.method.name}{at} | {', '.join(self.tasks)}"
 

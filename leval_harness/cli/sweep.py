@@ -76,7 +76,7 @@ def command(
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
     from leval_harness.sweep.cells import plan
-    from leval_harness.sweep.config import load_config
+    from leval_harness.sweep.config_files import load_config
 
     loaded = load_config(config, overrides)
     cells = plan(loaded, prepare=not dry_run)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from leval_border.errors import printable
 from leval_border.files import file_sha256, read_object, sync_folder, write_json, write_text
-from leval_harness.cell_record import CellRecord, DoneRecord, read_record
+from leval_harness.cell_record import CellRecord, DoneRecord, cell_id, read_record
 from leval_harness.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
-from leval_harness.sweep.identity import cell_id
 
 _UNWRITTEN = tuple(f".{name}." for name in (DONE, CELL, FAILED, LOG))
 """Beginnings of temporary files that a killed process leaves."""

@@ -8,14 +8,19 @@ from typing import Any
 
 from leval_harness import secrets
 from leval_harness.backends import environment
-from leval_harness.cell_record import CellRecord
+from leval_harness.cell_record import CellRecord, cell_id
 from leval_harness.layout import SCHEMA_VERSION
 from leval_harness.secrets import Secrets
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import ROPE_BACKENDS, CellRequest, EntrySettings, SweepConfig
-from leval_harness.sweep.identity import cell_id, cell_identity
+from leval_harness.sweep.identity import cell_identity
 from leval_harness.sweep.model_files import UNPREPARED, ModelFiles, find_model
-from leval_harness.sweep.task_registry import CellLength, cell_length, checked_entries
+from leval_harness.sweep.task_registry import (
+    CellLength,
+    cell_length,
+    checked_entries,
+    foreign,
+)
 from resonance_vllm.model_config import overrides
 from resonance_vllm.model_config.limits import length_limit
 
@@ -81,7 +86,9 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:
     """A cell with its id, from a request and the files of its model."""
     model, task = request.model, request.task
-    length = cell_length(task.tasks, task.metadata, request.context_length)
+    length = CellLength()
+    if foreign(task.tasks):  # ours take the length from the model's arguments
+        length = cell_length(task.tasks, task.metadata, request.context_length)
     if length.tokenizer and files.positions is None and "tokenizer" not in model.args:
         raise ConfigError(
             f"models.{model.name}.args.tokenizer: missing; {length.tokenizer} makes its texts with "

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -11,7 +11,6 @@ from leval_border.errors import UserError, hint, not_allowed, one_of, shown
 from leval_border.settings import Settings, read
 from leval_harness.backends import OWN_BACKENDS, libraries
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config_files import apply_overrides, find_config, load_with_includes
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
@@ -329,19 +328,12 @@ class CellRequest(NamedTuple):
     task: TaskEntry
 
 
-def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
-    """A sweep config from a path or a shipped name, overrides applied, everything checked.
+def parse_config(content: Mapping[str, Any]) -> SweepConfig:
+    """A sweep config from plain dictionaries.
 
     Raises:
-        ConfigError: something cannot be meant; names field, value and what is allowed.
+        ConfigError: names every field that is wrong, its value and what is allowed.
     """
-    path = find_config(name)
-    content = apply_overrides(load_with_includes(path), overrides)
-    return parse_config({"name": path.stem, **content})
-
-
-def parse_config(content: Mapping[str, Any]) -> SweepConfig:
-    """A sweep config from plain dictionaries; raises as `load_config` does."""
     config = read(SweepConfig, content, "config", ConfigError)
     entries = tuple(entry.model_copy(update=entry.over(config)) for entry in config.tasks)
     return config.model_copy(update={"tasks": entries})

@@ -1,11 +1,12 @@
-"""YAML files of a sweep config: found, read with a safe loader, included, overridden.
+"""Sweep configs as YAML files: found, read with a safe loader, included, overridden, parsed.
 
-Text in, plain dictionary out; what the keys mean is `leval_harness.sweep.config`.
+What the keys mean is `leval_harness.sweep.config`.
 """
 
 import csv
 import os
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,22 @@ from typing import Any
 from leval_border.errors import hint, not_allowed, shown
 from leval_border.files import user_path
 from leval_harness.sweep import ConfigError
+from leval_harness.sweep.config import SweepConfig, parse_config
 from leval_harness.yaml_files import parse_yaml, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
 SHIPPED = Path(str(files("harness_configs")))
+
+
+def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
+    """A sweep config from a path or a shipped name, overrides applied, everything checked.
+
+    Raises:
+        ConfigError: names every field that is wrong, its value and what is allowed.
+    """
+    path = find_config(name)
+    content = apply_overrides(load_with_includes(path), overrides)
+    return parse_config({"name": path.stem, **content})
 
 
 def shipped_sweeps() -> dict[str, Path]:
@@ -41,26 +54,6 @@ def find_config(name: str) -> Path:
     raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, shipped)}")
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`: mappings key by key, everything else (lists too) replaced.
-
-    A RoPE method is one value: a dictionary with another `rope_type` replaces the old one whole,
-    so that no parameter of the old method stays behind.
-    """
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        if (
-            isinstance(old, Mapping)
-            and isinstance(value, Mapping)
-            and value.get("rope_type", old.get("rope_type")) == old.get("rope_type")
-        ):
-            merged[key] = merge(old, value)
-        else:
-            merged[key] = value
-    return merged
-
-
 def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A config with everything it includes, the including file winning.
 
@@ -80,24 +73,30 @@ def load_with_includes(path: Path, _open: tuple[Path, ...] = ()) -> dict[str, An
         includes = [includes]
     if not isinstance(includes, list) or not all(isinstance(each, str) for each in includes):
         raise ConfigError(not_allowed(f"{path}: include", includes, "a path or a list of paths"))
-    merged: dict[str, Any] = {}
+    layers = []
     for each in includes:
         target = path.parent / user_path(each, f"{path}: include")
         if not target.is_file():
             raise ConfigError(f"{path}: include: there is no file {target}")
-        merged = merge(merged, load_with_includes(target, (*_open, path)))
-    return merge(merged, content)
+        layers.append(load_with_includes(target, (*_open, path)))
+    return reduce(merge, [*layers, content])
 
 
-def _split_key(key: str) -> list[str]:
-    """`models."llama-3.1".dtype` -> ['models', 'llama-3.1', 'dtype']."""
-    try:
-        parts = next(csv.reader([key], delimiter=".", strict=True), [])
-    except csv.Error:
-        parts = []
-    if not parts or not all(parts):
-        raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
-    return parts
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`: mappings key by key, everything else (lists too) replaced.
+
+    A RoPE method is one value: a dictionary with another `rope_type` replaces the old one whole,
+    so that no parameter of the old method stays behind.
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        mappings = isinstance(old, Mapping) and isinstance(value, Mapping)
+        if mappings and value.get("rope_type", old.get("rope_type")) == old.get("rope_type"):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -116,6 +115,17 @@ def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict
         value = parse_yaml(raw, f"--set {short}", ConfigError)
         result = _with_value(result, _split_key(key.strip()), value, short)
     return result
+
+
+def _split_key(key: str) -> list[str]:
+    """`models."llama-3.1".dtype` -> ['models', 'llama-3.1', 'dtype']."""
+    try:
+        parts = next(csv.reader([key], delimiter=".", strict=True), [])
+    except csv.Error:
+        parts = []
+    if not parts or not all(parts):
+        raise ConfigError(f"--set {key}: write it as key.key=value, dotted names in quotes")
+    return parts
 
 
 def _with_value(node: Any, parts: list[str], value: Any, text: str) -> Any:

@@ -5,7 +5,6 @@ the evaluation and after it.
 """
 
 import contextlib
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -39,18 +38,10 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 MOST_NAMED = 5
 
 
-def cell_id(identity: Mapping[str, Any]) -> str:
-    """First 16 hex digits of the SHA-256 of the canonical JSON: keys sorted, no blanks, no NaN."""
-    canonical = json.dumps(
-        identity, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False
-    )
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
 def cell_identity(
     record: CellRecord, model: Mapping[str, Any], variables: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Everything that decides the numbers of a cell; `CellRecord` documents the fields.
+    """Everything that decides the numbers of a cell, field by field as in `IDENTITY_FIELDS`.
 
     Args:
         record: the request, without credentials.

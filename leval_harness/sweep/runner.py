@@ -1,4 +1,4 @@
-"""A whole sweep on one results folder: what is done stays, the rest is run, failures are told."""
+"""A whole sweep on one results folder: finished cells stay, the others are computed."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,6 +18,8 @@ from leval_harness.sweep.progress import Progress
 
 LOCK = ".lock"
 TURN_SECONDS = 3600.0
+Shard = tuple[int, int]
+"""Number of a shard, from 1, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -38,61 +40,93 @@ class Stock:
 
     @property
     def cells(self) -> list[PlannedCell]:
-        """All of them."""
+        """All cells of the plan."""
         return [*self.finished, *self.pending, *self.skipped]
 
 
 @contextlib.contextmanager
-def sweep_lock(folder: Path, shard: tuple[int, int] | None = None) -> Iterator[None]:
+def sweep_lock(folder: Path, shard: Shard | None = None) -> Iterator[None]:
     """Hold a sweep's folder: alone, or one of its shards beside the other shards.
 
     Raises:
         SweepLockedError: another sweep works on this folder or shard.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
-            held.enter_context(lock(folder / LOCK, shared=shard is not None))
+            stack.enter_context(lock(folder / LOCK, shared=shard is not None))
             if shard is not None:
-                # others may just be looking whether it is held
-                held.enter_context(lock(_shard_lock(folder, shard), patience=1.0))
-        except LockedError as who:
+                # another shard may hold it for a moment, to see whether it is held
+                stack.enter_context(lock(_shard_lock(folder, shard), patience=1.0))
+        except LockedError as error:
             raise SweepLockedError(
-                f"another sweep works on {folder} ({who}); wait for it, end it, or choose another "
-                "--out"
+                f"another sweep works on {folder} ({error}); wait for it, end it, or choose "
+                "another --out"
             ) from None
         yield
 
 
-def _shard_lock(folder: Path, shard: tuple[int, int]) -> Path:
+def _shard_lock(folder: Path, shard: Shard) -> Path:
     return folder / f"{LOCK}-{shard[0]}-of-{shard[1]}"
-
-
-def _others_run(folder: Path, shard: tuple[int, int]) -> bool:
-    """Whether another shard works on a folder, perhaps for another config."""
-    mine = _shard_lock(folder, shard)
-    return any(path != mine and is_locked(path) for path in folder.glob(f"{LOCK}-*-of-*"))
 
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """What shards do one after the other: taking stock, and writing tables and page."""
+    """For what shards do one after the other: taking stock, and writing tables and page."""
     with lock(folder / f"{LOCK}-turn", patience=TURN_SECONDS):
         yield
 
 
-def shard_of(cells: list[PlannedCell], shard: tuple[int, int] | None) -> list[PlannedCell]:
-    """Every n-th cell for shard (i, n), i from 1: neighbours are alike in cost."""
+def shard_of(cells: list[PlannedCell], shard: Shard | None) -> list[PlannedCell]:
+    """The cells of a shard: every n-th one, since neighbours cost about the same."""
     return cells if shard is None else cells[shard[0] - 1 :: shard[1]]
 
 
-def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
-    """Hide cells of an earlier config, take back those that are wanted again; how many went.
+def take_stock(
+    folder: Path, plan: list[PlannedCell], retry_failed: bool = True, shard: Shard | None = None
+) -> Stock:
+    """Find out what of a plan, or of one shard of it, is done.
 
-    Two versions of one row would stand in the table otherwise.
+    Finished cells get the labels of the plan. Cells in the folder that the plan lacks are moved
+    aside, unless another shard works there, whose config may be another one.
     """
-    wanted = take_back(folder, plan)
-    attic = folder / SUPERSEDED
+    stock = Stock()
+    folder.mkdir(parents=True, exist_ok=True)
+    with one_at_a_time(folder):
+        bring_back(folder, plan)
+        others = set(folder.glob(f"{LOCK}-*-of-*")) - {_shard_lock(folder, shard or (0, 0))}
+        alone = shard is None or not any(map(is_locked, others))
+        if alone and (moved := set_aside(folder, plan)):
+            attic = folder / SUPERSEDED
+            stock.notes.append(f"{moved} cells of an earlier config put aside in {attic}")
+        for cell in shard_of(plan, shard):
+            wrong = why_not_done(folder / cell.id, cell.id)
+            if wrong is None:
+                relabel(folder / cell.id, cell.record)
+                stock.finished.append(cell)
+            elif (folder / cell.id / DONE).exists():
+                stock.notes.append(f"{cell.record.title}: {wrong}; it is computed again")
+                stock.pending.append(cell)
+            elif (folder / cell.id / FAILED).exists() and not retry_failed:
+                stock.skipped.append(cell)
+            else:
+                stock.pending.append(cell)
+    return stock
+
+
+def bring_back(folder: Path, plan: list[PlannedCell]) -> None:
+    """Move the cells of a plan that were set aside back to the sweep's folder."""
+    for cell in plan:
+        if (folder / SUPERSEDED / cell.id).is_dir() and not (folder / cell.id).exists():
+            (folder / SUPERSEDED / cell.id).replace(folder / cell.id)
+
+
+def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
+    """Move cells that a plan lacks to `SUPERSEDED` and return how many there were.
+
+    Tables would show two versions of one row otherwise.
+    """
+    wanted, attic = {cell.id for cell in plan}, folder / SUPERSEDED
     moved = 0
     for path in sorted(folder.iterdir()):
         is_cell = (read_object(path / CELL) or {}).get("cell_id") == path.name
@@ -101,59 +135,6 @@ def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
             path.replace(attic / path.name)
             moved += 1
     return moved
-
-
-def take_back(folder: Path, plan: list[PlannedCell]) -> set[str]:
-    """Fetch cells that a plan wants from those that were set aside; the ids that it wants."""
-    wanted = {cell.id for cell in plan}
-    for ident in wanted:
-        if (folder / SUPERSEDED / ident).is_dir() and not (folder / ident).exists():
-            (folder / SUPERSEDED / ident).replace(folder / ident)
-    return wanted
-
-
-def take_stock(
-    folder: Path,
-    plan: list[PlannedCell],
-    retry_failed: bool = True,
-    shard: tuple[int, int] | None = None,
-) -> Stock:
-    """Find out what of a plan, or of one shard of it, is done.
-
-    Finished cells get today's labels; cells in the folder that the plan lacks are set aside, unless
-    other shards work there, whose config may be another one.
-    """
-    stock = Stock()
-    folder.mkdir(parents=True, exist_ok=True)
-    with one_at_a_time(folder):
-        _sort(stock, folder, plan, retry_failed, shard)
-    return stock
-
-
-def _sort(
-    stock: Stock,
-    folder: Path,
-    plan: list[PlannedCell],
-    retry_failed: bool,
-    shard: tuple[int, int] | None,
-) -> None:
-    if shard is not None and _others_run(folder, shard):
-        take_back(folder, plan)
-    elif moved := set_aside(folder, plan):
-        attic = folder / SUPERSEDED
-        stock.notes.append(f"{moved} cells of an earlier config put aside in {attic}")
-    for cell in shard_of(plan, shard):
-        wrong = why_not_done(folder / cell.id, cell.id)
-        if wrong is None:
-            relabel(folder / cell.id, cell.record)
-            stock.finished.append(cell)
-        elif (folder / cell.id / DONE).exists():
-            stock.notes.append(f"{cell.record.title}: {wrong}; it is computed again")
-            stock.pending.append(cell)
-        elif (folder / cell.id / FAILED).exists() and not retry_failed:
-            stock.skipped.append(cell)
-        else:
-            stock.pending.append(cell)
 
 
 def run_pending(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import load_config, parse_config
+from leval_harness.sweep.config import parse_config
+from leval_harness.sweep.config_files import load_config
 from resonance_vllm.core.spec import RopeRequest
 
 GOOD: dict[str, Any] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leval_border.files import file_sha256
 from leval_harness.backends import environment
-from leval_harness.cell_record import CellRecord
+from leval_harness.cell_record import IDENTITY_FIELDS, CellRecord, cell_id
 from leval_harness.results.run_record import run_of_cell
 from leval_harness.sweep import (
     CellError,
@@ -212,7 +212,8 @@ def test_the_record_has_what_readers_are_promised(checkpoint: Path) -> None:
         "rope_precision": "float32",
     }
     assert cell.record.model_args["max_length"] == 8192
-    assert identity.cell_id(cell.record.identity) == cell.id
+    assert cell_id(cell.record.identity) == cell.id
+    assert set(cell.record.identity) | {"environment"} == set(IDENTITY_FIELDS)
     written = json.loads(json.dumps(record))
     assert json.loads(json.dumps(CellRecord.model_validate(written).written())) == written
 
@@ -531,7 +532,7 @@ def test_a_worker_with_other_documents_computes_nothing(
 @given(st.dictionaries(st.text(), st.integers() | st.text() | st.none(), min_size=2))
 def test_the_order_of_keys_is_no_part_of_an_identity(content: dict[str, Any]) -> None:
     turned = dict(reversed(content.items()))
-    assert identity.cell_id(turned) == identity.cell_id(content)
+    assert cell_id(turned) == cell_id(content)
 
 
 def test_groups_are_their_tasks() -> None:

@@ -19,7 +19,7 @@ import pytest
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.cell_files import why_not_done
 from leval_harness.sweep.cells import plan
-from leval_harness.sweep.config import load_config
+from leval_harness.sweep.config_files import load_config
 from leval_harness.sweep.executors import (
     RAY_LAST_CLUSTER,
     LocalExecutor,

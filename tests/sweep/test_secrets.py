@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from leval_harness.sweep import cells
-from leval_harness.sweep.config import load_config
+from leval_harness.sweep.config_files import load_config
 
 MARK = "s3cr3t-mark"
 

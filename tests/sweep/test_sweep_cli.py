@@ -18,7 +18,7 @@ from leval_harness.cli.main import main
 from leval_harness.cli.sweep import command
 from leval_harness.sweep import SweepLockedError, runner
 from leval_harness.sweep.cells import PlannedCell, plan
-from leval_harness.sweep.config import load_config
+from leval_harness.sweep.config_files import load_config
 from leval_harness.sweep.estimate import chosen, documents, estimate, perplexity_tokens
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings
 
