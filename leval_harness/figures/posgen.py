@@ -1,7 +1,4 @@
-"""PosGen's figures: a panel a sub-task, a curve an encoding.
-
-The paper's Figure 3 is validation loss against epoch; the other is accuracy against position.
-"""
+"""PosGen: validation loss by epoch (the paper's Figure 3), accuracy by position, and pairs."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,6 +6,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
+from leval_harness.analysis.entries import grouped
 from leval_harness.figures.style import legend, method_looks, new_figure, sign
 from leval_harness.results.posgen import (
     SUBTASKS,
@@ -19,86 +19,61 @@ from leval_harness.results.posgen import (
     position_curve,
 )
 from leval_harness.tables.published import published_of
+from leval_tasks.metadata import Subtask
 from leval_tasks.posgen.encodings import ENCODINGS, Pair
 
 MOST_CURVES = 5
-"""More on each other cannot be told apart."""
+"""More curves on each other cannot be told apart."""
 
 FEW = 5
-"""Of more seeds a band over all of them says what two of them did."""
+"""With more seeds a band over all of them shows what two of them did."""
 
-BESIDE = 2.9
+LEGEND_WIDTH = 2.9
 """Inches for a legend beside the panels."""
 
 
 def loss_figure(experiment: Experiment) -> Any:
     """Validation loss of one experiment against epoch, as a `Figure`; errors of `loss_curve`."""
-    figure, grid = _panels(experiment, loss_curve)
-    _label(grid, "Epoch", "Validation loss, nats a token")
-    return figure
+    return _panels(experiment, loss_curve, "Epoch", "Validation loss, nats a token")
 
 
 def position_figure(experiment: Experiment) -> Any:
-    """Accuracy of one experiment's test against the number's place in the sequence.
+    """Accuracy of one experiment's test against the number's place in the sequence, as a `Figure`.
 
-    Models that did not learn are left out, unless there is no other: what was learned of every
-    second number only is no curve. Errors of `position_curve`.
+    Models that did not learn the rule are left out, unless there is no other. Errors of
+    `position_curve`.
     """
     learned = [experiment.learned_runs(subtask, pair) for subtask, pair in experiment.places]
     experiment = replace(experiment, runs=tuple(chain(*learned)) or experiment.runs)
     data = experiment.settings.get("data", {})
     first = data.get("far", 1) + data.get("near", 3)
-    figure, grid = _panels(experiment, lambda runs: position_curve(runs, first))
-    for axes in grid:
+    figure = _panels(
+        experiment,
+        lambda runs: position_curve(runs, first),
+        "Position (dotted: trained length)",
+        "Accuracy, %",
+    )
+    for axes in figure.axes:
         axes.axvline(data.get("train_length", 64), color="#888888", linewidth=0.9, linestyle=":")
         axes.set_ylim(0, 102)
-    _label(grid, "Position (dotted: trained length)", "Accuracy, %")
     return figure
 
 
-def _label(grid: Sequence[Any], across: str, up: str) -> None:
-    """Labels where a row begins and a column ends."""
-    lowest = {axes.get_subplotspec().colspan.start: axes for axes in grid if axes.get_visible()}
-    for axes in grid:
-        if axes in lowest.values():
-            axes.set_xlabel(across)
-        if axes.get_subplotspec().is_first_col():
-            axes.set_ylabel(up)
-
-
 def pairs_figure(experiment: Experiment) -> Any:
-    """Accuracy past the trained length of every seed: a row a pair, a panel a sub-task.
+    """Accuracy past the trained length of every seed, as a `Figure`: a row per pair of encodings.
 
-    The published number that a pair is a reading of is a diamond.
+    The published number for a pair is a diamond.
     """
-    subtasks = [each for each in SUBTASKS if any(key[0] == each for key in experiment.places)]
-    pairs = experiment.pairs
+    subtasks, pairs = _subtasks(experiment), experiment.pairs
     height = 0.28 * len(pairs) + 1.4
     figure, grid = new_figure(3.4 * len(subtasks) + 2.0, height, len(subtasks))
     looks = method_looks(ENCODINGS[pair.trained].title for pair in pairs)
     for axes, subtask in zip(grid, subtasks, strict=True):
         for at, pair in enumerate(pairs):
             trained = ENCODINGS[pair.trained].title
-            runs = experiment.runs_of(subtask, pair)
-            if not runs:
-                continue
-            learned = experiment.learned_runs(subtask, pair)
-            values, others = (
-                [run.result.test.ood_accuracy for run in runs if (run in learned) == able]
-                for able in (True, False)
-            )
-            color = looks[trained]["color"]
-            label = f"trained with {trained}"
-            axes.plot(values, [at] * len(values), "o", color=color, alpha=0.4, ms=4, label=label)
-            axes.plot(others, [at] * len(others), "x", color=color, alpha=0.4, ms=4)
-            mean = statistics.mean(values or others)
-            axes.plot([mean] * 2, [at - 0.35, at + 0.35], color=color, linewidth=2)
-            if (published := published_of(pair, subtask)) is not None:
-                axes.plot(
-                    [published], [at], "D", color="black", ms=4, mfc="none", label="published"
-                )
-        unlearned = "" if subtask in experiment.learned else " (not learned)"
-        axes.set_title(SUBTASKS[subtask] + unlearned, loc="left")
+            if experiment.runs_of(subtask, pair):
+                _draw_seeds(axes, at, experiment, subtask, pair, looks[trained]["color"])
+        axes.set_title(_title(experiment, subtask), loc="left")
         axes.set_yticks(range(len(pairs)), [pair.title for pair in pairs])
         axes.set_ylim(len(pairs) - 0.5, -0.5)
         axes.set_xlabel("Accuracy past the trained length, %")
@@ -113,62 +88,93 @@ def pairs_figure(experiment: Experiment) -> Any:
     return figure
 
 
-def _panels(
-    experiment: Experiment, curve: Callable[[Sequence[PosGenRun]], Curve]
-) -> tuple[Any, list[Any]]:
-    """The figure and its axes: mean over seeds and a band around it, a panel a sub-task.
+def _draw_seeds(
+    axes: Any, at: int, experiment: Experiment, subtask: Subtask, pair: Pair, color: str
+) -> None:
+    """One row: seeds as dots, or crosses if not learned, their mean and the published number."""
+    learned = experiment.learned_runs(subtask, pair)
+    values, others = (
+        [
+            run.result.test.ood_accuracy
+            for run in experiment.runs_of(subtask, pair)
+            if (run in learned) == able
+        ]
+        for able in (True, False)
+    )
+    style = {"color": color, "alpha": 0.4, "ms": 4}
+    label = f"trained with {ENCODINGS[pair.trained].title}"
+    axes.plot(values, [at] * len(values), "o", label=label, **style)
+    axes.plot(others, [at] * len(others), "x", **style)
+    mean = statistics.mean(values or others)
+    axes.plot([mean] * 2, [at - 0.35, at + 0.35], color=color, linewidth=2)
+    if (published := published_of(pair, subtask)) is not None:
+        axes.plot([published], [at], "D", color="black", ms=4, mfc="none", label="published")
 
-    Of many encodings a row of panels for each that was trained with, which has a legend beside it.
+
+def _panels(
+    experiment: Experiment, curve: Callable[[Sequence[PosGenRun]], Curve], across: str, up: str
+) -> Any:
+    """Mean over seeds with a band, a panel per sub-task.
+
+    With many encodings there is a row of panels for each trained encoding, with its own legend.
     """
-    results = [run.result for run in experiment.runs]
-    subtasks = [each for each in SUBTASKS if any(result.subtask == each for result in results)]
-    rows = _rows(experiment.pairs)
+    subtasks, rows = _subtasks(experiment), _rows(experiment.pairs)
+    width, height = 3.2 * len(subtasks) + 0.6, 3.4
     looks = method_looks(pair.title for pair in experiment.pairs)
-    if len(rows) > 1:  # what was tested with the same looks the same in every row
+    if len(rows) > 1:  # a tested encoding looks the same in every row
+        width, height = width + LEGEND_WIDTH, 1.7 * len(rows) + 1.4
         tested = method_looks(ENCODINGS[pair.tested].title for pair in experiment.pairs)
         looks = {pair.title: tested[ENCODINGS[pair.tested].title] for pair in experiment.pairs}
-    seeds = {result.seed for result in results}
-    wide, high = 3.2 * len(subtasks) + 0.6, 3.4
-    if len(rows) > 1:
-        wide, high = wide + BESIDE, 1.7 * len(rows) + 1.4
-    figure, grid = new_figure(wide, high, len(subtasks), len(rows))
-    panels = iter(grid)
+    figure, grid = new_figure(width, height, len(subtasks), len(rows))
+    seeds = {run.result.seed for run in experiment.runs}
+    lowest: dict[Subtask, Any] = {}
     for at, pairs in enumerate(rows):
-        for subtask in subtasks:
-            axes = next(panels)
+        row = grid[at * len(subtasks) : (at + 1) * len(subtasks)]
+        for axes, subtask in zip(row, subtasks, strict=True):
             for pair in pairs:
                 if runs := experiment.runs_of(subtask, pair):
                     _draw(axes, curve(runs), pair.title, looks[pair.title], len(seeds) > FEW)
-            axes.set_visible(bool(axes.get_lines()))  # what was not run has no empty panel
+            axes.set_visible(bool(axes.get_lines()))  # a panel without runs is left out
+            if axes.get_visible():
+                lowest[subtask] = axes
             if at == 0:
-                unlearned = "" if subtask in experiment.learned else " (not learned)"
-                axes.set_title(SUBTASKS[subtask] + unlearned, loc="left")
+                axes.set_title(_title(experiment, subtask), loc="left")
+        row[0].set_ylabel(up)
         if len(rows) > 1:
-            _legend_beside([*grid[at * len(subtasks) : (at + 1) * len(subtasks)]])
+            _legend_beside(row)
+    for axes in lowest.values():
+        axes.set_xlabel(across)
     if len(rows) == 1:
         legend(figure, grid, "upper center", columns=4)
     band = "half of the seeds" if len(seeds) > FEW else "all seeds"
     arrow = "; trained with → tested with" if len(rows) > 1 else ""
     note = f"{experiment.name} · mean over seeds {ranges(seeds)}, bands: {band}{arrow}"
-    sign(figure, note, sorted({result.command for result in results}))
-    return figure, grid
+    sign(figure, note, sorted({run.result.command for run in experiment.runs}))
+    return figure
+
+
+def _subtasks(experiment: Experiment) -> list[Subtask]:
+    """Sub-tasks that were run, in the paper's order."""
+    found = {run.result.subtask for run in experiment.runs}
+    return [subtask for subtask in SUBTASKS if subtask in found]
+
+
+def _title(experiment: Experiment, subtask: Subtask) -> str:
+    return SUBTASKS[subtask] + ("" if subtask in experiment.learned else " (not learned)")
 
 
 def _rows(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """What is drawn together: all where they are few, else what was trained with the same.
+    """Pairs that share a row of panels: all if they are few, else those with one trained encoding.
 
-    Encodings with a single test share a row. No row has more than can be told apart.
+    Encodings with a single test share a row. No row has more than `MOST_CURVES`.
     """
     if len(pairs) <= MOST_CURVES:
         return [list(pairs)]
-    trained: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        trained.setdefault(pair.trained, []).append(pair)
-    alone = [group[0] for group in trained.values() if len(group) == 1]
-    groups = [*(group for group in trained.values() if len(group) > 1), alone]
+    groups = grouped(pairs, lambda pair: pair.trained).values()
+    alone = [group[0] for group in groups if len(group) == 1]
     return [
         group[start : start + MOST_CURVES]
-        for group in groups
+        for group in (*(group for group in groups if len(group) > 1), alone)
         for start in range(0, len(group), MOST_CURVES)
     ]
 
@@ -182,6 +188,17 @@ def _legend_beside(row: Sequence[Any]) -> None:
     )  # fmt: skip
 
 
+def _draw(axes: Any, curve: Curve, name: str, look: Mapping[str, Any], many: bool) -> None:
+    """The mean with a band over all seeds, or over the middle half of many."""
+    places, values = list(curve), list(curve.values())
+    mean = [statistics.mean(each) for each in values]
+    axes.plot(places, mean, **{**look, "marker": ""}, label=name, linewidth=1.6)
+    low, high = zip(
+        *(np.percentile(v, (25, 75) if many else (0, 100)) for v in values), strict=True
+    )
+    axes.fill_between(places, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """Whole numbers in words: `0, 1, 2`, and of more than three in a row `7 to 16, 18`."""
     rows: list[list[int]] = []
@@ -193,20 +210,3 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(
         f"{row[0]} to {row[-1]}" if len(row) > 3 else ", ".join(map(str, row)) for row in rows
     )
-
-
-def _draw(axes: Any, curve: Curve, name: str, look: Mapping[str, Any], many: bool) -> None:
-    """The mean, and a band over all seeds; of many over the middle half of them."""
-    values = list(curve.values())
-    mean = [statistics.mean(each) for each in values]
-    axes.plot(list(curve), mean, **{**look, "marker": ""}, label=name, linewidth=1.6)
-    ends = [
-        _quartiles(each) if many and len(each) > 1 else (min(each), max(each)) for each in values
-    ]
-    low, high = zip(*ends, strict=True)
-    axes.fill_between(list(curve), low, high, color=look["color"], alpha=0.15, linewidth=0)
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
