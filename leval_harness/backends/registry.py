@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leval_border.errors import one_of
-from leval_harness import secrets
+from leval_harness.secrets import is_credential, redact
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ def environment(backend: str, variables: Mapping[str, str] | None = None) -> dic
     variables = os.environ if variables is None else variables
     vllm_counts = libraries().get(backend) != "transformers"
     return {
-        name: secrets.public(variables[name])
+        name: redact(variables[name])
         for name in sorted(variables)
         if variables[name]
         and (_TORCH_VARIABLE.match(name) or (vllm_counts and _VLLM_VARIABLE.match(name)))
         and not _HARMLESS_WORD.search(name)
-        and not secrets.is_credential(name)
+        and not is_credential(name)
     }

@@ -19,6 +19,7 @@ from leval_harness.analysis.labels import length_label
 from leval_harness.cards.every_eval import CLUSTERED, LEVAL, instances, place_of, record
 from leval_harness.cards.publication import SOURCE, Publication, path_part
 from leval_harness.results.scores import FAMILY_OF
+from leval_harness.secrets import redact
 from leval_tasks.closed.catalog import TASKS
 
 
@@ -85,7 +86,8 @@ def _write_record(
         for line in instances(entry, samples, publication)
     ]
     if lines:
-        name, text = f"{place}_samples.jsonl", "".join(f"{line}\n" for line in lines)
+        name = f"{place}_samples.jsonl"
+        text = redact("".join(f"{line}\n" for line in lines), names=False)
         _write(out / name, text)
         content["detailed_evaluation_results"] = {
             "format": "jsonl",

@@ -1,19 +1,31 @@
-"""A long command and whoever started it: signals that end it, a terminal that goes away."""
+"""The terminal of a command: signals that end it, readers that leave, text without credentials."""
 
 import contextlib
-import io
+import os
+import re
 import signal
 import sys
+from collections.abc import Iterator
 from types import FrameType
+from typing import Any, TextIO
+
+from leval_border.errors import printable
+from leval_harness.secrets import redact
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a scheduler that ends a job, a terminal that is closed."""
 
+_LINES = re.compile(r"[\n\r\t]")
+_MOVES = re.compile(r"(\n|\x1b\[A)+")
+"""What a progress bar writes to move between lines."""
 
-def stop_on_signals() -> None:
-    """Make each of `ENDING` a `KeyboardInterrupt`, once: what cleans up after it is left alone.
 
-    A signal that whoever started this process had it ignore (`nohup`) stays ignored.
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` at the first of the `ENDING` signals; ignore those that follow.
+
+    The cleaning up after the interrupt is thus not interrupted itself. A signal that this process
+    was started to ignore (`nohup`) stays ignored. The handlers of before are restored at the end.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -21,41 +33,79 @@ def stop_on_signals() -> None:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, stop)
+    before = {number: signal.getsignal(number) for number in ENDING}
+    try:
+        for number, handler in before.items():
+            if handler != signal.SIG_IGN:
+                signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-class _Outlet(io.RawIOBase):
-    """A file that takes what is written to it as long as somebody reads, and then drops it."""
+class SafeStream:
+    """A text stream that credentials do not pass.
 
-    def __init__(self, raw: io.RawIOBase) -> None:
-        self.inner = raw
+    Attributes:
+        names: whether values are hidden for their names too, see `redact`.
+        plain: whether control characters are written as escapes, except for line ends and tabs.
+        needs_reader: whether it is an error that nobody takes the output: `| head`, a closed
+            terminal, a full disk. If not, the output is dropped from then on.
+    """
 
-    def writable(self) -> bool:
-        return True
+    def __init__(self, stream: TextIO, *, names: bool, plain: bool = False) -> None:
+        self.stream = stream
+        self.names = names
+        self.plain = plain
+        self.needs_reader = True
 
-    def isatty(self) -> bool:
-        return self.inner.isatty()
+    def write(self, text: str) -> int:
+        """Write a text; returns its length."""
+        safe = redact(text, names=self.names)
+        if self.plain and not _MOVES.fullmatch(text):
+            pairs = zip(_LINES.split(safe), [*_LINES.findall(safe), ""], strict=True)
+            safe = "".join(printable(part) + end for part, end in pairs)
+        with self._reader():
+            self.stream.write(safe)
+        return len(text)
 
-    def fileno(self) -> int:
-        return self.inner.fileno()
+    def writelines(self, lines: list[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
 
-    def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
-        with contextlib.suppress(OSError):
-            return self.inner.write(data) or 0
-        return len(data)
+    def flush(self) -> None:
+        """Hand what was written to the reader."""
+        with self._reader():
+            self.stream.flush()
+
+    @contextlib.contextmanager
+    def _reader(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            if self.needs_reader:
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def outlive_readers() -> None:
-    """Go on when nobody takes the output any more: `| head`, a closed terminal, a full disk."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        buffer = getattr(stream, "buffer", None)
-        raw = getattr(buffer, "raw", buffer)  # unbuffered where PYTHONUNBUFFERED is set
-        if not isinstance(raw, io.FileIO):
-            continue
-        stream.flush()
-        outlet = io.BufferedWriter(_Outlet(raw))  # type: ignore[type-var]
-        text = io.TextIOWrapper(outlet, stream.encoding, stream.errors, line_buffering=True)
-        setattr(sys, name, text)
+    """Let the command go on when nobody reads its output any more."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, SafeStream):
+            stream.needs_reader = False
+
+
+@contextlib.contextmanager
+def safe_streams(names: bool = False, plain: bool = False) -> Iterator[None]:
+    """Print to `SafeStream`s inside; messages on standard error are always redacted by names."""
+    out = SafeStream(sys.stdout, names=names, plain=plain)
+    err = SafeStream(sys.stderr, names=True, plain=plain)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # type: ignore[type-var]
+        yield

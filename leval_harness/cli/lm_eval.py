@@ -1,19 +1,22 @@
 """`leval-harness lm-eval`: lm-eval's own command line with everything of ours registered."""
 
 import argparse
+import contextlib
 import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import click
 
 from leval_border.errors import SettingError, UserError, not_allowed
+from leval_harness.backends import environment
+from leval_harness.cli.console import safe_streams
 from leval_harness.cli.errors import exit_code_for
-from leval_harness.cli.lm_eval_output import cleaned, cleaned_files, credentials
 from leval_harness.cli.lm_eval_run import RopeOptions, completing
+from leval_harness.secrets import redact_samples, without_credentials
 
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):
@@ -38,15 +41,14 @@ Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
     """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow."""
-    hidden = credentials(arguments)
-    with cleaned(hidden):
+    with safe_streams(names=True, plain=True):
         try:
-            _run(list(arguments), hidden)
-        except BaseException as error:  # noqa: BLE001 - its message is cleaned as well
+            _run(list(arguments))
+        except BaseException as error:  # noqa: BLE001 - the message must pass the safe streams
             sys.exit(exit_code_for(error))
 
 
-def _run(arguments: list[str], hidden: Sequence[str]) -> None:
+def _run(arguments: list[str]) -> None:
     started_in = dict(os.environ)  # to which libraries add once they are imported
     ours, rest = own_options(arguments)
     runs = rest[:1] == ["run"] or (rest[:1] and rest[0].startswith("-"))
@@ -59,7 +61,7 @@ def _run(arguments: list[str], hidden: Sequence[str]) -> None:
 
     before, sys.argv = sys.argv, ["lm-eval", *rest]
     try:
-        with cleaned_files(hidden, started_in), completing(ours):
+        with _safe_results(started_in), completing(ours):
             cli_evaluate()
     except AssertionError as error:
         if not str(error):
@@ -67,6 +69,35 @@ def _run(arguments: list[str], hidden: Sequence[str]) -> None:
         raise UserError(str(error)) from error  # lm-eval's own way to refuse an argument
     finally:
         sys.argv = before
+
+
+@contextlib.contextmanager
+def _safe_results(started_in: Mapping[str, str]) -> Iterator[None]:
+    """Let lm-eval save results without credentials, inside of this.
+
+    The saved `config` also names the variables of the environment `started_in` that decide numbers.
+    """
+    from lm_eval import loggers
+
+    stock = loggers.EvaluationTracker
+
+    class Tracker(stock):  # type: ignore[misc,valid-type]
+        def save_results_aggregated(self, results: Any, samples: Any = None) -> None:
+            config = results.get("config") or {}
+            if variables := environment(str(config.get("model")), started_in):
+                results = {**results, "config": {**config, "environment": variables}}
+            stated = {"config", "configs", "pretty_env_info"} & set(results)
+            public = {name: without_credentials(results[name]) for name in stated}
+            super().save_results_aggregated({**results, **public}, samples)
+
+        def save_results_samples(self, task_name: str, samples: Any) -> None:
+            super().save_results_samples(task_name, redact_samples(samples))
+
+    loggers.EvaluationTracker = Tracker
+    try:
+        yield
+    finally:
+        loggers.EvaluationTracker = stock
 
 
 class _Parser(argparse.ArgumentParser):

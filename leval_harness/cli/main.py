@@ -97,12 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 after Ctrl-C. What a user can mend is printed
     without a traceback; set `LEVAL_HARNESS_DEBUG=1` to see where it was raised.
     """
+    from leval_harness.cli.console import safe_streams
     from leval_harness.cli.errors import exit_code_for
 
-    # A file may have a name that is no text; to print it is no reason to end.
+    # The name of a file may not be valid text; printing it must not fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        sys.exit(cli.main(arguments, standalone_mode=False) or 0)
-    except BaseException as error:  # noqa: BLE001 - the one place that turns errors into exit codes
-        sys.exit(exit_code_for(error))
+    with safe_streams():
+        try:
+            sys.exit(cli.main(arguments, standalone_mode=False) or 0)
+        except BaseException as error:  # noqa: BLE001 - the place that turns errors into exit codes
+            sys.exit(exit_code_for(error))

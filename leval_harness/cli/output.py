@@ -75,7 +75,9 @@ def table_options(command: Command) -> Command:
 def write_or_print(text: str, out: Path | None) -> None:
     """To a file, which is said, or to standard output; a pipe or a device takes it as it is."""
     from leval_border.files import write_text
+    from leval_harness.secrets import redact
 
+    text = redact(text, names=False)
     if out is None:
         click.echo(text, nl=False)
         return

@@ -6,6 +6,7 @@ import click
 
 from leval_border.files import write_text
 from leval_harness.format_names import format_names
+from leval_harness.secrets import redact
 from leval_harness.tables.formats import plain
 
 
@@ -29,7 +30,7 @@ def write_report(results_dir: Path) -> None:
     for name in format_names():
         form = load_format(name)
         if form.suffix:
-            text = form.text(every_number if form.every_number else tables)
+            text = redact(form.text(every_number if form.every_number else tables), names=False)
             write_text(results_dir / f"table.{form.suffix}", text)
             written.append(f".{form.suffix}")
     click.echo(render(tables, "md"))

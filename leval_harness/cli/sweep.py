@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_border.errors import printable
-from leval_harness.cli.console import outlive_readers, stop_on_signals
+from leval_harness.cli.console import interrupted_by_signals, outlive_readers
 from leval_harness.cli.output import FOLDER
 from leval_harness.layout import LOG
+from leval_harness.secrets import redact
 
 if TYPE_CHECKING:
     from leval_harness.sweep.cells import PlannedCell
@@ -72,23 +73,23 @@ def command(
     same command resumes a sweep that was ended, in whatever way. Exit code: 0 all cells done, 1
     some failed, 2 the config cannot be run, 130 after Ctrl-C, SIGTERM or SIGHUP.
     """
-    stop_on_signals()
     if as_json and not dry_run:
         raise click.UsageError("--json goes with --dry-run; `leval-harness table` has the results")
     from leval_harness.sweep.cells import plan
     from leval_harness.sweep.config_files import load_config
 
-    loaded = load_config(config, overrides)
-    cells = plan(loaded, prepare=not dry_run)
-    folder = out / loaded.name
-    if dry_run:
-        _dry_run(cells, folder, as_json)
-        return 0
-    from leval_harness.sweep.executors import LocalExecutor, RayExecutor
+    with interrupted_by_signals():
+        loaded = load_config(config, overrides)
+        cells = plan(loaded, prepare=not dry_run)
+        folder = out / loaded.name
+        if dry_run:
+            _dry_run(cells, folder, as_json)
+            return 0
+        from leval_harness.sweep.executors import LocalExecutor, RayExecutor
 
-    outlive_readers()
-    executing = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
-    return _run(cells, folder, executing, **chosen)
+        outlive_readers()
+        executing = RayExecutor(ray_address) if executor == "ray" else LocalExecutor(loaded.jobs)
+        return _run(cells, folder, executing, **chosen)
 
 
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
@@ -126,12 +127,10 @@ def _run(
     shard: Shard | None,
 ) -> int:
     """Run what is not done, list what failed, write and print the table."""
-    from leval_harness.secrets import hidden, values
     from leval_harness.sweep import runner
     from leval_harness.sweep.progress import display
 
-    kept = [secret for cell in cells for secret in cell.secrets]
-    resume = hidden("leval-harness " + shlex.join(sys.argv[1:]), values(kept))
+    resume = redact("leval-harness " + shlex.join(sys.argv[1:]))
     outcomes: list[CellOutcome] = []
     place, again = printable(str(folder)), printable(resume)
     try:

@@ -18,6 +18,7 @@ from leval_harness.layout import LOG
 from leval_harness.results import Run
 from leval_harness.results.metrics import is_of_nats
 from leval_harness.results.needles import DEPTHS
+from leval_harness.secrets import redact
 from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_tasks.closed.catalog import chance_note
@@ -31,6 +32,7 @@ MOST_BASELINES = 16
 def script(name: str, value: object) -> str:
     """A script file that passes `value` to the page, with HTML's special characters escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = redact(text, names=False)
     for bad in ("<", ">", "&", "\u2028", "\u2029"):
         text = text.replace(bad, f"\\u{ord(bad):04x}")
     text = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written

@@ -12,6 +12,7 @@ from leval_harness.analysis import Analysis
 from leval_harness.figures import write_figures
 from leval_harness.page.data import comparisons, leaderboard, script
 from leval_harness.page.samples import write_samples
+from leval_harness.secrets import redact
 from leval_harness.tables import details_table, leaderboard_table
 from leval_harness.tables.formats import plain
 from leval_harness.tables.formats.csv import csv_text
@@ -68,7 +69,7 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))
     write_text(data / "leaderboard.js", script("leaderboard", board))
-    write_text(out / NUMBERS, csv_text([details_table(analysis)]))
+    write_text(out / NUMBERS, redact(csv_text([details_table(analysis)]), names=False))
     figures = write_figures(analysis, out / "figures")
     for name in (*SCRIPTS, "page.css"):
         shutil.copyfile(TEMPLATES / name, out / name)

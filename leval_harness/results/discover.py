@@ -23,7 +23,7 @@ from leval_harness.results.fields import (
 )
 from leval_harness.results.lm_eval import ResultsFile
 from leval_harness.results.run_record import Run, run_of_cell, run_of_results
-from leval_harness.secrets import hidden, split, values
+from leval_harness.secrets import redact, without_credentials
 from leval_tasks.closed.catalog import OLD_NAMES
 
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
@@ -149,15 +149,14 @@ def _cell(folder: Path, root: Path) -> Run:
         for name in (CELL, DONE, FAILED):
             if os.path.lexists(folder / name) and (why := refused(folder, name, root)):
                 raise ResultsError(f"{folder / name}: {why}")
-        asked, secrets = split(read_json(folder / CELL))  # older cells wrote them down
-        asked = hidden(asked, values(secrets, {}))
+        asked = without_credentials(read_json(folder / CELL), keep_names=False)
         run = run_of_cell(typed(CellRecord, asked, folder / CELL), folder)
         if (folder / DONE).exists():
             return _finished(run)
         if not (folder / FAILED).exists():
             return run.stopped("unfinished", "not finished")
         failed = read_model(FailedRecord, folder / FAILED)
-        return run.stopped("failed", f"{failed.kind}: {failed.reason}")
+        return run.stopped("failed", redact(f"{failed.kind}: {failed.reason}"))
     except NewerSchemaError:
         raise
     except ResultsError as error:

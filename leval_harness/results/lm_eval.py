@@ -20,7 +20,7 @@ from leval_harness.results.fields import (
 )
 from leval_harness.results.lm_eval_call import EvaluationConfig
 from leval_harness.results.lm_eval_task import SampleCounts, TaskConfig
-from leval_harness.secrets import redacted
+from leval_harness.secrets import without_credentials
 from leval_tasks.closed.catalog import OLD_NAMES
 
 BY_TASK = (
@@ -149,7 +149,7 @@ class ResultsFile(Outside):
             return content
         numbers = {name: content[name] for name in ("results", "groups") if name in content}
         rest = {name: content[name] for name in content if name not in ("samples", *numbers)}
-        return {**redacted(rest), **numbers}
+        return {**without_credentials(rest, keep_names=False), **numbers}
 
     @model_validator(mode="before")
     @classmethod

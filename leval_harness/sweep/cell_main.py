@@ -15,10 +15,10 @@ import threading
 import time
 from pathlib import Path
 
-from leval_harness import secrets
 from leval_harness.cell_record import CellRecord, DoneRecord, read_record
 from leval_harness.layout import CELL, PARTIAL, SCHEMA_VERSION
 from leval_harness.locks import lock
+from leval_harness.secrets import VARIABLE
 from leval_harness.sweep import CellError
 from leval_harness.sweep.cell_files import DISK_ERRORS, clear_attempt, publish
 from leval_harness.sweep.evaluation import evaluate, remote_code_as_configured
@@ -41,16 +41,15 @@ def run(folder: Path) -> None:
     cell = read_record(CellRecord, folder / CELL)
     if cell is None:
         raise CellError(f"{folder / CELL} is missing or not whole")
-    kept = secrets.from_environment()
-    whole = CellRecord.model_validate(secrets.joined(cell.written(), kept))
-    os.environ.pop(secrets.VARIABLE, None)  # processes that the cell starts do not need them
+    request = os.environ.pop(VARIABLE, None)  # processes that the cell starts do not need it
+    whole = cell if request is None else CellRecord.model_validate_json(request)
     started = time.monotonic()
     with lock(folder / ".lock", patience=PATIENCE_SECONDS):
         clear_attempt(folder)
         partial = folder / f"{PARTIAL}-{os.getpid()}"
         partial.mkdir()
         with verified_identity(cell), remote_code_as_configured(whole.model_args):
-            telemetry = evaluate(whole, partial, secrets.values(kept))
+            telemetry = evaluate(whole, partial)
             write_features(cell, partial)
         done = DoneRecord(
             schema_version=SCHEMA_VERSION,

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from leval_harness import secrets
 from leval_harness.backends import environment
 from leval_harness.cell_record import CellRecord, cell_id
 from leval_harness.layout import SCHEMA_VERSION
-from leval_harness.secrets import Secrets
+from leval_harness.secrets import without_credentials
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import ROPE_BACKENDS, CellRequest, EntrySettings, SweepConfig
 from leval_harness.sweep.identity import cell_identity
@@ -31,14 +30,14 @@ class PlannedCell:
 
     Attributes:
         record: content of `cell.json`, except for what is known when it runs.
-        secrets: credentials among its settings, which `record` lacks.
+        with_credentials: the same with the credentials that `record` hides; None without any.
         timeout: seconds after which it counts as hanging; None for no limit.
         resources: what it needs of a Ray cluster.
         tokens_per_second: prompt speed to estimate with before a cell of its model is done.
     """
 
     record: CellRecord
-    secrets: Secrets = field(default_factory=list)
+    with_credentials: CellRecord | None = None
     timeout: float | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     tokens_per_second: float | None = None
@@ -127,10 +126,9 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "model_args": model_args,
         **({"environment": variables} if variables else {}),
     }
-    public, kept = secrets.split(content)
-    record = CellRecord.model_validate(public)
-    public_identity, _ = secrets.split(dict(files.identity))
-    identity = cell_identity(record, public_identity, record.environment)
+    whole = CellRecord.model_validate(content)
+    record = CellRecord.model_validate(without_credentials(whole.written()))
+    identity = cell_identity(record, files.identity, record.environment)
     found = {
         "cell_id": cell_id(identity),
         "versions": {"python": platform.python_version(), **identity["packages"]},
@@ -139,7 +137,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     }
     return PlannedCell(
         record=record.model_copy(update=found),
-        secrets=kept,
+        with_credentials=None if record == whole else whole,
         timeout=config.timeout,
         resources=model.resources,
         tokens_per_second=model.tokens_per_second,

@@ -5,7 +5,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from logging.handlers import BufferingHandler
@@ -15,9 +15,9 @@ from typing import Any
 import leval_harness.backends
 from leval_border.errors import one_of
 from leval_border.files import read_object
-from leval_harness import secrets
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
+from leval_harness.secrets import redact_samples, without_credentials
 from leval_harness.sweep import CellError
 from leval_harness.sweep.cell_files import DISK_ERRORS
 from leval_harness.sweep.sample_marks import mark_answer_ends, mark_truncated
@@ -55,11 +55,11 @@ def remote_code_as_configured(model_args: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dict[str, Any]:
+def evaluate(cell: CellRecord, partial: Path) -> dict[str, Any]:
     """Run lm-eval, write its files to `partial`, and return the backend's telemetry, if any.
 
-    On transformers the telemetry includes the precision in which the model has rotated. None of
-    the texts `hidden` stands in the files, nor a setting with the name of a credential.
+    On transformers the telemetry includes the precision in which the model has rotated. The
+    files hold no credentials, see `leval_harness.secrets`.
 
     Raises:
         CellError: lm-eval returned or saved nothing, or a request ran out of memory even alone.
@@ -73,7 +73,7 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     ends = record_answer_ends(lm)
     results = lm_eval.simple_evaluate(
         model=lm,
-        model_args=secrets.redacted(cell.model_args),
+        model_args=without_credentials(cell.model_args),
         tasks=tasks,
         task_manager=manager,  # without one lm-eval builds its whole index
         num_fewshot=cell.num_fewshot,
@@ -93,13 +93,12 @@ def evaluate(cell: CellRecord, partial: Path, hidden: Sequence[str] = ()) -> dic
     if results is None:
         raise CellError("lm-eval returned no results")
     for key in ("config", "configs", "pretty_env_info"):
-        results[key] = secrets.redacted(results.get(key, {}))
-    results = secrets.hidden(results, hidden)
+        results[key] = without_credentials(results.get(key, {}))
     _drop_stderr_of_stderr(results)
     samples = results.pop("samples")
     mark_truncated(lm, {name: rows for name, rows in samples.items() if name not in own_tasks()})
     mark_answer_ends(ends, samples)
-    _save(tracker, results, samples)
+    _save(tracker, results, redact_samples(samples))
     _flatten(partial, {name: len(rows) for name, rows in samples.items()})
     telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
     if failed := telemetry.get("requests_failed"):

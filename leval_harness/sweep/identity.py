@@ -18,6 +18,7 @@ from leval_border.files import user_path
 from leval_harness.backends import environment, libraries
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import SCHEMA_VERSION
+from leval_harness.secrets import without_credentials
 from leval_harness.sweep import CellError, ModelNotFoundError
 from leval_harness.sweep.file_hashes import cached_sha256, changed, folder_hashes, watching
 from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit
@@ -44,14 +45,14 @@ def cell_identity(
     """Everything that decides the numbers of a cell, field by field as in `IDENTITY_FIELDS`.
 
     Args:
-        record: the request, without credentials.
+        record: the request; its credentials are no part of the identity.
         model: what identifies the model's files, see `ModelFiles.identity`.
         variables: environment variables that decide what is computed.
     """
     packages = package_versions(record.model.backend)
     args = hashed_arguments(record.model.args, f"models.{record.model.name}.args")
     metadata = without_data_dir(record.tasks, record.metadata)
-    return {
+    identity = {
         "schema_version": SCHEMA_VERSION,
         "model": {
             **model,
@@ -79,6 +80,7 @@ def cell_identity(
         "packages": packages,
         **({"environment": dict(variables)} if variables else {}),
     }
+    return without_credentials(identity, keep_names=False)
 
 
 @cache

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from leval_border.files import write_json
-from leval_harness import secrets
 from leval_harness.cell_record import CellRecord, FailedRecord, read_record
 from leval_harness.layout import CELL, DONE, FAILED, LOG, SCHEMA_VERSION
+from leval_harness.secrets import VARIABLE, redact
 from leval_harness.sweep.cell_files import clear_attempt, log_tail, why_not_done
 from leval_harness.sweep.cell_main import EXIT_CODES, REASON_MARK, kind_of
 from leval_harness.sweep.cells import PlannedCell
@@ -55,7 +55,7 @@ def run_cell(
     A failure is also written to `failed.json`. After `cell.timeout` seconds the cell is ended.
 
     Args:
-        cell: what to compute; its secrets reach the process by the environment.
+        cell: what to compute; its credentials reach the process by the environment.
         folder: of the cell.
         command: what the user typed, for the record.
         tick: called several times a second; what it raises ends the cell.
@@ -63,10 +63,11 @@ def run_cell(
     """
     started, kills, timed_out = time.monotonic(), oom_kills(), False
     mark = f"{os.getpid()}-{time.time_ns()}"
-    given = {**(environment or {}), **secrets.to_environment(cell.secrets), MARK: mark}
-    public_command = secrets.public(secrets.hidden(command, secrets.values(cell.secrets)))
+    given = {**(environment or {}), MARK: mark}
+    if cell.with_credentials is not None:
+        given[VARIABLE] = cell.with_credentials.model_dump_json()
     try:
-        supervisor = _start(cell.record, folder, public_command, given)
+        supervisor = _start(cell.record, folder, redact(command), given)
     except OSError as error:
         return CellOutcome(cell_id=cell.id, kind=kind_of(error), reason=f"cannot start: {error}")
     assert supervisor.stdin is not None

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from leval_harness import secrets
+from leval_harness.secrets import redact
 
 MARK = "LEVAL_HARNESS_CELL"
 """Environment variable that a cell hands down to all processes that it starts."""
@@ -46,7 +46,7 @@ def run_cell_process(folder: str) -> None:
     command = [sys.executable, "-u", "-m", "leval_harness.sweep.cell_main", folder]
     command += ["--parent", str(os.getpid())]
     exit_codes: dict[int, int] = {}
-    with _log(secrets.values(secrets.from_environment())) as log:
+    with _log() as log:
         cell = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -66,22 +66,19 @@ def run_cell_process(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _log(hidden: list[str]) -> Iterator[int]:
-    """Descriptor of the cell's log; through a pipe where texts must not appear in it."""
-    if not hidden:
-        yield 2
-        return
+def _log() -> Iterator[int]:
+    """Descriptor of a pipe to the cell's log, which credentials do not pass."""
     reading, writing = os.pipe()
-    threading.Thread(target=_copy_without, args=(reading, hidden), daemon=True).start()
+    threading.Thread(target=_copy_redacted, args=(reading,), daemon=True).start()
     yield writing
     os.close(writing)
 
 
-def _copy_without(reading: int, hidden: list[str]) -> None:
-    """Copy lines to standard error without the texts `hidden`; a carriage return ends a line."""
+def _copy_redacted(reading: int) -> None:
+    """Copy lines to standard error without credentials; a carriage return ends a line."""
     lines = open(reading, encoding="utf-8", errors="surrogateescape", newline="")  # noqa: SIM115
     for line in lines:
-        public = secrets.hidden(line, hidden).encode("utf-8", "surrogateescape")
+        public = redact(line).encode("utf-8", "surrogateescape")
         with contextlib.suppress(OSError):  # a full disk ends the cell, not its supervisor
             while public:
                 public = public[os.write(2, public) :]

@@ -4,11 +4,13 @@ The commands are those of `COMMANDS`, so a new one is tested here without a line
 """
 
 import re
+import signal
 import subprocess
 import sys
 
 import click
 import pytest
+from click.testing import CliRunner
 from every_command import leaves
 
 from leval_border.errors import SettingError, UserError
@@ -202,3 +204,10 @@ def test_what_ends_a_command_decides_its_exit_code(run, monkeypatch, error, code
     ended, _, err = run("model", "smollm2")
     assert ended == code
     assert message in err
+
+
+def test_a_failing_sweep_leaves_the_signal_handlers_as_they_were() -> None:
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in ending]
+    assert CliRunner().invoke(cli, ["sweep", "no_such_config"]).exit_code != 0
+    assert [signal.getsignal(number) for number in ending] == before

@@ -16,6 +16,8 @@ from leval_harness.sweep import cells
 from leval_harness.sweep.config_files import load_config
 
 MARK = "s3cr3t-mark"
+ISSUED = "hf_MarkedTokenOfAService0123"
+"""A token by its form; it stands under no name of a credential."""
 
 CONFIG = """
 include: {root}/sweep.yaml
@@ -23,22 +25,36 @@ models:
   tiny: {{args: {{token: {mark}-1}}, methods: [rope]}}
   refused: {{path: {root}/model, backend: hf, dtype: float32, device: cpu,
     args: {{api_key: {mark}-2, no_such_argument: "Bearer {mark}-3"}}, methods: [asis]}}
-  served:
+  served: &served
     path: served
     backend: local-completions
     methods: [asis]
-    args:
+    args: &args
       base_url: "http://me:{mark}-4@127.0.0.1:{port}/v1/completions?api_key={mark}-5"
       tokenizer: {root}/model
       header: {{Authorization: "Bearer {mark}-6", X-Mine: {mark}-7}}
       num_concurrent: 1
+  unauthorized:
+    <<: *served
+    args: {{<<: *args, max_retries: 1, base_url: "http://127.0.0.1:{port}/refused?X-Amz-Signature={mark}-14"}}
 methods: {{asis: null}}
 metadata: {{auth_token: {mark}-8, nested: {{password: {mark}-9}}}}
 gen_kwargs: {{max_gen_toks: 4}}
 tasks:
-  - tasks: {root}/tiny_gen.yaml
+  - tasks: {task}
     task_gen_kwargs: {{tiny_gen: {{max_gen_toks: 3}}}}
 """
+
+LOUD = f'''
+import logging, sys
+
+def documents(dataset):
+    print("printed {ISSUED}-1")
+    logging.getLogger("lm-eval").warning("logged %s", "{ISSUED}")
+    for step in range(3):
+        print("\\r", step, "{ISSUED}", end="", file=sys.stderr, flush=True)
+    return dataset
+'''
 
 
 class Server(BaseHTTPRequestHandler):
@@ -49,8 +65,10 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.heard.append(f"{self.path}\n{self.headers}\n{body.decode()}")
-        answer = json.dumps({"choices": [{"index": 0, "text": " 4"}]}).encode()
-        self.send_response(200)
+        refused = self.path.startswith("/refused")
+        text = f"the token {ISSUED} is not known" if refused else f" 4, says {ISSUED}"
+        answer = json.dumps({"choices": [{"index": 0, "text": text}]}).encode()
+        self.send_response(401 if refused else 200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -72,8 +90,13 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 @pytest.fixture
 def config(tiny: Path, tmp_path: Path, server: ThreadingHTTPServer) -> Path:
+    task = tmp_path / "task" / "loud.yaml"
+    task.parent.mkdir()
+    text = (tiny / "tiny_gen.yaml").read_text()
+    task.write_text(text + "process_docs: !function loud.documents\n")
+    (task.parent / "loud.py").write_text(LOUD)
     path = tmp_path / "secret.yaml"
-    path.write_text(CONFIG.format(root=tiny, mark=MARK, port=server.server_port))
+    path.write_text(CONFIG.format(root=tiny, mark=MARK, port=server.server_port, task=task))
     return path
 
 
@@ -87,8 +110,14 @@ def test_secrets_are_no_part_of_a_cell_and_not_lost(config: Path) -> None:
     config.write_text(text.replace("max_gen_toks: 4", "max_gen_toks: 5, max_tokens: 5"))
     other = cells.plan(load_config(str(config)))
     assert not {cell.id for cell in other} & {cell.id for cell in planned}
-    found = json.dumps([cell.secrets for cell in planned])
+    whole = [cell.with_credentials for cell in planned]
+    found = json.dumps([each.written() for each in whole if each is not None])
     assert all(f"{MARK}-{number}" in found for number in range(1, 10))
+
+
+def leaked(text: str) -> bool:
+    """Whether a text holds one of the credentials of this test."""
+    return any(credential in text for credential in (MARK, ISSUED, "passwd=q7"))
 
 
 @pytest.mark.hf
@@ -96,7 +125,7 @@ def test_secrets_are_no_part_of_a_cell_and_not_lost(config: Path) -> None:
 def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     start = "from leval_harness.cli.main import main; main()"
-    short = "--set=models.refused.args.passwd=q7"  # too short to be looked for
+    short = "--set=models.refused.args.passwd=q7"
     options = [
         short,
         f"--set=gen_kwargs.api_key={MARK}-10",
@@ -110,18 +139,23 @@ def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None
         timeout=600,
         check=False,
     )
-    assert MARK not in ended.stdout + ended.stderr
+    assert not leaked(ended.stdout + ended.stderr)
     done = {json.loads(path.with_name("cell.json").read_text())["model"]["name"]
             for path in out.glob("secret/*/done.json")}  # fmt: skip
     assert "served" in done, ended.stdout + ended.stderr
-    assert "refused" not in done
+    assert not {"refused", "unauthorized"} & done
     heard = "\n".join(Server.heard)  # the address has its own authorization
     assert [number for number in (5, 7, 10) if f"{MARK}-{number}" not in heard] == []
     files = [path for path in out.rglob("*") if path.is_file()]
     assert len(files) > 20
     assert any(path.name == "index.html" for path in files)
     texts = {path: path.read_bytes() for path in files}
-    assert [p for p, text in texts.items() if MARK.encode() in text or b"passwd=q7" in text] == []
+    assert [path for path, text in texts.items() if leaked(text.decode(errors="replace"))] == []
+    logs = "".join(path.read_text() for path in out.glob("secret/*/log.txt"))
+    for line in ("printed ***-1", "logged ***", "2 ***", "the token *** is not known"):
+        assert line in logs
+    (failure,) = [p for p in out.glob("secret/*/failed.json") if "401" in p.read_text()]
+    assert "X-Amz-Signature=***" in failure.read_text()
     for made in ("table", "page"):
         where = tmp_path / made
         more = (
@@ -129,7 +163,9 @@ def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None
         )
         command = [sys.executable, "-c", start, made, str(out), *more]
         told = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert MARK not in told.stdout + told.stderr
+        assert not leaked(told.stdout + told.stderr)
         written = [where] if where.is_file() else [p for p in where.rglob("*") if p.is_file()]
         assert written
-        assert [path for path in written if MARK.encode() in path.read_bytes()] == []
+        assert [
+            path for path in written if leaked(path.read_bytes().decode(errors="replace"))
+        ] == []
