@@ -107,5 +107,5 @@ def safe_streams(names: bool = False, plain: bool = False) -> Iterator[None]:
     """Print to `SafeStream`s inside; messages on standard error are always redacted by names."""
     out = SafeStream(sys.stdout, names=names, plain=plain)
     err = SafeStream(sys.stderr, names=True, plain=plain)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # type: ignore[type-var]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield
