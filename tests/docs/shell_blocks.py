@@ -1,4 +1,4 @@
-"""Shell blocks of the documentation: where they stand, and whether they are run."""
+"""Shell blocks of the documentation: their pages and lines, and whether tests run them."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ COMMANDS = ("leval-harness", "lm_eval", "lm-eval", "pip", "python", "make", "pyt
 
 @dataclass(frozen=True)
 class Block:
-    """One block; `why_not` says why it is not run, empty where it is."""
+    """One block; `why_not` is the reason why no test runs it, or empty."""
 
     page: str
     line: int

@@ -1,4 +1,4 @@
-"""Every shell block of the documentation is run, or says why it is not; every option exists."""
+"""Every shell block of the documentation runs or gives a reason why not; every option exists."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ def test_every_option_exists(block: Block):
 
 
 def check(command: click.Command, words: list[str]) -> None:
-    """Refuse a command or an option that there is none of."""
+    """Fail for a command or an option that does not exist."""
     context = click.Context(command)
     if isinstance(command, click.Group):
         if not words or words[0].startswith("-"):
@@ -61,7 +61,7 @@ def model(tmp_path_factory, save_llama) -> Path:
 @pytest.mark.hf
 @pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
 def test_blocks_of_a_page_run_one_after_the_other(page: str, tmp_path: Path, model: Path):
-    """In an empty folder; MODEL is a small checkpoint."""
+    """In an empty folder. MODEL is a small checkpoint."""
     text = "\n".join(block.text for block in RUN if block.page == page)
     environment = {
         **os.environ,
@@ -75,7 +75,7 @@ def test_blocks_of_a_page_run_one_after_the_other(page: str, tmp_path: Path, mod
 
 
 def test_the_site_builds_strictly(tmp_path: Path):
-    """Every link and anchor inside of the documentation, and every docstring it shows, is there."""
+    """Every link, anchor and docstring of the site exists."""
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", tmp_path / "site"],
         cwd=ROOT, capture_output=True, text=True, check=False,
