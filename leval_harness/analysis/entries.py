@@ -195,7 +195,7 @@ def _estimate(metric: str, ratios: Ratios) -> Estimate | None:
     if "bits_per_" in metric:
         tops = tops / math.log(2)
     try:
-        return estimate_ratio(tops, bottoms, 1.0 if _is_exponential(metric) else None)
+        return estimate_ratio(tops, bottoms, exponential=_is_exponential(metric))
     except ValueError:
         return None
 

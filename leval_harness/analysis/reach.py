@@ -179,7 +179,7 @@ def _line(
     sums = nats, tokens[0], tuple(losses)
     points = []
     for length, step in zip(losses, [None, *steps_of(*sums)], strict=True):
-        loss = estimate_ratio(*_columns(losses[length]), None)
+        loss = estimate_ratio(*_columns(losses[length]), exponential=False)
         paired = _paired_texts(losses[length], base.get(length, {}))
         against = compare_perplexities(*paired) if paired is not None else None
         points.append(Point(length, loss.value, loss.low, loss.high, step, against))
@@ -213,7 +213,7 @@ def _with_keys(
             if OWN not in references and references == _references(base_keys):
                 paired = _paired_texts(found, base.get(point.length, {}), all_texts=True)
             against = compare_perplexities(*paired) if paired is not None else None
-            estimate = estimate_ratio(nats, tokens, None)
+            estimate = estimate_ratio(nats, tokens, exponential=False)
             point = replace(point, key=estimate, key_against=against)
         points.append(point)
     referred = most > 0 and OWN not in references

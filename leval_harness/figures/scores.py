@@ -20,7 +20,7 @@ from leval_harness.figures.style import (
     sign_entries,
 )
 from leval_harness.results.metrics import is_of_nats
-from leval_harness.tables.cells import chance_of
+from leval_harness.tables.scores import chance_of
 from leval_tasks.statistics.clustered import Estimate
 
 DWARFED = 20

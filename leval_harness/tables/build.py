@@ -14,7 +14,6 @@ from leval_harness.analysis.reach import (
     reach_lines,
     reach_text,
 )
-from leval_harness.tables.cells import COSTS, score_cell
 from leval_harness.tables.model import (
     METHOD,
     NOTHING,
@@ -28,7 +27,7 @@ from leval_harness.tables.model import (
 )
 from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_tables
-from leval_harness.tables.scores import score_table
+from leval_harness.tables.scores import COSTS, score_cell, score_table
 from leval_tasks.statistics.paired import ASSUMED, Difference
 from leval_tasks.statistics.reach import DROP, MARGIN, THRESHOLD, Reach
 

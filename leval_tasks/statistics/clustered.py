@@ -16,6 +16,7 @@ from scipy import special, stats
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.integer[Any]]
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -131,16 +132,16 @@ def mean_of_estimates(values: Sequence[float], stderrs: Sequence[float]) -> tupl
     return sum(values) / n, math.sqrt(sum(error**2 for error in stderrs)) / n
 
 
-def clopper_pearson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided binomial interval (Clopper and Pearson 1934); 0 <= successes <= n."""
-    tail = (1 - confidence) / 2
+def clopper_pearson(successes: int, n: int) -> tuple[float, float]:
+    """Exact two-sided 95% binomial interval (Clopper and Pearson 1934); 0 <= successes <= n."""
+    tail = (1 - CONFIDENCE) / 2
     low = 0.0 if successes == 0 else float(stats.beta.ppf(tail, successes, n - successes + 1))
     high = 1.0 if successes == n else float(stats.beta.ppf(1 - tail, successes + 1, n - successes))
     return low, high
 
 
-def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) -> Estimate:
-    """Mean score with an interval by cluster.
+def estimate_mean(values: Floats, clusters: Labels) -> Estimate:
+    """Mean score with a 95% interval by cluster.
 
     Scores within 0..1 get Student's t on the logit scale. Where every cluster is one question with
     a score of 0 or 1, the interval is the exact binomial one. Where all documents score alike, the
@@ -150,7 +151,6 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
     Args:
         values: `[n]`, one score per question.
         clusters: `[n]` integer cluster labels.
-        confidence: of the two-sided interval.
 
     Raises:
         ValueError: no question, or a score that is not finite.
@@ -163,12 +163,12 @@ def estimate_mean(values: Floats, clusters: Labels, confidence: float = 0.95) ->
     binary = bool(np.isin(values, (0.0, 1.0)).all())
     if binary and (groups == n or mean in (0.0, 1.0)):
         successes = int(values.sum()) if groups == n else round(groups * mean)
-        low, high = clopper_pearson(successes, groups, confidence)
+        low, high = clopper_pearson(successes, groups)
         spread = None if mean in (0.0, 1.0) else known(stderr)
         return Estimate(mean, spread, low, high, groups, "exact")
     if groups < 2 or shows_no_spread(stderr, mean):
         return Estimate(mean, None, None, None, groups, "none")
-    half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * stderr
     low, high = mean - half, mean + half
     if ((values >= 0) & (values <= 1)).all() and 0 < mean < 1:
         low, high = logit_interval(mean, half)
@@ -188,20 +188,17 @@ def logit_interval(mean: float, half: float) -> tuple[float, float]:
     return float(special.expit(middle - width)), float(special.expit(middle + width))
 
 
-def estimate_ratio(
-    totals: Floats, sizes: Floats, exponent: float | None = 1.0, confidence: float = 0.95
-) -> Estimate:
-    """Token-weighted perplexity (or a rate) with an interval by document.
+def estimate_ratio(totals: Floats, sizes: Floats, *, exponential: bool = True) -> Estimate:
+    """Token-weighted perplexity, or a ratio of sums, with a 95% interval by document.
 
-    `value = exp(exponent * sum(nll)/sum(tokens))`. The standard error is the delta method's. The
-    interval is computed for the log and then exponentiated, so it is asymmetric and positive.
-    Below three documents, and of documents that are all alike, there is neither of them.
+    `value = exp(sum(nll)/sum(tokens))`. The standard error is the delta method's. The interval is
+    computed for the log and then exponentiated, so it is asymmetric and positive. Below three
+    documents, and of documents that are all alike, there is neither of them.
 
     Args:
         totals: `[G]`, negative log-likelihood of each document in nats.
         sizes: `[G]`, tokens (words, bytes) of each document.
-        exponent: 1 for a perplexity; None for the ratio itself.
-        confidence: of the two-sided interval.
+        exponential: False for the ratio itself.
 
     Raises:
         ValueError: no document, a number that is not finite, or no tokens.
@@ -213,13 +210,13 @@ def estimate_ratio(
     ratio, stderr, df = (float(x) for x in linearised_ratio(totals, sizes))
     known_spread = totals.size >= 3 and not shows_no_spread(stderr, ratio)
     stderr = stderr if known_spread else math.nan
-    half = float(stats.t.ppf((1 + confidence) / 2, df)) * stderr
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, df)) * stderr
     value, low, high = ratio, ratio - half, ratio + half
-    if exponent is not None:
+    if exponential:
         with np.errstate(over="ignore"):
-            value, low, high = (float(np.exp(exponent * each)) for each in (value, low, high))
+            value, low, high = (float(np.exp(each)) for each in (value, low, high))
         if not math.isfinite(value):
             raise ValueError(f"totals: {ratio:g} nats a token is more than a float can hold")
-        stderr *= value * exponent
+        stderr *= value
     method = "clustered" if known_spread else "none"
     return Estimate(value, known(stderr), known(low), known(high), totals.size, method)

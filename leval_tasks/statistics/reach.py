@@ -106,8 +106,7 @@ def steps_of(nats: Floats, tokens: Floats, lengths: Sequence[int]) -> list[Step]
         lengths: the `K + 1` lengths, ascending.
     """
     found = []
-    for at in range(1, len(lengths)):
-        step = nats[at] - nats[at - 1]
+    for at, step in enumerate(np.diff(nats, axis=0), start=1):
         mean, stderr, df = (float(each) for each in linearised_ratio(step, tokens))
         ends: tuple[float | None, float | None] = (None, None)
         if step.size >= FEWEST:
@@ -224,27 +223,22 @@ class Retrieved:
     right: float
     asked: int
 
-    @property
-    def share(self) -> float:
-        """The mean score."""
-        return self.right / self.asked
 
+def reach_above(counts: Sequence[Retrieved]) -> Reach:
+    """The largest length up to which every true score is at least `THRESHOLD`; 0 if none is.
 
-def reach_above(counts: Sequence[Retrieved], threshold: float = THRESHOLD) -> Reach:
-    """The largest length up to which every true score is at least a threshold.
-
-    A length of 0 in the result stands for none that was asked. `counts` are by length, ascending.
+    `counts` are by length, ascending.
     """
     shown, refused = [], []
     for each in counts:
         right, wrong = math.floor(each.right + 1e-9), math.ceil(each.right - 1e-9)
-        shown.append(float(stats.binom.sf(right - 1, each.asked, threshold)))
-        refused.append(float(stats.binom.cdf(wrong, each.asked, threshold)))
+        shown.append(float(stats.binom.sf(right - 1, each.asked, THRESHOLD)))
+        refused.append(float(stats.binom.cdf(wrong, each.asked, THRESHOLD)))
     return reach_by(shown, refused, (0, *(each.length for each in counts)))
 
 
-def reach_kept(counts: Sequence[Retrieved], drop: float = DROP) -> Reach:
-    """The largest length up to which no true score is `drop` or more below that of the shortest.
+def reach_kept(counts: Sequence[Retrieved]) -> Reach:
+    """The largest length up to which no true score is `DROP` or more below that of the shortest.
 
     Agresti and Caffo's interval of a difference of proportions (2000), one-sided. `counts` are by
     length, ascending.
@@ -252,7 +246,7 @@ def reach_kept(counts: Sequence[Retrieved], drop: float = DROP) -> Reach:
     first, shown, refused = counts[0], [], []
     for each in counts[1:]:
         lost, spread = _share(first) - _share(each), math.hypot(_error(first), _error(each))
-        z = (lost - drop) / spread
+        z = (lost - DROP) / spread
         shown.append(float(stats.norm.cdf(z)))
         refused.append(float(stats.norm.sf(z)))
     return reach_by(shown, refused, [each.length for each in counts])
