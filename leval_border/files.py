@@ -4,8 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import select
-import stat
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,24 +26,6 @@ def user_path(text: str | os.PathLike[str], where: str = "path") -> Path:
         if error.errno == errno.ENAMETOOLONG:
             raise SettingError(f"{where}: {shown(text)} is no path: {error.strerror}") from None
     return path
-
-
-WRITER_SECONDS = 5.0  # in which whoever writes to a pipe has opened it
-
-
-def without_hanging(path: str, flags: int) -> int:
-    """Opener for `open`: a pipe that nobody opens to write is empty after `WRITER_SECONDS`.
-
-    Opened plainly it would be waited for without end; opened without blocking and read at once, it
-    would be empty too where the writer comes a moment later.
-    """
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    os.set_blocking(descriptor, True)
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        writer = select.poll()  # tells of what was written, and of a writer that has left again
-        writer.register(descriptor, select.POLLIN)
-        writer.poll(WRITER_SECONDS * 1000)
-    return descriptor
 
 
 def write_text(path: Path, content: str) -> None:

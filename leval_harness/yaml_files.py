@@ -7,11 +7,9 @@ from typing import Any
 import yaml
 
 from leval_border.errors import SettingError, said_by_parser
-from leval_border.files import without_hanging
 
 MOST_CHARACTERS = 1_000_000
-MOST_NODES = 100_000
-"""Values of a file, each alias counted as what it stands for."""
+"""A longer text is no settings file."""
 
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -54,35 +52,17 @@ def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
 
 
-def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """How many values a node stands for; `sizes` remembers those of the nodes that were counted."""
-    if id(node) not in sizes:
-        sizes[id(node)] = MOST_NODES + 1  # what a node that holds itself finds
-        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
-        pairs = parts if isinstance(node, yaml.MappingNode) else ((part,) for part in parts)
-        size = 1 + sum(_size(part, sizes) for pair in pairs for part in pair)
-        if size > MOST_NODES:
-            raise _error(f"it stands for more than {MOST_NODES:,} values", node)
-        sizes[id(node)] = size
-    return sizes[id(node)]
-
-
 def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) -> Any:
     """The value that a YAML document stands for; `where` is the file or option it comes from.
 
     Raises:
-        ValueError: as `error`: not YAML, a tag that would run code, a key written twice, a text or
-            what its aliases stand for too large.
+        ValueError: as `error`: not YAML, a tag that would run code, a key written twice, a text
+            that is too long or nested too deep.
     """
     if len(text) > MOST_CHARACTERS:
         raise error(f"{where}: is longer than {MOST_CHARACTERS:,} characters")
     try:
-        loader = _StrictLoader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _size(node, {})
-        return loader.construct_document(node)
+        return yaml.load(text, _StrictLoader)
     except RecursionError:
         raise error(f"{where}: is not valid YAML: nested too deep") from None
     except (yaml.YAMLError, ValueError) as wrong:
@@ -96,7 +76,7 @@ def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, A
         ValueError: as `error`: not readable, no UTF-8, no mapping, or see `parse_yaml`.
     """
     try:
-        with open(path, encoding="utf-8", opener=without_hanging) as handle:
+        with path.open(encoding="utf-8") as handle:
             text = handle.read(MOST_CHARACTERS + 1)
     except OSError as wrong:
         raise error(f"{path}: cannot be read ({wrong.strerror})") from None

@@ -12,12 +12,6 @@ from leval_border.errors import SettingError
 from leval_border.files import user_path
 from leval_harness.yaml_files import MOST_CHARACTERS, parse_yaml, read_yaml
 
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(
-    f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 40)
-)
-MERGES = "a0: &a0 {x: 1}\n" + "".join(
-    f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]}}\n" for i in range(1, 40)
-)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (
@@ -47,7 +41,7 @@ def test_a_number_is_decimal_or_none(number: int, minutes: int, seconds: int) ->
     assert parse_yaml(f"-{number}.5", "here") == -(number + 0.5)
 
 
-def test_aliases_and_merges_within_bounds_are_allowed() -> None:
+def test_aliases_and_merges_are_allowed() -> None:
     text = "a: &x {b: 1, c: 2}\nd: *x\ne: {<<: *x, c: 3}\n"
     assert parse_yaml(text, "here")["e"] == {"b": 1, "c": 3}
     assert parse_yaml("", "here") is None
@@ -56,9 +50,7 @@ def test_aliases_and_merges_within_bounds_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (LAUGHS, "stands for more than 100,000 values"),
-        (MERGES, "stands for more than 100,000 values"),
-        ("a: &a [*a]", "stands for more than"),
+        ("a: &a [*a]", "unconstructable recursive node"),
         ("[" * 100_000, "nested too deep"),
         ("a: " + "9" * 5000, "4300 digits"),
         ("a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),

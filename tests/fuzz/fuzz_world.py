@@ -197,7 +197,7 @@ def _reach_results(folder: Path) -> None:
         made.write_cell(folder, method, {"reach_pg19": rows}, method=method, context_length=192)
 
 
-PLACES = ("gone", "folder", "circle", "outside", "endless", "pipe", "strange", "strange folder")
+PLACES = ("gone", "folder", "circle", "outside", "endless", "strange", "strange folder")
 """What may stand in a file's place, or how it or its folder may be called."""
 
 
@@ -216,5 +216,3 @@ def put(path: Path, content: bytes | str) -> None:
         path.symlink_to(path.name)
     elif content in ("outside", "endless"):
         path.symlink_to("/etc/hostname" if content == "outside" else "/dev/zero")
-    elif content == "pipe":
-        os.mkfifo(path)

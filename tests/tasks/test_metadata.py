@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from leval_border.errors import SettingError
+from leval_border.errors import SettingError, is_misspelt
 from leval_border.settings import field_names
-from leval_border.spelling import is_near_miss
 from leval_tasks.generation import GenerationSettings, check_generation
 from leval_tasks.metadata import (
     FAMILIES,
@@ -117,7 +116,7 @@ def test_the_setting_that_is_meant_is_named(key, meant):
 
 
 def test_short_names_have_no_near_misses():
-    assert not is_near_miss("sed", "seed")
+    assert not is_misspelt("sed", "seed")
     refuse_near_misses({"seeds": 1, "neat": 2, "node": 3, 5: 6})
 
 
