@@ -100,7 +100,8 @@ def test_a_frame_says_whether_it_wants_a_template(frame: str) -> None:
             with pytest.raises(SettingError, match=f"frame: {frame!r}"):
                 made("tpo", GOLDEN / "sample", frame, template, num_docs=1)
         else:
-            made("tpo", GOLDEN / "sample", frame, template, num_docs=1)
+            task = made("tpo", GOLDEN / "sample", frame, template, num_docs=1)
+            assert task.config.metadata["settings"]["frame"] == frame
 
 
 def test_a_template_that_takes_turns_alone_refuses_turbos_second_message() -> None:
