@@ -91,10 +91,6 @@ class PosGenTask(PlainTask):
         """The sequence as text."""
         return str(doc["sequence"])
 
-    def fewshot_context(self, doc: Mapping[str, Any], *args: Any, **kwargs: Any) -> str:
-        """The sequence: there is no frame, no example and no chat template."""
-        return self.doc_to_text(doc)
-
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, after checking that the model reads these sequences whole.
 
@@ -115,8 +111,9 @@ class PosGenTask(PlainTask):
 
     def construct_requests(self, doc: Mapping[str, Any], ctx: str, **kwargs: Any) -> TokenRequest:
         """One forward pass over the sequence."""
-        (ids,) = self.vocabulary.encode(np.array([[int(n) for n in ctx.split()]]))
-        return TokenRequest(ids, ctx, doc=doc, idx=0, metadata=kwargs["metadata"])
+        text = self.doc_to_text(doc)
+        (ids,) = self.vocabulary.encode(np.array([[int(n) for n in text.split()]]))
+        return TokenRequest(ids, text, doc=doc, idx=0, metadata=kwargs["metadata"])
 
     def process_results(
         self, doc: Mapping[str, Any], results: list[tuple[list[bool], list[float]]]
@@ -129,14 +126,11 @@ class PosGenTask(PlainTask):
 
     def aggregation(self) -> dict[str, Callable[[Iterable[float]], float]]:
         """Sequences are equally long, so the mean over them is the mean over tokens."""
-        return dict.fromkeys(self._metrics(), mean)
+        return dict.fromkeys(position_ranges(self.settings), mean)
 
     def higher_is_better(self) -> dict[str, bool]:
         """Accuracies."""
-        return dict.fromkeys(self._metrics(), True)
-
-    def _metrics(self) -> list[str]:
-        return list(accuracies([True] * self.settings.length, self.settings))
+        return dict.fromkeys(position_ranges(self.settings), True)
 
 
 def read_settings(
