@@ -1,4 +1,4 @@
-"""What `--dry-run` says of the cost of cells: tokens and time, good to a factor of two."""
+"""Tokens and time that `--dry-run` estimates for each cell, good to a factor of two."""
 
 import os
 from functools import cache
@@ -10,9 +10,9 @@ from leval_border.json_texts import parse_json
 from leval_harness.backends import reading_once
 from leval_harness.cell_record import CellRecord, DoneRecord, read_record
 from leval_harness.layout import DONE
-from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.cell_files import why_not_done
 from leval_harness.sweep.cells import PlannedCell
+from leval_harness.sweep.task_registry import members, own_tasks
 from leval_tasks.data import SAMPLE
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, ReachSettings, read_metadata
 from leval_tasks.reach.targets import default_lengths
@@ -21,15 +21,14 @@ Sizes = tuple[tuple[int, int], ...]
 """Characters and questions of every document of a file."""
 
 CHARACTERS_PER_TOKEN = 4.0
-# One generated token costs about as much as this many tokens of a prompt.
 GENERATED_TOKEN_COST = 20.0
+"""Tokens of a prompt that cost about as much as one generated token."""
 DEFAULT_NEW_TOKENS = 512
 DEFAULT_CONTEXT = 8192
 QUESTION_TOKENS = 150.0
-_READ_ONCE = " and ".join(", ".join(reading_once()).rsplit(", ", 1))
 METHOD = (
     "Estimated from the documents' characters / 4, cut at the context length, counted once a "
-    f"document on {_READ_ONCE} and once a question elsewhere, plus 150 tokens a "
+    f"document on {', '.join(reading_once())} and once a question elsewhere, plus 150 tokens a "
     "question; a new token costs as much as 20 of a prompt; time at the speed of finished cells of "
     "the same model, else at the tokens_per_second of its config, else at that of other models."
 )
@@ -43,29 +42,10 @@ class TokenCounts(NamedTuple):
 
     @property
     def work(self) -> float | None:
-        """Prompt-token equivalents."""
+        """Prompt tokens that cost as much as the cell."""
         if self.prompt_tokens is None:
             return None
         return self.prompt_tokens + GENERATED_TOKEN_COST * (self.new_tokens or 0.0)
-
-
-@cache
-def documents(file: str, source: str) -> Sizes | None:
-    """Sizes of the documents of a file; None if it is not on this machine."""
-    folder = SAMPLE if source == "sample" else user_path(source)
-    path = next(iter(sorted(folder.rglob(file))), None) if source else None
-    try:
-        text = path.read_text(encoding="utf-8") if path else ""
-        records = [parse_json(line, file) for _, line in json_lines(text)]
-    except (OSError, ValueError):
-        return None
-    sizes = []
-    for record in records:
-        if not isinstance(record, dict):
-            return None
-        text = str(record.get("input") or record.get("text") or "")
-        sizes.append((len(text), max(1, len(record.get("instructions") or ()))))
-    return tuple(sizes) or None
 
 
 def estimate(record: CellRecord) -> TokenCounts:
@@ -75,28 +55,51 @@ def estimate(record: CellRecord) -> TokenCounts:
     context = record.context_length or DEFAULT_CONTEXT
     once = record.model.backend in reading_once()
     prompt = new = 0.0
-    for name in own_tasks.members(record.tasks):
-        task = own_tasks.own_tasks().get(name)
+    for name in members(record.tasks):
+        task = own_tasks().get(name)
         sizes = documents(task.file, source) if task and task.file else None
         if task and task.family == "perplexity":
-            settings = read_metadata(PerplexitySettings, metadata)
-            prompt += perplexity_tokens(sizes, settings, context)
-            continue
-        if task and task.family == "reach":
-            prompt += reach_tokens(read_metadata(ReachSettings, metadata), record.context_length)
-            continue
-        if sizes is None:
+            windows = read_metadata(PerplexitySettings, metadata)
+            prompt += perplexity_tokens(sizes, windows, context)
+        elif task and task.family == "reach":
+            prompt += _reach_tokens(read_metadata(ReachSettings, metadata), context)
+        elif sizes is None:
             return TokenCounts(None, None)
-        sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
-        questions = sum(each for _, each in sizes)
-        used = min(questions, record.limit or questions)
-        tokens = sum(
-            min(size / CHARACTERS_PER_TOKEN, context) * (1 if once else n) for size, n in sizes
-        )
-        prompt += tokens * used / questions + QUESTION_TOKENS * used
-        generation = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
-        new += used * float(generation.get("max_gen_toks", DEFAULT_NEW_TOKENS))
+        else:
+            sizes = chosen(sizes, read_metadata(ClosedSettings, metadata))
+            questions = sum(each for _, each in sizes)
+            used = min(questions, record.limit or questions)
+            texts = (min(size / CHARACTERS_PER_TOKEN, context) for size, _ in sizes)
+            tokens = sum(t * (1 if once else n) for t, (_, n) in zip(texts, sizes, strict=True))
+            prompt += tokens * used / questions + QUESTION_TOKENS * used
+            generation = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
+            new += used * float(generation.get("max_gen_toks", DEFAULT_NEW_TOKENS))
     return TokenCounts(round(prompt), round(new))
+
+
+@cache
+def documents(file: str, source: str) -> Sizes | None:
+    """Sizes of the documents of a file; None if it is not on this machine or not as expected."""
+    folder = SAMPLE if source == "sample" else user_path(source)
+    paths = sorted(folder.rglob(file)) if source else []
+    try:
+        text = paths[0].read_text(encoding="utf-8") if paths else ""
+        records = [parse_json(line, file) for _, line in json_lines(text)]
+        sizes = [
+            (len(each.get("input") or each.get("text") or ""), len(each.get("instructions") or "_"))
+            for each in records
+        ]
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+    return tuple(sizes) or None
+
+
+def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:
+    """The documents that `num_docs` and `min_questions` leave."""
+    wanted = settings.num_docs or len(sizes)
+    while sum(n for _, n in sizes[:wanted]) < (settings.min_questions or 0) and wanted < len(sizes):
+        wanted += 1
+    return sizes[:wanted]
 
 
 def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context: int) -> float:
@@ -110,20 +113,12 @@ def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context
     return (over / settings.stride + len(lengths)) * context
 
 
-def reach_tokens(settings: ReachSettings, context: int | None) -> float:
-    """Tokens of the windows of a reach task; lengths not known before the model are guessed."""
-    lengths = settings.context_length or (context or DEFAULT_CONTEXT,)
+def _reach_tokens(settings: ReachSettings, context: int) -> float:
+    """Tokens of the windows of a reach task, as if the model were trained on half the context."""
+    lengths = settings.context_length or (context,)
     if len(lengths) == 1:
         lengths = default_lengths(max(lengths[0] // 2, 1), lengths[0])
     return float(sum(lengths) * settings.num_docs * settings.num_targets)
-
-
-def chosen(sizes: Sizes, settings: ClosedSettings) -> Sizes:
-    """The documents that `num_docs` and `min_questions` leave."""
-    wanted = settings.num_docs or len(sizes)
-    while sum(n for _, n in sizes[:wanted]) < (settings.min_questions or 0) and wanted < len(sizes):
-        wanted += 1
-    return sizes[:wanted]
 
 
 def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
