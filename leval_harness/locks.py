@@ -1,4 +1,4 @@
-"""Files that one process holds, or several share; the kernel lets go of them with the process."""
+"""Locks on files, exclusive or shared. The kernel releases them when their process ends."""
 
 import contextlib
 import errno
@@ -15,27 +15,27 @@ _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, e
 
 
 class LockedError(UserError):
-    """Another process holds the file; the message says which, as far as it is known."""
+    """Another process holds the file; the message names it where it is known."""
 
 
 @contextlib.contextmanager
 def lock(path: Path, shared: bool = False, patience: float = 0.0) -> Iterator[None]:
-    """Hold `path` alone, or beside others that share it, for as long as this lasts.
+    """Hold `path` during the block, exclusively or shared.
 
     Raises:
-        LockedError: somebody else has it, and still had it after `patience` seconds.
+        LockedError: another process still holds it after `patience` seconds.
         UserError: the file system has no locks.
     """
     until = time.monotonic() + patience
-    # without a buffer: what a full disk refuses must not be written again when the file is closed
+    # unbuffered: what a full disk refuses must not be written again when the file is closed
     with path.open("ab+", buffering=0) as handle:
-        while not _taken(handle.fileno(), path, shared):
+        while not _acquired(handle.fileno(), path, shared):
             if time.monotonic() >= until:
                 handle.seek(0)
                 raise LockedError(handle.read(200).decode().strip() or "another process")
             time.sleep(0.1)
         if not shared:
-            # only a hint for whoever is refused: on a full disk the lock holds without it
+            # a hint for others; on a full disk the lock works without it
             with contextlib.suppress(OSError):
                 handle.truncate(0)
                 handle.write(f"process {os.getpid()} on {platform.node()}".encode())
@@ -51,7 +51,7 @@ def is_locked(path: Path) -> bool:
         return True
 
 
-def _taken(descriptor: int, path: Path, shared: bool) -> bool:
+def _acquired(descriptor: int, path: Path, shared: bool) -> bool:
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The files of one cell's folder: written whole or not at all, believed only if their hash fits."""
+"""The files of one cell's folder: written whole or not at all, trusted only if their hashes fit."""
 
 import contextlib
 import errno
@@ -12,16 +12,16 @@ from leval_border.files import file_sha256, read_object, sync_folder, write_json
 from leval_harness.cell_record import CellRecord, DoneRecord, cell_id, read_record
 from leval_harness.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
 
-_UNWRITTEN = tuple(f".{name}." for name in (DONE, CELL, FAILED, LOG))
-"""Beginnings of temporary files that a killed process leaves."""
+_TEMPORARY = tuple(f".{name}." for name in (DONE, CELL, FAILED, LOG))
+"""Prefixes of temporary files that a killed process leaves."""
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def why_not_done(folder: Path, expected_id: str) -> str | None:
     """None if the folder holds the finished cell `expected_id`, else what is wrong with it.
 
-    Everything named by the marker must be there with its hash, and the recorded identity must hash
-    to the cell's id. What else `cell.json` holds are labels, which a sweep writes anew (`relabel`).
+    Every file named by the marker must have its hash, and the recorded identity must hash to the
+    cell's id. The other fields of `cell.json` are labels, which a sweep may change (`relabel`).
     """
     if not (folder / DONE).exists():
         return "failed" if (folder / FAILED).exists() else "not run yet"
@@ -52,7 +52,7 @@ def clear_attempt(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name.startswith(PARTIAL) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.name.startswith(_UNWRITTEN) or (
+        elif path.name.startswith(_TEMPORARY) or (
             path.name.startswith(("results_", "samples_", FEATURES))
             and path.suffix in (".json", ".jsonl")
         ):

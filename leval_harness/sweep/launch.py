@@ -105,14 +105,16 @@ def _start(
     """Write the request and start the cell's supervisor with its output going to the log."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
-    host = {
-        "name": platform.node(),
-        "system": platform.platform(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
+    attempt = {
+        "host": {
+            "name": platform.node(),
+            "system": platform.platform(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+        },
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    attempt = {"host": host, "command": command, "created": now}
     write_json(folder / CELL, record.model_copy(update=attempt).written())
     log = folder / LOG
     log.unlink(missing_ok=True)  # a process of an earlier attempt may still write to the old file

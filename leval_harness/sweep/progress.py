@@ -48,7 +48,7 @@ class Progress:
         write: Callable[[str], None] = click.echo,
         heartbeat: float | None = HEARTBEAT_SECONDS,
     ) -> None:
-        self.pending, self.done_before = pending, done
+        self.total, self.left = done + pending, pending
         self.finished = self.failed = 0
         self.folder = folder
         self.write = write
@@ -75,6 +75,7 @@ class Progress:
     def end(self, cell: PlannedCell, outcome: CellOutcome) -> None:
         """Note that a cell has ended."""
         self.running.pop(cell.id, None)
+        self.left -= 1
         self.finished += outcome.ok
         self.failed += not outcome.ok
         if outcome.ok:
@@ -97,25 +98,16 @@ class Progress:
 
     def eta(self) -> str:
         """Time left at the rate at which cells have finished in this run."""
-        left = self.pending - self.finished - self.failed
-        if left and not self.finished:
+        if self.left and not self.finished:
             return "ETA unknown"
         seconds_a_cell = (self.last_finish - self.started) / max(1, self.finished)
-        seconds = left * seconds_a_cell - (time.monotonic() - self.last_finish)
+        seconds = self.left * seconds_a_cell - (time.monotonic() - self.last_finish)
         return f"ETA {duration(max(0.0, seconds))}"
 
     def position(self) -> str:
         """`[3/12, 1 failed]`."""
         failed = f", {self.failed} failed" if self.failed else ""
-        return f"[{self._ended}/{self._total}{failed}]"
-
-    @property
-    def _ended(self) -> int:
-        return self.done_before + self.finished + self.failed
-
-    @property
-    def _total(self) -> int:
-        return self.done_before + self.pending
+        return f"[{self.total - self.left}/{self.total}{failed}]"
 
     def __rich__(self) -> "Group":
         from rich.console import Group
@@ -127,7 +119,9 @@ class Progress:
         for state, last_output in self.states():
             lines.append(Text(state, no_wrap=True, overflow="ellipsis"))
             lines.append(Text(f"  {last_output}", "dim", no_wrap=True, overflow="ellipsis"))
-        return Group(*lines, ProgressBar(total=self._total, completed=self._ended, width=40))
+        return Group(
+            *lines, ProgressBar(total=self.total, completed=self.total - self.left, width=40)
+        )
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""What a cell's RoPE settings do to every feature, written beside its results.
+"""Wavelengths and feature gaps of a cell's RoPE settings, written beside its results.
 
-Figures are drawn where no torch is, so the cell's process, which has it, leaves the numbers.
+Figures are drawn where no torch is installed, so the cell's process leaves the numbers.
 """
 
 import logging
@@ -20,19 +20,35 @@ log = logging.getLogger("leval_harness.sweep.cell")
 
 MULTIPLES = (2, 4, 8, 16, 32)
 MOST_POSITIONS = 2**17
-"""Beyond twice the trained length gaps are looked for up to so many positions: a second's work."""
+"""Beyond twice the trained length, gaps are computed up to this many positions (one second)."""
+
+
+def write_features(cell: CellRecord, folder: Path) -> None:
+    """Write `FEATURES` into a folder, for a model whose RoPE settings are known."""
+    if cell.model.backend not in libraries():
+        return
+    try:
+        model = ModelPositions.of_checkpoint(cell.model.path)
+        parameters = cell.method.rope_parameters
+        rope = model.shipped() if parameters is None else RopeSpec.from_dict(parameters)
+        overrides = {} if parameters is None else hf_overrides(rope, model)
+        dim = _rotated_dimensions(rope, cell.model.path, overrides)
+        original = rope.trained_length or model.original_length
+        content = features(rope, dim, original, cell.context_length)
+    except Exception as error:  # noqa: BLE001 - a picture costs no result, whatever a config holds
+        log.warning("no picture of the RoPE features: %s", error)
+        return
+    write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})
 
 
 def features(rope: RopeSpec, dim: int, original: int, context_length: int | None) -> dict[str, Any]:
     """Wavelengths and feature gaps of complete settings on a model.
 
-    A method that follows the length is looked at with `context_length` tokens.
-
     Args:
         rope: the settings.
         dim: rotated dimensions of a head.
         original: trained length `L` in tokens.
-        context_length: tokens that are asked for.
+        context_length: length in tokens for which a method that follows the length is described.
 
     Returns:
         `wavelengths` in tokens, `[dim/2]`; `feature_gap[s]`, for each multiple `s` of the trained
@@ -57,38 +73,20 @@ def features(rope: RopeSpec, dim: int, original: int, context_length: int | None
     }
 
 
-def _rotated(rope: RopeSpec, model: ModelPositions, cell: CellRecord) -> int:
+def _rotated_dimensions(rope: RopeSpec, path: str, overrides: dict[str, Any]) -> int:
     """Rotated dimensions of a head, as transformers builds the model.
 
     Raises:
-        RopeConfigError: it has no RoPE, or frequencies of its own, of which this is no picture.
+        RopeConfigError: the model has no RoPE, or other frequencies than the settings describe.
     """
     from resonance_vllm.core import frequencies
     from resonance_vllm.core.errors import RopeConfigError
     from resonance_vllm.hf.build import held_by_transformers
 
-    asked = {} if cell.method.rope_parameters is None else hf_overrides(rope, model)
-    held = held_by_transformers(cell.model.path, asked)
-    one = next((each for each in held if not windowed(each.layer_type)), held[0])
-    dim = 2 * len(one.inv_freq)
-    closed = frequencies.inv_freq(rope, dim).tolist()
-    if any(abs(a - b) > 1e-5 * b for a, b in zip(one.inv_freq, closed, strict=True)):
-        raise RopeConfigError(f"{one.module} has frequencies of its own")
+    modules = held_by_transformers(path, overrides)
+    module = next((each for each in modules if not windowed(each.layer_type)), modules[0])
+    dim = 2 * len(module.inv_freq)
+    expected = frequencies.inv_freq(rope, dim).tolist()
+    if any(abs(a - b) > 1e-5 * b for a, b in zip(module.inv_freq, expected, strict=True)):
+        raise RopeConfigError(f"{module.module} has frequencies of its own")
     return dim
-
-
-def write_features(cell: CellRecord, folder: Path) -> None:
-    """Write `FEATURES` into a folder, for a model whose RoPE settings are known."""
-    if cell.model.backend not in libraries():
-        return
-    try:
-        model = ModelPositions.of_checkpoint(cell.model.path)
-        asked = cell.method.rope_parameters
-        rope = model.shipped() if asked is None else RopeSpec.from_dict(asked)
-        dim = _rotated(rope, model, cell)
-        original = rope.trained_length or model.original_length
-        content = features(rope, dim, original, cell.context_length)
-    except Exception as error:  # noqa: BLE001 - a picture costs no result, whatever a config holds
-        log.warning("no picture of the RoPE features: %s", error)
-        return
-    write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})
