@@ -66,9 +66,12 @@ def write_cards(analysis: Analysis, out: Path, publication: Publication) -> Writ
     return written
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> str:
+    """Write a text without tokens and return it."""
+    text = redact(text, names=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
+    return text
 
 
 def _write_record(
@@ -87,8 +90,7 @@ def _write_record(
     ]
     if lines:
         name = f"{place}_samples.jsonl"
-        text = redact("".join(f"{line}\n" for line in lines), names=False)
-        _write(out / name, text)
+        text = _write(out / name, "".join(f"{line}\n" for line in lines))
         content["detailed_evaluation_results"] = {
             "format": "jsonl",
             "file_path": name,

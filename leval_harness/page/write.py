@@ -82,7 +82,7 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
         reach=bool(board["reach"]),
         **{flag: any(row.get(flag) for row in board["rows"]) for flag in FLAGS},
     )
-    write_text(out / INDEX, html)
+    write_text(out / INDEX, redact(html, names=False))
 
 
 def _publish(made: Path, out: Path) -> None:
