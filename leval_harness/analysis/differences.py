@@ -25,14 +25,9 @@ Line = tuple[str, str, Floats]
 class PairedRow:
     """A method and its baseline on the same tokens of the same documents.
 
-    Attributes:
-        block: title of the rows that may be compared.
-        pair: method and baseline.
-        text: title of the text, or of all texts together.
-        length: tokens that the model sees, as labels.
-        documents: how many there are.
-        mean, base_mean: negative log-likelihood of both, nats a token.
-        difference: method minus baseline, nats a token; negative is better.
+    `pair` is method and baseline, `length` a label of what the model sees, `text` the title of a
+    text or of all texts together. `mean` and `base_mean` are negative log-likelihoods, `difference`
+    is method minus baseline: all nats a token.
     """
 
     block: str
@@ -47,14 +42,10 @@ class PairedRow:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifferences:
-    """All rows of one kind of metric.
+    """All rows of one kind of metric, a key of `KINDS`.
 
-    Attributes:
-        kind: `perplexity`, `loss` or `key_loss`.
-        rows: by block, pair, length and text.
-        left_out: notes of the texts and lengths without a row.
-        runs: that gave the numbers.
-        documents: number of different documents of all tasks.
+    `left_out` are notes of the texts and lengths without a row; `runs` gave the numbers, and
+    `documents` counts the different documents of all tasks.
     """
 
     kind: str

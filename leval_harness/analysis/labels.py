@@ -77,7 +77,17 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
     A setting that differs only between tasks (perplexity has no generation arguments) does not
     separate runs.
     """
-    scores, runs = _with_common_checkpoints(scores, runs)
+    files = _common_checkpoints(runs)
+    runs = [
+        replace(run, settings={**run.settings, FILES: files[at]}) if at in files else run
+        for at, run in enumerate(runs)
+    ]
+    scores = [
+        replace(score, settings={**score.settings, FILES: files[score.run]})
+        if score.run in files
+        else score
+        for score in scores
+    ]
     labels, counterparts = _setting_labels(scores, runs), _counterparts(scores, runs)
     varying = dict.fromkeys(name for name, _ in labels)
     titles: list[str] = []
@@ -103,21 +113,6 @@ def _partial_text(score: Score, run: Run) -> str:
     if score.limit is not None:
         return f"the first {score.limit:g} questions of each task"
     return f"{counted(run.num_docs, 'document')} of each task" if run.num_docs else "limited"
-
-
-def _with_common_checkpoints(
-    scores: Sequence[Score], runs: Sequence[Run]
-) -> tuple[list[Score], list[Run]]:
-    """The same, with one digest of files where a sweep has one checkpoint per method of a model."""
-    files = _common_checkpoints(runs)
-
-    def settings(at: int, own: Mapping[str, str]) -> Mapping[str, str]:
-        return {**own, FILES: files[at]} if at in files else own
-
-    return (
-        [replace(score, settings=settings(score.run, score.settings)) for score in scores],
-        [replace(run, settings=settings(at, run.settings)) for at, run in enumerate(runs)],
-    )
 
 
 def _common_checkpoints(runs: Sequence[Run]) -> dict[int, str]:

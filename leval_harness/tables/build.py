@@ -1,6 +1,6 @@
 """From analysed scores to the tables that people read."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
@@ -42,6 +42,14 @@ BY_RETRIEVAL = (
     f"Retrieves: RULER's tasks together, up to which length the score is at least {THRESHOLD:.1%}, "
     f"and up to which it is less than {DROP:.0%} below that at the shortest length",
 )
+LOSSES = {
+    LOSS: "nats a token, the same tokens after more context",
+    KEY_LOSS: "nats a key token, the same tokens after more context",
+}
+PERPLEXITIES = {
+    "token_perplexity": "token perplexity by context length, lower is better",
+    "paper_perplexity": "paper perplexity by context length, lower is better",
+}
 
 
 def build_tables(
@@ -76,8 +84,8 @@ def build_tables(
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores, posgen, costs, analysis))
     tables += _other_tables(scores, sorted(tasks - {*closed, *posgen}), costs, analysis)
-    tables += _loss_tables([entry for entry in entries if entry.family == "reach"], analysis)
-    tables += _perplexity_tables([e for e in shown if e.family == "perplexity"], analysis)
+    tables += _text_tables([e for e in entries if e.family == "reach"], LOSSES, analysis)
+    tables += _text_tables([e for e in shown if e.family == "perplexity"], PERPLEXITIES, analysis)
     tables += published_tables(
         (entry.run.model for entry in entries), (entry.task for entry in entries), published
     )
@@ -200,32 +208,22 @@ def _other_tables(
     return tables
 
 
-def _loss_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
-    """Of each reach task the loss on its targets by length, and that on its key tokens."""
-    tables = []
-    for task, of_task in grouped(entries, lambda entry: entry.task).items():
-        for family, what in ((LOSS, "nats a token"), (KEY_LOSS, "nats a key token")):
-            if part := [entry for entry in of_task if entry.score.family == family]:
-                title = f"{task_label(task)}: {what}, the same tokens after more context"
-                tables.append(_by_length(title, part, table_notes(part, analysis)))
-    return tables
-
-
-def _perplexity_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
-    """Of each task the token perplexity by length, and the paper's where it was computed.
+def _text_tables(
+    entries: Sequence[Entry], titles: Mapping[str, str], analysis: Analysis
+) -> list[Table]:
+    """Of each task a table by length for each family of metrics in `titles`.
 
     Runs that read the language reference of different Python versions get tables of their own.
     """
     tables = []
     for task, of_task in grouped(entries, lambda entry: entry.task).items():
-        for family in ("token_perplexity", "paper_perplexity"):
+        for family, title in titles.items():
             part = [entry for entry in of_task if entry.score.family == family]
             texts = grouped(part, lambda entry: entry.score.python)
             for version, of_text in texts.items():
                 python = f" (Python {version})" if len(texts) > 1 else ""
-                what = f"{family.replace('_', ' ')} by context length, lower is better"
-                title = f"{task_label(task)}{python}: {what}"
-                tables.append(_by_length(title, of_text, table_notes(of_text, analysis)))
+                name = f"{task_label(task)}{python}: {title}"
+                tables.append(_by_length(name, of_text, table_notes(of_text, analysis)))
     return tables
 
 

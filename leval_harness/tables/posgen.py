@@ -167,11 +167,9 @@ def _provenance(experiment: Experiment) -> tuple[str, ...]:
 
 def crossed_table(experiment: Experiment) -> Table:
     """Trained with down, tested with across: mean past the trained length, a block per sub-task."""
-    places = experiment.places
-    tested, trained = (
-        [name for name in ENCODINGS if any(pair[side] == name for pair in experiment.pairs)]
-        for side in (1, 0)
-    )
+    places, pairs = experiment.places, experiment.pairs
+    trained = [name for name in ENCODINGS if any(pair.trained == name for pair in pairs)]
+    tested = [name for name in ENCODINGS if any(pair.tested == name for pair in pairs)]
     blocks = []
     for subtask, title in SUBTASKS.items():
         rows = []
