@@ -9,11 +9,4 @@ from leval_harness.backends.registry import (
     register,
 )
 
-__all__ = [
-    "OWN_BACKENDS",
-    "environment",
-    "libraries",
-    "library_of",
-    "reading_once",
-    "register",
-]
+__all__ = ["OWN_BACKENDS", "environment", "libraries", "library_of", "reading_once", "register"]

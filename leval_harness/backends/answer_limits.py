@@ -29,10 +29,18 @@ class AnswerEnds:
     """Ends of answers by prompt and answer, the two texts that lm-eval logs.
 
     `pending` holds the ends of a batch whose texts lm-eval has not made yet, in the batch's order.
+    The texts arrive by `add_partial`: this object stands in front of lm-eval's response cache.
     """
 
+    cache_hook: Any = None
     known: dict[tuple[str, str], list[AnswerEnd]] = field(default_factory=dict)
     pending: deque[AnswerEnd] = field(default_factory=deque)
+
+    def add_partial(self, kind: str, request: Any, answer: Any) -> None:
+        """Record the end of an answer, and cache it as lm-eval does."""
+        if kind == "generate_until" and self.pending:
+            self.add(str(request[0]), str(answer), self.pending.popleft())
+        self.cache_hook.add_partial(kind, request, answer)
 
     def add(self, prompt: str, answer: str, end: AnswerEnd) -> None:
         """Record the end of an answer."""
@@ -56,7 +64,7 @@ def record_answer_ends(lm: Any) -> AnswerEnds | None:
         ends_of_batch = _vllm_ends
     else:
         return None
-    ends = lm.answer_ends = AnswerEnds()
+    ends = lm.answer_ends = AnswerEnds(lm.cache_hook)
     generate = lm._model_generate
 
     def recording(*args: Any, **options: Any) -> Any:
@@ -65,21 +73,8 @@ def record_answer_ends(lm: Any) -> AnswerEnds | None:
         return output
 
     lm._model_generate = recording
-    lm.cache_hook = _RecordingHook(lm.cache_hook, ends)
+    lm.cache_hook = ends
     return ends
-
-
-class _RecordingHook:
-    """lm-eval's response cache, which also records the pending end of each answer."""
-
-    def __init__(self, hook: Any, ends: AnswerEnds) -> None:
-        self.hook, self.ends = hook, ends
-
-    def add_partial(self, kind: str, request: Any, answer: Any) -> None:
-        """Same as lm-eval's method."""
-        if kind == "generate_until" and self.ends.pending:
-            self.ends.add(str(request[0]), str(answer), self.ends.pending.popleft())
-        self.hook.add_partial(kind, request, answer)
 
 
 def _hf_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[AnswerEnd]:
@@ -89,14 +84,14 @@ def _hf_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[AnswerEnd]:
     return [hf_answer_end(lm, row, limit, until) for row in output[:, width:].tolist()]
 
 
-def _vllm_ends(lm: Any, outputs: Any, options: dict[str, Any]) -> list[AnswerEnd]:
+def _vllm_ends(lm: Any, output: Any, options: dict[str, Any]) -> list[AnswerEnd]:
     """Ends of a batch of `VLLM`, whose engine reports why an answer ended."""
     if not options.get("generate", False):  # log-likelihoods
         return []
     marker, ends = lm.think_end_token, []
-    for output in (each.outputs[0] for each in outputs):
-        at_limit = output.finish_reason == "length"
-        ends.append(AnswerEnd(at_limit, at_limit and marker not in output.text if marker else None))
+    for answer in (each.outputs[0] for each in output):
+        at_limit = answer.finish_reason == "length"
+        ends.append(AnswerEnd(at_limit, at_limit and marker not in answer.text if marker else None))
     return ends
 
 

@@ -69,7 +69,7 @@ def unknown_arguments_refused(
     Raises:
         SettingError: Names the argument, the allowed ones and near matches.
     """
-    of_hf = inspect.getfullargspec(hf.__init__).args[1:]
+    of_hf = inspect.getfullargspec(hf).args[1:]
     known = [*field_names(HFLongSettings), *of_hf]
 
     def refusal(name: str) -> SettingError:

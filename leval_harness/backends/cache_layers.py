@@ -11,7 +11,7 @@ Keys and values are `[batch, kv_heads, length, head_dim]`; a path has batch 1.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
@@ -38,13 +38,25 @@ class Window:
         return positions - (positions % self.size if self.chunked else self.size - 1)
 
 
-class PrefixLayer(DynamicLayer):
+class _Restorable:
+    """A layer that can return to an earlier point. Its tensors are never changed before that."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The argument of `restore`."""
+        return dict(vars(self))
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Return to a snapshot."""
+        self.__dict__.update(snapshot)
+
+
+class PrefixLayer(_Restorable, DynamicLayer):
     """Keys and values in a buffer of fixed capacity, after an optional shared part of batch 1.
 
     Args:
         capacity: Largest number of positions that will be added.
         split: Whether the shared part stays outside of the buffer, for the shared-prefix attention.
-        path: Whether this is the path itself, whose shared part is what came before.
+        rows: Rows after a path. None for the path itself, whose shared part is what came before.
         window: What the layer sees, None for everything.
         shared: Keys and values of the shared part.
         start: Position of the first shared key.
@@ -57,19 +69,22 @@ class PrefixLayer(DynamicLayer):
         capacity: int,
         *,
         split: bool,
-        path: bool = True,
+        rows: int | None = None,
         window: Window | None = None,
         shared: Pair | None = None,
         start: int = 0,
     ) -> None:
         super().__init__()
         self.split, self.window, self.start, self.shared = split, window, start, shared
-        self.returns_new_only = split and path
+        self.returns_new_only = split and rows is None
         self.shared_length = shared[0].shape[2] if shared else 0
-        # Positions outside of the buffer, and in it.
-        self.base = start + self.shared_length if split else 0
+        # Positions before the buffer, and in it.
+        self.base = start + (self.shared_length if split else 0)
         self.length = 0 if split else self.shared_length
         self.capacity = capacity + self.length
+        self.is_sliding = start > 0  # other layers hold more keys, and get another mask
+        if rows is not None and shared:
+            self.lazy_initialization(*(each.expand(rows, -1, -1, -1) for each in shared))
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate the buffers in the shape of the first keys, and copy a shared part into them."""
@@ -111,43 +126,30 @@ class PrefixLayer(DynamicLayer):
         """Positions before the next token, shared ones included."""
         return self.base + self.length
 
-    def snapshot(self) -> int:
-        """The argument of `restore`."""
-        return self.length
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Number of keys that the attention function gets, and the position of the first."""
+        return self.length + query_length, self.base
 
-    def restore(self, snapshot: int) -> None:
-        """Forget the positions added since a snapshot; the buffers stay."""
-        self.length = snapshot
-
-    def fork(self, batch: int, extra: int) -> "PrefixLayer":
+    def fork(self, rows: int, extra: int) -> "PrefixLayer":
         """A layer for rows after the path. If split, the path's keys are views, not copies."""
         shared = self.own if self.length else None
-        layer = PrefixLayer(extra, split=self.split, path=False, window=self.window, shared=shared)
-        return layer.allocated(batch)
-
-    def allocated(self, batch: int) -> Self:
-        """This layer with buffers for rows, if it has a shared part that gives their shape."""
-        if self.shared:
-            self.lazy_initialization(*(each.expand(batch, -1, -1, -1) for each in self.shared))
-        return self
+        return PrefixLayer(extra, split=self.split, rows=rows, window=self.window, shared=shared)
 
     @classmethod
     def join(cls, parts: "Sequence[PrefixLayer]", extra: int) -> "PrefixLayer":
         """One batch of the rows of several layers after the same shared part, aligned right."""
-        head, width = parts[0], max(part.length for part in parts)
+        keys, values = _aligned([part.own for part in parts])
+        head = parts[0]
         layer = PrefixLayer(
-            width + extra, split=head.split, path=False, window=head.window,
+            keys.shape[2] + extra, split=head.split, rows=keys.shape[0], window=head.window,
             shared=head.shared if head.split else None, start=head.start,
         )  # fmt: skip
-        layer.update(*_aligned([part.own for part in parts], width))
+        layer.update(keys, values)
         return layer
 
 
-class RingLayer(DynamicSlidingWindowLayer):
-    """The last positions of a path that is longer than the window; older ones are dropped.
-
-    transformers' layer never changes its tensors in place, so that a snapshot can refer to them.
-    """
+class RingLayer(_Restorable, DynamicSlidingWindowLayer):
+    """The last positions of a path that is longer than the window; older ones are dropped."""
 
     def __init__(self, window: Window, *, split: bool) -> None:
         super().__init__(window.size)
@@ -164,56 +166,26 @@ class RingLayer(DynamicSlidingWindowLayer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Pair:
         """Append new positions. If split, returns these; the kept ones are the shared part."""
-        if not self.split:
-            pair: Pair = super().update(key_states, value_states)
-            return pair
-        self.shared_pair = self.own if self.is_initialized else None
-        self.shared_length = self.keys.shape[2] if self.is_initialized else 0
+        if self.is_initialized:
+            self.shared_pair, self.shared_length = self.own, self.keys.shape[2]
         self.start = self.cumulative_length - self.shared_length
-        super().update(key_states, value_states)
-        return key_states, value_states
+        pair: Pair = super().update(key_states, value_states)
+        return (key_states, value_states) if self.split else pair
 
-    def snapshot(self) -> tuple[Any, ...]:
-        """The argument of `restore`."""
-        return self.is_initialized, self.keys, self.values, self.cumulative_length
-
-    def restore(self, snapshot: tuple[Any, ...]) -> None:
-        """Return to a snapshot."""
-        self.is_initialized, self.keys, self.values, self.cumulative_length = snapshot
-
-    def fork(self, batch: int, extra: int) -> "PrefixLayer | RingLayer":
-        """A layer for rows after the path. If split, the kept positions are their shared part."""
-        if self.split:
-            shared = self.own if self.is_initialized else None
-            start = self.cumulative_length - (self.keys.shape[2] if shared else 0)
-            layer = PrefixLayer(
-                extra, split=True, path=False, window=self.window, shared=shared, start=start
-            )
-            return layer.allocated(batch)
-        if not self.is_initialized:
-            return RingLayer(self.window, split=False)
-        rows = (each.expand(batch, -1, -1, -1) for each in self.own)
-        return self._filled(*rows, self.cumulative_length)
-
-    @classmethod
-    def join(cls, parts: "Sequence[RingLayer]", extra: int) -> "RingLayer":
-        """One batch of the rows of several layers, aligned right."""
-        width = max(part.keys.shape[2] for part in parts)
-        keys, values = _aligned([part.own for part in parts], width)
-        return parts[0]._filled(keys, values, max(part.cumulative_length for part in parts))
-
-    def _filled(self, keys: torch.Tensor, values: torch.Tensor, length: int) -> "RingLayer":
-        ring = RingLayer(self.window, split=False)
-        ring.lazy_initialization(keys, values)
-        ring.keys, ring.values, ring.cumulative_length = keys, values, length
-        return ring
+    def fork(self, rows: int, extra: int) -> PrefixLayer:
+        """A layer for rows after the path, whose shared part are the kept positions."""
+        shared = self.own if self.is_initialized else None
+        start = self.cumulative_length - (self.keys.shape[2] if shared else 0)
+        return PrefixLayer(
+            extra, split=self.split, rows=rows, window=self.window, shared=shared, start=start
+        )
 
 
 class StateLayer(LinearAttentionLayer):
     """A recurrent state and the last inputs of convolutions. Changed in place, so always copied."""
 
     def __init__(self, states: LinearAttentionLayer) -> None:
-        self.__dict__.update(copy.deepcopy(vars(states)))
+        self.restore(vars(states))
 
     @property
     def nbytes(self) -> int:
@@ -223,16 +195,16 @@ class StateLayer(LinearAttentionLayer):
 
     def snapshot(self) -> dict[str, Any]:
         """The argument of `restore`."""
-        return copy.deepcopy(vars(self))
+        return copy.deepcopy(self.__dict__)
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Return to a snapshot."""
         self.__dict__.update(copy.deepcopy(snapshot))
 
-    def fork(self, batch: int, extra: int) -> "StateLayer":
+    def fork(self, rows: int, extra: int) -> "StateLayer":
         """A layer for rows after the path."""
         layer = StateLayer(self)
-        layer.reorder_cache(torch.zeros(batch, dtype=torch.long))
+        layer.reorder_cache(torch.zeros(rows, dtype=torch.long))
         return layer
 
     @classmethod
@@ -241,10 +213,9 @@ class StateLayer(LinearAttentionLayer):
         layer = StateLayer(parts[0])
         for name in ("conv_states", "recurrent_states"):
             states = [getattr(part, name) for part in parts]
-            setattr(layer, name, {
-                index: None if first is None else torch.cat([each[index] for each in states])
-                for index, first in states[0].items()
-            })  # fmt: skip
+            filled = [index for index, first in states[0].items() if first is not None]
+            joined = {index: torch.cat([each[index] for each in states]) for index in filled}
+            setattr(layer, name, states[0] | joined)
         return layer
 
 
@@ -275,16 +246,16 @@ class HybridLayer(LinearAttentionLayer, DynamicLayer):
         self.attention.restore(snapshot[0])
         self.states.restore(snapshot[1])
 
-    def fork(self, batch: int, extra: int) -> "HybridLayer":
+    def fork(self, rows: int, extra: int) -> "HybridLayer":
         """A layer for rows after the path."""
-        return HybridLayer(self.attention.fork(batch, extra), self.states.fork(batch, extra))
+        return HybridLayer(self.attention.fork(rows, extra), self.states.fork(rows, extra))
 
     @classmethod
     def join(cls, parts: "Sequence[HybridLayer]", extra: int) -> "HybridLayer":
         """One batch of the rows of several layers."""
         attention: Any = [part.attention for part in parts]
         states = StateLayer.join([part.states for part in parts], extra)
-        return HybridLayer(type(attention[0]).join(attention, extra), states)
+        return HybridLayer(PrefixLayer.join(attention, extra), states)
 
 
 PathLayer = PrefixLayer | RingLayer | StateLayer | HybridLayer
@@ -319,10 +290,11 @@ def path_layer(template: Any, capacity: int, *, split: bool, chunked: bool) -> P
     return None
 
 
-def _aligned(parts: Sequence[Pair], width: int) -> Pair:
+def _aligned(parts: Sequence[Pair]) -> Pair:
     """Keys and values of rows of several lengths in one batch, zeros before the shorter ones."""
+    longest = max(keys.shape[2] for keys, _ in parts)
     keys, values = (
-        torch.cat([pad(part, (0, 0, width - part.shape[2], 0)) for part in each])
+        torch.cat([pad(part, (0, 0, longest - part.shape[2], 0)) for part in each])
         for each in zip(*parts, strict=True)
     )
     return keys, values

@@ -43,13 +43,6 @@ class Question:
     max_new_tokens: int
     options: Mapping[str, Any]
 
-    @property
-    def key(self) -> str:
-        """Questions with the same key can be decoded together."""
-        return json.dumps(
-            [self.until, self.max_new_tokens, dict(self.options)], sort_keys=True, default=str
-        )
-
 
 class StopStrings(StoppingCriteria):
     """Stop each row at its first stop string, searched in its last tokens as lm-eval does.
@@ -120,15 +113,11 @@ class NearTies(LogitsProcessor):
 
     def listed(self) -> Iterator[tuple[int, int, float, list[int]]]:
         """Row, step, difference and both tokens of each, by step."""
-        if not self.best:
-            return
-        values = torch.stack([best.values for best in self.best])
-        gaps = (values[..., 0] - values[..., 1]).tolist()
-        tokens = torch.stack([best.indices for best in self.best]).tolist()
-        for step, rows in enumerate(gaps):
-            for row, gap in enumerate(rows):
-                if gap < NEAR_TIE:
-                    yield row, step, gap, tokens[step][row]
+        if self.best:
+            values, tokens = (torch.stack(each).cpu() for each in zip(*self.best, strict=True))
+            gaps = values[..., 0] - values[..., 1]
+            for step, row in (gaps < NEAR_TIE).nonzero().tolist():
+                yield row, step, gaps[step, row].item(), tokens[step, row].tolist()
 
 
 class Decoder:
@@ -178,14 +167,16 @@ class Decoder:
 
     def _groups(self, rows: Sequence[int]) -> list[list[int]]:
         """Rows that can be decoded together, sorted by length."""
-        groups: dict[tuple[str, int], list[int]] = {}
+        groups: dict[tuple[Any, ...], list[int]] = {}
         for row in sorted(rows, key=lambda row: (len(self.questions[row].tokens), row)):
             question = self.questions[row]
             equal = depends_on_earlier_tokens(question.options, self.model.generation_config)
             # A prompt of one token leaves nothing to read before it, where rows are read apart.
             equal |= len(question.tokens) == 1 and not self.setup.reuse.padded
             width = len(question.tokens) if equal else 0
-            groups.setdefault((question.key, width), []).append(row)
+            options = json.dumps(dict(question.options), sort_keys=True, default=str)
+            key = (question.until, question.max_new_tokens, options, width)
+            groups.setdefault(key, []).append(row)
         return list(groups.values())
 
     def _batch(self, batch: list[int], length: int) -> Iterator[Answered]:

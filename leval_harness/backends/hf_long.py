@@ -220,20 +220,17 @@ class HFLong(HFLM):
         did not suffice. Softmax and sum are float32 or wider whatever the model's dtype is.
         """
         named = [NamedRequest.of(each, at, tuple(each)[:3]) for at, each in enumerate(requests)]
-        tokens = [[*context, *scored] for _, context, scored in (each.args for each in named)]
+        tokens = [[*each.args[1], *each.args[2]] for each in named]
         return exchange(self, named, tokens, partial(self._likelihoods, disable_tqdm=disable_tqdm))
 
     def _likelihoods(
         self, requests: Sequence[NamedRequest], disable_tqdm: bool
     ) -> list[tuple[float, bool]]:
         """Sums of this process's requests, in their order."""
-        passages = []
-        for request in requests:
-            _, context, scored = request.args
-            passage = Passage.after_context(
-                request.name, list(context), list(scored), self.max_length
-            )
-            passages.append(passage)
+        passages = [
+            Passage.after_context(each.name, *map(list, each.args[1:]), self.max_length)
+            for each in requests
+        ]
         finished = (
             (index, (scores.total, bool(scores.correct.all())))
             for index, scores in self._scored(passages, share=True)
@@ -325,12 +322,11 @@ def exchange(
 
     gathered: list[Any] = [None] * lm.world_size
     distributed.all_gather_object(gathered, list(zip(items, prompts, strict=True)))
-    places = [(rank, at) for rank, each in enumerate(gathered) for at in range(len(each))]
-    every = [item for each in gathered for item in each]
+    every = [pair for each in gathered for pair in each]
     share = divide([prompt for _, prompt in every], lm.world_size)[lm.rank]
     answers = run([every[index][0] for index in share])
-    own = {places[index]: answer for index, answer in zip(share, answers, strict=True)}
     answered: list[Any] = [None] * lm.world_size
-    distributed.all_gather_object(answered, own)
-    known = {place: answer for each in answered for place, answer in each.items()}
-    return [known[lm.rank, at] for at in range(len(items))]
+    distributed.all_gather_object(answered, list(zip(share, answers, strict=True)))
+    known = dict(pair for each in answered for pair in each)
+    first = sum(map(len, gathered[: lm.rank]))
+    return [known[first + at] for at in range(len(items))]

@@ -30,11 +30,14 @@ class Setup:
 
     def refusal(self, length: int) -> str:
         """Why a sequence of this length cannot use a shared prefix; empty if it can."""
-        bound, taken = self.settings.kv_cache_gib, self.reuse.footprint.path(length) / (1 << 30)
-        reason = self.reuse.refusal(length)
-        if not reason and bound is not None and taken > bound:
+        reuse, bound = self.reuse, self.settings.kv_cache_gib
+        if reuse.mode == "none":
+            return reuse.reason
+        if reuse.max_length is not None and length > reuse.max_length:
+            return f"longer than {reuse.max_length} tokens, where the RoPE base changes"
+        if bound is not None and reuse.footprint.path(length) > self.kv_cache_bytes:
             return f"their cache takes more than kv_cache_gib={bound:g}"
-        return reason
+        return ""
 
     @property
     def split(self) -> bool:

@@ -55,14 +55,6 @@ class PrefixReuse:
     footprint: Footprint = field(default_factory=Footprint)
     padded: bool = True
 
-    def refusal(self, length: int) -> str:
-        """Why a sequence of this length cannot use a shared prefix; empty if it can."""
-        if self.mode == "none":
-            return self.reason
-        if self.max_length is not None and length > self.max_length:
-            return f"longer than {self.max_length} tokens, where the RoPE base changes"
-        return ""
-
 
 def find_prefix_reuse(model: Any, *, share_attention: bool = True) -> PrefixReuse:
     """The best way to share prefixes that gives a loaded causal model's own answers.
