@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leval_harness.analysis.entries import grouped
-from leval_harness.figures.style import legend, method_looks, new_figure, sign
+from leval_harness.figures.style import Picture, method_looks
 from leval_harness.results.posgen import (
     SUBTASKS,
     Curve,
@@ -66,7 +66,8 @@ def pairs_figure(experiment: Experiment) -> Any:
     """
     subtasks, pairs = _subtasks(experiment), experiment.pairs
     height = 0.28 * len(pairs) + 1.4
-    figure, grid = new_figure(3.4 * len(subtasks) + 2.0, height, len(subtasks))
+    picture = Picture(3.4 * len(subtasks) + 2.0, height, len(subtasks))
+    grid = picture.grid
     looks = method_looks(ENCODINGS[pair.trained].title for pair in pairs)
     for axes, subtask in zip(grid, subtasks, strict=True):
         for at, pair in enumerate(pairs):
@@ -78,14 +79,14 @@ def pairs_figure(experiment: Experiment) -> Any:
         axes.set_ylim(len(pairs) - 0.5, -0.5)
         axes.set_xlabel("Accuracy past the trained length, %")
         axes.tick_params(labelleft=axes is grid[0])
-    legend(figure, grid, "upper center", columns=3)
+    picture.legend(grid, "upper center", columns=3)
     counts = sorted({place.seeds for place in experiment.places.values()})
     seeds = " to ".join(dict.fromkeys((f"{counts[0]}", f"{counts[-1]}")))
     crosses = any(0 < place.learned < place.seeds for place in experiment.places.values())
     marks = f"dots: seeds ({seeds}), {'x: not learned, ' if crosses else ''}lines: means"
     note = f"{experiment.name} · trained with → tested with; {marks}"
-    sign(figure, note, sorted({run.result.command for run in experiment.runs}))
-    return figure
+    picture.sign(note, sorted({run.result.command for run in experiment.runs}))
+    return picture.figure
 
 
 def _draw_seeds(
@@ -125,7 +126,8 @@ def _panels(
         width, height = width + LEGEND_WIDTH, 1.7 * len(rows) + 1.4
         tested = method_looks(ENCODINGS[pair.tested].title for pair in experiment.pairs)
         looks = {pair.title: tested[ENCODINGS[pair.tested].title] for pair in experiment.pairs}
-    figure, grid = new_figure(width, height, len(subtasks), len(rows))
+    picture = Picture(width, height, len(subtasks), len(rows))
+    grid = picture.grid
     seeds = {run.result.seed for run in experiment.runs}
     lowest: dict[Subtask, Any] = {}
     for at, pairs in enumerate(rows):
@@ -145,12 +147,12 @@ def _panels(
     for axes in lowest.values():
         axes.set_xlabel(across)
     if len(rows) == 1:
-        legend(figure, grid, "upper center", columns=4)
+        picture.legend(grid, "upper center", columns=4)
     band = "half of the seeds" if len(seeds) > FEW else "all seeds"
     arrow = "; trained with → tested with" if len(rows) > 1 else ""
     note = f"{experiment.name} · mean over seeds {ranges(seeds)}, bands: {band}{arrow}"
-    sign(figure, note, sorted({run.result.command for run in experiment.runs}))
-    return figure
+    picture.sign(note, sorted({run.result.command for run in experiment.runs}))
+    return picture.figure
 
 
 def _subtasks(experiment: Experiment) -> list[Subtask]:

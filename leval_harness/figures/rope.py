@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leval_harness.figures.style import Looks, legend, literal, mark_level, new_figure, sign
+from leval_harness.figures.style import Looks, Picture, literal, mark_level
 from leval_harness.results.rope_features import RopeFeatures
 
 TRAINED, TESTED = "#4477aa", "#ee6677"
@@ -43,7 +43,8 @@ def rope_figure(
 
     All methods have the same trained length and number of features; `command` made one of the runs.
     """
-    figure, (left, right) = new_figure(10.5, 4.2, columns=2)
+    picture = Picture(10.5, 4.2, columns=2)
+    left, right = picture.grid
     original = next(iter(features.values())).original
     multiple = _shown_multiple(features)
     # methods often agree: each marks every so many features, so that all of them are seen
@@ -57,11 +58,11 @@ def rope_figure(
     else:
         gaps = [(method, features[method].gaps[multiple], styles[method]) for method in styles]
         _gap_panel(right, gaps, original, original * multiple)
-    legend(figure, [left], "lower center", columns=4)
+    picture.legend([left], "lower center", columns=4)
     lengths = sorted({each.context_length for each in features.values() if each.context_length})
     at_length = f" · at {lengths[-1]:,} tokens" if lengths else ""
-    sign(figure, f"{model}{at_length}", [command])
-    return figure
+    picture.sign(f"{model}{at_length}", [command])
+    return picture.figure
 
 
 def _wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None:
@@ -96,7 +97,8 @@ def pair_figure(
     The angles are those of one `feature` (an index) at `positions`, half of them below the trained
     length `original`; `longest` is the test length. All in tokens.
     """
-    figure, grid = new_figure(10, 11, columns=2, rows=3)
+    picture = Picture(10, 11, columns=2, rows=3)
+    grid = picture.grid
     lengths, gaps = [], []
     for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
         _angle_panel(axes, method, feature, positions, original)
@@ -108,7 +110,7 @@ def pair_figure(
     _wavelength_panel(grid[2], lengths, original)
     _gap_panel(grid[3], gaps, original, longest)
     grid[2].legend()
-    return figure
+    return picture.figure
 
 
 def _angle_panel(

@@ -10,15 +10,7 @@ from leval_harness.analysis import Entry
 from leval_harness.analysis.entries import SIGNIFICANT, grouped
 from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.analysis.reach import ReachLine
-from leval_harness.figures.style import (
-    Looks,
-    legend,
-    literal,
-    mark_level,
-    new_figure,
-    sign,
-    sign_entries,
-)
+from leval_harness.figures.style import Looks, Picture, literal, mark_level
 from leval_harness.results.metrics import is_of_nats
 from leval_harness.tables.scores import chance_of
 from leval_tasks.statistics.clustered import Estimate
@@ -38,7 +30,8 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     """
     score, block = entries[0].score, entries[0].block
     compared = any(entry.difference for entry in entries)
-    figure, (axes, *below) = new_figure(7.2, 6.6 if compared else 4.2, rows=2 if compared else 1)
+    picture = Picture(7.2, 6.6 if compared else 4.2, rows=2 if compared else 1)
+    axes, *below = picture.grid
     for method, curve in sorted(grouped(entries, lambda entry: entry.label).items()):
         curve.sort(key=lambda entry: entry.length or 0)
         look = {**looks[method], "label": literal(method), "markersize": 5, "linewidth": 1.6}
@@ -58,10 +51,10 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     if (chance := chance_of(entries)) is not None:
         mark_level(axes, 100 * chance, "chance", x=1, color="#888888")
     axes.set_title(literal(f"{task_label(score.task)} by context length"), loc="left")
-    legend(figure, [axes], "right upper")
+    picture.legend([axes], "right upper")
     bands = any(entry.low is not None for entry in entries)
-    sign_entries(figure, block + " · bands: 95% intervals, by document" * bands, entries)
-    return figure
+    picture.sign_entries(block + " · bands: 95% intervals, by document" * bands, entries)
+    return picture.figure
 
 
 def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
@@ -74,7 +67,8 @@ def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
 
     keys = any(point.key for line in lines for point in line.points)
     compared = any(point.key_against for line in lines for point in line.points)
-    figure, (gains, *below) = new_figure(7.2, 6.6 if keys else 4.2, rows=2 if keys else 1)
+    picture = Picture(7.2, 6.6 if keys else 4.2, rows=2 if keys else 1)
+    gains, *below = picture.grid
     sizes = []
     for line in sorted(lines, key=lambda line: line.method):
         look = {**looks[line.method], "label": literal(line.method), "markersize": 5}
@@ -104,9 +98,9 @@ def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
         axes.set_ylabel(f"loss on key tokens,\nnats, {what}")
         if compared:
             axes.axhline(0, color="black", linewidth=1)
-    legend(figure, [gains], "right upper")
-    sign(figure, f"{lines[0].block} · bands: 95% intervals, by document", [command])
-    return figure
+    picture.legend([gains], "right upper")
+    picture.sign(f"{lines[0].block} · bands: 95% intervals, by document", [command])
+    return picture.figure
 
 
 def _context_axis(grid: Sequence[Any], lengths: Sequence[int]) -> None:
@@ -153,7 +147,8 @@ def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> 
     """
     tasks = list(dict.fromkeys(entry.task for entry in entries))
     methods = sorted({entry.label for entry in entries})
-    figure, (axes,) = new_figure(6.8, 1.3 + 0.32 * (len(methods) + 0.8) * len(tasks))
+    picture = Picture(6.8, 1.3 + 0.32 * (len(methods) + 0.8) * len(tasks))
+    (axes,) = picture.grid
     first_of_place = {(entry.label, entry.task): entry for entry in reversed(entries)}
     offsets = np.linspace(-0.32, 0.32, len(methods)) if len(methods) > 1 else np.zeros(1)
     for method, offset in zip(methods, offsets, strict=True):
@@ -167,10 +162,10 @@ def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> 
     title = f"Difference to {literal(baseline)}"
     axes.set_xlabel(f"{title}, points")
     axes.set_title(f"{title} at {length_label(entries[0].score.context_length)}", loc="left")
-    legend(figure, [axes], "upper right", min(4, len(methods)))
+    picture.legend([axes], "upper right", min(4, len(methods)))
     note = "filled: significant after Holm; lines: intervals at the corrected level"
-    sign_entries(figure, f"{entries[0].block} · {note}", entries)
-    return figure
+    picture.sign_entries(f"{entries[0].block} · {note}", entries)
+    return picture.figure
 
 
 def _draw_difference(axes: Any, entry: Entry, height: float, look: Mapping[str, Any]) -> None:

@@ -32,67 +32,70 @@ def method_looks(methods: Iterable[str]) -> Looks:
     }
 
 
-def new_figure(
-    width: float, height: float, columns: int = 1, rows: int = 1
-) -> tuple[Any, list[Any]]:
-    """A figure (inches) without a display or pyplot's state, and its axes, row after row."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in grid:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-    return figure, grid
-
-
 def literal(text: str, longest: int = 90) -> str:
-    """Text from results for a label: never read as mathematics, never too long."""
+    """Text from results as a label: never read as mathematics, never too long."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return plain(cut).replace("$", r"\$")
 
 
 def mark_level(axes: Any, level: float, text: str, x: float, **line: Any) -> None:
-    """A dotted line across the axes, and what it stands for at one end of it."""
+    """A dotted line across the axes, and its meaning at one end of it."""
     axes.axhline(level, linewidth=0.9, linestyle=":", **line)
     side = "left" if x < 0.5 else "right"
     place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": side, "va": "bottom"}
     axes.annotate(text, (x, level), fontsize=7, color="#555555", **place)
 
 
-def legend(figure: Any, grid: Sequence[Any], place: str, columns: int = 1) -> None:
-    """One legend outside the axes; a label that several of them have stands in it once.
+class Picture:
+    """A matplotlib figure without a display or pyplot's state.
 
-    Of fewer columns than asked for where so many are wider than the figure.
+    Attributes:
+        figure: the `Figure`.
+        grid: its axes, row after row.
     """
-    lines: dict[str, Any] = {}
-    for line in chain.from_iterable(axes.get_lines() for axes in grid):
-        lines.setdefault(line.get_label(), line)
-    shown = [line for label, line in lines.items() if not label.startswith("_")]
-    longest = max((len(str(line.get_label())) for line in shown), default=0)
-    fitting = int(figure.get_figwidth() / (0.55 + 0.063 * longest))  # inches: the line, a letter
-    columns = max(1, min(columns, fitting))
-    figure.legend(handles=shown, fontsize=8, frameon=False, loc=f"outside {place}", ncols=columns)
 
+    def __init__(self, width: float, height: float, columns: int = 1, rows: int = 1) -> None:
+        """Sizes are in inches."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
-def sign(figure: Any, note: str, commands: Iterable[str], data: str = "") -> None:
-    """Say below a figure which model, which data and which commands made it."""
-    parts = [literal(note, 110)]
-    if data:
-        parts.append(literal(f"data: {data}"))
-    parts += [literal(command, 110) for command in commands if command]
-    figure.supxlabel(
-        "\n".join(dict.fromkeys(parts)), fontsize=7, color="#555555", x=0.01, ha="left"
-    )
+        self.figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(self.figure)
+        self.grid: list[Any] = list(self.figure.subplots(rows, columns, squeeze=False).flat)
+        for axes in self.grid:
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+            axes.set_axisbelow(True)
 
+    def legend(self, grid: Sequence[Any], place: str, columns: int = 1) -> None:
+        """One legend outside the axes; a label that several axes have stands in it once.
 
-def sign_entries(figure: Any, note: str, entries: Sequence[Entry]) -> None:
-    """The same for entries of several runs; one's command stands for all of them."""
-    sources = " ".join(sorted({entry.score.source for entry in entries} - {""}))
-    sign(figure, note, [entries[0].run.command], sources)
+        It has fewer columns than `columns` where so many are wider than the figure.
+        """
+        lines: dict[str, Any] = {}
+        for line in chain.from_iterable(axes.get_lines() for axes in grid):
+            lines.setdefault(line.get_label(), line)
+        shown = [line for label, line in lines.items() if not label.startswith("_")]
+        longest = max((len(str(line.get_label())) for line in shown), default=0)
+        fitting = int(self.figure.get_figwidth() / (0.55 + 0.063 * longest))  # a line, a letter
+        columns = max(1, min(columns, fitting))
+        self.figure.legend(
+            handles=shown, fontsize=8, frameon=False, loc=f"outside {place}", ncols=columns
+        )
+
+    def sign(self, note: str, commands: Iterable[str], data: str = "") -> None:
+        """State below the figure which model, which data and which commands made it."""
+        parts = [literal(note, 110)]
+        if data:
+            parts.append(literal(f"data: {data}"))
+        parts += [literal(command, 110) for command in commands if command]
+        text = "\n".join(dict.fromkeys(parts))
+        self.figure.supxlabel(text, fontsize=7, color="#555555", x=0.01, ha="left")
+
+    def sign_entries(self, note: str, entries: Sequence[Entry]) -> None:
+        """The same for entries of several runs; one run's command stands for all of them."""
+        sources = " ".join(sorted({entry.score.source for entry in entries} - {""}))
+        self.sign(note, [entries[0].run.command], sources)
 
 
 def write_figure(draw: Callable[[], Any], *targets: Path, dpi: int = 200) -> None:
