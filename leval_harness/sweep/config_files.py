@@ -28,7 +28,9 @@ def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
         ConfigError: names every field that is wrong, its value and what is allowed.
     """
     path = find_config(name)
-    content = apply_overrides(load_with_includes(path), overrides)
+    content = load_with_includes(path)
+    for text in overrides:
+        content = override(content, text)
     return parse_config({"name": path.stem, **content})
 
 
@@ -99,22 +101,20 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def apply_overrides(config: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """A config with `key.key=value` texts laid over it; values are YAML, list items have numbers.
+def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """A config with `key.key=value` laid over it; the value is YAML, list items have numbers.
 
     Raises:
         ConfigError: no `=`, a value that is not YAML, or a path through something that holds no
             keys. Whether the key means anything is checked with the rest of the config.
     """
-    result = dict(config)
-    for text in overrides:
-        key, equals, raw = text.partition("=")
-        short = text if len(text) <= 80 else f"{text[:77]}..."
-        if not equals:
-            raise ConfigError(f"--set {short}: write it as key=value")
-        value = parse_yaml(raw, f"--set {short}", ConfigError)
-        result = _with_value(result, _split_key(key.strip()), value, short)
-    return result
+    key, equals, raw = text.partition("=")
+    short = text if len(text) <= 80 else f"{text[:77]}..."
+    if not equals:
+        raise ConfigError(f"--set {short}: write it as key=value")
+    value = parse_yaml(raw, f"--set {short}", ConfigError)
+    changed: dict[str, Any] = _with_value(config, _split_key(key.strip()), value, short)
+    return changed
 
 
 def _split_key(key: str) -> list[str]:

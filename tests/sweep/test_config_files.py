@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from leval_border.errors import SettingError
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config_files import (
-    apply_overrides,
     find_config,
     load_with_includes,
     merge,
+    override,
 )
 
 VALUES = st.recursive(
@@ -104,10 +104,10 @@ def test_names_near_a_shipped_sweep_are_suggested() -> None:
 
 def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
     config = {"models": {"llama-3.1": {"dtype": "auto"}}, "tasks": ["a", {"tasks": "b"}]}
-    changed = apply_overrides(
-        config,
-        ['models."llama-3.1".dtype=float32', "tasks.1.limit=3", "tasks.0=c", "new.key=[1, 2]"],
-    )
+    changed = config
+    for text in ('models."llama-3.1".dtype=float32', "tasks.1.limit=3", "tasks.0=c"):
+        changed = override(changed, text)
+    changed = override(changed, "new.key=[1, 2]")
     assert changed == {
         "models": {"llama-3.1": {"dtype": "float32"}},
         "tasks": ["c", {"tasks": "b", "limit": 3}],
@@ -117,7 +117,7 @@ def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("text", "message"),
     [
         ("seed", "key=value"),
         ("tasks.7=x", "number of one of 1 items"),
@@ -133,12 +133,12 @@ def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
         ("a=[1", "while parsing"),
     ],
 )
-def test_overrides_that_cannot_be_meant(override: str, message: str) -> None:
+def test_overrides_that_cannot_be_meant(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        apply_overrides({"tasks": ["a"], "seed": 1}, [override])
+        override({"tasks": ["a"], "seed": 1}, text)
 
 
 @given(st.text('ab."=[]0', max_size=12))
 def test_no_override_text_ends_in_anything_but_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
-        apply_overrides({"a": {"b": 1}, "tasks": [1]}, [text])
+        override({"a": {"b": 1}, "tasks": [1]}, text)
