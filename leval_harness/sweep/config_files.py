@@ -93,8 +93,11 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        mappings = isinstance(old, Mapping) and isinstance(value, Mapping)
-        if mappings and value.get("rope_type", old.get("rope_type")) == old.get("rope_type"):
+        if (
+            isinstance(old, Mapping)
+            and isinstance(value, Mapping)
+            and value.get("rope_type", old.get("rope_type")) == old.get("rope_type")
+        ):
             merged[key] = merge(old, value)
         else:
             merged[key] = value
