@@ -13,7 +13,7 @@ from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.model_config.limits import length_limit, vllm_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import fixed_for_vllm, hf_overrides, vllm_hf_overrides
-from resonance_vllm.rotary_report import HeldRope, NoRope
+from resonance_vllm.verifier import NoRope, RotaryReport
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
@@ -58,7 +58,7 @@ def report(
 
     Returns:
         `transformers` and `vllm`, each with `limit` in tokens (None where nothing says one) and
-        `modules` (the fields of `HeldRope`), or `refused` or `not_installed` with the reason in
+        `modules` (the fields of `RotaryReport`), or `refused` or `not_installed` with the reason in
         place of these; `disagreements`, a list of sentences.
 
     Raises:
@@ -98,19 +98,19 @@ def length_remark(model: ModelPositions) -> str | None:
     )
 
 
-def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[HeldRope]:
-    from resonance_vllm.hf.build import held_by_transformers
+def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[RotaryReport]:
+    from resonance_vllm.hf.build import report_of_checkpoint
 
-    return held_by_transformers(path, overrides)
-
-
-def _by_vllm(path: str, overrides: dict[str, Any], length: int | None) -> Sequence[HeldRope]:
-    from resonance_vllm.vllm.build import held_by_vllm
-
-    return held_by_vllm(path, overrides, length)
+    return report_of_checkpoint(path, overrides)
 
 
-def _side(library: str, look: Callable[[], Sequence[HeldRope]]) -> Side:
+def _by_vllm(path: str, overrides: dict[str, Any], length: int | None) -> Sequence[RotaryReport]:
+    from resonance_vllm.vllm.build import report_of_checkpoint
+
+    return report_of_checkpoint(path, overrides, length)
+
+
+def _side(library: str, look: Callable[[], Sequence[RotaryReport]]) -> Side:
     """What a library built; whatever it raises on a config is its reason to refuse."""
     if not installed(library):
         return {"not_installed": f"{library} is not installed"}

@@ -1,9 +1,14 @@
-"""Whether what a library built of a type is what was asked for, in words."""
+"""The one comparison of what a rotary module holds with what was requested, for both libraries.
+
+The adapters (`hf`, `vllm`) report what a module holds. The same rules count for stock types and for
+ours: frequencies, number of features, attention factor.
+"""
 
 import contextlib
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -12,54 +17,132 @@ from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import RopeSpec
 
 CLOSE = 1e-4
-"""Relative: far above float32's rounding, far below what tells two methods apart."""
+"""Relative tolerance: far above float32's rounding, far below what tells two methods apart."""
 
 
-class Asked(dict[str, Any]):
-    """`rope_parameters` of a library's own type that an override put in place of a checkpoint's.
+class NoRope(RopeConfigError):  # noqa: N818 - it describes a model
+    """A model without RoPE, or one that its library refuses; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class RotaryReport:
+    """The rotation of one module, for one layer type where it has several.
 
     Attributes:
-        specs: what it asks for, by layer type; None is the key of settings for all layers.
-        shipped: the settings that it replaced, by layer type.
+        module: its name in the model, `model.rotary_emb`.
+        layer_type: as transformers names it; None where the module has one rotation.
+        inv_freq: radians a token as the module holds them, one a feature; 0 where one stands still.
+        attention_factor: what cos and sin are multiplied by.
+        exact_phase: whether the angle is taken from `position mod period`.
+    """
+
+    module: str
+    layer_type: str | None
+    inv_freq: tuple[float, ...]
+    attention_factor: float
+    exact_phase: bool
+
+
+class Turns(NamedTuple):
+    """What a module turns by: radians a token `[features]`, and what cos and sin are scaled by."""
+
+    inv_freq: Tensor
+    attention_factor: float
+
+    def __str__(self) -> str:
+        """For a message."""
+        found, scale = self
+        span = f"{found.max():.4g} to {found.min():.4g}"
+        return f"{len(found)} frequencies from {span} radians a token, attention factor {scale:.4g}"
+
+
+class OverriddenRope(dict[str, Any]):
+    """`rope_parameters` that an override put in place of a checkpoint's; saved as a plain dict.
+
+    Attributes:
+        specs: the requested settings by layer type; None is the key of settings for all layers.
+        shipped: the settings that they replace, by layer type.
     """
 
     specs: Mapping[str | None, RopeSpec]
     shipped: Mapping[str | None, dict[str, Any]]
 
+    @classmethod
+    def made(
+        cls,
+        rope: Mapping[str, Any],
+        specs: Mapping[str | None, RopeSpec],
+        shipped: Mapping[str | None, dict[str, Any]],
+    ) -> Self:
+        """The settings `rope` with the attributes."""
+        result = cls(rope)
+        result.specs, result.shipped = specs, shipped
+        return result
 
-def asked_of(config: Any) -> Asked | None:
-    """The settings of a config that are to be compared with what is built."""
+    def shipped_for(self, layer_type: str | None) -> dict[str, Any] | None:
+        """The settings of a layer type that were replaced."""
+        return self.shipped.get(layer_type, self.shipped.get(None))
+
+
+def overridden_rope(config: Any) -> OverriddenRope | None:
+    """The settings of a config that an override put there."""
     rope = getattr(config, "rope_parameters", None)
-    return rope if isinstance(rope, Asked) else None
+    return rope if isinstance(rope, OverriddenRope) else None
 
 
 def differences(
-    method: Method, found: Tensor, scale: float, length: int | None = None, close: float = CLOSE
+    held: Turns,
+    requested: Method | Turns,
+    *,
+    length: int | None = None,
+    features: int | None = None,
+    close: float = CLOSE,
 ) -> list[str]:
-    """How a rotation differs from a method's own formula; features that stand still aside.
+    """How a rotation differs from a method's formula, or from certain frequencies.
 
-    The order of features counts for nothing: some families (Ernie 4.5 VL) have one of their own.
+    With a formula the order of features does not matter, because some families (Ernie 4.5 VL) have
+    their own, and features that stand still are left out.
 
     Args:
-        method: what was asked for, without Resonance.
-        found: what a module turns by, radians a token, `[features]`.
-        scale: what it multiplies cos and sin by.
-        length: of the sequence in tokens; None is up to the trained one.
+        held: what a module turns by.
+        requested: a method without Resonance, or frequencies in the module's order.
+        length: of the sequence in tokens, for the formula; None is up to the trained one.
+        features: the number that turns in the model as shipped; None where that is unknown.
         close: relative tolerance.
     """
     wrong = []
-    held = found.detach().cpu().double().sort().values
-    with contextlib.suppress(RopeConfigError):  # divisors for another number of features
-        wanted = method.frequencies(2 * len(held), length).sort().values
-        apart = ((held - wanted).abs() > close * wanted) & (held > 0)
+    found = held.inv_freq.detach().cpu().double()
+    if isinstance(requested, Turns):
+        expected, scale = requested
+        features = len(expected) if features is None else features
+        turning = expected >= 0
+    else:
+        found, scale = found.sort().values, requested.scale()
+        turning, expected = found > 0, found
+        with contextlib.suppress(RopeConfigError):  # divisors for another number of features
+            expected = requested.frequencies(2 * len(found), length).sort().values
+    if features is not None and len(found) != features:
+        wrong.append(f"{len(found)} features turn, and {features} as it is shipped")
+    if len(found) == len(expected):
+        apart = ~((found - expected).abs() <= close * expected) & turning
         if apart.any():
-            wrong.append(f"{int(apart.sum())} of {len(held)} frequencies differ")
-    if not math.isclose(scale, expected := method.scale(), rel_tol=close):
-        wrong.append(f"the attention factor is {scale:.6g}, not {expected:.6g}")
+            wrong.append(f"{int(apart.sum())} of {len(found)} frequencies differ")
+    if not math.isclose(held.attention_factor, scale, rel_tol=close):
+        wrong.append(f"the attention factor is {held.attention_factor:.6g}, not {scale:.6g}")
     return wrong
 
 
-def held_words(found: Tensor, scale: float) -> str:
-    """What a module turns by, for a message."""
-    ends = f"{found.max():.4g} to {found.min():.4g}"
-    return f"{len(found)} frequencies from {ends} radians a token, attention factor {scale:.4g}"
+def refusal(spec: RopeSpec, where: str, wrong: list[str], held: object, allowed: str) -> Exception:
+    """The error for a module that does not turn as requested.
+
+    Args:
+        spec: the request.
+        where: the module and its class.
+        wrong: `differences`.
+        held: what it turns by.
+        allowed: what can be done instead.
+    """
+    return RopeConfigError(
+        f"rope_type: {spec.rope_type!r} is not what {where} turns by: {'; '.join(wrong)}; it holds "
+        f"{held}; allowed: {allowed}"
+    )

@@ -114,7 +114,7 @@ def _answers(url: str) -> bool:
 def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where vLLM is not installed: a process of it for each question takes half a minute."""
     import resonance_vllm.check
-    from resonance_vllm.rotary_report import NoRope
+    from resonance_vllm.verifier import NoRope
 
     seen = resonance_vllm.check.installed
     monkeypatch.setattr(
@@ -124,7 +124,7 @@ def without_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_asked(*_: object, **__: object) -> None:
         raise NoRope("vLLM is not asked in this test")
 
-    monkeypatch.setattr("resonance_vllm.vllm.build.held_by_vllm", not_asked)
+    monkeypatch.setattr("resonance_vllm.vllm.build.report_of_checkpoint", not_asked)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from leval_harness.backends import libraries
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import FEATURES, SCHEMA_VERSION
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.model_config.layer_types import windowed
+from resonance_vllm.model_config.family import windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
 
@@ -81,9 +81,9 @@ def _rotated_dimensions(rope: RopeSpec, path: str, overrides: dict[str, Any]) ->
     """
     from resonance_vllm.core import frequencies
     from resonance_vllm.core.errors import RopeConfigError
-    from resonance_vllm.hf.build import held_by_transformers
+    from resonance_vllm.hf.build import report_of_checkpoint
 
-    modules = held_by_transformers(path, overrides)
+    modules = report_of_checkpoint(path, overrides)
     module = next((each for each in modules if not windowed(each.layer_type)), modules[0])
     dim = 2 * len(module.inv_freq)
     expected = frequencies.inv_freq(rope, dim).tolist()

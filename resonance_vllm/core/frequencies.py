@@ -50,19 +50,23 @@ class Rotation:
         )
 
 
-def carried(spec: RopeSpec, stock: Tensor, seq_len: int | None = None) -> Tensor:
+def base_frequencies(
+    spec: RopeSpec, stock: Tensor, seq_len: int | None = None, *, by_library: bool = True
+) -> Tensor:
     """Frequencies of the base method on a module, from those that its library computes for it.
 
-    A method that no library has changes the module's `default` frequencies by the ratio that it
-    changes plain ones. A frequency of 0, a feature that stands still, stays 0. The library works in
-    float32; where the method's formula gives the same within that rounding its float64 is taken,
-    so that Resonance rounds as the closed form does.
+    Where the library does not compute the method, the module's `default` frequencies are changed by
+    the ratio by which the method changes plain ones. A frequency of 0, a feature that stands still,
+    stays 0. The library works in float32; where the method's formula gives the same within that
+    rounding its float64 is taken, so that Resonance rounds as the closed form does.
 
     Args:
         spec: the settings; Resonance does not count here.
         stock: what the library computes for the module at the current length, of the method where
             that is stock, else of `default`; `[features]`.
         seq_len: current length in tokens, for methods that follow it.
+        by_library: whether `stock` is of the method wherever that is stock; False where the library
+            has the type, but not for this module.
 
     Returns:
         Radians a token, float64 `[features]` on the CPU.
@@ -70,10 +74,11 @@ def carried(spec: RopeSpec, stock: Tensor, seq_len: int | None = None) -> Tensor
     method = spec.method
     found = stock.detach().to("cpu", torch.float64)
     wanted = method.frequencies(2 * len(found), seq_len)
-    if spec.base_is_stock:
+    if spec.base_is_stock and by_library:
         return torch.where(_same(found, wanted), wanted, found)
     plain = plain_frequencies(method.rope_theta, 2 * len(found))
-    return torch.where(_same(found, plain), wanted, found * (wanted / plain))
+    ratio = found * (wanted / plain)
+    return ratio if spec.base_is_stock else torch.where(_same(found, plain), wanted, ratio)
 
 
 def _same(found: Tensor, formula: Tensor) -> Tensor:

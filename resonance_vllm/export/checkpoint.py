@@ -20,7 +20,7 @@ from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
-from resonance_vllm.rotary_report import HeldRope
+from resonance_vllm.verifier import RotaryReport
 
 # Files that hold weights: linked where the file system can, never rewritten.
 WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
@@ -48,7 +48,7 @@ def divisors(rope: RopeSpec, inv_freq: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(plain, inv_freq, strict=True)]
 
 
-def portable_rope(rope: RopeSpec, model: ModelPositions, held: HeldRope) -> dict[str, Any]:
+def portable_rope(rope: RopeSpec, model: ModelPositions, held: RotaryReport) -> dict[str, Any]:
     """`rope_parameters` of type `longrope` for the rotation that a model holds with a method.
 
     `short_factor` = `long_factor` = `b^(-2j/d) / inv_freq_j`, and the attention factor stands under
@@ -119,7 +119,7 @@ def export_checkpoint(
 
 
 def _portable_config(
-    checkpoint: Path, rope: RopeSpec, model: ModelPositions, held: HeldRope
+    checkpoint: Path, rope: RopeSpec, model: ModelPositions, held: RotaryReport
 ) -> dict[str, Any]:
     """The content of config.json with the settings where its language model keeps them."""
     file = checkpoint / "config.json"

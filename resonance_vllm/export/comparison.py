@@ -20,11 +20,11 @@ from transformers import AutoConfig
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.hf import float32 as hf_float32
-from resonance_vllm.hf import model as hf_model
-from resonance_vllm.hf.build import held_by_transformers, model_class, on_meta
+from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
+from resonance_vllm.hf.float32 import rotations
+from resonance_vllm.hf.model import layer_types, rotary_report
 from resonance_vllm.model_config.checkpoint import text_config
-from resonance_vllm.rotary_report import HeldRope, NoRope
+from resonance_vllm.verifier import NoRope, RotaryReport
 
 # Relative, of float32 frequencies that transformers takes from factors.
 SAME = 1e-5
@@ -34,14 +34,14 @@ SAME_IN_TABLE = 1e-4
 logger = logging.getLogger(__name__)
 
 
-def asked_for(checkpoint: Path, rope: RopeSpec, overrides: Mapping[str, Any]) -> HeldRope:
+def asked_for(checkpoint: Path, rope: RopeSpec, overrides: Mapping[str, Any]) -> RotaryReport:
     """The one rotation of a checkpoint with a method, frequencies in float64.
 
     Raises:
         RopeConfigError: the model has no RoPE or several, features that stand still, or turns
             neighbouring dimensions, which vLLM's longrope does not.
     """
-    held = held_by_transformers(str(checkpoint), overrides)
+    held = report_of_checkpoint(str(checkpoint), overrides)
     if any(each.layer_type is not None for each in held):
         raise RopeConfigError(
             f"{held[0].module}: has several RoPEs by layer type; allowed: models with one, because "
@@ -56,13 +56,15 @@ def asked_for(checkpoint: Path, rope: RopeSpec, overrides: Mapping[str, Any]) ->
             "all layers, because a portable config holds one divisor a feature"
         )
     if rope.is_stock:
-        exact = frequencies.carried(rope, torch.tensor(one.inv_freq))
-        one = HeldRope(one.module, None, tuple(exact.tolist()), one.attention_factor, False)
+        exact = frequencies.base_frequencies(rope, torch.tensor(one.inv_freq))
+        one = RotaryReport(one.module, None, tuple(exact.tolist()), one.attention_factor, False)
     _refuse_neighbours(checkpoint)
     return one
 
 
-def compare(checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one: HeldRope) -> None:
+def compare(
+    checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one: RotaryReport
+) -> None:
     """Raise RopeConfigError unless stock code turns by `one` under the config in `exported`.
 
     Other numbers that model code takes from RoPE settings (a softmax scale) have to be the same,
@@ -78,7 +80,7 @@ def compare(checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one:
             ]
             + "; allowed: families whose code reads longrope from config.json"
         ) from error
-    for held in hf_model.hold(found):
+    for held in rotary_report(found):
         _refuse_other(f"{held.module} of {type(found).__name__}", held, one, SAME)
     wanted = dict(_numbers(asked))
     for place, value in _numbers(found):
@@ -90,7 +92,7 @@ def compare(checkpoint: Path, overrides: Mapping[str, Any], exported: Path, one:
             )
 
 
-def compare_vllm(exported: Path, one: HeldRope) -> None:
+def compare_vllm(exported: Path, one: RotaryReport) -> None:
     """Ask the installed vLLM, in a process of its own; where it refuses the model that is logged.
 
     Raises:
@@ -99,7 +101,7 @@ def compare_vllm(exported: Path, one: HeldRope) -> None:
     from resonance_vllm.vllm import build as vllm_build
 
     try:
-        found = vllm_build.held_by_vllm(str(exported))
+        found = vllm_build.report_of_checkpoint(str(exported))
     except NoRope as error:
         logger.warning("vLLM would not run this export: %s", error)
         return
@@ -107,7 +109,7 @@ def compare_vllm(exported: Path, one: HeldRope) -> None:
         _refuse_other(f"{held.module} of vLLM", held, one, SAME_IN_TABLE)
 
 
-def _refuse_other(where: str, held: HeldRope, one: HeldRope, near: float) -> None:
+def _refuse_other(where: str, held: RotaryReport, one: RotaryReport, near: float) -> None:
     pairs = [(held.attention_factor, one.attention_factor)]
     if len(held.inv_freq) == len(one.inv_freq):
         pairs += zip(held.inv_freq, one.inv_freq, strict=True)
@@ -124,7 +126,7 @@ def _refuse_other(where: str, held: HeldRope, one: HeldRope, near: float) -> Non
 def _numbers(model: nn.Module) -> Iterator[tuple[tuple[str, str], float]]:
     """Fractions that modules other than the rotary ones keep, by module and name."""
     for name, module in model.named_modules():
-        if not hf_model.layer_types(module):
+        if not layer_types(module):
             for key, value in vars(module).items():
                 if isinstance(value, float):
                     yield (name, key), value
@@ -134,7 +136,7 @@ def _refuse_neighbours(checkpoint: Path) -> None:
     """Refuse a family that turns dimensions (2i, 2i+1): each of its rotations is tried."""
     config, _ = text_config(AutoConfig.from_pretrained(checkpoint))
     family = model_class(config)
-    for name, function in hf_float32.rotations(sys.modules[family.__module__]):
+    for name, function in rotations(sys.modules[family.__module__]):
         if turns_neighbours(function):
             raise RopeConfigError(
                 f"model_type: {config.model_type!r} turns neighbouring dimensions ({name} of "

@@ -1,1 +1,5 @@
-"""The adapter for transformers: gives a model what was requested, reports what its modules hold."""
+"""The adapter for transformers: gives a model what was requested and reports what it holds."""
+
+from resonance_vllm.hf.registration import register, set_rope_precision
+
+__all__ = ["register", "set_rope_precision"]

@@ -1,4 +1,4 @@
-"""What transformers' rotary modules would hold for a model: it is built without its weights."""
+"""What transformers' rotary modules hold for a checkpoint, which is built without weights."""
 
 import importlib
 from collections.abc import Mapping
@@ -8,21 +8,20 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
-from resonance_vllm.hf import model as hf_model
-from resonance_vllm.hf import registration as hf
+from resonance_vllm.hf.model import rotary_report
+from resonance_vllm.hf.registration import register
 from resonance_vllm.model_config.checkpoint import read_config
-from resonance_vllm.rotary_report import HeldRope, NoRope
+from resonance_vllm.verifier import NoRope, RotaryReport
 
 
-def held_by_transformers(
+def report_of_checkpoint(
     path: str, overrides: Mapping[str, Any] | None = None, revision: str | None = None
-) -> list[HeldRope]:
+) -> list[RotaryReport]:
     """The rotations that transformers builds for a checkpoint, one entry a module and layer type.
 
     Args:
         path: checkpoint folder (weights and tokenizer are not read) or hub name.
-        overrides: keys of its config, as `settings.hf_overrides` gives and `from_pretrained` takes
-            them.
+        overrides: keys of its config, as `overrides.hf_overrides` writes them.
         revision: of a hub model.
 
     Raises:
@@ -30,7 +29,7 @@ def held_by_transformers(
             know the model.
         RopeConfigError: the config cannot be read, or the settings are wrong.
     """
-    hf.register()
+    register()
     read = read_config(path, revision)
     if isinstance(read, Mapping):
         raise NoRope(
@@ -46,16 +45,16 @@ def held_by_transformers(
             "the model has no RoPE, or one that its code fixes"
         )
     model = on_meta(config)
-    held = hf_model.hold(model)
-    if not held:
+    reports = rotary_report(model)
+    if not reports:
         raise NoRope(f"{type(model).__name__} has no rotary module: it is a model without RoPE")
-    return held
+    return reports
 
 
 def on_meta(config: PreTrainedConfig) -> Any:
     """The model of a config with its weights on the meta device.
 
-    Of one whose parts for pictures or sounds need a package that is not installed, the text model.
+    The text model, where parts for images or audio need a package that is not installed.
     """
     try:
         with torch.device("meta"):

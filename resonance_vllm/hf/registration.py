@@ -1,4 +1,4 @@
-"""Adapter for transformers: our rope types, exact phase, precision of rotation.
+"""Registration in transformers: our rope types, exact phase, precision of rotation.
 
 Call `register()` once in a process, before a model is built. Then the types work wherever
 transformers reads `rope_parameters`: config.json, `from_pretrained(rope_parameters=...)`,
@@ -17,12 +17,9 @@ from torch import nn
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import OWN_TYPES, is_own_type
-from resonance_vllm.hf import carried as hf_carried
-from resonance_vllm.hf import float32 as hf_float32
-from resonance_vllm.hf import model as hf_model
-from resonance_vllm.hf import nested_configs as hf_nested
-from resonance_vllm.hf import request as hf_request
-from resonance_vllm.hf import stock as hf_asked
+from resonance_vllm.hf import float32, request
+from resonance_vllm.hf import model as rotary_model
+from resonance_vllm.hf.rotary import rope_function
 from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
 
 logger = logging.getLogger(__name__)
@@ -44,14 +41,14 @@ def register() -> None:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     for rope_type in OWN_TYPES:
-        ROPE_INIT_FUNCTIONS[rope_type] = hf_carried.rope_function
-        # Where there is none, transformers warns of a type that it cannot check.
+        ROPE_INIT_FUNCTIONS[rope_type] = rope_function
+        # Without one, transformers warns that it cannot check the type.
         setattr(PreTrainedConfig, f"_validate_{rope_type}_rope_parameters", _checked_when_read)
     PreTrainedConfig.rope_precision = None
     _check_when_read(PreTrainedConfig)
-    hf_nested.read_with_overrides(PreTrainedConfig)
-    _when_first_made(PreTrainedConfig, _check_plain)
-    _when_first_made(PreTrainedModel, _adapt_built)
+    request.read_overrides(PreTrainedConfig)
+    _when_first_made(PreTrainedConfig, _validate_plain)
+    _when_first_made(PreTrainedModel, _wrap_constructor)
     _refill_when_loaded(PreTrainedModel)
 
 
@@ -60,7 +57,7 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
 
     `float32` computes cos, sin and the rotation in float32 and casts q and k back before cache and
     attention; `model` is what transformers does. A model whose code cannot be given float32 keeps
-    its own precision, with a warning: `rope_precision_used` of the model says which it is.
+    its own precision, with a warning: `rope_precision_used` of the model tells which it is.
 
     Raises:
         RopeConfigError: another word.
@@ -69,8 +66,8 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     state: Any = model
     used = rope_precision
     if rope_precision == "float32":
-        rotary = any(hf_model.text_rotary(model))
-        reason = hf_float32.patch(model) if rotary else "it has no rotary module"
+        rotary = any(rotary_model.rotary_modules(model))
+        reason = float32.patch(model) if rotary else "it has no rotary module"
         if reason is not None:
             used = "model"
             logger.warning(
@@ -78,7 +75,7 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
                 type(model).__name__,
                 reason,
             )
-    hf_model.set_precision(model, used)
+    rotary_model.set_precision(model, used)
     state.rope_precision_used = used
     state.config.rope_precision = rope_precision
 
@@ -94,75 +91,76 @@ def _when_first_made(base: Any, change: Callable[[Any], None]) -> None:
     base.__new__ = new
 
 
-def _adapt_built(cls: Any) -> None:
-    """Put our part around a model class's constructor."""
-    cls.__init__ = _built_model(cls.__init__)
-
-
-def _built_model(original: Any) -> Any:
-    """A model's constructor: model code sees stock settings, then what it built is adapted."""
+def _wrap_constructor(cls: Any) -> None:
+    """Let a model's constructor see stock settings, and change what it built."""
+    original = cls.__init__
 
     @functools.wraps(original)
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
         config: Any = args[0] if args else kwargs.get("config")
         if _building.get() or not hasattr(config, "rope_precision"):
-            return original(self, *args, **kwargs)
+            original(self, *args, **kwargs)
+            return
         token = _building.set(True)
-        for each in hf_request.configs(config):
-            hf_request.complete_head_dim(each)
+        every = list(request.configs(config))
         try:
-            with hf_request.stock_settings(config) as changed:
-                random = torch.get_rng_state()
-                try:
-                    original(self, *args, **kwargs)
-                except _CODE_ERRORS as error:
-                    if not changed:
-                        raise
-                    torch.set_rng_state(random)  # the weights of a seed, not the next ones
-                    _build_plain(original, changed, error, self, *args, **kwargs)
-                hf_model.adapt(self)
-                hf_asked.verify(self)
+            for each in every:
+                request.prepare(each)
+            with request.shown(every, request.stock_of) as changed:
+                _construct(functools.partial(original, self, *args, **kwargs), cls, changed)
+                rotary_model.apply_requests(self)
         finally:
             _building.reset(token)
             if "_modules" in vars(self):
                 # Model code makes copies of its config.
                 for module in self.modules():
-                    for each in hf_request.configs(getattr(module, "config", None)):
-                        hf_request.restore(each)
+                    for each in request.configs(getattr(module, "config", None)):
+                        request.restore(each)
         if config.rope_precision is not None:
             set_rope_precision(self, config.rope_precision)
-        return None
 
-    return build
+    cls.__init__ = build
 
 
-def _build_plain(
-    original: Any, changed: list[Any], reason: Exception, self: Any, *args: Any, **kwargs: Any
-) -> None:
-    """Build a model whose code refuses a method's stock type; plain RoPE is what ours changes.
+def _construct(construct: Callable[[], None], cls: Any, changed: list[Any]) -> None:
+    """Build a model with stock settings, or plain ones where its code refuses a method's type.
 
     Ernie 4.5 VL takes no type but `default`, and DeepSeek's code reads a factor of every other.
 
+    Args:
+        construct: the constructor with its arguments.
+        cls: the model class.
+        changed: the configs in which stock settings are shown.
+
     Raises:
-        RopeConfigError: it does not build so either.
+        RopeConfigError: it does not build with plain settings either.
     """
-    hf_request.show_plain(changed)
+    random = torch.get_rng_state()
     try:
-        original(self, *args, **kwargs)
+        return construct()
     except _CODE_ERRORS as error:
-        asked = next(iter(hf_request.requests_of(changed[0]).values()))
+        if not changed:
+            raise
+        reason = error
+    torch.set_rng_state(random)  # the weights of a seed, not the next ones
+    for each in changed:
+        request.show(each, request.plain_of)
+    try:
+        return construct()
+    except _CODE_ERRORS as error:
+        first = next(iter(request.requests_of(changed[0]).values()))
         raise RopeConfigError(
-            f"rope_type: {asked['rope_type']!r}: the code of {type(self).__name__} does not build "
+            f"rope_type: {first.spec.rope_type!r}: the code of {cls.__name__} does not build "
             f"with it: {type(reason).__name__}: {reason}; allowed: what this model's code reads"
         ) from error
 
 
-def _check_plain(cls: Any) -> None:
+def _validate_plain(cls: Any) -> None:
     """Let a config class's checks see plain settings in place of ours.
 
     Classes check what they know; some refuse every type but theirs (Phi 3). They do it when a
-    config is read and when it is saved; vLLM calls the check of RoPE alone once more. That one is
-    left as it is where all classes have it from: vLLM puts its own in its place there.
+    config is read and when it is saved; vLLM calls the check of RoPE alone once more. The one that
+    all classes inherit stays: vLLM replaces it with its own there.
     """
     from transformers import PreTrainedConfig
 
@@ -177,7 +175,7 @@ def _check_plain(cls: Any) -> None:
 def _with_plain(original: Any) -> Any:
     @functools.wraps(original)
     def validate(self: Any, *args: Any, **kwargs: Any) -> None:
-        with hf_request.plain_settings(self):
+        with request.shown([self], request.plain_of):
             original(self, *args, **kwargs)
 
     validate._resonance = True  # type: ignore[attr-defined]
@@ -185,7 +183,7 @@ def _with_plain(original: Any) -> Any:
 
 
 def _checked_when_read(self: Any, rope_parameters: Any, ignore_keys: Any = None) -> None:
-    """A further check of settings of ours, by whoever calls transformers' own: nothing is left."""
+    """Transformers' own check of a type of ours: nothing, `_check_when_read` has done it."""
 
 
 def _check_when_read(config_class: Any) -> None:
@@ -195,13 +193,13 @@ def _check_when_read(config_class: Any) -> None:
     @functools.wraps(original)
     def post_init(self: Any, **kwargs: Any) -> Any:
         params = kwargs.get("rope_scaling") or getattr(self, "rope_parameters", None) or {}
-        # A base beside the dictionary is filled in by transformers.
+        # transformers fills in a base that stands beside the dictionary.
         base = kwargs.get("rope_theta", getattr(self, "rope_theta", None))
         nested = [value for value in params.values() if isinstance(value, Mapping)]
         for settings in nested or [params]:
             if is_own_type(settings.get("rope_type", settings.get("type"))):
                 given = {} if base is None else {"rope_theta": base}
-                hf_request.spec_of(self, {**given, **settings})
+                request.spec_of(self, {**given, **settings})
         return original(self, **kwargs)
 
     config_class.__post_init__ = post_init
@@ -214,7 +212,7 @@ def _refill_when_loaded(model_class: Any) -> None:
     @functools.wraps(original)
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(cls, *args, **kwargs)
-        hf_model.settle(result[0] if isinstance(result, tuple) else result)
+        rotary_model.refill(result[0] if isinstance(result, tuple) else result)
         return result
 
     model_class.from_pretrained = classmethod(from_pretrained)

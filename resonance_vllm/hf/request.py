@@ -1,22 +1,21 @@
-"""Requests in a transformers config, and the stock settings that model code is shown instead.
+"""RoPE requests in transformers configs, and the stock settings that model code sees instead.
 
 Model code looks at `rope_parameters` in dozens of ways: which type it is, a mean softmax scale, a
-base a layer, keys of its own. So a model is built as what its library knows, the request's base
-method (or `default` where no library has that), and its rotary modules are changed afterwards
-(`hf_model`). The config gets the request back when the model is built: it is what is saved.
+base a layer, keys of its own. So a model is built with a type that its library knows, the request's
+base method (or `default` where no library has that), and its rotary modules are changed afterwards
+(`hf.model`). The config gets the request back when the model is built: the request is saved.
 """
 
 import contextlib
 import copy
 import functools
-import importlib.util
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import (
     LENGTH,
     RopeRequest,
@@ -26,39 +25,107 @@ from resonance_vllm.core.spec import (
     refuse_ignored_keys,
 )
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.model_config.family import (
+    Settings,
+    by_layer,
+    is_family_key,
+    of_present_layers,
+    windowed,
+)
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.shipped_scaling import log_replacement
+from resonance_vllm.verifier import OverriddenRope, overridden_rope
 
-ASKED = "_resonance_asked"
-"""Attribute of a config while model code sees stock settings: the keys that differ, by layer."""
+logger = logging.getLogger("resonance_vllm.hf.registration")
 
-_ASIDE = "truncate"
-
-_KEYS = {key for method in METHODS.values() if method.stock for key in method.key_names()}
-# In published files, and read by no code: the first YaRN models say it of themselves.
-_KEYS |= {"finetuned"}
-
-Settings = dict[str, Any]
+_HIDDEN = "_rope_requests"
+_ROPE = "rope_parameters"
+# transformers looks for this key beside the layer types.
+_BESIDE_LAYER_TYPES = "truncate"
 
 
-def by_layer(config: Any) -> dict[str | None, Settings]:
-    """The rope settings of a config by layer type; None is the key of settings for all layers."""
-    rope = getattr(config, "rope_parameters", None)
-    if not isinstance(rope, dict):
+@dataclass(frozen=True)
+class _Hidden:
+    """Attribute of a config, and of copies that model code makes, while stock settings are shown.
+
+    Attributes:
+        keys: what the requests have and the stock settings have not, by layer type.
+        marked: what notes that an override put the requests there; None where none did.
+    """
+
+    keys: dict[str | None, Settings]
+    marked: OverriddenRope | None
+
+    def shipped(self, layer: str | None) -> Settings | None:
+        """The settings of a layer type that an override replaced."""
+        return None if self.marked is None else self.marked.shipped_for(layer)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is requested of one rotation of a module.
+
+    Attributes:
+        spec: the settings.
+        own: whether the type is ours; else the library builds it and it is only verified.
+        shown: the settings that model code sees.
+        shipped: the settings that an override replaced; None where none did.
+    """
+
+    spec: RopeSpec
+    own: bool
+    shown: Settings
+    shipped: Settings | None
+
+
+def _type(settings: Mapping[str, Any]) -> Any:
+    return settings.get("rope_type", settings.get("type"))
+
+
+def own_settings(config: Any) -> dict[str | None, Settings]:
+    """Settings of a config with a type of ours, by layer type."""
+    return {k: each for k, each in of_present_layers(config).items() if is_own_type(_type(each))}
+
+
+def requests_of(config: Any) -> dict[str | None, Request]:
+    """The requests of a config by layer type, while stock settings are shown in it."""
+    rope, hidden = by_layer(config), getattr(config, _HIDDEN, None)
+    if hidden is not None:
+        return {
+            layer: Request(
+                spec_of(config, {**rope[layer], **keys}), True, rope[layer], hidden.shipped(layer)
+            )
+            for layer, keys in hidden.keys.items()
+            if layer in rope
+        }
+    marked = overridden_rope(config)
+    if marked is None:
         return {}
-    nested = {key: value for key, value in rope.items() if isinstance(value, dict)}
-    return dict(nested) if nested else {None: rope}
-
-
-def own_requests(config: Any) -> dict[str | None, Settings]:
-    """Settings of a config with a type of ours, those of layer types that it has none of aside."""
-    present = getattr(config, "layer_types", None)
-    rope = by_layer(config)
-    if not present or not set(rope) & set(present):
-        present = rope
     return {
-        key: settings
-        for key, settings in rope.items()
-        if is_own_type(_type(settings)) and (key is None or key in present)
+        layer: Request(spec, False, rope[layer], marked.shipped_for(layer))
+        for layer, spec in marked.specs.items()
+        if not is_own_type(spec.rope_type)
     }
+
+
+def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
+    """Settings of a config, with the lengths that the config knows.
+
+    Raises:
+        RopeConfigError: a key is unknown to the method and to the model's code, or missing.
+    """
+    known = RopeType.read(_type(settings)).key_names()
+    rope = {k: v for k, v in settings.items() if k in known or not is_family_key(config, k)}
+    request = RopeRequest.from_dict({**rope, "rope_type": _type(settings)}, aliases=False)
+    given = dict(request.given)
+    if request.type.asks_length(given):
+        positions = getattr(config, "max_position_embeddings", None)
+        original = getattr(config, LENGTH, None) or positions
+        if LENGTH not in given and original is not None:
+            given[LENGTH] = int(original)
+        if LENGTH in given:
+            request.type.method.fill(given, int(positions or given[LENGTH]))
+    return RopeSpec.of(request.type, given)
 
 
 def configs(config: Any) -> Iterator[Any]:
@@ -75,214 +142,183 @@ def configs(config: Any) -> Iterator[Any]:
         waiting.extend(vars(each).values())
 
 
-def complete_head_dim(config: Any) -> None:
-    """Write the head size that a config leaves open, beside a scaled type.
+def prepare(config: Any) -> None:
+    """Check the settings of a config before a model is built, and write a head size left open.
 
-    Model code divides then, transformers' scaled types multiply None by a number (Mixtral).
+    Model code divides where there is no head size; transformers' scaled types multiply None by a
+    number (Mixtral).
+
+    Raises:
+        RopeConfigError: a stock type has a key that only types of ours have.
     """
-    rope, heads = getattr(config, "rope_parameters", None), vars(config).get("num_attention_heads")
+    for settings in by_layer(config).values():
+        refuse_ignored_keys(settings, "transformers")
+    rope, heads = getattr(config, _ROPE, None), vars(config).get("num_attention_heads")
     scaled = isinstance(rope, Mapping) and rope.get("rope_type", "default") != "default"
     if scaled and isinstance(heads, int) and vars(config).get("head_dim", heads) is None:
         config.head_dim = config.hidden_size // heads
 
 
 @contextlib.contextmanager
-def stock_settings(config: Any) -> Iterator[list[Any]]:
-    """Show model code the stock settings of every request in a config.
+def shown(every: Iterable[Any], form: Callable[[Settings], Settings]) -> Iterator[list[Any]]:
+    """Show code other settings in place of our types, and yield the configs that have those.
 
-    Yields the configs that hold a request.
+    Args:
+        every: configs; one that shows other settings already stays as it is.
+        form: `stock_of` or `plain_of`.
     """
-    every = list(configs(config))
-    for settings in (settings for each in every for settings in by_layer(each).values()):
-        refuse_ignored_keys(settings, "transformers")
-    changed = [each for each in every if ASKED not in vars(each) and own_requests(each)]
+    changed = [each for each in every if _HIDDEN not in vars(each) and own_settings(each)]
     try:
         for each in changed:
-            _show_stock(each)
+            show(each, form)
         yield changed
     finally:
         for each in changed:
             restore(each)
 
 
-def _show_stock(config: Any) -> None:
-    for settings in own_requests(config).values():
-        spec_of(config, settings)  # checked as a whole before model code sees a part of it
-    _show(config, stock_of)
-    for layer_type in vars(config)[ASKED]:
-        if not _is_run(config, layer_type):
-            restore(config)
-            return _show(config, _plain_of)
-    return None
-
-
-def _is_run(config: Any, layer_type: str | None) -> bool:
-    """Whether transformers' function for a type can read this family's config.
-
-    Where it cannot (Mixtral writes no size of a head), plain RoPE is what the method changes.
-    """
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    function = ROPE_INIT_FUNCTIONS.get(by_layer(config)[layer_type]["rope_type"])
-    keywords = {} if layer_type is None else {"layer_type": layer_type}
-    try:
-        if function is not None:
-            function(copy.deepcopy(config), "cpu", **keywords)
-    except TypeError:
-        return False
-    except Exception:  # noqa: BLE001 - the model's own code says it better
-        return True
-    return True
-
-
-def show_plain(changed: list[Any]) -> None:
-    """Show model code plain settings in place of the stock ones that it does not build with."""
-    for config in changed:
-        restore(config)
-        _show(config, _plain_of)
-
-
-@contextlib.contextmanager
-def plain_settings(config: Any) -> Iterator[None]:
-    """Show whoever checks a config plain settings in place of its requests."""
-    ours = ASKED not in vars(config) and bool(own_requests(config))
-    if ours:
-        _show(config, _plain_of)
-    try:
-        yield
-    finally:
-        if ours:
-            restore(config)
-
-
-def _show(config: Any, of: Callable[[Settings], Settings]) -> None:
-    asked: dict[str | None, Settings] = {}
-    shown = dict(config.rope_parameters)
-    for layer_type, settings in own_requests(config).items():
-        stock = of(settings)
-        asked[layer_type] = {k: v for k, v in settings.items() if stock.get(k) != v}
-        if layer_type is None:
-            shown = stock
+def show(config: Any, form: Callable[[Settings], Settings]) -> None:
+    """Put a form of each request in a config in its place."""
+    restore(config)
+    keys: dict[str | None, Settings] = {}
+    marked, rope = overridden_rope(config), dict(config.rope_parameters)
+    for layer, settings in own_settings(config).items():
+        stock = form(settings)
+        keys[layer] = {k: v for k, v in settings.items() if stock.get(k) != v}
+        if layer is None:
+            rope = stock
         else:
-            shown[layer_type] = stock
-            # transformers looks for this key beside the layer types.
-            shown |= {key: stock[key] for key in (_ASIDE,) if key in stock}
-    vars(config)[ASKED] = asked
-    config.rope_parameters = shown
+            beside = {k: stock[k] for k in (_BESIDE_LAYER_TYPES,) if k in stock}
+            rope |= {layer: stock, **beside}
+    vars(config)[_HIDDEN] = _Hidden(keys, marked)
+    config.rope_parameters = rope
 
 
 def restore(config: Any) -> None:
     """Give a config, or a copy that model code made of it, its requests back."""
-    asked = vars(config).pop(ASKED, None)
-    if asked is None:
+    hidden = vars(config).pop(_HIDDEN, None)
+    if hidden is None:
         return
     rope = dict(config.rope_parameters)
-    if None not in asked:
-        rope.pop(_ASIDE, None)
-    for layer_type, keys in asked.items():
-        if layer_type is None:
+    if None not in hidden.keys:
+        rope.pop(_BESIDE_LAYER_TYPES, None)
+    for layer, keys in hidden.keys.items():
+        if layer is None:
             rope |= keys
         else:
-            rope[layer_type] = {**rope[layer_type], **keys}
-    config.rope_parameters = rope
+            rope[layer] = {**rope[layer], **keys}
+    marked = hidden.marked
+    config.rope_parameters = (
+        rope if marked is None else OverriddenRope.made(rope, marked.specs, marked.shipped)
+    )
 
 
-def requests_of(config: Any) -> dict[str | None, Settings]:
-    """The requests that a module's config stands for while stock settings are shown."""
-    rope = by_layer(config)
-    asked = getattr(config, ASKED, None) or {}
-    return {key: {**rope[key], **keys} for key, keys in asked.items() if key in rope}
-
-
-def stock_of(settings: Mapping[str, Any]) -> Settings:
+def stock_of(settings: Settings) -> Settings:
     """Settings of a type of ours as transformers' own type has them, keys of the model kept."""
     kind = RopeType.read(_type(settings))
     method = kind.method
     if not method.stock or kind.implied:
-        return _plain_of(settings)
-    ours = set(Resonance.model_fields) - set(method.model_fields)
-    ours |= _keys_of_variants(method) | set(method.hf_warns_of)
-    return {**_without(settings, ours), "rope_type": method.name}
+        return plain_of(settings)
+    ours = {key for implied in method.variants.values() for key in implied}
+    ours |= (Resonance.model_fields.keys() - method.model_fields.keys()) | set(method.hf_warns_of)
+    kept = {key: value for key, value in settings.items() if key not in ours | {"type"}}
+    return {**kept, "rope_type": method.name}
 
 
-def _plain_of(settings: Mapping[str, Any]) -> Settings:
+def plain_of(settings: Settings) -> Settings:
     """Settings without a method, keys of the model kept."""
-    ours = set(RopeType.read(_type(settings)).key_names()) - set(Method.model_fields)
-    return {**_without(settings, ours), "rope_type": "default"}
+    ours = set(RopeType.read(_type(settings)).key_names()) - set(Method.model_fields) | {"type"}
+    kept = {key: value for key, value in settings.items() if key not in ours}
+    return {**kept, "rope_type": "default"}
 
 
-def _without(settings: Mapping[str, Any], keys: set[str]) -> Settings:
-    return {key: value for key, value in settings.items() if key not in keys | {"type"}}
+# Overrides: keywords of `from_pretrained`.
 
 
-def _keys_of_variants(method: type[Method]) -> set[str]:
-    return {key for implied in method.variants.values() for key in implied}
+def read_overrides(config_class: Any) -> None:
+    """Apply keywords of `from_pretrained` key by key at every depth, and note RoPE settings.
 
-
-def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
-    """A request of a config, with the lengths that the config knows.
-
-    Raises:
-        RopeConfigError: a key is unknown to the method and to the model's code, or missing.
+    transformers changes a config one level down key by key, and replaces one two levels down by the
+    keys that are given: a model's sizes become defaults (Qwen-Omni's text model is in
+    `thinker_config.text_config`).
     """
-    known = RopeType.read(_type(settings)).key_names()
-    extra = {key for key in settings if key not in known and _of_model(config, key)}
-    rope = {key: value for key, value in settings.items() if key not in extra}
-    request = RopeRequest.from_dict({**rope, "rope_type": _type(settings)}, aliases=False)
-    given = dict(request.given)
-    if request.type.asks_length(given):
-        positions = getattr(config, "max_position_embeddings", None)
-        original = getattr(config, LENGTH, None) or positions
-        if LENGTH not in given and original is not None:
-            given[LENGTH] = int(original)
-        if LENGTH in given:
-            request.type.method.fill(given, int(positions or given[LENGTH]))
-    return RopeSpec.of(request.type, given)
+    original: Any = config_class.from_dict.__func__
+
+    @functools.wraps(original)
+    def from_dict(cls: Any, config_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        before = original(cls, copy.deepcopy(config_dict)) if _has_rope(kwargs) else None
+        deep = {key: kwargs.pop(key) for key in list(kwargs) if _is_deep(cls, key, kwargs[key])}
+        result = original(cls, config_dict, *args, **kwargs)
+        config = result[0] if isinstance(result, tuple) else result
+        _update(config, deep)
+        if before is not None:
+            log_replacement(
+                ModelPositions.of_config(before), ModelPositions.of_config(config), logger
+            )
+            _note_overrides(config, before, {**kwargs, **deep})
+        return result
+
+    config_class.from_dict = classmethod(from_dict)
 
 
-def known_settings(config: Any, rope: Any) -> Any:
-    """A shipped dictionary without keys that no code of the family reads.
+def _has_rope(overrides: Mapping[str, Any]) -> bool:
+    """Whether overrides have RoPE settings, at any depth."""
+    below = (value for value in overrides.values() if isinstance(value, Mapping))
+    return isinstance(overrides.get(_ROPE), Mapping) or any(map(_has_rope, below))
 
-    In a request they would count as misspelt.
-    """
-    if not isinstance(rope, Mapping):
-        return rope
+
+def _is_deep(config_class: Any, key: str, override: Any) -> bool:
+    """Whether an override of a config changes one that is nested two levels down or deeper."""
+    below = getattr(config_class, "sub_configs", {}).get(key)
+    inner = getattr(below, "sub_configs", {})
+    return isinstance(override, Mapping) and any(name in inner for name in override)
+
+
+def _update(config: Any, overrides: Mapping[str, Any]) -> None:
+    """Change the configs nested in a config by the given keys, at every depth."""
+    from transformers import PreTrainedConfig
+
+    for name, given in overrides.items():
+        below = getattr(config, name, None)
+        if not isinstance(below, PreTrainedConfig) or not isinstance(given, Mapping):
+            continue
+        inner = {key: value for key, value in given.items() if key in below.sub_configs}
+        _update(below, inner)
+        own = {key: value for key, value in given.items() if key not in inner}
+        if own:
+            setattr(config, name, type(below)(**{**below.to_dict(), **own}))
+
+
+def _note_overrides(config: Any, shipped: Any, overrides: Mapping[str, Any]) -> None:
+    """Mark RoPE settings in a config, and those nested in it, that overrides put there."""
+    if isinstance(overrides.get(_ROPE), Mapping):
+        _mark(config, shipped)
+    for name in getattr(config, "sub_configs", {}):
+        if isinstance(below := overrides.get(name), Mapping):
+            _note_overrides(getattr(config, name), getattr(shipped, name), below)
+
+
+def _mark(config: Any, shipped: Any) -> None:
+    """Note the settings of a config that are not as shipped, and what they replace."""
+    before, specs = by_layer(shipped), {}
+    for layer, settings in by_layer(config).items():
+        known = before.get(layer, before.get(None))
+        if windowed(layer):
+            continue
+        try:
+            spec = spec_of(config, settings)
+        except RopeConfigError as error:
+            logger.warning("rope_parameters: what runs with %s is unknown: %s", settings, error)
+            continue
+        if known is None or not _is_shipped(spec, shipped, known):
+            specs[layer] = spec
+    if specs:
+        rope = config.rope_parameters
+        config.rope_parameters = OverriddenRope.made(rope, specs, copy.deepcopy(before))
+
+
+def _is_shipped(spec: RopeSpec, shipped: Any, settings: Settings) -> bool:
     try:
-        known = set(RopeType.read(_type(rope)).key_names())
-    except RopeConfigError:
-        known = set(rope)  # of a type that nobody but the model's code can read
-    return {
-        key: known_settings(config, value)
-        for key, value in rope.items()
-        if isinstance(value, Mapping) or key in known or _of_model(config, key)
-    }
-
-
-def _of_model(config: Any, key: str) -> bool:
-    """Whether a key beside a method's own is one that the model's code knows."""
-    if key == "type" or key in (getattr(config, "ignore_keys_at_rope_validation", None) or ()):
-        return True
-    # Published dictionaries keep keys of methods that they do not name.
-    return key in _KEYS or names(config, key)
-
-
-def names(config: Any, word: str) -> bool:
-    """Whether a family's code has a word in quotes."""
-    return f'"{word}"' in _source(type(config).__module__)
-
-
-@functools.cache
-def _source(config_module: str) -> str:
-    """The text of a family's config and model code, read without importing it."""
-    parent, _, name = config_module.rpartition(".")
-    text = ""
-    for module in (config_module, f"{parent}.{name.replace('configuration_', 'modeling_', 1)}"):
-        with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(module)
-            if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
-                text += Path(spec.origin).read_text(encoding="utf-8")
-    return text
-
-
-def _type(settings: Mapping[str, Any]) -> Any:
-    return settings.get("rope_type", settings.get("type"))
+        return spec_of(shipped, settings) == spec
+    except RopeConfigError:  # a type of the model's own
+        return False

@@ -10,7 +10,7 @@ from typing import Any
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import COMPARED, PREFIX, RopeSpec
-from resonance_vllm.model_config.layer_types import global_layers
+from resonance_vllm.model_config.family import global_layers
 from resonance_vllm.model_config.limits import length_limit, vllm_multiplies
 from resonance_vllm.model_config.model_positions import ModelPositions
 
@@ -58,15 +58,8 @@ def vllm_hf_overrides(
     if model.nested:
         # There vLLM updates a dictionary key by key: what is shipped and not written stays.
         written["rope_parameters"] = _cancelling(written["rope_parameters"], model)
-    compared = {COMPARED: True} if fixed.is_stock and not _is_shipped(fixed, model) else {}
+    compared = {COMPARED: True} if fixed.is_stock and not model.ships(fixed) else {}
     return {**_in_place(written, model), **compared}
-
-
-def _is_shipped(rope: RopeSpec, model: ModelPositions) -> bool:
-    try:
-        return rope == model.shipped()
-    except RopeConfigError:  # a type of the model's own
-        return False
 
 
 def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | None) -> RopeSpec:

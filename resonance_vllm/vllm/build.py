@@ -1,7 +1,7 @@
-"""What vLLM's rotary modules would hold for a model: it is built without weights, in a process.
+"""What vLLM's rotary modules hold for a checkpoint, which is built without weights.
 
-vLLM chooses a platform, sets up a process group and keeps state that a command line would carry on
-with; and a model class may hang. So `held_by_vllm` builds in a child process with a time limit.
+vLLM chooses a platform, sets up a process group and keeps state for the life of a process, and a
+model class may hang. So `report_of_checkpoint` builds in a child process with a time limit.
 """
 
 import contextlib
@@ -16,18 +16,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.rotary_report import HeldRope, NoRope
+from resonance_vllm.verifier import NoRope, RotaryReport
 
 TIMEOUT = 300.0
 """Seconds; importing vLLM is most of what a look takes."""
 
 
-def held_by_vllm(
+def report_of_checkpoint(
     model: str,
     hf_overrides: Mapping[str, Any] | None = None,
     max_model_len: int | None = None,
     timeout: float = TIMEOUT,
-) -> list[HeldRope]:
+) -> list[RotaryReport]:
     """The rotations that vLLM builds for a checkpoint, one entry a module and layer type.
 
     Args:
@@ -43,7 +43,7 @@ def held_by_vllm(
     (answer,) = look_at([job], timeout)
     if "refused" in answer:
         raise NoRope(answer["refused"])
-    return [HeldRope(**{**one, "inv_freq": tuple(one["inv_freq"])}) for one in answer["held"]]
+    return [RotaryReport(**{**one, "inv_freq": tuple(one["inv_freq"])}) for one in answer["held"]]
 
 
 def look_at(jobs: list[dict[str, Any]], timeout: float = TIMEOUT) -> list[dict[str, Any]]:
@@ -89,14 +89,14 @@ def _reason(error: Exception) -> str:
     return first if first and isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
 
 
-def _built(model: str, hf_overrides: Any, max_model_len: int | None) -> list[HeldRope]:
+def _built(model: str, hf_overrides: Any, max_model_len: int | None) -> list[RotaryReport]:
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import utils
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    from resonance_vllm.vllm.model import held
+    from resonance_vllm.vllm.model import rotary_report
 
     _inspect_here()
     engine = EngineArgs(
@@ -114,10 +114,10 @@ def _built(model: str, hf_overrides: Any, max_model_len: int | None) -> list[Hel
     # Weights are never written, so their memory is never taken.
     with set_default_torch_dtype(config.dtype), torch.device("cpu"), _short_tables():
         built = utils.initialize_model(vllm_config=engine)
-    found = held(built, config.hf_text_config)
-    if not found:
+    reports = rotary_report(built, config.hf_text_config)
+    if not reports:
         raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
-    return found
+    return reports
 
 
 def _inspect_here() -> None:

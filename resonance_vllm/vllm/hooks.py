@@ -1,32 +1,28 @@
-"""The wrappers of vLLM's functions: what asks for our types is ours, the rest passes through.
+"""The wrappers of vLLM's functions: requests for our types are handled here, others pass through.
 
-Each takes vLLM's function and returns the one that stands in its place.
+Each takes vLLM's function and returns the one that replaces it.
 """
 
 import contextlib
 import copy
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import COMPARED, RopeSpec, refuse_ignored_keys
-from resonance_vllm.model_config.layer_types import rope_dictionaries
+from resonance_vllm.model_config.family import by_layer, has_no_rope, of_present_layers
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.rotary_report import NoRope, says_none
-from resonance_vllm.verifier import asked_of
-from resonance_vllm.vllm import request as vllm_request
-from resonance_vllm.vllm.request import asks_us, of_config
+from resonance_vllm.model_config.shipped_scaling import log_replacement
+from resonance_vllm.verifier import NoRope
+from resonance_vllm.vllm import request
+from resonance_vllm.vllm.request import logger
 
 # Named like methods of ours or of transformers, but computed otherwise by vLLM.
 _VLLM_MEANING = {k: v for method in METHODS.values() for k, v in method.vllm_lookalikes.items()}
-
-# Named after the package, below vLLM's own logger: that one has a handler in every process.
-logger = logging.getLogger("vllm.resonance_vllm")
 
 Wrapped = Callable[..., Any]
 
@@ -43,20 +39,18 @@ def wrap_get_rope(original: Wrapped) -> Wrapped:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
         rope = call.arguments["rope_parameters"] or {}
-        if asks_us(rope):  # nobody has shown it as stock: a call without a model
-            spec, positions = vllm_request.spec_of(rope), call.arguments["max_position"]
-            length = _served_length() or spec.method.length_limit(positions)
-            spec = vllm_request.at_length(rope, length)
-            stock = vllm_request.stock_settings(rope, spec, positions)
+        if request.is_ours(rope):  # a call without a model, in which stock settings would be shown
+            spec, positions = request.spec_of(rope), call.arguments["max_position"]
+            spec = request.at_length(rope, _served_length() or spec.method.length_limit(positions))
+            stock = request.stock_of(rope, spec, positions)
             return _own_rope(original, {**call.arguments, "rope_parameters": stock})
-        carrier = rope.get("rope_theta")
-        if not isinstance(carrier, vllm_request.Carrier):
+        if not isinstance(rope.get("rope_theta"), request.TaggedBase):
             return original(*args, **kwargs)
         try:
             return _own_rope(original, call.arguments)
         except RopeConfigError as error:
-            # Layers that keep a rotation of their own may take the base from our settings; of all
-            # others the comparison after the build says the same.
+            # Layers that keep a rotation of their own may take the base from our settings; for all
+            # others the verification after the build reports the same.
             logger.info("%s", error)
             return original(*args, **kwargs)
 
@@ -76,21 +70,19 @@ def _own_rope(original: Wrapped, arguments: Mapping[str, Any]) -> Any:
     import torch
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
-    from resonance_vllm.vllm import rotary as vllm_rotary
+    from resonance_vllm.vllm import rotary
 
-    rope = arguments["rope_parameters"]
-    spec = rope["rope_theta"].spec
+    spec = arguments["rope_parameters"]["rope_theta"].spec
     if arguments.get("dual_chunk_attention_config") is not None:
         raise RopeConfigError(
             "dual_chunk_attention_config: cannot be combined with rope_type "
             f"{spec.rope_type!r}; allowed: models with one RoPE over all positions"
         )
     served = _served_length()
-    dtype = arguments.get("dtype") or torch.get_default_dtype()
-    key = ("resonance_vllm", spec, served, str({**arguments, "dtype": dtype}))
+    arguments = {**arguments, "dtype": arguments.get("dtype") or torch.get_default_dtype()}
+    key = ("resonance_vllm", spec, served, str(arguments))
     if key not in _ROPE_DICT:
-        made = vllm_rotary.build(original, {**arguments, "dtype": dtype}, served)
-        _ROPE_DICT[key] = made
+        _ROPE_DICT[key] = made = rotary.build(original, arguments, served)
         logger.info(
             "rope_type %s: %d positions in the cos/sin cache", spec.rope_type, made.resonance.rows
         )
@@ -101,43 +93,38 @@ def _own_rope(original: Wrapped, arguments: Mapping[str, Any]) -> Any:
 
 
 def wrap_initialize_model(original: Wrapped) -> Wrapped:
-    """`initialize_model`: what asks for our types is built from stock ones, then compared."""
+    """`initialize_model`: a model with requests is built from stock settings, then verified."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def initialize_model(*args: Any, **kwargs: Any) -> Any:
-        from resonance_vllm.vllm import stock as vllm_stock
         from resonance_vllm.vllm.model import verify
 
         call = signature.bind(*args, **kwargs)
         engine = call.arguments["vllm_config"]
         config = call.arguments.get("model_config") or engine.model_config
-        text = config.hf_text_config
-        asked, stock = of_config(text), asked_of(text)
-        if not asked and stock is None:
+        text, length = config.hf_text_config, int(config.max_model_len)
+        requests = request.requests_of(text)
+        if requests is None:
             _refuse_unread(config)
             return original(*args, **kwargs)
-        length = int(config.max_model_len)
-        if stock is None:
-            vllm_request.refuse_draft(config, engine.speculative_config)
+        if requests.own:
+            request.refuse_draft(config, engine.speculative_config)
         try:
-            with _built_with(config, text, length) if asked else contextlib.nullcontext():
+            with _built_with(config, text, length) if requests.own else contextlib.nullcontext():
                 model = original(*args, **kwargs)
         except RopeConfigError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # Model code that keeps its RoPE in a form of its own.
-            specs = asked if stock is None else stock.specs
-            form = "" if None in specs else ", a dictionary by layer type"
+            form = "" if None in requests.specs else ", a dictionary by layer type"
+            first = next(iter(requests.specs.values()))
             raise RopeConfigError(
-                f"rope_type: {next(iter(specs.values())).rope_type!r}: the code of "
+                f"rope_type: {first.rope_type!r}: the code of "
                 f"{config.architecture} in vLLM does not build with it{form}: "
                 f"{type(error).__name__}: {error}; allowed: what this model's code reads"
             ) from error
-        if stock is None:
-            verify(model, text, asked)
-        else:
-            vllm_stock.verify(model, text, stock, length)
+        verify(model, text, requests, length)
         return model
 
     return initialize_model
@@ -147,10 +134,10 @@ def wrap_initialize_model(original: Wrapped) -> Wrapped:
 def _built_with(config: Any, text: Any, length: int) -> Iterator[None]:
     """The config as the code that builds the model is to see it."""
     if config.using_transformers_backend():
-        vllm_request.fix_length(text, length)
+        request.fix_length(text, length)
         yield
     else:
-        with vllm_request.shown_as_stock(text, length):
+        with request.shown_as_stock(text, length):
             yield
 
 
@@ -159,8 +146,8 @@ def _refuse_unread(config: Any) -> None:
     outer = config.hf_config
     if outer is config.hf_text_config:
         return
-    for rope in rope_dictionaries(outer):
-        if asks_us(rope):
+    for rope in by_layer(outer).values():
+        if request.is_ours(rope):
             raise RopeConfigError(
                 f"rope_parameters: rope_type {rope['rope_type']!r} stands at the top of a config "
                 f"of model_type {outer.model_type!r}, which nests its language model; allowed: "
@@ -173,15 +160,15 @@ def wrap_overrides(original: Wrapped) -> Wrapped:
 
     @functools.wraps(original)
     def _apply_dict_overrides(self: Any, config: Any, overrides: Any) -> None:
-        top = vllm_request.top_level(config)
-        shipped = copy.deepcopy(getattr(config.get_text_config(), "rope_parameters", None))
+        own = request.has_ours(overrides)
+        shipped = request.Shipped.of(config)
+        before = ModelPositions.of_config(config) if own else None
         original(self, config, overrides)
-        if vllm_request.anywhere(overrides):
-            vllm_request.settle(config, config.get_text_config(), shipped, top)
+        if before is not None:
+            request.place_override(config, shipped)
+            log_replacement(before, ModelPositions.of_config(config), logger)
         elif getattr(config, COMPARED, False):  # vLLM writes what is no dictionary before
-            from resonance_vllm.vllm import stock as vllm_stock
-
-            vllm_stock.mark(config.get_text_config(), shipped)
+            request.note_override(config.get_text_config(), shipped)
 
     return _apply_dict_overrides
 
@@ -194,7 +181,7 @@ def wrap_speculative(original: Wrapped) -> Wrapped:
     def create_speculative_config(*args: Any, **kwargs: Any) -> Any:
         target = signature.bind(*args, **kwargs).arguments["target_model_config"]
         made = original(*args, **kwargs)
-        vllm_request.refuse_draft(target, made)
+        request.refuse_draft(target, made)
         return made
 
     return create_speculative_config
@@ -211,11 +198,11 @@ def wrap_max_len(original: Wrapped) -> Wrapped:
     def get_and_verify_max_len(*args: Any, **kwargs: Any) -> int:
         call = signature.bind(*args, **kwargs)
         config = call.arguments["hf_config"]
-        own = list(of_config(config).values())
+        own = list(request.own_specs(config).values())
         if not own:
             _check_stock(config)
             return int(original(*args, **kwargs))
-        check_model(config)
+        _check_model(config)
         limit = served_limit(own, config, call.arguments.get("max_model_len"))
         # vLLM multiplies unknown types by their factor, whether max_position_embeddings has it
         # already or not. It gets the finished limit and a type that it leaves alone.
@@ -231,18 +218,18 @@ def wrap_max_len(original: Wrapped) -> Wrapped:
     return get_and_verify_max_len
 
 
-def check_model(config: Any) -> None:
-    """Refuse a model that says that it has no RoPE, before a worker starts.
+def _check_model(config: Any) -> None:
+    """Refuse a model without RoPE before a worker starts.
 
     Raises:
         NoRope: our types would do nothing on it.
     """
     try:
         fresh: Any = type(config)()
-    except Exception:  # noqa: BLE001 - a config class that cannot be made bare tells nothing
+    except Exception:  # noqa: BLE001 - many config classes need arguments
         fresh = config
     keys = ("rope_parameters", "rope_theta", "rope_scaling")
-    if says_none(config) or not any(hasattr(fresh, key) for key in keys):
+    if has_no_rope(config) or not any(hasattr(fresh, key) for key in keys):
         raise NoRope(
             f"model_type: {config.model_type!r} has no RoPE, so rope_parameters would change "
             "nothing; allowed: models with rotary position embeddings"
@@ -257,8 +244,8 @@ def served_limit(own: list[RopeSpec], config: Any, requested: int | None) -> int
     model = ModelPositions(max_position_embeddings=config.max_position_embeddings)
     limits = []
     for spec in own:
-        asked = requested if spec.method.follows_length else None
-        limits.append(length_limit(model, spec, asked))
+        length = requested if spec.method.follows_length else None
+        limits.append(length_limit(model, spec, length))
         if spec.method.follows_length:
             logger.warning(
                 "rope_type %s: vLLM fixes frequencies at start-up; the base is that of %d tokens",
@@ -279,7 +266,7 @@ def _check_stock(config: Any) -> None:
     Raises:
         RopeConfigError: `yarn` with the paper's ramp, which vLLM does not know and would leave out.
     """
-    for rope in rope_dictionaries(config):
+    for rope in of_present_layers(config).values():
         rope_type = rope.get("rope_type")
         if rope_type in _VLLM_MEANING:
             _warn_once(f"rope_type {rope_type} is vLLM's own: {_VLLM_MEANING[rope_type]}")

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from resonance_vllm.model_config.layer_types import rope_dictionaries
-from resonance_vllm.vllm import hooks as vllm_hooks
-from resonance_vllm.vllm.hooks import Wrapped, logger
-from resonance_vllm.vllm.request import anywhere
+from resonance_vllm.model_config.family import by_layer
+from resonance_vllm.vllm import hooks
+from resonance_vllm.vllm.hooks import Wrapped
+from resonance_vllm.vllm.request import has_ours, logger
 
 _ROPE = "vllm.model_executor.layers.rotary_embedding"
 HOOKS: dict[tuple[str, str], tuple[tuple[str, ...], Callable[[Wrapped], Wrapped]]] = {
@@ -30,23 +30,23 @@ HOOKS: dict[tuple[str, str], tuple[tuple[str, ...], Callable[[Wrapped], Wrapped]
             "dtype",
             "mrope_positions_factor",
         ),
-        vllm_hooks.wrap_get_rope,
+        hooks.wrap_get_rope,
     ),
     ("vllm.model_executor.model_loader.utils", "initialize_model"): (
         ("vllm_config", "model_config"),
-        vllm_hooks.wrap_initialize_model,
+        hooks.wrap_initialize_model,
     ),
     ("vllm.config.model", "_get_and_verify_max_len"): (
         ("hf_config", "model_arch_config", "max_model_len"),
-        vllm_hooks.wrap_max_len,
+        hooks.wrap_max_len,
     ),
     ("vllm.config.model", "ModelConfig._apply_dict_overrides"): (
         ("config", "overrides"),
-        vllm_hooks.wrap_overrides,
+        hooks.wrap_overrides,
     ),
     ("vllm.engine.arg_utils", "EngineArgs.create_speculative_config"): (
         ("target_model_config",),
-        vllm_hooks.wrap_speculative,
+        hooks.wrap_speculative,
     ),
 }
 """What is wrapped -> the parameters that we rely on, and the wrapper."""
@@ -67,7 +67,7 @@ def register() -> None:
     if problems:
         _refuse_all(problems)
         return
-    from resonance_vllm.hf import registration as hf
+    from resonance_vllm import hf
 
     # For configs that transformers reads, and for models that vLLM runs through its modules.
     hf.register()
@@ -120,7 +120,7 @@ def _refuse_all(problems: list[str]) -> None:
     def refusing(original: Wrapped) -> Wrapped:
         @functools.wraps(original)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            if any(_asks_in(value) for value in (*args, *kwargs.values())):
+            if any(_has_request(value) for value in (*args, *kwargs.values())):
                 raise VLLMInterfaceError(
                     f"{message}; allowed here: rope types that vLLM has itself, or an older vLLM"
                 )
@@ -133,13 +133,13 @@ def _refuse_all(problems: list[str]) -> None:
             put(module, name, refusing)
 
 
-def _asks_in(value: Any) -> bool:
-    """Whether an argument of vLLM, a dictionary or a config, asks for a type of ours."""
+def _has_request(value: Any) -> bool:
+    """Whether an argument of vLLM, a dictionary or a config, requests a type of ours."""
     configs = [value, getattr(value, "hf_config", None), getattr(value, "hf_text_config", None)]
     inner = getattr(value, "model_config", None)
     configs += [getattr(inner, "hf_config", None), getattr(inner, "hf_text_config", None)]
-    ropes = [rope for config in configs for rope in rope_dictionaries(config)]
-    return any(anywhere(each) for each in (value, *ropes))
+    ropes = [rope for config in configs for rope in by_layer(config).values()]
+    return any(has_ours(each) for each in (value, *ropes))
 
 
 def put(module: str, name: str, wrap: Callable[[Wrapped], Wrapped]) -> None:

@@ -16,15 +16,13 @@ from torch.overrides import TorchFunctionMode
 from vllm.model_executor.layers import rotary_embedding
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.frequencies import Rotation, carried, rotation
-from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.core.frequencies import Rotation, base_frequencies, rotation
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.verifier import CLOSE, differences
-from resonance_vllm.vllm.request import Carrier
+from resonance_vllm.verifier import CLOSE, Turns, differences, refusal
 
 ROWS_FOR_A_LOOK = 4096
-"""Rows of the tables that only tell what vLLM computes; no head has that many features."""
+"""Rows of the tables from which only frequencies are read; no head has that many features."""
 
 # vLLM's multi-axis YaRN takes the length enlarged for video positions for the trained one.
 _SAMPLE = {"dtype": torch.float32, "mrope_positions_factor": 1}
@@ -38,19 +36,36 @@ class ResonanceYaRNRotaryEmbedding(rotary_embedding.YaRNScalingRotaryEmbedding):
 
 
 @dataclass(frozen=True)
-class Carried:
-    """What a module was given, kept as its attribute `resonance`."""
+class RequestedRotation:
+    """What a module was given, kept as its attribute `resonance`.
+
+    Attributes:
+        spec: the request.
+        rotation: what every feature turns by.
+        scale: what cos and sin are multiplied by.
+        rows: positions in the table.
+    """
 
     spec: RopeSpec
     rotation: Rotation
     scale: float
     rows: int
 
+    @property
+    def turns(self) -> Turns:
+        """Frequencies and attention factor."""
+        return Turns(self.rotation.inv_freq, self.scale)
+
+    @property
+    def exact(self) -> bool:
+        """Whether some features have the exact phase."""
+        return bool((self.rotation.periods > 0).any())
+
 
 class ShortTables(TorchFunctionMode):
     """Lets vLLM compute the first rows of its tables only.
 
-    Tables are made of `arange(rows)`; `longest` is the number that was asked for.
+    Tables are made of `arange(rows)`; `longest` is the largest number of rows that vLLM wanted.
     """
 
     longest = 0
@@ -76,53 +91,57 @@ def _own_cache() -> Iterator[None]:
         cache.update(before)
 
 
-def build(
-    original: Callable[..., Any],
-    call: Mapping[str, Any],
-    served_length: int | None,
-) -> Any:
+def build(original: Callable[..., Any], call: Mapping[str, Any], served_length: int | None) -> Any:
     """The embedding that vLLM builds for a call of `get_rope`, turning by our settings.
 
     Args:
         original: vLLM's `get_rope`.
-        call: its arguments, with a stock dictionary whose base carries our settings.
+        call: its arguments, with a stock dictionary whose base is a `request.TaggedBase`.
         served_length: vLLM's `max_model_len`; None where no engine is configured.
 
     Raises:
-        RopeConfigError: what vLLM builds is not what the settings start from.
+        RopeConfigError: what vLLM builds is not what the settings start from: a model file may name
+            a type of its own, or drop a key.
     """
-    carrier = call["rope_parameters"]["rope_theta"]
-    spec = carrier.spec
-    dtype = call.get("dtype") or torch.get_default_dtype()
-    with _own_cache(), ShortTables() as asked:
+    base = call["rope_parameters"]["rope_theta"]
+    spec, dtype = base.spec, call.get("dtype") or torch.get_default_dtype()
+    with _own_cache(), ShortTables() as tables:
         module = original(**{**call, "dtype": dtype})
         with torch.device("cpu"):
             sample = original(**{**call, **_SAMPLE})
-    stock, scale = turned_by(sample)
-    _check(carrier, stock, scale, call)
-    base = carried(spec, stock)
-    if spec.base_is_stock and not carrier.by_library:
-        ratio = spec.method.frequencies(2 * len(stock)) / plain_frequencies(carrier, 2 * len(stock))
-        base = stock * ratio
-    made = rotation(spec, base)
+    held = held_turns(sample)
+    by_formula = base.by_library and spec.method.name != "default"
+    wrong = differences(held, spec.method if by_formula else Turns(held.inv_freq, 1.0))
+    if wrong:
+        where = f"{type(module).__name__} of type {call['rope_parameters'].get('rope_type')!r}"
+        allowed = "settings that this model's code reads"
+        raise refusal(spec, f"{where} in vLLM", wrong, held, allowed)
+    made = rotation(spec, base_frequencies(spec, held.inv_freq, by_library=base.by_library))
     limit = spec.method.length_limit(call["max_position"])
     # vLLM's kernels do not check: a position without a row reads foreign memory.
-    rows = max(limit, call["max_position"], served_length or 0, asked.longest)
+    rows = max(limit, call["max_position"], served_length or 0, tables.longest)
     rows = min(rows, longest_table.get() or rows)
-    give(module, Carried(spec, made, spec.method.scale(), rows))
+    give(module, RequestedRotation(spec, made, spec.method.scale(), rows))
     return module
 
 
-def turned_by(module: Any) -> tuple[torch.Tensor, float]:
-    """What a module's table says: radians a token, float64 `[features]`, and the attention factor.
+def held_turns(module: Any) -> Turns:
+    """What a module turns by, read from its table; frequencies are float64.
 
     Raises:
         RopeConfigError: it has no table of cos and sin by position.
     """
     _, table = table_of(module)
-    first = _first_row(module, table)
+    requested: RequestedRotation | None = getattr(module, "resonance", None)
+    first = 0
+    if requested is not None:
+        first = max(len(table) - requested.rows, 0)
+    elif getattr(module, "use_long_rope", False):
+        # LongRoPE keeps the table of long sequences behind the other one.
+        rows = int(module.original_max_position_embeddings)
+        first = rows if len(table) > 2 * ROWS_FOR_A_LOOK else min(rows, ROWS_FOR_A_LOOK)
     cos, sin = table[first : first + 2].double().cpu().chunk(2, dim=-1)
-    return torch.atan2(sin[1], cos[1]), float(cos[0].max())
+    return Turns(torch.atan2(sin[1], cos[1]), float(cos[0].max()))
 
 
 def table_of(module: Any) -> tuple[str, torch.Tensor]:
@@ -140,45 +159,25 @@ def table_of(module: Any) -> tuple[str, torch.Tensor]:
     )
 
 
-def _first_row(module: Any, table: torch.Tensor) -> int:
-    """Row of position 0: LongRoPE keeps the table of long sequences behind the other one."""
-    if not getattr(module, "use_long_rope", False):
-        return 0
-    rows = int(module.original_max_position_embeddings)
-    return rows if len(table) > 2 * ROWS_FOR_A_LOOK else min(rows, ROWS_FOR_A_LOOK)
+def tolerance(module: Any) -> float:
+    """How near frequencies can be read from a module's table, relative."""
+    return max(CLOSE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
 
 
-def _check(carrier: Carrier, stock: torch.Tensor, scale: float, call: Mapping[str, Any]) -> None:
-    """Raise RopeConfigError unless vLLM built what the settings start from.
-
-    A model file may name a type of its own, or drop a key.
-    """
-    spec = carrier.spec
-    assert spec is not None
-    if carrier.by_library and spec.method.name != "default":
-        wrong = differences(spec.method, stock, scale)
-    else:
-        wrong = [] if math.isclose(scale, 1.0, rel_tol=CLOSE) else [f"attention factor {scale:.6g}"]
-    if wrong:
-        raise RopeConfigError(
-            f"rope_type: {spec.rope_type!r} starts from {spec.method.name!r}, but the model's code "
-            f"in vLLM builds type {call['rope_parameters'].get('rope_type')!r} with other settings "
-            f"({'; '.join(wrong)}); allowed: settings that this model's code reads"
-        )
-
-
-def give(module: Any, what: Carried) -> None:
+def give(module: Any, requested: RequestedRotation) -> None:
     """Replace a module's table."""
     name, old = table_of(module)
-    table = cos_sin_table(what.rotation, what.scale, what.rows, dtype=old.dtype, device=old.device)
+    table = cos_sin_table(
+        requested.rotation, requested.scale, requested.rows, dtype=old.dtype, device=old.device
+    )
     if getattr(module, "use_long_rope", False):
         offset = int(module.original_max_position_embeddings)
         table = torch.cat((table[:offset], table))
     setattr(module, name, table)
     if getattr(module, f"{name}_bf16", None) is not None:
         setattr(module, f"{name}_bf16", table.to(torch.bfloat16))
-    if what.spec.resonance and type(module) is rotary_embedding.YaRNScalingRotaryEmbedding:
+    if requested.spec.resonance and type(module) is rotary_embedding.YaRNScalingRotaryEmbedding:
         module.__class__ = ResonanceYaRNRotaryEmbedding
     if isinstance(getattr(module, "base", None), float):
         module.base = float(module.base)
-    module.resonance = what
+    module.resonance = requested

@@ -19,7 +19,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeRequest
 from resonance_vllm.core.spec import LENGTH as L
-from resonance_vllm.hf.build import held_by_transformers
+from resonance_vllm.hf.build import report_of_checkpoint
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
 
@@ -35,7 +35,7 @@ def refusal(folder):
     try:
         model = ModelPositions.of_checkpoint(str(folder))
         spec = model.complete(RopeRequest.parse("resonance"))
-        held_by_transformers(str(folder), hf_overrides(spec, model))
+        report_of_checkpoint(str(folder), hf_overrides(spec, model))
     except RopeConfigError as error:
         return str(error)
     return None

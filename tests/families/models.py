@@ -11,9 +11,9 @@ from transformers import AutoConfig, PreTrainedConfig
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import LENGTH
 from resonance_vllm.hf.build import model_class
-from resonance_vllm.hf.model import layer_types, text_rotary
-from resonance_vllm.hf.request import by_layer, configs
-from resonance_vllm.model_config.layer_types import global_layers, windowed
+from resonance_vllm.hf.model import layer_types, rotary_modules
+from resonance_vllm.hf.request import configs
+from resonance_vllm.model_config.family import by_layer, global_layers, windowed
 
 # Sizes -> the most that is built.
 _MOST = {
@@ -163,7 +163,7 @@ def global_rotations(model: Any) -> list[tuple[Any, str, str | None]]:
     """
     return [
         (module, "" if kind is None else f"{kind}_", kind)
-        for _, module in text_rotary(model)
+        for _, module in rotary_modules(model)
         for kind in layer_types(module)
         if not windowed(kind)
     ]

@@ -35,8 +35,8 @@ from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES
 from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.hf import registration as hf
 from resonance_vllm.hf.float32 import rotations
-from resonance_vllm.hf.model import hold
-from resonance_vllm.hf.request import by_layer
+from resonance_vllm.hf.model import rotary_report
+from resonance_vllm.model_config.family import by_layer
 
 pytestmark = pytest.mark.hf
 
@@ -112,7 +112,7 @@ def test_frequencies_that_change_with_the_length(family, name):
             turned = torch.tensor(positions)[:, None] % wavelengths * (2 * math.pi / wavelengths)
             cos = turned.cos() * getattr(module, f"{prefix}attention_scaling")
             found = answers(same[kind], kind, positions)[0][0]
-            pairs = same[kind]._carried[kind].layout.features == "pairs"
+            pairs = same[kind]._requested[kind].layout.features == "pairs"
             found = found[:, ::2] if pairs else found[:, : cos.shape[-1]]
             torch.testing.assert_close(found.double(), cos, rtol=0, atol=2e-5)
 
@@ -126,7 +126,7 @@ def test_a_saved_model_is_loaded_alike(family, tmp_path, caplog):
     loaded.config.get_text_config().validate_rope()  # as vLLM does of a config that it has read
     assert "Missing validation" not in caplog.text
     assert by_layer(loaded.config.get_text_config()) == by_layer(model.config.get_text_config())
-    assert hold(loaded) == hold(model)
+    assert rotary_report(loaded) == rotary_report(model)
     torch.testing.assert_close(output(loaded, IDS), output(model, IDS), rtol=0, atol=1e-4)
 
 
@@ -134,7 +134,7 @@ def test_rotary_modules_compile_whole(family):
     if not runs(family):
         return
     for module, _, kind in global_rotations(own_model(family)):
-        if module._carried[kind].follows:
+        if module._requested[kind].follows:
             continue  # a length that frequencies follow is looked at, by transformers too
         keywords = {} if kind is None else {"layer_type": kind}
         compiled = torch.compile(
@@ -158,7 +158,7 @@ def test_positions_of_several_axes(family):
     ours = own_model(family)
     pairs = zip(global_rotations(ours), global_rotations(wanted), strict=True)
     for (module, _, kind), (reference, _, _) in pairs:
-        axes = module._carried[kind].layout.axes
+        axes = module._requested[kind].layout.axes
         if axes is None:
             continue
         count = max(axes) + 1

@@ -16,7 +16,7 @@ from families_record import folders, settle
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, LENGTH, STOCK_TYPES, RopeRequest
-from resonance_vllm.model_config.layer_types import windowed
+from resonance_vllm.model_config.family import windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
 
@@ -35,10 +35,10 @@ def name_of(base, *, resonance):
 
 def features(folder):
     """Features of the global rotation, as transformers builds them."""
-    from resonance_vllm.hf.build import held_by_transformers
+    from resonance_vllm.hf.build import report_of_checkpoint
 
     try:
-        return next(len(e.inv_freq) for e in held_by_transformers(str(folder)) if is_global(e))
+        return next(len(e.inv_freq) for e in report_of_checkpoint(str(folder)) if is_global(e))
     except (RopeConfigError, StopIteration):
         return None
 
@@ -90,12 +90,12 @@ def looked_at():
 
 def held(folder, name):
     """What vLLM holds, or why the test has nothing to compare."""
-    from resonance_vllm.rotary_report import HeldRope
+    from resonance_vllm.verifier import RotaryReport
 
     answer = looked_at().get((folder, name))
     if answer is None or "refused" in answer:
         return None
-    return [HeldRope(**one) for one in answer["held"]]
+    return [RotaryReport(**one) for one in answer["held"]]
 
 
 def test_resonance_on_what_is_shipped_or_a_reason(family):
@@ -143,14 +143,14 @@ def test_wavelengths_of_vllms_own_modules_are_rounded(family, name):
 
 @pytest.mark.parametrize("name", [ON_SHIPPED, *METHODS, *(f"resonance_{name}" for name in METHODS)])
 def test_both_libraries_hold_the_same(family, name):
-    from resonance_vllm.hf.build import held_by_transformers
+    from resonance_vllm.hf.build import report_of_checkpoint
 
     found = held(family, name)
     if found is None:
         return
     spec, model = request(family, name)
     try:
-        theirs = held_by_transformers(str(family), hf_overrides(spec, model, SERVED))
+        theirs = report_of_checkpoint(str(family), hf_overrides(spec, model, SERVED))
     except (RopeConfigError, RuntimeError):
         return  # what transformers makes of it is its own tests' question
     reference = next(entry for entry in theirs if is_global(entry))

@@ -19,11 +19,10 @@ from resonance_vllm.core.method import ScaledMethod
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.hf.build import held_by_transformers
+from resonance_vllm.hf.build import report_of_checkpoint
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
-from resonance_vllm.rotary_report import NoRope
-from resonance_vllm.verifier import Asked
+from resonance_vllm.verifier import NoRope, OverriddenRope
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
@@ -54,10 +53,10 @@ def test_a_type_beside_which_a_family_keeps_a_key_of_its_own_is_refused():
     with pytest.raises(
         RopeConfigError, match=r"'dynamic' is not what model\.rotary_emb .* turns by"
     ):
-        held_by_transformers(folder, asked_of("hunyuan_7b", given))
+        report_of_checkpoint(folder, asked_of("hunyuan_7b", given))
     # What it ships is asked for without a loss, and is what it was.
-    shipped = held_by_transformers(folder)
-    assert held_by_transformers(folder, asked_of("hunyuan_7b", "dynamic")) == shipped
+    shipped = report_of_checkpoint(folder)
+    assert report_of_checkpoint(folder, asked_of("hunyuan_7b", "dynamic")) == shipped
 
 
 def test_check_refuses_it_with_the_reason(capsys, without_vllm):
@@ -72,19 +71,19 @@ def test_a_type_that_turns_more_of_a_head_is_refused():
     """GLM-4 turns half of each head; transformers would make features of all of it."""
     folder, raw = str(FAMILIES / "glm4_9b"), {"rope_type": "proportional", "rope_theta": 1e4}
     with pytest.raises(RopeConfigError, match="64 features turn, and 32 as it is shipped"):
-        held_by_transformers(folder, {"rope_parameters": raw})
+        report_of_checkpoint(folder, {"rope_parameters": raw})
     with pytest.raises(RopeConfigError, match=r"whole head, and this 'glm4' model turns 0\.5"):
         asked_of("glm4_9b", "resonance_proportional")
 
 
 def test_a_model_without_rope_is_refused_a_type_of_the_library():
     with pytest.raises(NoRope, match="'yarn' would be ignored: GraniteMoeHybridForCausalLM"):
-        held_by_transformers(str(FAMILIES / "granite4_h"), asked_of("granite4_h", "yarn:factor=4"))
+        report_of_checkpoint(str(FAMILIES / "granite4_h"), asked_of("granite4_h", "yarn:factor=4"))
 
 
 def test_an_encoder_that_a_type_of_the_library_would_miss():
     with pytest.raises(RopeConfigError, match="'yarn' would reach the decoder of T5Gemma"):
-        held_by_transformers(str(FAMILIES / "t5gemma_2b"), asked_of("t5gemma_2b", "yarn:factor=4"))
+        report_of_checkpoint(str(FAMILIES / "t5gemma_2b"), asked_of("t5gemma_2b", "yarn:factor=4"))
 
 
 def test_code_that_fails_past_the_trained_length_only():
@@ -97,7 +96,7 @@ def test_code_that_fails_past_the_trained_length_only():
         "long_factor": [2.0] * 128,
     }
     with pytest.raises(RopeConfigError, match="code fails at 65537 tokens: UnboundLocalError"):
-        held_by_transformers(str(FAMILIES / "gemma3_1b"), asked_of("gemma3_1b", json.dumps(given)))
+        report_of_checkpoint(str(FAMILIES / "gemma3_1b"), asked_of("gemma3_1b", json.dumps(given)))
 
 
 class _Other(modeling_llama.LlamaRotaryEmbedding):
@@ -135,7 +134,7 @@ def test_what_is_asked_for_is_saved_and_copied_as_any_dictionary(tiny, tmp_path)
         tiny, rope_parameters=YARN, max_position_embeddings=256
     )
     config = model.config
-    assert type(config.rope_parameters) is Asked
+    assert type(config.rope_parameters) is OverriddenRope
     for again in (copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
         assert again.rope_parameters.specs == config.rope_parameters.specs
     model.save_pretrained(tmp_path / "saved")

@@ -26,7 +26,7 @@ def test_rounding_of_a_library_is_refined_to_the_formula(name, resonance):
     spec = spec_of(name, resonance=resonance)
     exact = frequencies.inv_freq(spec_of(name), DIM)
     library = exact if name in STOCK_TYPES else frequencies.inv_freq(spec_of("default"), DIM)
-    found = frequencies.carried(spec, (library * (1 + 1e-6)).to(torch.float32))
+    found = frequencies.base_frequencies(spec, (library * (1 + 1e-6)).to(torch.float32))
     assert found.equal(exact)
     assert frequencies.rotation(spec, found).inv_freq.equal(frequencies.inv_freq(spec, DIM))
 
@@ -35,7 +35,7 @@ def test_rounding_of_a_library_is_refined_to_the_formula(name, resonance):
 def test_what_a_family_computes_otherwise_is_kept(name):
     of_family = torch.tensor([0.7 ** (j + 1) for j in range(DIM // 2)], dtype=torch.float32)
     of_family[-4:] = 0
-    found = frequencies.carried(spec_of(name), of_family)
+    found = frequencies.base_frequencies(spec_of(name), of_family)
     assert found.dtype == torch.float64
     assert found[-4:].tolist() == [0.0] * 4
     if name in STOCK_TYPES:
@@ -51,8 +51,8 @@ def test_a_method_that_follows_the_length_is_refined_at_that_length():
     spec = spec_of("dynamic", original_max_position_embeddings=4096)
     library = frequencies.inv_freq(spec, DIM, 10000)
     rounded = library.to(torch.float32)
-    assert frequencies.carried(spec, rounded).equal(rounded.double())
-    assert frequencies.carried(spec, rounded, 10000).equal(library)
+    assert frequencies.base_frequencies(spec, rounded).equal(rounded.double())
+    assert frequencies.base_frequencies(spec, rounded, 10000).equal(library)
 
 
 def test_a_feature_that_stands_still_stays_there_under_resonance():

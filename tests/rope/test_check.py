@@ -18,7 +18,7 @@ from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.core.wavelengths import choose_wavelengths
 from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.rotary_report import HeldRope, NoRope
+from resonance_vllm.verifier import NoRope, RotaryReport
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
@@ -264,7 +264,7 @@ def look(monkeypatch, tmp_path):
 
 
 def held(layer_type=None, inv_freq=(1.0, 0.1), factor=1.0, *, exact=False, module="m"):
-    return HeldRope(module, layer_type, tuple(inv_freq), factor, exact)
+    return RotaryReport(module, layer_type, tuple(inv_freq), factor, exact)
 
 
 SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))

@@ -22,11 +22,11 @@ def stock_rotary(folder):
     from transformers import AutoConfig
 
     from resonance_vllm.hf.build import on_meta
-    from resonance_vllm.hf.model import text_rotary
+    from resonance_vllm.hf.model import rotary_modules
 
     model = on_meta(AutoConfig.from_pretrained(folder))
     with torch.device("cpu"):
-        return {name: type(module)(module.config) for name, module in text_rotary(model)}
+        return {name: type(module)(module.config) for name, module in rotary_modules(model)}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -88,7 +88,7 @@ def test_neighbours_are_seen_in_a_function_that_was_given_float32():
 def test_a_softmax_scale_that_follows_the_type_is_not_lost(tmp_path):
     """DeepSeek scales its softmax by `mscale` of yarn, which longrope has not."""
     from resonance_vllm.export.comparison import compare
-    from resonance_vllm.rotary_report import HeldRope
+    from resonance_vllm.verifier import RotaryReport
 
     folder = next(each for each in FOLDERS if each.name == "deepseek_v3")
     exported = tmp_path / "exported"
@@ -107,7 +107,7 @@ def test_a_softmax_scale_that_follows_the_type_is_not_lost(tmp_path):
     }
     (exported / "config.json").write_text(json.dumps(config))
     module = next(iter(stock_rotary(exported).values()))
-    held = HeldRope("model.rotary_emb", None, tuple(module.inv_freq.tolist()), 1.0, False)
+    held = RotaryReport("model.rotary_emb", None, tuple(module.inv_freq.tolist()), 1.0, False)
     with pytest.raises(RopeConfigError, match=r"self_attn\.scaling"):
         compare(folder, {}, exported, held)
 
@@ -131,11 +131,11 @@ def test_the_installed_vllm_is_asked(tmp_path, caplog):
 
 
 def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
-    from resonance_vllm.rotary_report import HeldRope
+    from resonance_vllm.verifier import RotaryReport
 
     folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
-    other = HeldRope("model.layers.0.self_attn.rotary_emb", None, (1.0,) * 64, 1.0, False)
-    monkeypatch.setattr("resonance_vllm.vllm.build.held_by_vllm", lambda path: [other])
+    other = RotaryReport("model.layers.0.self_attn.rotary_emb", None, (1.0,) * 64, 1.0, False)
+    monkeypatch.setattr("resonance_vllm.vllm.build.report_of_checkpoint", lambda path: [other])
     with pytest.raises(RopeConfigError, match="of vLLM does not follow an exported config"):
         export_checkpoint(folder, RESONANCE, tmp_path / "out", ask_vllm=True)
     assert not (tmp_path / "out").exists()

@@ -91,7 +91,7 @@ def answers(rope, config, folder):
     if not spec.is_stock and not spec.method.follows_length:
         plain = {k: v for k, v in config.items() if k not in ("rope_scaling", "rope_parameters")}
         served = AutoConfig.for_model(**{**plain, **on_vllm})
-        own = list(vllm_request.of_config(served).values())
+        own = list(vllm_request.own_specs(served).values())
         result["plugin"] = vllm_hooks.served_limit(own, served, None)
     return spec, result
 

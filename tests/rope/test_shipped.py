@@ -359,7 +359,7 @@ def test_a_language_model_is_found_where_code_of_its_own_nests_it(place):
 
 
 def test_a_shipped_key_that_no_code_reads_is_not_taken_for_a_misspelt_one(tmp_path):
-    from resonance_vllm.hf.build import held_by_transformers
+    from resonance_vllm.hf.build import report_of_checkpoint
 
     config = json.loads((FAMILIES / "yarn_llama2_128k" / "config.json").read_text())
     shipped = of(config, tmp_path)
@@ -367,7 +367,7 @@ def test_a_shipped_key_that_no_code_reads_is_not_taken_for_a_misspelt_one(tmp_pa
     with_more = of(config, tmp_path)
     assert with_more.rope == shipped.rope
     spec = with_more.complete(RopeRequest.parse("resonance"))
-    (held,) = held_by_transformers(str(tmp_path), hf_overrides(spec, with_more))
+    (held,) = report_of_checkpoint(str(tmp_path), hf_overrides(spec, with_more))
     assert held.exact_phase
 
 
@@ -375,15 +375,15 @@ def test_layers_without_a_window_get_the_request_whatever_their_type_is_called(t
     """ZAYA1 has `hybrid` and `hybrid_sliding` layers."""
     from transformers import CONFIG_MAPPING
 
-    from resonance_vllm.hf.build import held_by_transformers
+    from resonance_vllm.hf.build import report_of_checkpoint
 
     kinds = ["hybrid", "hybrid_sliding"]
     config = CONFIG_MAPPING["zaya"](num_hidden_layers=2, layer_types=kinds, sliding_window=64)
     config.save_pretrained(tmp_path)
     model = ModelPositions.of_checkpoint(str(tmp_path))
     spec = model.complete(RopeRequest.parse("resonance_yarn:factor=4"))
-    shipped = {each.layer_type: each for each in held_by_transformers(str(tmp_path))}
-    held = held_by_transformers(str(tmp_path), hf_overrides(spec, model))
+    shipped = {each.layer_type: each for each in report_of_checkpoint(str(tmp_path))}
+    held = report_of_checkpoint(str(tmp_path), hf_overrides(spec, model))
     asked = {each.layer_type: each for each in held}
     assert asked["hybrid"].exact_phase
     assert asked["hybrid"].attention_factor == pytest.approx(spec.method.scale())

@@ -11,10 +11,10 @@ class RopeWorker:
 
     def held(self) -> tuple[int, list[tuple[list[float], bool]]]:
         """This process, and frequencies and exact phase of each rotary module in it."""
-        from resonance_vllm.vllm.model import held
+        from resonance_vllm.vllm.model import rotary_report
 
         config = self.model_runner.vllm_config.model_config.hf_text_config
-        found = held(self.model_runner.model, config)
+        found = rotary_report(self.model_runner.model, config)
         return os.getpid(), [(list(each.inv_freq), each.exact_phase) for each in found]
 
     def use_rope(self, rope_parameters: dict[str, Any], length: int) -> tuple[str, int]:

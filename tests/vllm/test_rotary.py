@@ -181,11 +181,11 @@ def test_without_resonance_the_table_is_vllms_own(rope_type: str) -> None:
     """Where vLLM has the method; ours is asked for by the base that carries it."""
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm.vllm.request import stock_settings
+    from resonance_vllm.vllm.request import stock_of
 
     stock = get_rope(rope_type)
     rope = {"rope_type": rope_type, **COMMON}
-    carrying = stock_settings(rope, RopeSpec.from_dict(rope), ORIGINAL)
+    carrying = stock_of(rope, RopeSpec.from_dict(rope), ORIGINAL)
     ours = rotary_embedding.get_rope(HEAD, ORIGINAL, True, carrying, dtype=torch.float32)
     assert ours is not stock
     torch.testing.assert_close(ours.cos_sin_cache, stock.cos_sin_cache, atol=2e-4, rtol=0)
@@ -194,7 +194,7 @@ def test_without_resonance_the_table_is_vllms_own(rope_type: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"rope_type": "default"}, "builds type 'default' with other settings"),
+        ({"rope_type": "default"}, "RotaryEmbedding of type 'default' in vLLM turns by"),
         ({"factor": 8.0}, "frequencies differ.*attention factor"),
         ({"attention_factor": 2.0}, "the attention factor is 2, not 1.13863"),
     ],
@@ -205,10 +205,10 @@ def test_a_model_file_that_builds_something_else_is_noticed(
     from vllm.model_executor.layers import rotary_embedding
 
     from resonance_vllm.vllm import rotary as vllm_rotary
-    from resonance_vllm.vllm.request import stock_settings
+    from resonance_vllm.vllm.request import stock_of
 
     spec = RopeSpec.from_dict({"rope_type": "resonance_yarn", **COMMON})
-    rope = {**stock_settings({}, spec, ORIGINAL), **changes}
+    rope = {**stock_of({}, spec, ORIGINAL), **changes}
     call = {"head_size": HEAD, "max_position": ORIGINAL, "rope_parameters": rope}
     original = rotary_embedding.get_rope.__wrapped__  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=says):
@@ -323,7 +323,7 @@ def test_positions_of_several_axes_turn_the_features_of_their_axis(rope_type: st
 def test_vllms_own_yarn_on_several_axes_takes_four_times_the_trained_length() -> None:
     """docs/reports/vllm.md has the numbers. Our types take the length itself; vLLM's is refused."""
     from resonance_vllm.verifier import differences
-    from resonance_vllm.vllm.rotary import turned_by
+    from resonance_vllm.vllm.rotary import held_turns
 
     keys = {"rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
     several = {"mrope_section": [16, 24, 24]}
@@ -331,14 +331,14 @@ def test_vllms_own_yarn_on_several_axes_takes_four_times_the_trained_length() ->
     from vllm.model_executor.layers import rotary_embedding
 
     stock, one_axis = (
-        turned_by(rotary_embedding.get_rope(**made, rope_parameters={"rope_type": "yarn", **each}))
+        held_turns(rotary_embedding.get_rope(**made, rope_parameters={"rope_type": "yarn", **each}))
         for each in ({**keys, **several}, keys)
     )
     method = RopeSpec.from_dict({"rope_type": "yarn", **keys}).method
-    assert not differences(method, *one_axis)
+    assert not differences(one_axis, method)
     longer = {**keys, "original_max_position_embeddings": 4 * 32768}
-    assert not differences(RopeSpec.from_dict({"rope_type": "yarn", **longer}).method, *stock)
-    assert differences(method, *stock) == ["23 of 64 frequencies differ"]
+    assert not differences(stock, RopeSpec.from_dict({"rope_type": "yarn", **longer}).method)
+    assert differences(stock, method) == ["23 of 64 frequencies differ"]
     assert float((stock[0] / one_axis[0]).max()) == pytest.approx(2.235, abs=1e-3)
 
 

@@ -1,8 +1,8 @@
-"""How a family lays out features in cos and sin, found by asking its own module.
+"""How a family lays out features in cos and sin.
 
 Families put features in halves or in pairs, once, as complex numbers, and take them from several
-axes of positions. None of that is written down: the module's own `forward` is run once, on
-frequencies that tell which feature stands where.
+axes of positions. No config states that: the module's own `forward` is run once, on frequencies
+that show which feature stands where.
 """
 
 import copy
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.verifier import Turns
 
-# One angle for each of three axes is the most that transformers has today.
+# transformers has at most one angle for each of three axes today.
 _MOST_AXES = 4
 
 ARRANGED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -28,12 +29,23 @@ ARRANGED: dict[str, Callable[[Tensor], Tensor]] = {
 """Features `[..., n]` as they stand in cos and in sin."""
 
 
+def prefix(layer_type: str | None) -> str:
+    """How the attributes of a layer type begin in a rotary module."""
+    return "" if layer_type is None else f"{layer_type}_"
+
+
+def keywords(layer_type: str | None) -> dict[str, str]:
+    """How the layer type is given to a rotary module's `forward` or a rope function."""
+    return {} if layer_type is None else {"layer_type": layer_type}
+
+
 @dataclass(frozen=True)
 class Layout:
     """The form of a module's answer.
 
     Attributes:
         features: a key of `ARRANGED`, or the feature at each place.
+        count: number of features.
         is_complex: one complex tensor in place of cos and sin.
         casts: whether the answer has the dtype of the activations; else it is float32.
         axes: the axis of each feature where positions may have several axes `[axes, b, n]`.
@@ -41,6 +53,7 @@ class Layout:
     """
 
     features: str | tuple[int, ...]
+    count: int
     is_complex: bool
     casts: bool
     axes: tuple[int, ...] | None
@@ -55,49 +68,72 @@ class Layout:
         cos, sin = self._put(angles.cos() * scale), self._put(angles.sin() * scale)
         return cos.to(dtype), sin.to(dtype)
 
+    def turns(self, answer: Any) -> Turns:
+        """Frequencies, and the attention factor, in a module's answer for position 1."""
+        angles, amplitudes = polar(answer)
+        places = self._put(torch.arange(self.count, device="cpu")).tolist()
+        first = [places.index(feature) for feature in range(self.count)]
+        return Turns(angles[first], float(amplitudes.max()))
+
     def _put(self, values: Tensor) -> Tensor:
         if isinstance(self.features, str):
             return ARRANGED[self.features](values)
         return values[..., torch.tensor(self.features, device=values.device)]
 
 
+def polar(answer: Any) -> tuple[Tensor, Tensor]:
+    """Angles and amplitudes `[values]` in a module's answer for one token.
+
+    Raises:
+        ValueError: the answer has more axes than batch, length and features.
+    """
+    is_complex = isinstance(answer, Tensor)
+    cos, sin = (answer.real, answer.imag) if is_complex else answer
+    if cos.ndim != 3:
+        raise ValueError("more than batch, length and features")
+    return torch.atan2(sin, cos).flatten(), torch.hypot(sin, cos).flatten()
+
+
 def find(module: nn.Module, layer_type: str | None, count: int) -> Layout:
-    """Ask a stock module with buffers that are not on the meta device.
+    """The layout of a stock module with buffers that are not on the meta device.
 
     Args:
-        module: a rotary module; it stays as it is.
+        module: a rotary module; it is not changed.
         layer_type: of the rotation, None where the module has one.
         count: its number of features.
 
     Raises:
         RopeConfigError: its answer is not one angle a token and feature.
     """
-    told = torch.arange(1, count + 1, dtype=torch.float32, device="cpu") * (3.0 / (count + 1))
+    known = torch.arange(1, count + 1, dtype=torch.float32, device="cpu") * (3.0 / (count + 1))
     try:
         with torch.device("cpu"), torch.no_grad():
-            probe = _Probe(module, layer_type, told)
-            angles, amplitudes, is_complex = probe.answer(torch.ones(1, 1, dtype=torch.int64))
-            features = _features(angles, told)
+            probe = _Probe(module, layer_type, known)
+            answer = probe.ask(torch.ones(1, 1, dtype=torch.int64))
+            angles, amplitudes = polar(answer)
+            features = _features(angles, known)
+            is_complex = isinstance(answer, Tensor)
             casts = is_complex or probe.dtype(torch.bfloat16) == torch.bfloat16
-            axes = _axes(probe, told, features)
+            axes = _axes(probe, known, features)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise _unknown(module) from error
     if features is None or float(amplitudes.max() - amplitudes.min()) > 1e-5:
         raise _unknown(module)
-    return Layout(features, is_complex, casts, axes, probe.scale(float(amplitudes[0])))
+    scale = probe.scale(float(amplitudes[0]))
+    return Layout(features, count, is_complex, casts, axes, scale)
 
 
 class _Probe:
     """A module with frequencies of our choice."""
 
-    def __init__(self, module: nn.Module, layer_type: str | None, told: Tensor) -> None:
-        prefix = "" if layer_type is None else f"{layer_type}_"
+    def __init__(self, module: nn.Module, layer_type: str | None, frequencies: Tensor) -> None:
+        start = prefix(layer_type)
         self.module: Any = copy.copy(module)
         self.module._buffers = dict(module._buffers)
-        for name in (f"{prefix}inv_freq", f"{prefix}original_inv_freq"):
-            self.module._buffers[name] = told
-        self.keywords = {} if layer_type is None else {"layer_type": layer_type}
-        self.stated = getattr(module, f"{prefix}attention_scaling", None)
+        for name in (f"{start}inv_freq", f"{start}original_inv_freq"):
+            self.module._buffers[name] = frequencies
+        self.keywords = keywords(layer_type)
+        self.stated = getattr(module, f"{start}attention_scaling", None)
 
     def ask(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Any:
         return self.module.forward(torch.zeros(1, dtype=dtype), positions, **self.keywords)
@@ -105,19 +141,6 @@ class _Probe:
     def dtype(self, dtype: torch.dtype) -> torch.dtype:
         cos: Tensor = self.ask(torch.ones(1, 1, dtype=torch.int64), dtype)[0]
         return cos.dtype
-
-    def answer(self, positions: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Angles and amplitudes `[values]` of one token, and whether they came as complex numbers.
-
-        Raises:
-            ValueError: the answer has axes that a token has not.
-        """
-        answer = self.ask(positions)
-        is_complex = isinstance(answer, Tensor) and answer.is_complex()
-        cos, sin = (answer.real, answer.imag) if is_complex else answer
-        if cos.ndim != 3:
-            raise ValueError("more than batch, length and features")
-        return torch.atan2(sin, cos).flatten(), torch.hypot(sin, cos).flatten(), is_complex
 
     def scale(self, measured: float) -> float:
         """The factor that the module states, where it is the one that it multiplies by."""
@@ -127,33 +150,33 @@ class _Probe:
         return measured
 
 
-def _features(angles: Tensor, told: Tensor) -> str | tuple[int, ...] | None:
+def _features(angles: Tensor, known: Tensor) -> str | tuple[int, ...] | None:
     for name, arranged in ARRANGED.items():
-        wanted = arranged(told)
+        wanted = arranged(known)
         if wanted.shape == angles.shape and torch.allclose(wanted, angles, atol=1e-4):
             return name
-    nearest = (angles[:, None] - told).abs().min(dim=-1)
+    nearest = (angles[:, None] - known).abs().min(dim=-1)
     places = tuple(nearest.indices.tolist())
-    complete = set(places) == set(range(len(told)))
+    complete = set(places) == set(range(len(known)))
     return places if complete and float(nearest.values.max()) < 1e-4 else None
 
 
 def _axes(
-    probe: _Probe, told: Tensor, features: str | tuple[int, ...] | None
+    probe: _Probe, known: Tensor, features: str | tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
     """Axis of each feature, for a module that takes positions `[axes, batch, length]`."""
-    order = torch.arange(len(told))
+    order = torch.arange(len(known))
     if isinstance(features, str):
         order = ARRANGED[features](order)
     elif features is not None:
         order = torch.tensor(features)
     for count in range(2, _MOST_AXES + 1):
-        found: list[int | None] = [None] * len(told)
+        found: list[int | None] = [None] * len(known)
         for axis in range(count):
             positions = torch.zeros(count, 1, 1, dtype=torch.int64)
             positions[axis] = 1
             try:
-                angles, _, _ = probe.answer(positions)
+                angles, _ = polar(probe.ask(positions))
             except (IndexError, RuntimeError, ValueError):
                 break
             for j in order[angles != 0].tolist():
@@ -173,5 +196,5 @@ def _unknown(module: nn.Module) -> RopeConfigError:
         )
     return RopeConfigError(
         f"rope_type: {type(module).__name__} turns by something else than one angle a token and "
-        "feature; allowed: families whose rotary module answers with cos and sin of such angles"
+        "feature; allowed: families whose rotary module returns cos and sin of such angles"
     )

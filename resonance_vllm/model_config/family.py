@@ -1,0 +1,140 @@
+"""What a model's config states about its RoPE beside the settings: layer types, keys of the family.
+
+No torch.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.spec import RopeType
+
+Settings = dict[str, Any]
+"""One RoPE dictionary: `rope_type` and its keys."""
+
+# In the names of layer types that attend to a part of the text only.
+_WINDOWS = ("sliding", "chunked")
+# Keys that model code reads and its config class does not declare -> beginning of the model types.
+_FAMILY_KEYS = {
+    "alpha": "hunyuan",
+    "xdrope_section": "hunyuan",
+    "mrope_section": "paddleocr",
+    "llama_4_scaling_beta": "mistral4",
+}
+# Published dictionaries keep keys of methods that they do not name; no code reads `finetuned`.
+_SHARED_KEYS = {key for method in METHODS.values() if method.stock for key in method.key_names()}
+_SHARED_KEYS |= {"rope_type", "type", "finetuned"}
+
+
+def windowed(layer_type: str | None) -> bool:
+    """Whether layers of a type attend to a part of the text only; methods leave them as shipped."""
+    return any(word in str(layer_type) for word in _WINDOWS)
+
+
+def by_layer_type(rope: Mapping[str, Any]) -> bool:
+    """Whether a dictionary holds one dictionary for each layer type."""
+    return "rope_type" not in rope and any(isinstance(value, Mapping) for value in rope.values())
+
+
+def one_global(rope: Mapping[str, Any]) -> str | None:
+    """The one layer type without a window that has settings; None if none or several have."""
+    wide = [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
+    return wide[0] if len(wide) == 1 else None
+
+
+def global_layers(rope: Mapping[str, Any]) -> str:
+    """The layer type whose settings methods change, of settings by layer type.
+
+    Raises:
+        RopeConfigError: no type, or several, have no window.
+    """
+    found = one_global(rope)
+    if found is None:
+        raise RopeConfigError(
+            f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one "
+            "alone for layers without a window, which methods change; allowed: no method, which "
+            "runs it as shipped"
+        )
+    return found
+
+
+def by_layer(config: Any) -> dict[str | None, Any]:
+    """RoPE settings of a transformers config by layer type; None is the key for all layers."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, Mapping):
+        return {}
+    nested = {key: value for key, value in rope.items() if isinstance(value, Mapping)}
+    return dict(nested) if nested else {None: rope}
+
+
+def of_present_layers(config: Any) -> dict[str | None, Settings]:
+    """`by_layer` without the settings of layer types of which the model has no layer."""
+    rope, present = by_layer(config), set(getattr(config, "layer_types", None) or ())
+    if not present & set(rope):
+        return rope
+    return {key: settings for key, settings in rope.items() if key in present}
+
+
+def is_family_key(config: Any, key: str) -> bool:
+    """Whether a key beside a method's own is one that published files of a family may hold."""
+    if key in _SHARED_KEYS or key in (getattr(config, "ignore_keys_at_rope_validation", ()) or ()):
+        return True
+    family = _FAMILY_KEYS.get(key)
+    return family is not None and str(getattr(config, "model_type", "")).startswith(family)
+
+
+def known_settings(config: Any, rope: Any) -> Any:
+    """A shipped dictionary without keys that no code of the family reads.
+
+    In a request they would count as misspelt.
+    """
+    if not isinstance(rope, Mapping):
+        return rope
+    try:
+        known = set(RopeType.read(rope.get("rope_type", rope.get("type"))).key_names())
+    except RopeConfigError:
+        known = set(rope)  # of a type that only the model's code can read
+    return {
+        key: known_settings(config, value)
+        for key, value in rope.items()
+        if isinstance(value, Mapping) or key in known or is_family_key(config, key)
+    }
+
+
+def unscaled_type(config: Any, layer_type: str | None) -> str:
+    """A family's type without scaling: `default`, or `proportional` where its config has that.
+
+    With `proportional` (Gemma 4) dimensions are paired over the whole head, and the features that
+    do not turn have frequency 0.
+    """
+    config_class: Any = type(config)
+    rope = _rope_of_class(config_class)
+    settings = rope.get(layer_type) or rope.get(None) or {}
+    return "proportional" if settings.get("rope_type") == "proportional" else "default"
+
+
+def pairs_whole_heads(config: Any) -> bool:
+    """Whether a layer type of the family has `unscaled_type` `proportional`."""
+    config_class: Any = type(config)
+    rope = _rope_of_class(config_class)
+    return any(settings.get("rope_type") == "proportional" for settings in rope.values())
+
+
+@functools.cache
+def _rope_of_class(config_class: Any) -> dict[str | None, Settings]:
+    """RoPE settings that a config class has without any argument."""
+    try:
+        return by_layer(config_class())
+    except Exception:  # noqa: BLE001 - many classes need arguments
+        return {}
+
+
+def has_no_rope(config: Any) -> bool:
+    """Whether a config says that positions are encoded otherwise.
+
+    Falcon's code makes a rotary module beside ALiBi too, and does not use it.
+    """
+    kind = getattr(config, "position_embedding_type", None)
+    return bool(getattr(config, "alibi", False)) or kind in ("nope", "absolute")
