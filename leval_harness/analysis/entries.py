@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from leval_border.errors import one_of
 from leval_harness.analysis.labels import block_titles, method_labels
 from leval_harness.results import Results, Run, Score
-from leval_harness.results.metrics import is_of_nats
-from leval_harness.results.scores import FAMILY_OF, frame_of, score_record
+from leval_harness.results.scores import frame_of, score_record
 from leval_tasks.metric_names import SIGN
+from leval_tasks.metrics import FAMILY_OF, is_loss
 from leval_tasks.statistics.clustered import (
     Estimate,
     Ratios,
@@ -189,7 +189,7 @@ def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
 def _estimate(metric: str, ratios: Ratios) -> Estimate | None:
     if not ratios.questions.size:
         return None
-    if not is_of_nats(metric):
+    if not is_loss(metric):
         return estimate_mean(ratios.numerator, ratios.clusters) if ratios.are_scores else None
     _, tops, bottoms = ratios.by_cluster()
     if "bits_per_" in metric:
@@ -275,7 +275,7 @@ def _difference(score: Score, method: Ratios, baseline: Ratios, level: float) ->
     """On the questions of both runs; None where they do not match or the direction is unknown."""
     if score.higher_is_better is None:
         return None
-    if is_of_nats(score.metric):
+    if is_loss(score.metric):
         sums = paired_sums(method, baseline)
         if sums is None or not sums.size:
             return None

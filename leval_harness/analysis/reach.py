@@ -14,8 +14,8 @@ import numpy as np
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.results import Results, ResultsError
-from leval_harness.results.metrics import length_of
-from leval_harness.results.needles import needles_of
+from leval_harness.results.sample_lines import needles_of
+from leval_tasks.metrics import length_of
 from leval_tasks.statistics.clustered import Estimate, Floats, estimate_ratio
 from leval_tasks.statistics.paired import Difference, compare_perplexities
 from leval_tasks.statistics.reach import (

@@ -14,7 +14,6 @@ from leval_harness.analysis import Entry
 from leval_harness.cards.publication import SOURCE, Publication, path_part
 from leval_harness.results import Run, Score
 from leval_harness.results.fields import finite
-from leval_harness.results.metrics import is_of_nats
 from leval_harness.results.sample_lines import (
     document_of,
     parsed_lines,
@@ -22,7 +21,7 @@ from leval_harness.results.sample_lines import (
     responses_of,
 )
 from leval_harness.results.samples import Samples
-from leval_harness.results.scores import FAMILY_OF
+from leval_tasks.metrics import FAMILY_OF, is_loss
 
 SCHEMA_VERSION = "0.3.0"
 CLUSTERED = "clustered by document, CR2"
@@ -153,7 +152,7 @@ def _metric(score: Score) -> dict[str, Any]:
     if score.percent == 100:
         unit = {"metric_unit": "proportion", "score_type": "continuous"}
         return metric | unit | {"min_score": 0, "max_score": 1}
-    if is_of_nats(score.metric):
+    if is_loss(score.metric):
         lowest = 1 if "perplexity" in score.metric else 0
         return metric | {"score_type": "continuous", "min_score": lowest, "max_score": "Infinity"}
     return metric | {"additional_details": {"bounds_status": "unknown"}}
@@ -203,7 +202,7 @@ def _epoch(created: str) -> str:
 def instances(entry: Entry, samples: Samples, publication: Publication) -> Iterator[dict[str, Any]]:
     """A line for each question behind a score; none for a perplexity, which is no answer."""
     score, run = entry.score, entry.run
-    if is_of_nats(score.metric):
+    if is_loss(score.metric):
         return
     for row in parsed_lines(samples.path):
         value = finite(row.get(score.metric)) if row else None

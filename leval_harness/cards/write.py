@@ -18,9 +18,9 @@ from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label
 from leval_harness.cards.every_eval import CLUSTERED, LEVAL, instances, place_of, record
 from leval_harness.cards.publication import SOURCE, Publication, path_part
-from leval_harness.results.scores import FAMILY_OF
 from leval_harness.secrets import redact
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.metrics import FAMILY_OF
 
 
 @dataclass

@@ -15,9 +15,9 @@ from leval_harness.analysis.reach import reach_lines
 from leval_harness.figures.rope import rope_figure
 from leval_harness.figures.scores import difference_figure, length_figure, reach_figure
 from leval_harness.figures.style import Looks, method_looks, write_figure
-from leval_harness.results.metrics import is_of_nats
 from leval_harness.results.rope_features import RopeFeatures, read_features
 from leval_harness.tables.scores import without_twins
+from leval_tasks.metrics import is_loss
 
 MOST_METHODS = 14
 """More curves than this in one figure cannot be told apart; such a block gets none."""
@@ -80,7 +80,7 @@ def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
     with_length = [entry for entry in entries if entry.length is not None]
     families = grouped(with_length, lambda entry: (entry.block, entry.task, entry.score.family))
     for (block, task, family), curves in families.items():
-        shown = family in SHOWN_NATS or not is_of_nats(family)
+        shown = family in SHOWN_NATS or not is_loss(family)
         if shown and len({entry.length for entry in curves}) > 1 and _readable(curves):
             what = family.replace("_", " ")
             title = f"{block}: {task_label(task)}, {what} by context length"

@@ -16,12 +16,12 @@ from leval_harness.analysis.reach import (
 )
 from leval_harness.layout import LOG
 from leval_harness.results import Run
-from leval_harness.results.metrics import is_of_nats
-from leval_harness.results.needles import DEPTHS
+from leval_harness.results.sample_lines import DEPTHS
 from leval_harness.secrets import redact
 from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_tasks.closed.catalog import chance_note
+from leval_tasks.metrics import is_loss
 from leval_tasks.statistics.paired import ASSUMED, Difference
 from leval_tasks.statistics.reach import THRESHOLD, Reach
 
@@ -122,7 +122,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         known["ends"] = [number(end, times=score.percent) for end in ends]
     if cell.between and not cell.stderr_text:
         known["exact"] = 1
-    if is_of_nats(score.metric):
+    if is_loss(score.metric):
         known["m"] = score.metric  # its name in the samples
     data = plain(" ".join(text for text in (score.source, score.data) if text))
     return {**known, "run": score.run, "data": data}

@@ -7,10 +7,10 @@ from typing import Any
 from leval_harness.page.data import number, script
 from leval_harness.results import Results
 from leval_harness.results.fields import finite, pair
-from leval_harness.results.needles import needles_in
 from leval_harness.results.sample_lines import (
     document_of,
     logged_metrics,
+    needles_in,
     parsed_lines,
     question_key,
     responses_of,

@@ -1,4 +1,4 @@
-"""Reading single fields of untrusted JSON: the right type, a finite number, a file inside."""
+"""Reading files that may come from anybody: bounded, typed, never out of the results folder."""
 
 import hashlib
 import os
@@ -27,11 +27,11 @@ class ResultsError(UserError):
 
 
 class NewerSchemaError(ResultsError):
-    """Written by a version of leval-harness that is newer than this one."""
+    """A file written by a version of leval-harness that is newer than this one."""
 
 
 class Outside(BaseModel):
-    """Base of what others write: keys that we do not know are left alone."""
+    """Base of what other programs write: unknown keys are left alone."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True, populate_by_name=True)
 
@@ -48,14 +48,14 @@ def read_model(model: type[Model], path: Path) -> Model:
     """A JSON file as a typed model.
 
     Raises:
-        NewerSchemaError: a file of ours whose layout is newer than this reader.
-        ResultsError: not readable, not JSON, nested too deep, or not what the model says.
+        NewerSchemaError: a file of ours with a layout newer than this reader's.
+        ResultsError: not readable, not JSON, nested too deep, or not what the model requires.
     """
     return typed(model, read_json(path), path)
 
 
 def typed(model: type[Model], content: dict[str, Any], path: Path) -> Model:
-    """The same of a file's parsed content."""
+    """The same for the parsed content of a file."""
     version = content.get("schema_version") if "schema_version" in model.model_fields else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise NewerSchemaError(
@@ -70,7 +70,7 @@ def typed(model: type[Model], content: dict[str, Any], path: Path) -> Model:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Parse a JSON file whose top level is an object.
+    """The object that a JSON file holds.
 
     Raises:
         ResultsError: not readable, too large, not JSON, nested too deep, or not an object.
@@ -79,23 +79,21 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(content: bytes, path: Path) -> dict[str, Any]:
-    """The same of a file's content; `path` is for the message."""
+    """The same for the content of a file; `path` is for the message."""
     parsed = json_texts.parse_json(content, f"{path}", ResultsError)
     if not isinstance(parsed, dict):
         raise ResultsError(f"{path}: expected an object, found {type(parsed).__name__}")
     level: list[Any] = [parsed]
-    depth = 0
-    while level:
-        depth += 1
+    for _ in range(DEEPEST_JSON):
         inner = [each.values() if isinstance(each, dict) else each for each in level]
         level = [x for each in inner for x in each if isinstance(x, dict | list)]
-        if depth > DEEPEST_JSON:
-            raise ResultsError(f"{path}: nested more than {DEEPEST_JSON} deep; no results are")
+    if level:
+        raise ResultsError(f"{path}: nested more than {DEEPEST_JSON} deep; no results are")
     return parsed
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; a pipe or a device would hang, or never end.
+    """Open a regular file for reading; a pipe would block, a device may never end.
 
     Raises:
         ResultsError: it is something else, or cannot be read.
@@ -122,6 +120,23 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
+def refused(folder: Path, name: str, root: Path | None = None) -> str:
+    """Why a name is not read as a regular file of a folder; empty where it is one.
+
+    A link may not leave `root`, which is the folder itself by default.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
+        return "is no name of a file in there"
+    try:
+        real, limit = (folder / name).resolve(), (root or folder).resolve()
+        if not real.is_relative_to(limit):
+            return "is a link that leaves the folder of the results"
+        return "" if real.is_file() else "is no regular file"
+    except (OSError, ValueError, RuntimeError):  # a text that can be no path, links in a ring
+        return "is no regular file"
+
+
 def finite(value: object) -> float | None:
     """`value` as a float if it is a finite number of sensible size, else None.
 
@@ -138,16 +153,6 @@ Number = Annotated[float | None, BeforeValidator(finite)]
 """None where it is no number at all, too large, or not finite."""
 
 
-def short_name(text: str, longest: int = LONGEST_NAME) -> str:
-    """A name of at most so many characters; a longer one ends in its digest and stays its own."""
-    return text if len(text) <= longest else f"{text[: longest - 11]}… #{digest(text)}"
-
-
-def digest(text: str) -> str:
-    """Eight hex digits that tell a text from others."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-
-
 def pair(value: object) -> tuple[float, float] | None:
     """`[numerator, denominator]` with a positive denominator, else None."""
     if not isinstance(value, list | tuple) or len(value) != 2:
@@ -156,23 +161,11 @@ def pair(value: object) -> tuple[float, float] | None:
     return None if top is None or bottom is None or bottom <= 0 else (top, bottom)
 
 
-def file_in(folder: Path, name: str, root: Path | None = None) -> Path | None:
-    """A regular file of a folder by its name; None if there is none inside `root`.
-
-    `root` is the folder itself where none is given; a link may not leave it.
-    """
-    return folder / name if refused(folder, name, root) == "" else None
+def short_name(text: str, longest: int = LONGEST_NAME) -> str:
+    """A name of at most so many characters; a longer one ends in its digest and stays unique."""
+    return text if len(text) <= longest else f"{text[: longest - 11]}… #{digest(text)}"
 
 
-def refused(folder: Path, name: str, root: Path | None = None) -> str:
-    """Why a name is not read as a file of a folder; empty where it is one."""
-    parts = PurePosixPath(name).parts
-    if not parts or PurePosixPath(name).is_absolute() or ".." in parts:
-        return "is no name of a file in there"
-    try:
-        real, limit = (folder / name).resolve(), (root or folder).resolve()
-        if not real.is_relative_to(limit):
-            return "is a link that leaves the folder of the results"
-        return "" if real.is_file() else "is no regular file"
-    except (OSError, ValueError, RuntimeError):  # a text that can be no path, links in a ring
-        return "is no regular file"
+def digest(text: str) -> str:
+    """Eight hex digits that distinguish a text from others."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -1,7 +1,9 @@
-"""lm-eval's results file, read as what others write: typed, and patient with what is in it."""
+"""lm-eval's results file as a typed object; any field may be missing, or of another type."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
@@ -12,100 +14,217 @@ from leval_harness.results.fields import (
     EMPTY_IF_NULL,
     LONGEST_METRIC,
     LONGEST_TASK,
+    Flag,
+    Number,
     Object,
     Outside,
     Text,
+    digest,
     finite,
     short_name,
 )
-from leval_harness.results.lm_eval_call import EvaluationConfig
-from leval_harness.results.lm_eval_task import SampleCounts, TaskConfig
-from leval_harness.secrets import without_credentials
-from leval_tasks.closed.catalog import OLD_NAMES
 
 BY_TASK = (
     "results", "groups", "configs", "n-samples", "higher_is_better", "n-shot", "versions",
     "group_subtasks", "task_hashes",
 )  # fmt: skip
-"""Fields of a results file with an entry a task."""
+"""Fields of a results file with an entry for each task."""
 
-BESIDE = {"alias", "name", "sample_len", "sample_count"}
-"""What lm-eval writes of a task beside its figures."""
+NAMING = ("pretrained", "model", "path", "base_url")
+"""Arguments that may name a model; the first one there is names it."""
 
-OUR_SCORE = "exact_match_strict,"
-"""Begins a figure that our closed-ended tasks have and no others."""
-
-
-def _was_ours(name: str, content: Mapping[str, Any]) -> bool:
-    """Whether an old name stands for our task: lm-eval may come to have others of such names."""
-
-    def entry(field: str) -> Mapping[str, Any]:
-        by_task = content.get(field)
-        found = by_task.get(name) if isinstance(by_task, Mapping) else None
-        return found if isinstance(found, Mapping) else {}
-
-    metadata = entry("configs").get("metadata")
-    read_documents = isinstance(metadata, Mapping) and isinstance(metadata.get("data"), Mapping)
-    return read_documents or any(key.startswith(OUR_SCORE) for key in entry("results"))
+LONGEST_ARGUMENTS = 20_000
+"""Characters of `model_args` as text that are parsed."""
 
 
-def _named_as_today(content: Mapping[str, Any]) -> dict[str, Any]:
-    old = {name: today for name, today in OLD_NAMES.items() if _was_ours(name, content)}
-
-    def called(name: str) -> str:
-        return short_name(old.get(name, name) or "(no name)", LONGEST_TASK)
-
-    named = {
-        field: {called(key): each for key, each in content[field].items()}
-        for field in BY_TASK
-        if isinstance(content.get(field), Mapping)
-    }
-    groups = named.get("group_subtasks", {})
-    for group, members in groups.items():
-        if isinstance(members, list):
-            groups[group] = [called(each) if isinstance(each, str) else each for each in members]
-    return {**content, **named, **_in_both(named)}
+def _split_arguments(text: str) -> list[str]:
+    """The arguments in `key=value,...`; a comma counts where the next bracket opens, or none is."""
+    parts, end, is_inside = [], len(text), False
+    for at in range(len(text) - 1, -1, -1):
+        if text[at] in "{}[]":
+            is_inside = text[at] in "}]"
+        elif text[at] == "," and not is_inside:
+            parts.append(text[at + 1 : end])
+            end = at
+    return [text[:end], *reversed(parts)]
 
 
-def _in_both(named: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """`groups` and `results`, each group in both: some files have it in one of them alone."""
-    if "results" not in named:
-        return {}
-    results, groups = named["results"], named.get("groups", {})
-    members = named.get("group_subtasks", {})
-    found = {name: each for name, each in results.items() if members.get(name)} | groups
-    missing = {name: each for name, each in found.items() if name not in results}
-    return {"groups": found, "results": results | missing}
+def _value(text: str) -> Any:
+    """The value that a text stands for, read as JSON; else the text."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _mapping(value: Any) -> dict[str, Any] | None:
+    """A mapping that may be written as JSON; None for anything else."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = _value(value)
+    return value if isinstance(value, dict) else None
+
+
+class EvaluationConfig(Outside):
+    """`config`: the arguments of the evaluation."""
+
+    model: Text = None
+    model_args: Any = None
+    model_dtype: Text = None
+    model_revision: Text = None
+    model_sha: Text = None
+    limit: Any = None
+    gen_kwargs: Any = None
+    random_seed: Any = None
+
+    model_config = ConfigDict(extra="allow")
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """`model_args`, which lm-eval writes as a mapping or as `key=value,...`.
+
+        What is neither stands under the name `model_args`, so that it still separates runs.
+        """
+        given = self.model_args
+        if isinstance(given, str):
+            parts = (part.partition("=") for part in _split_arguments(given[:LONGEST_ARGUMENTS]))
+            rest = {"model_args": digest(given)} if len(given) > LONGEST_ARGUMENTS else {}
+            named = {n.strip(): _value(text) if sign else True for n, sign, text in parts}
+            return {name: value for name, value in named.items() if name} | rest
+        if isinstance(given, dict):
+            return {name: _mapping(value) or value for name, value in given.items()}
+        return {} if given is None else {"model_args": given}
+
+    @property
+    def questions(self) -> float | None:
+        """The limit of questions for each task, or their share below 1; None for no limit."""
+        limit = finite(_value(self.limit) if isinstance(self.limit, str) else self.limit)
+        return limit if limit and limit > 0 else None
+
+    @property
+    def dtype(self) -> str:
+        """As loaded; with the requested one where that differs."""
+        requested = str(self.arguments.get("dtype") or "").removeprefix("torch.")
+        loaded = (self.model_dtype or requested).removeprefix("torch.")
+        return loaded if requested in ("", "auto", loaded) else f"{loaded}, requested {requested}"
+
+    @property
+    def ropes(self) -> list[Any]:
+        """`rope_parameters` of the model's arguments and of vLLM's `hf_overrides`, where given."""
+        overrides = self.arguments.get("hf_overrides")
+        inside = overrides.get("rope_parameters") if isinstance(overrides, dict) else None
+        given = (self.arguments.get("rope_parameters"), _mapping(inside) or inside)
+        return [each for each in given if each is not None]
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """The first `rope_parameters` that are a mapping; empty where there are none."""
+        return next((given for given in self.ropes if isinstance(given, dict)), {})
+
+
+class DocumentsRead(Outside):
+    """What a task of ours recorded about its documents."""
+
+    source: Text = None
+    sample: Flag = None
+    files: Annotated[dict[str, Any] | None, LENIENT] = None
+    python_version: Text = None
+
+    def fingerprint(self) -> str:
+        """Short hash of the files, and of the Python version whose documentation they are."""
+        text = "".join(f"{name}:{sha};" for name, sha in sorted((self.files or {}).items()))
+        text += f"python:{self.python_version};" if self.python_version else ""
+        return digest(text) if text else ""
+
+
+class TaskMetadata(Outside):
+    """A task's metadata: what ours record, and everything as it was `written`."""
+
+    data: Annotated[DocumentsRead | None, LENIENT] = None
+    softmax: Text = None
+    documents: Number = None
+    partial: Flag = None
+    chance: Number = None
+    skipped_documents: Number = None
+    shipped_length: Number = None
+    claimed_length: Number = None
+    settings: Annotated[dict[str, Any] | None, LENIENT] = None
+    prompt: Annotated[dict[str, Any] | None, LENIENT] = None
+    written: Object = Field(default={})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kept_as_written(cls, content: Any) -> Any:
+        if not isinstance(content, Mapping):  # still separates a task from others
+            content = {} if content is None else {"metadata": content}
+        return {**content, "written": content}
+
+    @property
+    def context_length(self) -> int | None:
+        """The length that the task's questions were fitted to, if it is stated."""
+        stated = finite((self.prompt or {}).get("context_length"))
+        return int(stated) if stated and stated > 0 else None
+
+    def separating(self, run: Mapping[str, Any], *, is_ours: bool) -> dict[str, Any]:
+        """What separates; lm-eval repeats the `run`'s arguments in here, which do not count."""
+        if is_ours or (self.settings is not None and self.data is not None):
+            prompt = self.prompt or {}
+            recorded = settings.recorded_settings(self.settings or {})
+            return recorded | {name: prompt[name] for name in settings.PROMPT if name in prompt}
+        stated = settings.without(self.written, settings.METADATA_ASIDE)
+        return {name: each for name, each in stated.items() if run.get(name) != each}
+
+
+class TaskConfig(Outside):
+    """A task's configuration."""
+
+    metadata: TaskMetadata = TaskMetadata()
+    metric_list: Any = None
+
+    model_config = ConfigDict(extra="allow")
+
+    def separating(self) -> dict[str, Any]:
+        """Every field that separates, under the names that cells have for them."""
+        fields = settings.without(self.model_extra or {}, settings.TASK_ASIDE)
+        if "generation_kwargs" in fields:
+            fields["gen_kwargs"] = fields.pop("generation_kwargs")
+        return fields | ({"metric_list": self.metric_list} if self.metric_list else {})
+
+    def of_metric(self, metric: str) -> dict[str, Any]:
+        """The entry of a metric in the task's `metric_list`; empty if it has none."""
+        listed = self.metric_list if isinstance(self.metric_list, list) else []
+        entries = (each for each in listed if isinstance(each, dict))
+        return next((each for each in entries if each.get("metric") == metric), {})
+
+
+class SampleCounts(Outside):
+    """Questions that a task has, and those that were evaluated."""
+
+    original: Number = None
+    effective: Number = None
 
 
 class Figure(NamedTuple):
-    """One number of a task or a group, with its standard error; `chosen` is the filter."""
+    """One number of a task or a group, with its standard error."""
 
     metric: str
-    chosen: str
+    filter: str
     value: Any
     stderr: Any
 
 
-def figures_of(values: Mapping[str, Any]) -> Iterator[Figure]:
-    """The numbers of a task: `metric,filter` of today's lm-eval, `metric` alone of old ones."""
-    for key, value in values.items():
+def figures_of(values: Any) -> Iterator[Figure]:
+    """The numbers that a results file has for a task: its entries `metric,filter`."""
+    for key, value in values.items() if isinstance(values, dict) else ():
         metric, comma, chosen = key.partition(",")
-        if not comma and (key in BESIDE or not isinstance(value, int | float | None)):
-            continue
         measured = metric.removesuffix("_stderr")
-        if measured != metric and f"{measured}{comma}{chosen}" in values:
-            continue
-        yield Figure(
-            short_name(metric, LONGEST_METRIC),
-            short_name(chosen, LONGEST_METRIC),
-            value,
-            values.get(f"{metric}_stderr{comma}{chosen}"),
-        )
+        if comma and (measured == metric or f"{measured},{chosen}" not in values):
+            stderr = values.get(f"{metric}_stderr,{chosen}")
+            metric, chosen = (short_name(each, LONGEST_METRIC) for each in (metric, chosen))
+            yield Figure(metric, chosen, value, stderr)
 
 
 class ResultsFile(Outside):
-    """`results_*.json` of lm-eval, as far as it is read."""
+    """`results_*.json` of lm-eval."""
 
     results: Object = Field({})
     groups: Object = Field({})
@@ -119,10 +238,8 @@ class ResultsFile(Outside):
     hashes: Object = Field({}, alias="task_hashes")
     versions: Object = Field({})
     config: Annotated[EvaluationConfig, EMPTY_IF_NULL] = EvaluationConfig()
-    config_general: Annotated[EvaluationConfig | None, LENIENT] = None
     chat_template_sha: Text = None
     chat_template: Any = None
-    system_instruction: Any = None
     fewshot_as_multiturn: Any = None
     model_name: Any = None
     max_length: Any = None
@@ -140,128 +257,133 @@ class ResultsFile(Outside):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_credentials(cls, content: Any) -> Any:
-        """lm-eval writes a model's arguments down, and again among each task's metadata.
-
-        Everything is looked through but the numbers.
-        """
+    def _with_bounded_names(cls, content: Any) -> Any:
+        """Names of tasks of a bounded length; each group both in `groups` and in `results`."""
         if not isinstance(content, Mapping):
             return content
-        numbers = {name: content[name] for name in ("results", "groups") if name in content}
-        rest = {name: content[name] for name in content if name not in ("samples", *numbers)}
-        return {**without_credentials(rest, keep_names=False), **numbers}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _names_of_today(cls, content: Any) -> Any:
-        """Our tasks under the names that they have today, and every name of a bounded length."""
-        return _named_as_today(content) if isinstance(content, Mapping) else content
+        def named(name: str) -> str:
+            return short_name(name or "(no name)", LONGEST_TASK)
+
+        by_task = {
+            field: {named(task): each for task, each in content[field].items()}
+            for field in BY_TASK
+            if isinstance(content.get(field), Mapping)
+        }
+        members = by_task.get("group_subtasks", {})
+        for group, tasks in members.items():
+            listed = tasks if isinstance(tasks, list) else []
+            members[group] = [named(each) for each in listed if isinstance(each, str)]
+        if "results" in by_task:
+            results = by_task["results"]
+            groups = {name: each for name, each in results.items() if members.get(name)}
+            by_task["groups"] = groups | by_task.get("groups", {})
+            by_task["results"] = by_task["groups"] | results
+        return {**content, **by_task}
 
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""
         return self.configs.get(task, TaskConfig())
 
-    def members_of(self, group: str) -> list[str]:
-        """Names of the tasks and groups that stand directly in a group."""
-        listed = self.group_subtasks.get(group)
-        members = listed if isinstance(listed, list) else []
-        return [each for each in members if isinstance(each, str)]
-
-    def direction(self, task: str, metric: str) -> Any:
-        """Whether higher is better, as the file says it of a task or the task of a metric."""
+    def stated_direction(self, task: str, metric: str) -> Any:
+        """Whether higher is better, as the file states it for a task or in its metric list."""
         stated = self.higher_is_better.get(task)
         stated = stated.get(metric) if isinstance(stated, dict) else stated
-        return self.config_of(task).direction(metric) if stated is None else stated
+        listed = self.config_of(task).of_metric(metric)
+        return listed.get("higher_is_better") if stated is None else stated
 
-    def asked(self, task: str) -> float | None:
-        """How many questions were asked; None where nothing says it.
+    def below(self, group: str) -> set[str]:
+        """Names of the tasks and groups in a group, at any depth."""
+        found: set[str] = set()
+        ahead = [group]
+        while ahead:
+            new = {*self.group_subtasks.get(ahead.pop(), ())} - found - {group}
+            found |= new
+            ahead += new
+        return found
 
-        Given `--samples`, some versions count in one place those that were not asked as well.
+    def _counts(self, task: str) -> SampleCounts:
+        return self.counts.get(task) or SampleCounts()
+
+    def evaluated(self, task: str) -> float | None:
+        """How many questions were evaluated; None where the file does not state it.
+
+        With `--samples`, some versions count others too in one of the two places.
         """
         values = self.results.get(task)
         scored = finite(values.get("sample_len")) if isinstance(values, dict) else None
         known = (self._counts(task).effective, scored)
         return min((count for count in known if count is not None), default=None)
 
-    def _counts(self, task: str) -> SampleCounts:
-        return self.counts.get(task) or SampleCounts()
+    def is_part(self, task: str) -> bool:
+        """Whether fewer questions of a task were evaluated than it has."""
+        evaluated, original = self.evaluated(task), self._counts(task).original
+        return evaluated is not None and original is not None and evaluated < original
 
-    def left_out(self, task: str) -> bool:
-        """Whether questions of a task were not asked, or some have no answer."""
-        failed = (v for key, v in self.results[task].items() if key.startswith("failed,"))
-        skipped = self.config_of(task).stated.skipped_documents
-        return self.asks_some(task) or bool(skipped) or bool(finite(next(failed, None)))
-
-    def asks_some(self, task: str) -> bool:
-        """Whether fewer questions of a task were asked than it has."""
-        asked, original = self.asked(task), self._counts(task).original
-        return asked is not None and original is not None and asked < original
+    def lacks_questions(self, task: str) -> bool:
+        """Whether questions of a task were left out, or some have no answer."""
+        failed = (each.value for each in figures_of(self.results[task]) if each.metric == "failed")
+        skipped = self.config_of(task).metadata.skipped_documents
+        return self.is_part(task) or bool(skipped) or bool(finite(next(failed, None)))
 
     def limit_of(self, task: str, limit: float | None) -> float | None:
-        """A limit of the run as far as it may have left out questions of a task.
-
-        None where it is as large as the task and the file says that every question was asked.
-        """
-        asked, original = self.asked(task), self._counts(task).original
-        if limit is None or not asked or not original or asked < original:
+        """A limit of the run; None where it is as large as the task and all were evaluated."""
+        evaluated, original = self.evaluated(task), self._counts(task).original
+        if limit is None or not evaluated or not original or evaluated < original:
             return limit
         most = math.ceil(limit * original) if limit < 1 else limit  # as lm-eval reads it
         return None if most >= original else limit
 
     @property
-    def called(self) -> EvaluationConfig:
-        """What the evaluation was called with, under either name for it."""
-        return self.config_general or self.config
+    def model(self) -> str:
+        """The name of the model in tables."""
+        given = (self.config.arguments.get(name) for name in NAMING)
+        return str(next(filter(None, (self.model_name, *given, self.config.model)), "model"))
 
     @property
-    def model(self) -> str:
-        """What tables call the model."""
-        stated = (self.model_name, (self.called.model_extra or {}).get("model_name"))
-        given = (self.called.arguments.get(name) for name in settings.NAMING)
-        return str(next(filter(None, (*stated, *given, self.called.model)), "model"))
-
-    def deciding(self) -> dict[str, Any]:
-        """What decides the numbers of all its tasks."""
-        naming = {name: self.called.arguments.get(name) for name in settings.NAMING}
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers of all tasks, in the fields of a cell's identity."""
+        config, arguments = self.config, self.config.arguments
+        named = {name: arguments[name] for name in NAMING if name in arguments}
+        revision = config.model_sha or config.model_revision or arguments.get("revision")
         return {
-            **settings.without(self.model_extra or {}, settings.FILE_ASIDE),
-            **{name: value for name, value in naming.items() if value != self.model},
-            **self.called.deciding(),
-            "chat_template": self.chat_template_sha or self.chat_template,
-            "system_instruction": self.system_instruction,
+            **(self.model_extra or {}),
+            **{name: value for name, value in named.items() if value != self.model},
+            **(config.model_extra or {}),
+            "model": {
+                "backend": config.model,
+                "dtype": config.dtype,
+                "commit": revision,
+                "args": arguments,
+            },
+            "rope_parameters": config.rope,
+            "rope_precision": arguments.get("rope_precision"),
+            "further_rope_parameters": [each for each in config.ropes if each != config.rope],
+            "gen_kwargs": config.gen_kwargs,
+            "seed": config.random_seed,
+            "unread_limit": None if config.questions else config.limit,
+            "apply_chat_template": self.chat_template_sha or self.chat_template,
             "fewshot_as_multiturn": self.fewshot_as_multiturn or None,
         }
 
-    def deciding_of(self, task: str, length: int | None, *, is_ours: bool) -> dict[str, Any]:
-        """What decides one task's numbers in the row of a length, beside what holds for all."""
+    def separating(self, task: str, length: int | None, *, is_ours: bool) -> dict[str, Any]:
+        """What separates one task's numbers in the row of a length, besides the identity."""
         config, version = self.config_of(task), self.versions.get(task)
-        fields, written = config.deciding(), config.stated.written
+        fields, metadata, arguments = config.separating(), config.metadata, self.config.arguments
+        shots = self.shots.get(task, fields.get("num_fewshot"))
+        model = dict.fromkeys(("pretrained", "tokenizer"), arguments.get("pretrained", self.model))
+        run = {**dict.fromkeys(settings.LENGTHS, length), **model, **arguments}
         return {
             **fields,
-            "num_fewshot": self._shots(task, fields),
-            "task_version": written.get("version") if version is None else version,
+            "num_fewshot": shots,
+            "task_version": metadata.written.get("version") if version is None else version,
             "task_hash": None if is_ours else self.hashes.get(task),
-            **config.stated.deciding(self._said(task, length), is_ours=is_ours),
+            **metadata.separating(run, is_ours=is_ours),
         }
-
-    def _shots(self, task: str, fields: Mapping[str, Any]) -> Any:
-        """The few-shot count: as it took effect, of the task, and of old versions for all tasks."""
-        stated = (
-            *(self.shots.get(task), fields.get("num_fewshot")),
-            (self.called.model_extra or {}).get("num_fewshot"),
-            self.config_of(task).stated.written.get("num_fewshot"),
-        )
-        return next((count for count in stated if count is not None), None)
-
-    def _said(self, task: str, length: int | None) -> dict[str, Any]:
-        """What a task's metadata may repeat: arguments, the model's name, the length of the row."""
-        arguments = self.called.arguments
-        model = dict.fromkeys(("pretrained", "tokenizer"), arguments.get("pretrained", self.model))
-        return {**dict.fromkeys(settings.LENGTHS, length), **model, **arguments}
 
     @property
     def packages(self) -> dict[str, str]:
-        """Versions of the packages that it names."""
+        """Versions of the packages that the file names."""
         names = ("lm_eval", "transformers", "git")
         versions = (self.lm_eval_version, self.transformers_version, self.git_hash)
         return {name: v for name, v in zip(names, versions, strict=True) if v is not None}

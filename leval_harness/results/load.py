@@ -1,27 +1,53 @@
-"""From evaluations on disk to typed scores and samples."""
+"""From folders with evaluations to typed scores and samples; what is left out is named."""
 
-from collections.abc import Mapping
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leval_harness.results.discover import find_runs, samples_file
-from leval_harness.results.fields import ResultsError, read_model
-from leval_harness.results.groups import below, group_scores, stand_for
+from leval_harness.cell_record import CellRecord, DoneRecord, FailedRecord
+from leval_harness.layout import CELL, DONE, FAILED
+from leval_harness.results.fields import (
+    NewerSchemaError,
+    ResultsError,
+    finite,
+    parse_json,
+    read_bytes,
+    read_model,
+    refused,
+    typed,
+)
 from leval_harness.results.lm_eval import ResultsFile, figures_of
 from leval_harness.results.run_record import Run
 from leval_harness.results.samples import Samples, read_samples
 from leval_harness.results.scores import Score, frame_of, score_record
-from leval_harness.results.task_scores import task_scores
+from leval_harness.results.task_scores import group_scores, stand_for, task_scores
 from leval_tasks.statistics.clustered import Ratios
+
+RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
+"""Names that lm-eval gives to its results: a file with one of them is a run or a problem."""
+
+OTHER_FORM = re.compile(
+    r"(?i)((results|samples|details|out|eval)(_.*)?)\.(jsonl?\.)?(gz|bz2|xz|zst|zip|tgz|tar|7z|parquet|arrow)"
+)
+"""Names of results and samples that this reader does not open."""
+
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
+MOST_NAMED = 5
 
 
 @dataclass
 class Results:
     """Everything read from one or more folders.
 
-    `scores`: one for each run, task and metric, runs in order. `runs[score.run]` is a score's run.
-    `samples[run, task]`: the numbers of each question, where they were logged.
+    Attributes:
+        scores: one for each run, task and metric, in the order of `runs`.
+        runs: `runs[score.run]` is a score's run.
+        samples: (run, task) -> the numbers of each question, where they were logged.
+        warnings: what was left out, and why.
     """
 
     scores: list[Score]
@@ -44,88 +70,177 @@ class Results:
 def load_results(*folders: Path) -> Results:
     """Read one or more results folders into one.
 
-    Runs of a sweep come in the order of its config, others in the order of their names. A run found
-    twice (same id) is taken once, the later written one. A cell that cannot be read becomes a
-    marked row.
+    Runs of a sweep come in the order of its config, others in the order of their names. Of a run
+    that is found twice (same id) the later written one is used. A cell that cannot be read becomes
+    a marked row.
 
     Raises:
         ResultsError: no such folder, nothing in it, or a newer schema.
     """
+    warnings: list[str] = []
+    found = [(folder, list(_runs_below(folder, warnings))) for folder in folders]
+    if not any(runs for _, runs in found):
+        names = ", ".join(str(folder) for folder in folders)
+        raise ResultsError(f"{names}: no cell.json and no results of lm-eval below it")
+    warnings += [f"{folder}: no results in it" for folder, runs in found if not runs]
+    runs = _in_order(_once([run for _, runs in found for run in runs], warnings))
     codes: dict[str, int] = {}
     samples: dict[tuple[int, str], Samples] = {}
-    results = Results([], [], samples)
-    for index, run in enumerate(_in_order(_unique(folders, results.warnings))):
-        scores: list[Score] = []
+    scores: list[Score] = []
+    for index, run in enumerate(runs):
+        of_run: list[Score] = []
         try:
             if run.status == "done":
-                scores, logged = _read_run(run, index, codes)
+                of_run, logged = _read_run(run, index, codes)
                 samples |= {(index, task): of_task for task, of_task in logged.items()}
         except ResultsError as error:
-            run = run.stopped("malformed", str(error))
-        results.runs.append(run)
-        results.scores += scores or _without_numbers(run, index)
-    results.scores = _in_one_unit(results.scores)
-    return results
+            runs[index] = run.stopped("malformed", str(error))
+        scores += of_run or _without_numbers(runs[index], index)
+    return Results(_in_one_unit(scores), runs, samples, warnings)
 
 
-def _in_one_unit(scores: list[Score]) -> list[Score]:
-    """A metric that has a number above 1 anywhere is no share anywhere.
+def _runs_below(root: Path, warnings: list[str]) -> Iterator[Run]:
+    """Every evaluation below `root`, in a stable order; `warnings` gets what is left out.
 
-    A number of at most 1 of it may be one all the same: the two are not ranked together.
+    A folder with `cell.json` is one of our cells and is not searched further; elsewhere each JSON
+    file that holds results of lm-eval is a run. Links to folders are not followed, nor are links
+    out of `root`.
+
+    Raises:
+        ResultsError: `root` is no folder, or a cell has a newer schema.
     """
-    raw = {
-        (score.task, score.metric, score.chosen)
-        for score in scores
-        if score.share is False and score.value is not None
-    }
-    return [
-        replace(score, share=False, settings={**score.settings, "scale": "at most 1"})
-        if score.share and (score.task, score.metric, score.chosen) in raw
-        else score
-        for score in scores
-    ]
+    if not root.is_dir():
+        what = "is a file" if root.is_file() else "no such folder"
+        raise ResultsError(f"{root}: {what}; give a folder with results")
+
+    def left_out(error: OSError) -> None:
+        warnings.append(f"{error.filename}: cannot be read ({error.strerror}); left out")
+
+    for folder, below, names in os.walk(root, onerror=left_out):
+        here = Path(folder)
+        if CELL in names or CELL in below:
+            below.clear()
+            yield _cell(here, root)
+            continue
+        links = [name for name in sorted(below) if (here / name).is_symlink()]
+        warnings += [f"{here / name}: a link to a folder; not followed" for name in links]
+        below[:] = sorted(name for name in below if name[0] != "." and name not in links)
+        runs = [run for name in sorted(names) for run in _in_file(here, name, root, warnings)]
+        yield from runs
+        _name_unread(here, names, runs, warnings)
 
 
-def _unique(folders: tuple[Path, ...], warnings: list[str]) -> list[Run]:
-    """Every run once."""
+def _cell(folder: Path, root: Path) -> Run:
+    """A cell with its status; what is wrong with it becomes its reason."""
+    run = Run.unreadable(folder.name, folder)
+    try:
+        for name in (CELL, DONE, FAILED):
+            if os.path.lexists(folder / name) and (why := refused(folder, name, root)):
+                raise ResultsError(f"{folder / name}: {why}")
+        run = Run.of_cell(read_model(CellRecord, folder / CELL), folder)
+        if (folder / DONE).exists():
+            return _finished(run)
+        if not (folder / FAILED).exists():
+            return run.stopped("unfinished", "not finished")
+        failed = read_model(FailedRecord, folder / FAILED)
+        return run.stopped("failed", f"{failed.kind}: {failed.reason}")
+    except NewerSchemaError:
+        raise
+    except ResultsError as error:
+        return run.stopped("malformed", str(error))
+
+
+def _finished(run: Run) -> Run:
+    """A cell whose marker says that it is done."""
+    where = run.folder / DONE
+    done = read_model(DoneRecord, where)
+    if done.cell_id != run.run_id:
+        raise ResultsError(f"{where}: belongs to another cell than cell.json")
+    run = replace(run, hashes=done.files)
+    run.check_unaltered(run.folder / CELL)
+    names = list(done.files) or [path.name for path in run.folder.iterdir()]
+    for name in names:
+        if (why := refused(run.folder, name)) and (done.files or name.startswith("results_")):
+            raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which {why}")
+    results = [n for n in sorted(names) if n.startswith("results_") and n.endswith(".json")]
+    if not results:
+        raise ResultsError(f"{where}: the cell is marked done but has no results_*.json")
+    counted = {name: finite(value) for name, value in done.telemetry.items()}
+    return replace(
+        run,
+        status="done",
+        seconds=done.seconds,
+        telemetry={name: number for name, number in counted.items() if number is not None},
+        results=tuple(run.folder / name for name in results),
+    )
+
+
+def _in_file(folder: Path, name: str, root: Path, warnings: list[str]) -> Iterator[Run]:
+    """The run that a file holds, or why it cannot be read; nothing where it is something else."""
+    path, is_results = folder / name, RESULTS.fullmatch(name) is not None
+    if not name.endswith(".json") or name.startswith("."):
+        return
+    try:
+        if why := refused(folder, name, root):
+            raise ResultsError(f"{path}: {why}")
+        content = read_bytes(path)
+        if not is_results and b'"results"' not in content:
+            return
+        parsed = parse_json(content, path)
+        tasks = parsed.get("results")
+        is_of_lm_eval = isinstance(tasks, dict) and any(isinstance(t, dict) for t in tasks.values())
+        if is_results or is_of_lm_eval:
+            digest = hashlib.sha256(content).hexdigest()
+            yield Run.of_results(typed(ResultsFile, parsed, path), path, digest)
+    except ResultsError as error:
+        if is_results:
+            yield Run.unreadable(path.stem, folder, str(error))
+        else:
+            warnings.append(f"{error}; left out")
+
+
+def samples_file(results: Path, task: str) -> Path | None:
+    """The file with a task's samples that was written together with a results file."""
+    stamp = STAMP.search(results.stem)
+    end = stamp[0] if stamp else results.stem.removeprefix("results_")
+    name = f"samples_{task}_{end}.jsonl"
+    is_plain = Path(name).name == name and not refused(results.parent, name)
+    return results.with_name(name) if is_plain else None
+
+
+def _name_unread(folder: Path, names: list[str], runs: list[Run], warnings: list[str]) -> None:
+    """Name samples without results beside them, and results in a form that is not read."""
+    if other := sorted(name for name in names if OTHER_FORM.fullmatch(name)):
+        warnings.append(f"{folder}: not read in this form: {_listed(other)}; unpack, or convert")
+    places = [(path, task) for run in runs for path in run.results for task in run.tasks]
+    read = {found.name for path, task in places if (found := samples_file(path, task))}
+    logged = sorted(name for name in names if name.endswith(".jsonl"))
+    if unread := [name for name in logged if name not in read]:
+        warnings.append(f"{folder}: no results beside {_listed(unread)}; left out")
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(name[:100] for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return shown + more
+
+
+def _once(found: list[Run], warnings: list[str]) -> list[Run]:
+    """Every run once: of two with one id, or one content, a finished one, then the later one."""
     runs: dict[str, Run] = {}
-    for folder in folders:
-        found = list(find_runs(folder, warnings))
-        if not found and len(folders) > 1:
-            warnings.append(f"{folder}: no results in it")
-        for run in found:
-            key = f"{run.run_id} {run.folder}" if run.status == "malformed" else run.run_id
-            key = run.content or key
-            if key in runs:
-                warnings.append(f"{run.run_id} was found twice; the one created last is used")
-            runs[key] = max(runs.get(key, run), run, key=lambda r: (r.status == "done", r.created))
-    if not runs:
-        raise ResultsError(
-            f"{', '.join(str(f) for f in folders)}: no cell.json and no results of lm-eval below it"
-        )
+    for run in found:
+        key = f"{run.run_id} {run.folder}" if run.status == "malformed" else run.run_id
+        key = run.content or key
+        if key in runs:
+            warnings.append(f"{run.run_id} was found twice; the one created last is used")
+        runs[key] = max(runs.get(key, run), run, key=lambda r: (r.status == "done", r.created))
     return list(runs.values())
 
 
 def _in_order(runs: list[Run]) -> list[Run]:
-    parents = dict.fromkeys(run.folder.parent for run in runs)
-    sweeps = {folder: at for at, folder in enumerate(parents)}
+    """Runs by sweep, in the order in which sweeps were found, and by their place in it."""
+    sweeps = {folder: at for at, folder in enumerate(dict.fromkeys(r.folder.parent for r in runs))}
     return sorted(runs, key=lambda run: (sweeps[run.folder.parent], run.place))
-
-
-def _without_numbers(run: Run, index: int) -> list[Score]:
-    return [
-        Score(
-            run=index,
-            task=task,
-            status=run.status,
-            note=run.reason,
-            limit=run.limit,
-            partial=run.limit is not None or run.has_fewer_documents(task),
-            context_length=run.context_length,
-            settings=run.settings,
-        )
-        for task in run.tasks or ("",)
-    ]
 
 
 def _read_run(
@@ -147,11 +262,10 @@ def _read_run(
                 samples = logged[task] = read_samples(where, codes)
             scores[task] = task_scores(run, index, task, file, samples)
         for group, values in file.groups.items():
-            inside = below(group, file) - set(file.groups)
-            tasks = [name for name in scores if name in inside]
-            members = [scores[task][0] for task in tasks if scores[task]]
+            inside = file.below(group) - set(file.groups)
+            members = [of_task[0] for name, of_task in scores.items() if name in inside and of_task]
             scores[group] = group_scores(group, file, members)
-            if not members and isinstance(values, dict) and any(figures_of(values)):
+            if not members and any(figures_of(values)):
                 scores[group] = task_scores(run, index, group, file, None)
         stand_for(scores, file)
         groups = {name for name, members in file.group_subtasks.items() if members}
@@ -163,3 +277,38 @@ def _read_run(
     if absent := tuple(task for task in run.tasks if task not in known and "/" not in task):
         every += _without_numbers(run.stopped("malformed", "not in the results", absent), index)
     return every, logged
+
+
+def _without_numbers(run: Run, index: int) -> list[Score]:
+    """A score without a metric for each task of a run that has no numbers."""
+    return [
+        Score(
+            run=index,
+            task=task,
+            status=run.status,
+            note=run.reason,
+            limit=run.limit,
+            partial=run.limit is not None or run.has_fewer_documents(task),
+            context_length=run.context_length,
+            settings=run.settings,
+        )
+        for task in run.tasks or ("",)
+    ]
+
+
+def _in_one_unit(scores: list[Score]) -> list[Score]:
+    """Take no metric for a share that has a number above 1 anywhere.
+
+    A number of at most 1 of it may be a share all the same: the two are not ranked together.
+    """
+
+    def of(score: Score) -> tuple[str, str, str]:
+        return score.task, score.metric, score.chosen
+
+    raw = {of(score) for score in scores if score.share is False and score.value is not None}
+    return [
+        replace(score, share=False, settings={**score.settings, "scale": "at most 1"})
+        if score.share and of(score) in raw
+        else score
+        for score in scores
+    ]

@@ -11,8 +11,8 @@ from leval_harness.results.fields import (
     LARGEST_NUMBER,
     Outside,
     ResultsError,
-    file_in,
     read_model,
+    refused,
 )
 from leval_harness.results.run_record import Run
 
@@ -49,8 +49,8 @@ class RopeFeatures(Outside):
 
 def read_features(run: Run) -> RopeFeatures | None:
     """The features of a finished run; None if it left none, or none that can be trusted."""
-    path = file_in(run.folder, FEATURES)
-    if run.status != "done" or path is None or FEATURES not in run.hashes:
+    path = run.folder / FEATURES
+    if run.status != "done" or FEATURES not in run.hashes or refused(run.folder, FEATURES):
         return None
     try:
         run.check_unaltered(path)

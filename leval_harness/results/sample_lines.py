@@ -1,17 +1,20 @@
-"""Lines of a file of logged samples, where anything may be missing or of another type.
+"""Rows of a samples file: the object of each line is one question under one filter.
 
-A row is the object of one line: a question under one filter.
+Anything may be missing in a row, or of another type.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from leval_border.errors import SettingError
 from leval_border.json_texts import parse_json
 from leval_harness.results.fields import ResultsError, open_regular, short_name
+
+Row = Mapping[str, Any]
 
 DESCRIBING = {
     "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
@@ -21,27 +24,25 @@ DESCRIBING = {
 
 LONGEST_LINE = 64 * 2**20
 
+DEPTHS = 10
+"""Parts of a prompt that the picture of depth distinguishes."""
+
 
 def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The objects of a JSONL file, None for a line that is none; blank lines are passed over.
+    """The objects of a JSONL file, None for a line that is none; blank lines are skipped.
 
     Raises:
         ResultsError: the file cannot be read.
     """
-    with open_regular(path) as lines:
+    with open_regular(path) as handle:
         try:
-            for line in _lines(lines, path):
+            while line := handle.readline(LONGEST_LINE + 1):
+                if len(line) > LONGEST_LINE:
+                    raise ResultsError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB")
                 if line.strip():
                     yield _parsed(line)
         except OSError as error:
             raise ResultsError(f"{path}: not readable ({error})") from error
-
-
-def _lines(handle: BinaryIO, path: Path) -> Iterator[bytes]:
-    while line := handle.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE:
-            raise ResultsError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB")
-        yield line
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -62,13 +63,13 @@ def rows_of_first_filter(lines: Iterable[dict[str, Any] | None]) -> Iterator[dic
                 yield row
 
 
-def document_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a sample says of its document and question."""
+def document_of(row: Row) -> dict[str, Any]:
+    """What a sample holds of its document and question."""
     doc = row.get("doc")
     return doc if isinstance(doc, dict) else {}
 
 
-def question_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
+def question_key(row: Row) -> tuple[str, str, str]:
     """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
     doc = document_of(row)
     document = doc.get("document_id")
@@ -81,14 +82,32 @@ def question_key(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return short_name(key), short_name(f"{document}"), short_name(f"{doc['cluster']}")
 
 
-def gold_of(row: Mapping[str, Any]) -> str | None:
+def question_hash(row: Row) -> str:
+    """Hash of what was asked: lm-eval's own of prompt and target, else one of all that is logged.
+
+    The question's name is part of it where a sample has one, else the document's hash.
+    """
+    prompt, target = row.get("prompt_hash"), row.get("target_hash")
+    if isinstance(prompt, str) and isinstance(target, str):
+        key, document, _ = question_key(row)
+        own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
+        return short_name(f"{own} {prompt} {target}")
+    parts = [row.get(name) for name in ("doc", "target", "arguments")]
+    try:
+        text = json.dumps(parts, sort_keys=True)
+    except (RecursionError, ValueError):
+        text = f"{row.get('doc_id')}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def gold_of(row: Row) -> str | None:
     """The gold answer of a sample of ours."""
     gold = document_of(row).get("gold")
     return gold if isinstance(gold, str) else None
 
 
-def responses_of(row: Mapping[str, Any]) -> list[str]:
-    """The model's own texts, one a request: `resps` is a list (a request) of lists (repeats)."""
+def responses_of(row: Row) -> list[str]:
+    """The model's texts, one for each request: `resps` is a list of lists (repeats)."""
     texts = []
     requests = row.get("resps")
     for repeats in requests if isinstance(requests, list) else ():
@@ -101,25 +120,47 @@ def responses_of(row: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def question_hash(row: Mapping[str, Any]) -> str:
-    """Hash of what was asked: lm-eval's own of prompt and target, else one of all that is logged.
-
-    With prompt and target goes the question's name, where a sample has one, else the document.
-    """
-    asked, target = row.get("prompt_hash"), row.get("target_hash")
-    if isinstance(asked, str) and isinstance(target, str):
-        key, document, _ = question_key(row)
-        own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
-        return short_name(f"{own} {asked} {target}")
-    parts = [row.get(name) for name in ("doc", "target", "arguments")]
-    try:
-        text = json.dumps(parts, sort_keys=True)
-    except (RecursionError, ValueError):
-        text = f"{row.get('doc_id')}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def logged_metrics(row: Mapping[str, Any]) -> list[str]:
+def logged_metrics(row: Row) -> list[str]:
     """Names of the metrics that a sample logs."""
     names = row.get("metrics", [name for name in row if name not in DESCRIBING])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Needle:
+    """One needle of one question: its depth in the prompt, from 0 to 1; whether it was found."""
+
+    depth: float
+    found: bool
+
+    @property
+    def part(self) -> int:
+        """The part of the prompt that it lies in, the first being 0 of `DEPTHS`."""
+        return min(int(self.depth * DEPTHS), DEPTHS - 1)
+
+
+def needles_of(path: Path) -> Iterator[Needle]:
+    """The needles of a samples file of RULER's `niah_*` tasks.
+
+    Raises:
+        ResultsError: the file cannot be read.
+    """
+    for row in rows_of_first_filter(parsed_lines(path)):
+        yield from needles_in(row)
+
+
+def needles_in(row: Row) -> Iterator[Needle]:
+    """The needles of one sample of RULER's; nothing where it holds no prompt.
+
+    A needle is an expected answer, at the place where the prompt has it. It is found where a
+    response holds it, as RULER scores.
+    """
+    doc = document_of(row)
+    prompt, wanted = doc.get("input"), doc.get("outputs")
+    if not isinstance(prompt, str) or not isinstance(wanted, list):
+        return
+    response = " ".join(responses_of(row)).lower()
+    for needle in wanted:
+        place = prompt.find(needle) if isinstance(needle, str) and needle else -1
+        if place >= 0:
+            yield Needle(place / len(prompt), needle.lower() in response)

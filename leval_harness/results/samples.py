@@ -1,10 +1,9 @@
-"""Logged samples: the numbers of every question; texts are read when somebody looks.
+"""Logged samples as arrays: the numbers of each question. Texts stay in the file.
 
 A samples file repeats whole prompts, so it is read line by line and only numbers are kept.
 """
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,56 +13,51 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leval_harness.results.fields import (
-    LONGEST_METRIC,
-    ResultsError,
-    finite,
-    pair,
-    short_name,
-)
+from leval_harness.results.fields import LONGEST_METRIC, ResultsError, finite, pair, short_name
 from leval_harness.results.sample_lines import (
     logged_metrics,
     parsed_lines,
     question_hash,
     question_key,
 )
+from leval_tasks.metrics import LM_EVAL, OURS, length_of
 from leval_tasks.statistics.clustered import Floats, Ratios
 
 Codes = npt.NDArray[np.int32]
 
-FLAGS = (
-    "unparsed", "truncated", "prompt_tokens", "kept_tokens", "document_tokens", "reached_limit",
-    "thinking_unfinished",
-)  # fmt: skip
-LISTINGS = {"key_spans"}
-"""What a task of ours lists of each text; its figure is how many there are."""
+NOTES = tuple(name for name, metric in OURS.items() if metric.kind == "note")
+"""Metrics of how a question was asked and answered, which are no scores."""
 
-NOT_SCORES = {*FLAGS, "right", "wrong", "failed", *LISTINGS}
+LOG_LIKELIHOODS = {
+    name for name, metric in LM_EVAL.items() if metric.unit in ("perplexity", "bits")
+}
+"""Metrics whose samples hold log-likelihoods in lm-eval's tasks, and nats in ours."""
+
 MISSING = (math.nan, math.nan)
-UNNAMED = ""
-"""Stands for the filter in samples of old versions, which do not name it."""
-
-_LOG_LIKELIHOODS = re.compile(r"perplexity|bits_per_|(^|_)ppl$")
-"""Metrics of which lm-eval's own tasks log likelihoods, where ours log nats."""
+NO_FILTER = ""
+"""Stands for the filter in samples of lm-eval before 0.4.5, which do not name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The numbers of one task of one run; arrays `[n]`, a place a question.
+    """The numbers of one task of one run; arrays `[n]`, a place for each question.
 
-    `questions` are numbers for what was asked, by its hash, and `clusters` for documents, the same
-    in all runs. `metrics` holds for each (metric, filter) numerators and denominators `[2, n]`, NaN
-    where a question has none, `means` those of `FLAGS`. `unfinished` says of which the thinking was
-    cut before its end. `bad` counts lines that are not JSON, `damaged` names metrics with values
-    that are no numbers. `path` is the file with the texts.
+    Attributes:
+        path: the file with the texts.
+        questions, clusters: numbers for questions, by the hash of what was asked, and for
+            documents; the same in all runs.
+        metrics: (metric, filter) -> numerators and denominators `[2, n]`, NaN where a question has
+            none.
+        notes: name of `NOTES` -> a value for each question, NaN where it has none.
+        bad: lines that are not JSON.
+        damaged: metrics with values that are no numbers.
     """
 
     path: Path
     questions: Codes
     clusters: Codes
     metrics: Mapping[tuple[str, str], Floats]
-    means: Mapping[str, float]
-    unfinished: npt.NDArray[np.bool_]
+    notes: Mapping[str, Floats]
     bad: int
     damaged: frozenset[str]
 
@@ -73,7 +67,7 @@ class Samples:
         Without a filter, of the first that has it.
         """
         if chosen is None:
-            chosen = next((each for name, each in self.metrics if name == metric), UNNAMED)
+            chosen = next((each for name, each in self.metrics if name == metric), NO_FILTER)
         column = self._column(metric, chosen)
         if column is None:
             return None
@@ -83,121 +77,133 @@ class Samples:
 
     def _column(self, metric: str, chosen: str) -> Floats | None:
         """Numerators and denominators `[2, n]`, also where the samples do not name the filter."""
-        return self.metrics.get((metric, chosen), self.metrics.get((metric, UNNAMED)))
+        return self.metrics.get((metric, chosen), self.metrics.get((metric, NO_FILTER)))
+
+    def has(self, metric: str, chosen: str) -> npt.NDArray[np.bool_]:
+        """Which questions have a metric `[n]`."""
+        column = self._column(metric, chosen)
+        return np.zeros(self.questions.size, bool) if column is None else ~np.isnan(column[0])
+
+    def mean_of(self, note: str) -> float | None:
+        """Mean of a note over the questions that have it; None where none has."""
+        values = self.notes.get(note)
+        return None if values is None else float(np.nanmean(values))
 
     def bounds(self, metric: str, chosen: str) -> tuple[float, float] | None:
         """Mean score if every answer whose thinking was cut were wrong, and if it were right.
 
-        None where no answer was cut so, or the metric is no mean of scores from 0 to 1.
+        None where no answer was cut in this way, or the metric is no mean of scores from 0 to 1.
         """
-        column = self._column(metric, chosen)
-        if column is None or not self.unfinished.any():
+        column, cut = self._column(metric, chosen), self.notes.get("thinking_unfinished")
+        if column is None or cut is None or not (cut > 0).any():
             return None
         known = ~np.isnan(column[0])
-        scores, open_ended = column[0][known], self.unfinished[known]
-        if not scores.size or (column[1][known] != 1).any() or (scores < 0).any():
+        scores, cut = column[0][known], cut[known] > 0
+        if not cut.any() or (column[1][known] != 1).any() or ((scores < 0) | (scores > 1)).any():
             return None
-        if (scores > 1).any() or not open_ended.any():
-            return None
-        wrong, right = (np.where(open_ended, worth, scores).mean() for worth in (0.0, 1.0))
+        wrong, right = (np.where(cut, worth, scores).mean() for worth in (0.0, 1.0))
         return float(wrong), float(right)
 
 
 class _Columns:
-    """The numbers of the questions of a samples file as they are read, row by row.
+    """The numbers of a samples file while it is read, row by row.
 
-    A question's place is the same in every list, and in the columns of `metrics`, which may be
-    shorter than the others: what is missing at their ends are questions without the metric.
+    A question has the same place in every list. The columns of `metrics` may be shorter: questions
+    that are missing at their ends do not have the metric.
     """
 
     def __init__(self) -> None:
         self.place: dict[str, int] = {}
-        self.asked: list[str] = []
+        self.hashes: list[str] = []
         self.clusters: list[str] = []
         self.metrics: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        self.flags: dict[str, dict[int, float]] = {}
+        self.notes: dict[str, dict[int, float]] = {}
         self.damaged: set[str] = set()
-        self.unnamed: set[int] = set()
+        self.without_filter: set[int] = set()
         self.mixed = False
 
     def add(self, row: Mapping[str, Any], path: Path) -> None:
         """A line: one question under one filter."""
         question, _, cluster = question_key(row)
         at = self.place.setdefault(question, len(self.place))
-        if at == len(self.asked):
-            self.asked.append(question_hash(row))
+        if at == len(self.hashes):
+            self.hashes.append(question_hash(row))
             self.clusters.append(cluster)
-        chosen = short_name(str(row.get("filter", UNNAMED)), LONGEST_METRIC)
-        if chosen == UNNAMED and at in self.unnamed:
-            self.mixed = True  # another filter's, of a version that does not say which
+        chosen = short_name(str(row.get("filter", NO_FILTER)), LONGEST_METRIC)
+        if chosen == NO_FILTER and at in self.without_filter:
+            self.mixed = True  # another filter, which the row does not name
             return
-        self.unnamed |= {at} if chosen == UNNAMED else set()
+        self.without_filter |= {at} if chosen == NO_FILTER else set()
         for name in logged_metrics(row):
-            if name in NOT_SCORES or name.endswith("_stderr"):
+            if name in NOTES or name.endswith("_stderr"):
                 continue
             column = self.metrics.setdefault((short_name(name, LONGEST_METRIC), chosen), [])
             if len(column) > at:
                 raise ResultsError(f"{path}: the same question occurs twice")
             column.extend([MISSING] * (at - len(column)))
             column.append(self._measured(name, row.get(name)))
-        for name in FLAGS:
-            if (number := finite(row.get(name))) is not None:
-                self.flags.setdefault(name, {})[at] = number
+        for name in NOTES:
+            value = row.get(name)
+            number = float(len(value)) if isinstance(value, list) else finite(value)
+            if number is not None:
+                self.notes.setdefault(name, {})[at] = number
 
     def _measured(self, name: str, value: object) -> tuple[float, float]:
-        """A logged value as numerator and denominator; NaN where it says nothing."""
+        """A logged value as numerator and denominator; NaN where there is none."""
         number = finite(value)
         both = pair(value) if number is None else (number, 1.0)
         if both is None:
-            if value is not None and not _is_empty(value):  # null: not of this question
+            counts_nothing = isinstance(value, list) and len(value) == 2 and value[1] == 0
+            if value is not None and not counts_nothing:
                 self.damaged.add(name)
             return MISSING
-        if name.isdecimal() and both[0] < 0:  # RULER's sign of a length that was not asked
+        if both[0] < 0 and length_of(name) is not None:  # RULER's sign of another length
             return MISSING
-        if both[0] < 0 and _LOG_LIKELIHOODS.search(name):
+        if both[0] < 0 and name in LOG_LIKELIHOODS:
             return -both[0], both[1]
         return both
 
     def samples(self, path: Path, codes: dict[str, int], bad: int) -> Samples:
         """All of them, once every line was added."""
-        n = len(self.asked)
+        n = len(self.hashes)
         if self.mixed:
             self.metrics.clear()
         for column in self.metrics.values():
             column.extend([MISSING] * (n - len(column)))
-        unfinished = self.flags.get("thinking_unfinished", {})
         return Samples(
             path=path,
-            questions=_coded(_each_time(self.asked), codes),
+            questions=_coded(_numbered(self.hashes), codes),
             clusters=_coded(self.clusters, codes),
             metrics={
                 key: np.array(column).reshape(-1, 2).T.copy()
                 for key, column in self.metrics.items()
             },
-            means={name: sum(each.values()) / len(each) for name, each in self.flags.items()},
-            unfinished=np.array([unfinished.get(at, 0.0) > 0 for at in range(n)], dtype=np.bool_),
+            notes={
+                name: np.array([values.get(at, math.nan) for at in range(n)])
+                for name, values in self.notes.items()
+            },
             bad=bad,
             damaged=frozenset(self.damaged),
         )
 
 
-def _each_time(asked: Iterable[str]) -> list[str]:
-    """Names of which one that occurs again is told apart by how often it has."""
+def _numbered(hashes: Iterable[str]) -> list[str]:
+    """Hashes, of which one that occurs again gets a number."""
     times: Counter[str] = Counter()
     names = []
-    for name in asked:
+    for name in hashes:
         times[name] += 1
         names.append(name if times[name] == 1 else f"{name} #{times[name]}")
     return names
 
 
-def _is_empty(value: object) -> bool:
-    """Whether it is a ratio of which nothing was counted."""
-    return isinstance(value, list) and len(value) == 2 and value[1] == 0
+def _coded(names: list[str], codes: dict[str, int]) -> Codes:
+    """The numbers that stand for names in all runs; new ones are added to `codes`."""
+    return np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
 
 
 def read_samples(path: Path, codes: dict[str, int]) -> Samples:
-    """Read the numbers of a samples file, of every filter.
+    """The numbers of a samples file, under every filter.
 
     `codes` numbers questions and documents; new ones are added to it.
 
@@ -211,8 +217,3 @@ def read_samples(path: Path, codes: dict[str, int]) -> Samples:
         else:
             columns.add(row, path)
     return columns.samples(path, codes, bad)
-
-
-def _coded(names: list[str], codes: dict[str, int]) -> Codes:
-    """The numbers that stand for names in all runs; new ones are added to `codes`."""
-    return np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)

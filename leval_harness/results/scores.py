@@ -2,33 +2,26 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
-import leval_tasks
-from leval_harness.results.metrics import is_of_nats, length_of
 from leval_harness.results.run_record import TELEMETRY, Run
 from leval_tasks import metric_names
-
-FAMILY_OF = {
-    file.stem: file.parent.parent.name
-    for file in Path(leval_tasks.__file__).parent.glob("*/tasks/*.yaml")
-}
-"""Each of our tasks and groups, and its family: `closed`, `perplexity`, `reach` or `posgen`."""
+from leval_tasks.metrics import UNKNOWN, Metric, length_of, metric_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One metric of one task of one run; a run without numbers has one without a metric a task.
+    """One metric of one task of one run; a run without numbers has one without a metric per task.
 
-    `run` is a place in `Results.runs`, where everything that holds for the whole run stands. Values
-    are as the results file has them; a `share` is shown in percent. What is not known is
-    None: also the value of what is not `done` (`status` and `note` say why), and the direction of a
+    `run` is a place in `Results.runs`, which holds everything that is known of the whole run.
+    Values are as in the results file; a `share` is shown in percent. What is not known is None:
+    also the value of what is not `done` (`status` and `note` say why), and the direction of a
     metric. `primary` numbers are those of the tables.
 
     chosen: the filter, as lm-eval calls what extracts the answer.
     context_length: tokens that the task's questions were fitted to, else those of the run.
     settings: what else decides the number; the same object for all metrics of a task.
+    share: whether the value is a share from 0 to 1; None where there is no value.
     group: the group of tasks whose figure stands for this one in tables.
     members: of a group's own figure, how many of its tasks were run.
     from_samples: whether the logged samples give this very number.
@@ -40,8 +33,8 @@ class Score:
         `if_right` are the value if all of them were wrong, if all of them were right.
     prompt_tokens, kept_tokens: mean of a question.
     chance: expected score of a guess.
-    limit: questions, or the share of them, that were asked at most, where that left some out.
-    partial: not all questions of the task were asked.
+    limit: largest number of questions, or their share, where the limit left some out.
+    partial: not all questions of the task were evaluated.
     sample, source, data, python: whether the bundled sample was read, where documents came from,
         a fingerprint of their files, and the version of Python whose documentation they are.
     softmax: precision of a perplexity's softmax.
@@ -87,8 +80,13 @@ class Score:
     claimed_length: int | None = None
 
     @property
+    def meaning(self) -> Metric:
+        """What the table of metrics knows of its metric."""
+        return metric_of(self.metric, self.task)
+
+    @property
     def family(self) -> str:
-        """The metric without the context length in its name, which may be all there is of it."""
+        """The metric without the context length in its name; `score` where that is all of it."""
         return "score" if length_of(self.metric) else metric_names.split(self.metric)[0]
 
     @property
@@ -98,13 +96,22 @@ class Score:
 
     @property
     def percent(self) -> float:
-        """What a value is shown times: 100 for a share, else 1."""
-        share = not is_of_nats(self.metric) if self.share is None else self.share
-        return 100.0 if share else 1.0
+        """The factor between a value and what is shown: 100 for a share, else 1."""
+        return 100.0 if self._is_share else 1.0
+
+    @property
+    def _is_share(self) -> bool:
+        return self.meaning.kind != "loss" if self.share is None else self.share
+
+    @property
+    def decimals(self) -> int:
+        """Digits after the point in tables."""
+        known = self.meaning
+        return known.decimals if self._is_share or known.unit != "share" else UNKNOWN.decimals
 
     @property
     def higher(self) -> bool:
-        """Whether a higher number is better; of an unknown direction nobody may ask."""
+        """Whether a higher number is better; callers check that the direction is known."""
         return self.higher_is_better is not False
 
     @property
@@ -119,7 +126,7 @@ NOT_IN_RECORDS = {
 
 
 def score_record(score: Score, run: Run) -> dict[str, Any]:
-    """A score and its run as one flat record, as users of Python are handed it."""
+    """A score and its run as one flat record, a row of `Results.frame`."""
     of_run = ("model", "method", "seconds", "tokens_per_second")
     of_score = (each.name for each in fields(score) if each.name not in NOT_IN_RECORDS)
     return {

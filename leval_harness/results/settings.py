@@ -1,50 +1,63 @@
-"""What sets two runs apart: everything that decides their numbers, in short canonical texts.
+"""The settings that separate runs in tables, read from the identity of a cell.
 
-Whatever a cell, a results file or a task's configuration states decides numbers, unless it is
-listed here with the reason why it does not: a setting that nobody knew of sets runs apart.
+The identity in `cell.json` holds everything that decides a cell's numbers. `ResultsFile.identity`
+gives the same fields of a results file that no sweep wrote. Whatever an identity holds separates
+blocks of a table, unless a list here gives the reason why it does not: a setting that this module
+does not know separates.
 """
 
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from leval_harness.results.fields import digest, short_name
+from leval_harness.secrets import without_credentials
 from leval_tasks.metadata import FAMILIES
 
 METHOD = "rope"
-"""The one setting that is compared and sets nothing apart: it is a row's method."""
+"""The one setting that is compared instead: it is the method of a row."""
 
 FILES = "model_files"
-"""Digest of the checkpoint: sets apart, unless a sweep has one for each method."""
+"""Digest of the checkpoint: separates, unless a sweep has one checkpoint for each method."""
 
 FOLLOW_LENGTH = (
     "min_tokens", "max_length", "questions_asked", "step", "max_seq_lengths", "task_hash",
 )  # fmt: skip
-"""Settings that follow from the context length: they set apart what stands at one length only."""
+"""Settings that follow from the context length: they separate numbers of one length only."""
 
 LENGTHS = ("context_length", "max_length", "max_model_len")
 """The row or the column of a number, under any of the names of tasks and backends."""
 
-_LAST_BITS = "changes the order of the sums: the last bits of a number"
-_SPEED = "where and how fast it runs"
-_NAMES = "names what the rows and columns are called after"
+PROMPT = ("frame", "system_role", "answer_prefix")
+"""What a closed-ended task records of its prompts."""
 
-CELL_ASIDE = {
-    **dict.fromkeys(("schema_version", "cell_id", "sweep", "baseline", "place", "command",
-                     "created", "host"), "names the cell, or says where and when it ran"),
-    **dict.fromkeys(("model", "method", "metadata", "apply_chat_template"), "read field by field"),
+_LAST_BITS = "changes the order of sums: the last bits of a number"
+_SPEED = "where and how fast it runs"
+_NAMES = "names of rows, columns and files"
+
+IDENTITY_ASIDE = {
+    "schema_version": "layout of the file",
     "tasks": "the columns of tables",
     "context_length": "the rows of tables",
     "limit": "partial runs have blocks of their own",
-    **dict.fromkeys(("batch_size", "device"), _LAST_BITS),
-    **dict.fromkeys(("use_cache", "confirm_run_unsafe_code"), "a permission"),
-    "model_args": "made of model, method and context length",
-    "data": "what was read, the results say of each task",
-    "versions": "the code: a table may span an upgrade; page and details show them",
-    "identity": "made of all the others, of the model's files, which have a name, and of versions",
+    "data": "the results state for each task what was read",
+    "packages": "a table may span an upgrade; page and details show versions",
+    **dict.fromkeys(("model", "rope_parameters", "metadata", "task_versions",
+                     "apply_chat_template"), "read field by field"),
+    **dict.fromkeys(("batch_size", "batch_sizes", "device"), _LAST_BITS),
+    **dict.fromkeys(("use_cache", "start_time", "end_time", "pretty_env_info",
+                     "upper_git_hash"), _SPEED),
+    **dict.fromkeys(("model_source", "model_name_sanitized"), _NAMES),
+    **dict.fromkeys(("model_num_parameters", "model_size"), "follows from the model"),
+    "bootstrap_iters": "of standard errors only",
+    "system_instruction_sha": "hash of the instruction, which stands beside it",
+    **dict.fromkeys(("tokenizer_pad_token", "tokenizer_eos_token", "tokenizer_bos_token",
+                     "eot_token_id"), "of the tokenizer; some versions do not write it"),
+    "samples": "answers to single questions",
 }  # fmt: skip
-"""Fields of a cell's record that set nothing apart, and why."""
+"""Fields of an identity, and of lm-eval's results file, that do not separate as they are."""
 
 ARGUMENTS_ASIDE = {
     **dict.fromkeys(("pretrained", "model", "path"), _NAMES),
@@ -52,9 +65,7 @@ ARGUMENTS_ASIDE = {
     "rope_parameters": "the method, which is what is compared",
     "max_position_embeddings": "follows from the method and the context length",
     "rope_compared": "follows from the method",
-    "revision": "a setting of the run, under this name",
-    "dtype": "a setting of the run, under this name",
-    "rope_precision": "a setting of the run, under this name",
+    **dict.fromkeys(("revision", "dtype", "rope_precision"), "a setting under this name"),
     **dict.fromkeys(("batch_size", "max_batch_size", "max_num_seqs", "max_num_batched_tokens",
                      "logits_cache", "kv_cache_gib"), _LAST_BITS),
     **dict.fromkeys(("device", "device_map", "device_map_option", "parallelize", "offload_folder",
@@ -66,65 +77,61 @@ ARGUMENTS_ASIDE = {
                      "distributed_executor_backend", "disable_log_stats", "log_level",
                      "use_tqdm_on_load"), _SPEED),
 }  # fmt: skip
-"""Arguments of a model that set nothing apart, and why."""
-
-NAMING = ("pretrained", "model", "path", "base_url")
-"""Arguments after which a run's model is called, the first there is; the others set apart."""
-
-FILE_ASIDE = {
-    **dict.fromkeys(("model_source", "model_name_sanitized"), _NAMES),
-    **dict.fromkeys(("start_time", "end_time", "pretty_env_info", "upper_git_hash"), _SPEED),
-    "system_instruction_sha": "of the instruction, which stands beside it",
-    **dict.fromkeys(("tokenizer_pad_token", "tokenizer_eos_token", "tokenizer_bos_token",
-                     "eot_token_id"), "of the tokenizer, and not in files of old versions"),
-    **dict.fromkeys(("samples", "config_tasks", "summary_tasks", "summary_general"),
-                    "of single tasks and answers"),
-}  # fmt: skip
-"""What else stands at the top of a results file and sets nothing apart, and why."""
-
-RUN_ASIDE = {
-    **dict.fromkeys(("model_name", "model_source", "job_id", "lighteval_sha"), _NAMES),
-    **dict.fromkeys(("model_num_parameters", "model_size"), "follows from the model"),
-    "limit": "partial runs have blocks of their own",
-    "max_samples": "partial runs have blocks of their own",
-    **dict.fromkeys(("batch_size", "batch_sizes", "override_batch_size"), _LAST_BITS),
-    **dict.fromkeys(("device", "use_cache", "no_cache", "start_time", "end_time",
-                     "total_evaluation_time_secondes"), _SPEED),
-    "bootstrap_iters": "of standard errors only",
-    "num_fewshot": "a setting of each task, as it took effect",
-}  # fmt: skip
-"""What else a results file says of a run that sets nothing apart, and why."""
+"""Arguments of a model that do not separate."""
 
 TASK_ASIDE = {
-    **dict.fromkeys(("task", "task_alias", "tag", "group", "group_alias", "alias"), _NAMES),
-    "class": _NAMES,
-    "metadata": "what a task states there is read key by key",
+    **dict.fromkeys(("task", "task_alias", "tag", "group", "group_alias", "alias", "class"),
+                    _NAMES),
+    "metadata": "read key by key",
     "unsafe_code": "a permission",
     **dict.fromkeys(("should_decontaminate", "doc_to_decontamination_query"),
                     "of a second figure, which is none of the task's metrics"),
 }  # fmt: skip
-"""Keys of a task's configuration that set nothing apart, and why."""
+"""Keys of a task's configuration that do not separate."""
 
-METADATA_ASIDE = dict.fromkeys(
-    ("version", "config_source", "num_fewshot"), "read elsewhere in the file"
-)
-"""Keys of the metadata of other projects' tasks that set nothing apart, and why.
-
-Of ours, the settings that it states are read.
-"""
-
-PROMPT = ("frame", "system_role", "answer_prefix")
-"""What a closed-ended task states of how it asked."""
+METADATA_ASIDE = dict.fromkeys(("version", "config_source"), "read elsewhere in the file")
+"""Keys of the metadata of other projects' tasks that do not separate."""
 
 OWN = frozenset(name for family in FAMILIES for name in family.decides_numbers()) - set(LENGTHS)
-"""Settings of our own tasks that decide numbers, as their families say."""
+"""Settings of our tasks that decide numbers."""
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 LONGEST_TITLE = 60
 
 
+def settings_of(identity: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of an identity that separate, and its method, as short texts by name."""
+    model = identity.get("model") or {}
+    tasks = identity.get("task_versions") or {}
+    files = {name: model[name] for name in ("files", "hub") if name in model}
+    # two sweeps may use one name for two files, wherever these lie
+    task_files = sorted(
+        (Path(name).name, f"{version}")
+        for name, version in tasks.items()
+        if name.endswith((".yaml", ".yml"))
+    )
+    return canonical(
+        requested_settings(identity.get("metadata") or {})
+        | without(identity, IDENTITY_ASIDE)
+        | {
+            "backend": model.get("backend"),
+            "dtype": model.get("dtype"),
+            "revision": model.get("commit"),
+            "model_args": model_arguments(model.get("args") or {}),
+            METHOD: whole(identity.get("rope_parameters")),
+            FILES: _digest(files),
+            "task_files": _digest(task_files),
+            "chat_template": identity.get("apply_chat_template"),
+        }
+    )
+
+
+def _digest(content: Any) -> str:
+    return digest(json.dumps(content, sort_keys=True)) if content else ""
+
+
 def whole(value: object) -> object:
-    """With `2` for `2.0`, which nobody means to be another number."""
+    """The same with `2` for `2.0`: both mean one number."""
     if isinstance(value, Mapping):
         return {name: whole(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -135,14 +142,15 @@ def whole(value: object) -> object:
 
 
 def canonical(values: Mapping[str, Any]) -> dict[str, str]:
-    """Settings as texts; empty ones are left out, a long one ends in its digest."""
-    known = {name: value for name, value in values.items() if value not in (None, "", {}, [])}
+    """Settings as texts, without credentials and empty ones; a long one ends in its digest."""
+    public = without_credentials(values, keep_names=False)
+    known = {name: value for name, value in public.items() if value not in (None, "", {}, [])}
     return {short_name(name): _text(value) for name, value in known.items()}
 
 
 def _text(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return short_name(_ADDRESS.sub("0x", text))  # of a Python function, another one in each process
+    return short_name(_ADDRESS.sub("0x", text))  # a Python function has another in each process
 
 
 def titled(name: str, text: str) -> str:
@@ -152,29 +160,29 @@ def titled(name: str, text: str) -> str:
 
 
 def without(values: Mapping[str, Any], aside: Mapping[str, str]) -> dict[str, Any]:
-    """What is left of some keys and values when those with a reason are put aside."""
+    """Keys and values less those that a list puts aside."""
     return {name: value for name, value in values.items() if name not in aside}
 
 
 def model_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a model that decide numbers."""
+    """Arguments of a model that separate."""
     kept = without(arguments, ARGUMENTS_ASIDE)
     overrides = kept.get("hf_overrides")
-    if isinstance(overrides, Mapping):  # vLLM's way of giving the same
+    if isinstance(overrides, Mapping):  # vLLM takes the same arguments in here
         kept["hf_overrides"] = without(overrides, ARGUMENTS_ASIDE)
     return {name: value for name, value in kept.items() if value not in (None, "", {}, [])}
 
 
-def asked_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of our tasks in `--metadata`; those of a family's own key win."""
+def requested_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of our tasks in `--metadata`; those under a family's own key win."""
     settings = dict(metadata)
     for family in FAMILIES:
         if family.group and isinstance(given := metadata.get(family.group), Mapping):
             settings |= given
-    return own_settings({name: value for name, value in settings.items() if name in OWN})
+    return recorded_settings({name: value for name, value in settings.items() if name in OWN})
 
 
-def own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a task of ours recorded them; its seed is not that of the run."""
-    kept = without(settings, dict.fromkeys(LENGTHS, ""))
+def recorded_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a task of ours recorded them; its seed is not the run's."""
+    kept = {name: value for name, value in settings.items() if name not in LENGTHS}
     return {"task_seed" if name == "seed" else name: value for name, value in kept.items()}

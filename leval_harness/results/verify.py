@@ -1,4 +1,4 @@
-"""Recompute what the results files claim from the samples that were logged."""
+"""Check a results folder: every figure against its samples, every answer against its score."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -6,29 +6,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leval_harness.results.discover import samples_file
 from leval_harness.results.fields import ResultsError, finite, read_model
 from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.lm_eval_task import TaskConfig
-from leval_harness.results.load import Results
-from leval_harness.results.metrics import NO_METRIC, NOT_MEASURED, length_of
-from leval_harness.results.recomputed import (
+from leval_harness.results.load import Results, samples_file
+from leval_harness.results.recompute import (
     NOT_AVAILABLE,
     NotRecomputableError,
-    Possible,
-    Values,
-    agree,
+    Recomputed,
     group_figure,
-    task_figure,
+    recompute,
 )
 from leval_harness.results.sample_lines import (
     document_of,
     gold_of,
-    logged_metrics,
     parsed_lines,
     responses_of,
     rows_of_first_filter,
 )
+from leval_harness.results.samples import Samples
+from leval_harness.results.task_scores import NO_METRIC
 from leval_tasks.closed.catalog import TASKS
 
 LONGEST_NAMED = 50
@@ -39,8 +35,11 @@ LONGEST_DIFFERENCE = 500
 class Verification:
     """What verification found.
 
-    `differences` is empty where everything agrees; `not_recomputed` names each figure that the
-    samples do not determine, and why.
+    Attributes:
+        checked: figures that were computed again.
+        rescored: answers that were scored again.
+        not_recomputed: each figure that the samples do not determine, and why.
+        differences: each figure and score that does not agree; empty where everything does.
     """
 
     checked: int = 0
@@ -52,25 +51,29 @@ class Verification:
         """For `--json`."""
         return asdict(self)
 
-    def compare(self, name: str, stated: Any, again: Callable[[], Possible]) -> None:
-        """Note whether a figure is one of those that the samples give."""
+    def compare(self, name: str, stated: Any, how: str, again: Callable[[], Recomputed]) -> None:
+        """Count a figure, and note whether it is what its samples or its tasks give.
+
+        `how` is the aggregation that the task's configuration names.
+        """
         try:
-            possible = again()
+            recomputed = again()
+            agrees = recomputed.agrees(stated)
+            if not agrees and not recomputed.is_certain:
+                raise NotRecomputableError(f"the task aggregates it by {how or 'its own code'}")
         except NotRecomputableError as error:
             self.not_recomputed.append(f"{name}: {error}")
             return
         self.checked += 1
-        if not any(agree(value, stated) for value in possible):
-            given = " or ".join(v if isinstance(v, str) else f"{v:.8g}" for v in possible)
-            self.differences.append(
-                f"{name}: samples give {given}, the results file says {stated!r}"
-            )
+        if not agrees:
+            given = f"samples give {recomputed}, the results file says {stated!r}"
+            self.differences.append(f"{name}: {given}")
 
 
 def verify(results: Results) -> Verification:
-    """Recompute every aggregate from its samples, and every closed-ended answer's score.
+    """Recompute every figure from its samples, and every closed-ended answer's score.
 
-    Rows that `load_results` already refused are reported as differences.
+    Rows that `load_results` refused are differences too.
     """
     outcome = Verification()
     checks = [_RunCheck(results, index, outcome) for index in range(len(results.runs))]
@@ -101,7 +104,7 @@ class _RunCheck:
         self.refused: set[tuple[str, str, str]] = set()
 
     def named(self, task: str, what: str) -> str:
-        """How something of a task is called in messages."""
+        """How messages name something of a task."""
         return f"{self.run.model}, {self.run.method}, {task}, {what} ({self.run.run_id})"
 
     def files(self) -> None:
@@ -119,34 +122,37 @@ class _RunCheck:
             for task in file.results:
                 samples = self.results.samples.get((self.index, task))
                 if samples is not None and samples.path == samples_file(path, task):
-                    self._task(task, file, samples.path)
+                    self._task(task, file, samples)
             self._groups(file)
 
-    def _task(self, task: str, file: ResultsFile, path: Path) -> None:
-        config, values = file.config_of(task), _logged_values(path)
-        for metric, chosen, stated in _figures_of(file.results[task]):
-            not_computed = stated == NOT_AVAILABLE and (chosen, metric) not in values
-            known = not_computed or (task, metric, chosen) in self.refused
-            if not (known or metric in NO_METRIC):
-                again = partial(task_figure, task, config, metric, values, chosen, stated)
-                self.outcome.compare(self.named(task, metric), stated, again)
-        if task in TASKS and not any(metric in NO_METRIC for _, metric in values):
-            self._rescore(task, config, path)
+    def _task(self, task: str, file: ResultsFile, samples: Samples) -> None:
+        config = file.config_of(task)
+        for metric, chosen, stated in _entries(file.results[task]):
+            measured = metric.removesuffix("_stderr")
+            if (task, metric, chosen) in self.refused or measured == NO_METRIC:
+                continue
+            if stated == NOT_AVAILABLE and samples.ratios(metric, chosen) is None:
+                continue  # lm-eval writes it for all that it does not compute
+            how = str(config.of_metric(measured).get("aggregation") or "")
+            again = partial(recompute, task, metric, chosen, how, samples)
+            self.outcome.compare(self.named(task, metric), stated, how[:60], again)
+        if task in TASKS and not any(metric == NO_METRIC for metric, _ in samples.metrics):
+            self._rescore(task, file, samples.path)
 
     def _groups(self, file: ResultsFile) -> None:
-        for group in file.group_subtasks:
-            parts = [file.results.get(member) for member in file.members_of(group)]
-            for metric, chosen, stated in _figures_of(file.groups.get(group)):
+        for group, members in file.group_subtasks.items():
+            parts = [file.results.get(member) for member in members]
+            for metric, chosen, stated in _entries(file.groups.get(group)):
                 if parts and finite(stated) is not None:
                     again = partial(group_figure, f"{metric},{chosen}", parts)
-                    self.outcome.compare(self.named(group, metric), stated, again)
+                    self.outcome.compare(self.named(group, metric), stated, "", again)
 
-    def _rescore(self, name: str, config: TaskConfig, path: Path) -> None:
-        """Judge the logged answers again with the official rule; every metric of it must fit."""
-        task = TASKS[name]
-        end_of_thinking = (config.stated.settings or {}).get("end_of_thinking")
+    def _rescore(self, name: str, file: ResultsFile, path: Path) -> None:
+        """Score the logged answers again with the official rule; every metric of it must agree."""
+        task, metadata = TASKS[name], file.config_of(name).metadata
+        end_of_thinking = (metadata.settings or {}).get("end_of_thinking")
         end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
-        opened = (config.stated.prompt or {}).get("opens_thinking") is True
+        opened = (metadata.prompt or {}).get("opens_thinking") is True
         without = 0
         for row in rows_of_first_filter(parsed_lines(path)):
             gold, responses = gold_of(row), responses_of(row)
@@ -156,11 +162,11 @@ class _RunCheck:
             number = document_of(row).get("question_id")
             number = number if isinstance(number, int) else 0
             self.outcome.rescored += 1
-            judged = task.score_responses(responses, gold, number, end_of_thinking, opened=opened)
+            scored = task.score_responses(responses, gold, number, end_of_thinking, opened=opened)
             question = self.named(name, f"question {row.get('doc_id')}"[:LONGEST_NAMED])
             self.outcome.differences += [
                 f"{question}: {difference}"[:LONGEST_DIFFERENCE]
-                for difference in _differences(judged, row)
+                for difference in _differences(scored, row)
             ]
         if without:
             self.outcome.not_recomputed.append(
@@ -169,24 +175,14 @@ class _RunCheck:
             )
 
 
-def _differences(judged: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
-    """What a sample logs otherwise than its answer, judged again, gives."""
-    for metric, value in judged.items():
+def _differences(scored: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
+    """What a sample logs otherwise than its answer gives."""
+    for metric, value in scored.items():
         if metric in row and row[metric] != value:
             yield f"the answer gives {metric} {value}, logged is {row[metric]!r}"
 
 
-def _logged_values(path: Path) -> Values:
-    values: dict[tuple[str, str], list[Any]] = {}
-    for row in filter(None, parsed_lines(path)):
-        for name in logged_metrics(row):
-            value = row.get(name)
-            asked = length_of(name) is None or value != NOT_MEASURED
-            values.setdefault((str(row.get("filter")), name), []).extend([value] if asked else [])
-    return values
-
-
-def _figures_of(values: Any) -> Iterator[tuple[str, str, Any]]:
+def _entries(values: Any) -> Iterator[tuple[str, str, Any]]:
     """`(metric, filter, value)` of every figure, standard errors included."""
     for key, value in values.items() if isinstance(values, dict) else ():
         metric, _, chosen = key.partition(",")

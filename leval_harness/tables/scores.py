@@ -10,7 +10,6 @@ from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import BESIDE, CLOSED, distinct, length_label, task_label
 from leval_harness.results import Run, Score
-from leval_harness.results.metrics import is_of_nats, length_of
 from leval_harness.results.task_scores import PRIMARY
 from leval_harness.tables.model import (
     METHOD,
@@ -25,6 +24,7 @@ from leval_harness.tables.model import (
 )
 from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_block, sizes_of
+from leval_tasks.metrics import is_loss, length_of
 from leval_tasks.statistics.clustered import mean_of_estimates
 
 SHARES = {"cut": "Cut", "unparsed": "Unparsed"}
@@ -140,7 +140,7 @@ def _columns(entries: Sequence[Entry], tasks: Sequence[str], heading: Heading) -
             task=part[0].task,
             lower_is_better=any(score.higher_is_better is False for score in scores),
             percent=all(score.percent == 100 for score in scores),
-            nats=any(is_of_nats(score.metric) for score in scores),
+            nats=any(is_loss(score.metric) for score in scores),
             chance=chance_of(part),
         )
         columns.append(column)

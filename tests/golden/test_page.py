@@ -9,7 +9,7 @@ from golden_access import RESULTS, fine, inside
 FOLDERS = {
     "sweep": ("sweep",),
     "against-yarn": ("sweep", "--baseline", "yarn"),
-    "all": ("sweep", "perplexity", "posgen", "lm_eval", "schema_1"),
+    "all": ("sweep", "perplexity", "posgen", "lm_eval"),
 }
 CHANGING = ("Versions", "Host", "Log", "Created")
 

@@ -18,8 +18,7 @@ TABLES = {
     "pairs": ("perplexity", "--pair", "resonance:rope", "--pair", "resonance_yarn:yarn"),
     "posgen": ("posgen",),
     "lm_eval": ("lm_eval",),
-    "schema_1": ("schema_1",),
-    "all": ("sweep", "perplexity", "posgen", "lm_eval", "schema_1"),
+    "all": ("sweep", "perplexity", "posgen", "lm_eval"),
 }
 AS_JSON = ("sweep", "pairs")
 

@@ -19,8 +19,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from leval_harness.results.scores import FAMILY_OF
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.metrics import FAMILY_OF
 
 ROOT = Path(__file__).parents[2]
 

@@ -175,6 +175,22 @@ def write_lm_eval(
     return {name: hashlib.sha256(content.encode()).hexdigest() for name, content in files.items()}
 
 
+def identity_of(request: dict[str, Any]) -> dict[str, Any]:
+    """What a sweep records as the identity of a requested cell, less files and versions."""
+    asked = ("tasks", "metadata", "gen_kwargs", "task_gen_kwargs", "limit", "num_fewshot", "seed",
+             "apply_chat_template", "environment", "context_length")  # fmt: skip
+    return {
+        "schema_version": 1,
+        "model": {
+            **{name: request["model"][name] for name in ("backend", "dtype", "args")},
+            **({"commit": commit} if (commit := request["model"]["revision"]) else {}),
+        },
+        "rope_parameters": request["method"]["rope_parameters"],
+        "rope_precision": request["method"]["rope_precision"],
+        **{name: request[name] for name in asked if name in request},
+    }
+
+
 def write_cell(
     root: Path,
     cell_id: str,
@@ -221,6 +237,7 @@ def write_cell(
         "created": "2026-01-02T03:04:05+00:00",
         **cell,
     }  # fmt: skip
+    request["identity"] = identity_of(request) | request.get("identity", {})
     (folder / "cell.json").write_text(json.dumps(request), encoding="utf-8")
     (folder / "log.txt").write_text("log\n", encoding="utf-8")
     done = {

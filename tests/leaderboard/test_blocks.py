@@ -7,36 +7,37 @@ import pytest
 from lm_eval.api.task import TaskConfig
 
 from leval_harness.analysis import analyse
-from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_harness.results import load_results
+from leval_harness.results.lm_eval import ResultsFile
 from leval_harness.results.settings import (
     ARGUMENTS_ASIDE,
-    CELL_ASIDE,
-    FILE_ASIDE,
+    IDENTITY_ASIDE,
     LENGTHS,
     METADATA_ASIDE,
-    RUN_ASIDE,
     TASK_ASIDE,
+    settings_of,
 )
 from leval_tasks.metadata import FAMILIES
 
 ROWS = make.closed_samples("leval_closed_gsm", 0.4, 3)
-OURS = sorted({(f.__name__, name) for f in FAMILIES for name in f.decides_numbers()})
 RECORDED = [name for name in TaskConfig.__dataclass_fields__ if name not in ("metric_list",)]
 OTHER = {"metadata": {"subset": "hard"}, "task": "arc"}
-CELLS = {
-    "gen_kwargs": {"temperature": 1.0},
-    "task_gen_kwargs": {"leval_closed_gsm": {"temperature": 1.0}},
-    "seed": 7,
-    "num_fewshot": 3,
-    "environment": {"NVIDIA_TF32_OVERRIDE": "1"},
-    "limit": 5,
-    "apply_chat_template": True,
-    "metadata": {"truncation": "left"},
-    "model": {"backend": "vllm"},
-    "method": {"rope_precision": "model"},
+IDENTITY = {
+    "backend": {"model": {"backend": "vllm"}},
+    "dtype": {"model": {"dtype": "float16"}},
+    "commit": {"model": {"commit": "abc"}},
+    "adapter": {"model": {"args": {"peft": "x"}}},
+    "gen_kwargs": {"gen_kwargs": {"temperature": 1.0}},
+    "task_gen_kwargs": {"task_gen_kwargs": {"leval_closed_gsm": {"temperature": 1.0}}},
+    "seed": {"seed": 7},
+    "num_fewshot": {"num_fewshot": 3},
+    "environment": {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}},
+    "apply_chat_template": {"apply_chat_template": True},
+    "metadata": {"metadata": {"truncation": "left"}},
+    "metadata of a family": {"metadata": {"perplexity": {"stride": 64}}},
+    "rope_precision": {"rope_precision": "model"},
+    "what no version knows": {"brand_new": 1},
 }
-MODELS = {"backend": "vllm", "dtype": "float16", "revision": "abc", "args": {"peft": "x"}}
 
 
 def blocks(root):
@@ -48,61 +49,71 @@ def blocks(root):
 def cell_with(root, cell_id, **fields):
     """A cell whose record has these fields."""
     path = make.write_cell(root, cell_id, {"leval_closed_gsm": ROWS}) / "cell.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    cell = json.loads(path.read_text()) | fields
+    cell["identity"] = make.identity_of(cell) | fields.get("identity", {})
+    path.write_text(json.dumps(cell))
 
 
-def recorded(root, **metadata):
-    """A cell whose task wrote this metadata."""
-    folder = make.write_cell(root, f"x{len(list(root.iterdir()))}", {"leval_closed_gsm": ROWS})
-    path = next(folder.glob("results_*.json"))
-    content = json.loads(path.read_text())
-    content["configs"]["leval_closed_gsm"]["metadata"] |= metadata
-    path.write_text(json.dumps(content))
-    done = json.loads((folder / "done.json").read_text())
-    (folder / "done.json").write_text(json.dumps(done | {"files": {}}))
+def separating(name, /, **config):
+    """What separates a task with this configuration, in the row of 8192 tokens."""
+    content = {"results": {name: {"acc,none": 0.5}}, "configs": {name: config}}
+    file = ResultsFile.model_validate(content)
+    return file.separating(name, 8192, is_ours=name.startswith("leval"))
 
 
-@pytest.mark.parametrize(("family", "name"), OURS)
-def test_a_setting_of_our_tasks_sets_apart(tmp_path, family, name):
-    for value in (3, 4):
-        recorded(tmp_path, settings={"mode": "sliding", name: value})
-    assert (len(set(blocks(tmp_path))) == 2) == (name not in LENGTHS), family
+def test_settings_of_our_tasks_separate_unless_they_are_rows_or_columns():
+    def recorded(name, value):
+        settings = {"mode": "sliding", name: value}
+        return separating("leval_closed_gsm", metadata={"settings": settings})
+
+    names = {name for family in FAMILIES for name in family.decides_numbers()}
+    assert {name for name in names if recorded(name, 3) == recorded(name, 4)} == names & {*LENGTHS}
+    assert len(names) > 20
 
 
-@pytest.mark.parametrize("name", ["frame", "system_role", "answer_prefix"])
-def test_how_a_question_was_asked_sets_apart(tmp_path, name):
-    for value in "ab":
-        recorded(tmp_path, settings={}, prompt={name: value})
+def test_the_prompt_of_a_question_separates():
+    for name in ("frame", "system_role", "answer_prefix"):
+        one, other = (separating("leval_closed_gsm", metadata={"prompt": {name: each}})
+                      for each in "ab")  # fmt: skip
+        assert one != other
+
+
+@pytest.mark.parametrize("what", IDENTITY)
+def test_what_an_identity_holds_separates(tmp_path, what):
+    plain = {"model": {"backend": "hf-long", "dtype": "float32", "args": {}}}
+    change = IDENTITY[what]
+    if "model" in change:
+        change = {"model": plain["model"] | change["model"]}
+    cell_with(tmp_path, "x1", identity=plain)
+    cell_with(tmp_path, "x2", identity=plain | change)
     assert len(set(blocks(tmp_path))) == 2
 
 
-def test_every_field_of_a_cell_sets_apart_or_says_why_not():
-    fields = set(CellRecord.model_fields)
-    assert fields - set(CELL_ASIDE) | {"model", "method", "metadata", "apply_chat_template",
-                                       "limit"} == set(CELLS)  # fmt: skip
-    assert set(CELL_ASIDE) <= fields
-    shown = {"name", "path"}  # what tables call it, and where it lies
-    assert set(ModelRecord.model_fields) - shown == set(MODELS)
-    assert set(MethodRecord.model_fields) == {"name", "rope_parameters", "rope_precision"}
+def test_a_record_alone_separates_nothing(tmp_path):
+    for seed in (1, 2):
+        cell_with(tmp_path, f"x{seed}", identity={"seed": 0}, seed=seed)
+    assert len(set(blocks(tmp_path))) == 1
 
 
-WRITTEN = {
-    "model": {"name": "SmolLM2-135M", "path": "m", "revision": None, "backend": "hf-long",
-              "dtype": "float32", "args": {}},
-    "method": {"name": "yarn", "rope_parameters": {"rope_type": "yarn"},
-               "rope_precision": "float32"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*CELLS, *(f"model.{field}" for field in MODELS)])
-def test_a_field_of_a_cell_sets_apart(tmp_path, name):
-    field, _, of_model = name.partition(".")
-    change = {of_model: MODELS[of_model]} if of_model else CELLS[field]
-    change = {field: WRITTEN[field] | change} if field in WRITTEN else {field: change}
+def test_a_limit_separates(tmp_path):
     cell_with(tmp_path, "x1")
-    cell_with(tmp_path, "x2", **change)
+    cell_with(tmp_path, "x2", limit=5)
     assert len(set(blocks(tmp_path))) == 2
 
+
+def test_a_cell_without_an_identity_is_refused(tmp_path):
+    cell_with(tmp_path, "x1")
+    path = tmp_path / "x1" / "cell.json"
+    cell = json.loads(path.read_text())
+    del cell["identity"]
+    path.write_text(json.dumps(cell))
+    (run,) = load_results(tmp_path).runs
+    assert (run.status, run.reason) == ("malformed", f"{path}: identity: missing")
+
+
+MODEL = {"name": "SmolLM2-135M", "path": "m", "revision": None, "backend": "hf-long",
+         "dtype": "float32", "args": {}}  # fmt: skip
+METHOD = {"name": "yarn", "rope_parameters": {"rope_type": "yarn"}, "rope_precision": "float32"}
 
 IDENTITIES = {
     "another checkpoint": {"model": {"files": {"model.safetensors": "a"}}},
@@ -125,8 +136,8 @@ def test_what_a_name_stands_for_sets_apart(tmp_path, what):
 def fine_tuned(root, name, method, *, path=None, files=None):
     """A cell of the checkpoint that was fine-tuned to a method, called as all of them are."""
     cell_with(
-        root, name, method=WRITTEN["method"] | {"name": method},
-        model=WRITTEN["model"] | {"path": path or method},
+        root, name, method=METHOD | {"name": method},
+        model=MODEL | {"path": path or method},
         identity={"model": {"files": {"model.safetensors": files or method}}},
     )  # fmt: skip
 
@@ -155,7 +166,7 @@ def test_where_it_lies_sets_nothing_apart(tmp_path, what):
     for at, folder in enumerate(("mine", "yours")):
         text = json.dumps(IDENTITIES[what]).replace("my/", f"/{folder}/")
         args = {"peft": f"/{folder}/adapter"} if "adapter" in what else {}
-        model = WRITTEN["model"] | {"args": args}
+        model = MODEL | {"args": args}
         cell_with(tmp_path, f"x{at}", identity=json.loads(text), model=model)
     assert len(set(blocks(tmp_path))) == 1
 
@@ -177,30 +188,28 @@ def test_other_questions_by_number_of_a_task_of_ours_are_another_block(tmp_path)
     assert of_run[0] == of_run[1] != of_run[2]
 
 
-def plain(root, at, fields):
-    folder = root / f"{at}"
-    folder.mkdir()
-    config = {"task": "arc", "output_type": "generate_until", **fields}
-    content = {"results": {"arc": {"acc,none": 0.5 + at / 10}}, "configs": {"arc": config}}
-    (folder / "results_2026.json").write_text(json.dumps(content))
+def test_fields_of_lm_evals_tasks_separate_or_say_why_not():
+    plain = {"task": "arc", "output_type": "generate_until"}
+    same = {
+        name
+        for name in RECORDED
+        if separating("arc", **plain) == separating("arc", **plain | {name: OTHER.get(name, "x")})
+    }
+    assert same == {name for name in RECORDED if name in TASK_ASIDE and name != "metadata"}
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_field_of_lm_evals_tasks_sets_apart_or_says_why_not(tmp_path, name):
-    for at in range(2):
-        plain(tmp_path, at, {name: OTHER.get(name, f"value {at}")} if at else {})
-    apart = len(set(blocks(tmp_path))) == 2
-    assert apart == (name not in TASK_ASIDE or name == "metadata")
+def test_a_key_of_another_tasks_metadata_separates():
+    one, other = (separating("arc", metadata={"version": 1.0, "new": at}) for at in range(2))
+    assert one != other
 
 
-def test_a_key_of_another_tasks_metadata_sets_apart(tmp_path):
-    for at in range(2):
-        plain(tmp_path, at, {"metadata": {"version": 1.0, "brand_new": at}})
-    assert len(set(blocks(tmp_path))) == 2
+def test_a_field_of_a_results_file_separates_or_says_why_not():
+    known = {name: 1 for name in IDENTITY_ASIDE if name not in ("model", "metadata",
+             "rope_parameters", "task_versions", "apply_chat_template")}  # fmt: skip
+    assert settings_of(known) == settings_of({})
+    assert settings_of({"new": 1}) == {"new": "1"}
 
 
-@pytest.mark.parametrize(
-    "aside", [ARGUMENTS_ASIDE, CELL_ASIDE, FILE_ASIDE, RUN_ASIDE, TASK_ASIDE, METADATA_ASIDE]
-)
-def test_what_sets_nothing_apart_has_a_reason(aside):
+@pytest.mark.parametrize("aside", [ARGUMENTS_ASIDE, IDENTITY_ASIDE, TASK_ASIDE, METADATA_ASIDE])
+def test_what_does_not_separate_has_a_reason(aside):
     assert all(isinstance(reason, str) and len(reason) > 8 for reason in aside.values())

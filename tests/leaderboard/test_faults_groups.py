@@ -100,20 +100,6 @@ def test_a_group_without_its_tasks_is_shown(tmp_path):
     assert found == {"g": pytest.approx(0.55), "other": 0.1}
 
 
-def test_a_mean_over_other_tasks_is_not_ranked(tmp_path):
-    """`all` of the Open LLM Leaderboard's first version."""
-    for name, tasks in (("a", ("arc", "gsm")), ("b", ("arc",))):
-        results = {task: {"acc": 0.5, "acc_stderr": 0.01} for task in (*tasks, "all")}
-        results["all"]["acc"] = 0.4 + 0.1 * len(tasks)
-        general = {"config_general": {"model_name": "org/model", "model_sha": "ab"}}
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "results_2023-10-10T10-10-10.json").write_text(
-            json.dumps({"results": results, **general})
-        )
-    assert {e.rank for e in entries(tmp_path) if e.task == "all"} == {None}
-
-
 def test_percent_and_fractions_of_one_metric_are_not_ranked(tmp_path):
     for at, (value, method) in enumerate(((80.0, {"pretrained": "m"}), (0.79, ROPE))):
         write(tmp_path / f"{at}", {"acc,none": value}, config={"model_args": method})
@@ -164,15 +150,6 @@ def test_a_part_of_the_questions_is_said_as_a_part(tmp_path):
     write(tmp_path, ACC, config={"limit": 0.1})
     (entry,) = entries(tmp_path)
     assert entry.block.endswith("partial: the first 10% of each task's questions")
-
-
-@pytest.mark.parametrize("values", [
-    {"acc": None, "acc_norm": 0.5}, {"acc,none": 0.5, "extra": 0.7}, {"acc,none": 0.5, "mae": None},
-])  # fmt: skip
-def test_figures_of_both_forms_are_there_or_named(tmp_path, values):
-    write(tmp_path, values)
-    found = {score.metric: score.value for score in load_results(tmp_path).scores}
-    assert found == {key.partition(",")[0]: value for key, value in values.items()}
 
 
 def test_a_count_is_no_metric(tmp_path):

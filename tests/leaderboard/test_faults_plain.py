@@ -25,7 +25,6 @@ OTHERWISE = {
     "system instruction": {"system_instruction": "Be brief."},
     "turns": {"fewshot_as_multiturn": True},
     "few-shot count": {"n-shot": {"arc": 16}},
-    "few-shot count of old versions": {"config": {"num_fewshot": 16}},
     "version": {"versions": {"arc": 2.0}},
     "revision": {"config": {"model_sha": "abc"}},
     "an adapter": {"config": {"model_args": {"pretrained": "m", "peft": "x"}}},

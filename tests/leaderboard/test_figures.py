@@ -223,7 +223,7 @@ def reach_results(tmp_path):
                              "filtered_resps": [], "filter": "none", "metrics": list(values),
                              **values})  # fmt: skip
             rope = {} if method == "none" else {"rope_parameters": {"rope_type": method}}
-            metadata = {"key_tokens": told_by, "data": {"source": "hub"}}
+            metadata = {"settings": {"key_tokens": told_by}, "data": {"source": "hub"}}
             make.write_lm_eval(
                 tmp_path / method, {"reach_pg19": rows}, "2026-01-02T03-04-05.000000",
                 configs={"reach_pg19": {"task": "reach_pg19", "metadata": metadata}},

@@ -120,7 +120,7 @@ def test_key_tokens_are_compared_where_a_reference_told_them(tmp_path, drawn):
     for method in ("rope", "yarn"):
         rows = samples(drawn[method]["reach_pg19"], "t", keys=keys)
         for told_by in ("own", "a1b2c3d4"):
-            metadata = {"key_tokens": told_by, "data": {"source": "hub"}}
+            metadata = {"settings": {"key_tokens": told_by}, "data": {"source": "hub"}}
             rope = {"rope_parameters": {"rope_type": method, "factor": 2.0}}
             make.write_lm_eval(
                 tmp_path / told_by / method, {"reach_pg19": rows}, "2026-01-02T03-04-05.000000",

@@ -116,7 +116,7 @@ def test_key_losses_are_compared_where_a_reference_told_the_same_tokens(
     if not same:
         rows["yarn"][3]["key_loss@8192"][1] += 1
     for method in STEPS:
-        metadata = {"key_tokens": told_by, "data": {"source": "hub"}}
+        metadata = {"settings": {"key_tokens": told_by}, "data": {"source": "hub"}}
         make.write_lm_eval(
             tmp_path / method, {"reach_pg19": rows[method]}, "2026-01-02T03-04-05.000000",
             configs={"reach_pg19": {"task": "reach_pg19", "metadata": metadata}},

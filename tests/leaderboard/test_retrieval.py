@@ -11,7 +11,7 @@ from scipy import stats
 from leval_harness.analysis import analyse
 from leval_harness.analysis.reach import reach_lines, reach_text
 from leval_harness.results import load_results
-from leval_harness.results.needles import needles_of
+from leval_harness.results.sample_lines import needles_of
 from leval_harness.tables import build_tables
 from leval_harness.tables.formats import render
 from leval_tasks.statistics.reach import Retrieved, reach_above, reach_kept

@@ -122,6 +122,7 @@ def test_two_dtypes_of_one_task_stand_in_two_blocks_that_say_so(tmp_path):
         for method in ("none", "yarn"):
             cell = closed(tmp_path, f"{dtype}-{method}", 0.4, method, tasks=["leval_closed_gsm"])
             request = json.loads((cell / "cell.json").read_text())
+            request["identity"]["model"] = {"dtype": dtype}
             (cell / "cell.json").write_text(json.dumps({**request, "model": model}))
     blocks = table_of(tmp_path)[0].blocks
     assert [block.title for block in blocks] == ["m · dtype bfloat16", "m · dtype float32"]

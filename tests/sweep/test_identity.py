@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from leval_border.files import file_sha256
 from leval_harness.backends import environment
 from leval_harness.cell_record import IDENTITY_FIELDS, CellRecord, cell_id
-from leval_harness.results.run_record import run_of_cell
+from leval_harness.results.run_record import Run
 from leval_harness.sweep import (
     CellError,
     ConfigError,
@@ -390,7 +390,7 @@ def test_settings_of_tasks_name_files_by_content_wherever_they_lie(
             metadata = json.loads(json.dumps(metadata).replace("named.bin", file.name))
         asked = config(checkpoint, tasks=["reach_pydocs"], metadata=metadata)
         ids.append(only_id(asked))
-        blocks.append(run_of_cell(as_written(checkpoint, **asked), tmp_path).settings)
+        blocks.append(Run.of_cell(as_written(checkpoint, **asked), tmp_path).settings)
     assert ids[0] == ids[1]
     assert blocks[0] == blocks[1]
     file.write_bytes(b"two")
@@ -489,7 +489,7 @@ def test_variables_that_decide_numbers_are_another_cell_and_another_block(
     record = as_written(checkpoint)
     assert record.cell_id != plain.cell_id
     assert record.environment == record.identity["environment"] == {name: "BF16"}
-    before, after = (run_of_cell(each, tmp_path).settings for each in (plain, record))
+    before, after = (Run.of_cell(each, tmp_path).settings for each in (plain, record))
     assert {k for k in {*before, *after} if before.get(k) != after.get(k)} == {"environment"}
     with identity.verified_identity(record):
         monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")  # as libraries do once imported

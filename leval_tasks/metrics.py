@@ -1,0 +1,133 @@
+"""The table of metrics: what each one means that our tasks or lm-eval's well-known tasks write.
+
+Tasks, tables and the check of results read the meaning of a metric here. A metric that is not in
+the table is shown as it is written, in the direction that lm-eval's results file states.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from leval_tasks.metric_names import split
+
+FAMILY_OF = {
+    file.stem: file.parent.parent.name
+    for file in Path(__file__).parent.glob("*/tasks/*.yaml")
+}  # fmt: skip
+"""Each of our tasks and groups, and its family: `closed`, `perplexity`, `reach` or `posgen`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What is known of a metric.
+
+    Attributes:
+        kind: `score` for the quality of answers; `loss` for negative log-likelihoods and what is
+            made of them; `note` for how questions were asked and answered, which is no result.
+        higher_is_better: the direction; None where it is unknown or there is none.
+        unit: `share` (from 0 to 1, shown in percent), `percent`, `perplexity`, `nats`, `bits`,
+            `tokens`, `count`, or empty where it is unknown.
+        aggregation: how the values of the questions make the task's figure: `mean`; `ratio` (sum of
+            the numerators over sum of the denominators), `perplexity` (exp of that ratio), `bits`
+            (that ratio over ln 2); `sum`; `own` for code of the task that nobody else knows.
+        decimals: digits after the point in tables.
+    """
+
+    kind: Literal["score", "loss", "note"]
+    higher_is_better: bool | None
+    unit: Literal["share", "percent", "perplexity", "nats", "bits", "tokens", "count", ""]
+    aggregation: Literal["mean", "ratio", "perplexity", "bits", "sum", "own"]
+    decimals: int
+
+
+UNKNOWN = Metric("score", None, "", "own", 3)
+SHARE = Metric("score", True, "share", "mean", 2)
+_OWN_SHARE = replace(SHARE, aggregation="own")
+_PERCENT = replace(UNKNOWN, higher_is_better=True, unit="percent")
+_HIGHER = replace(UNKNOWN, higher_is_better=True)
+_LOWER = replace(UNKNOWN, higher_is_better=False)
+_PERPLEXITY = Metric("loss", False, "perplexity", "perplexity", 3)
+_NATS = Metric("loss", False, "nats", "ratio", 3)
+_GOOD = Metric("note", True, "share", "mean", 2)
+_BAD = replace(_GOOD, higher_is_better=False)
+_TOKENS = Metric("note", False, "tokens", "mean", 0)
+_COUNT = Metric("note", False, "count", "sum", 0)
+
+_EVERYWHERE: dict[str, Metric] = {
+    "exact_match": SHARE,
+    "perplexity": _PERPLEXITY,
+    "word_perplexity": _PERPLEXITY,
+    "byte_perplexity": _PERPLEXITY,
+    "bits_per_byte": Metric("loss", False, "bits", "bits", 3),
+    "nll": _NATS,
+    "loss": _NATS,
+    "right": _GOOD,
+    "wrong": _BAD,
+    "unparsed": _BAD,
+    "thinking_removed": replace(SHARE, higher_is_better=False),
+    "thinking_unfinished": _BAD,
+    "truncated": _BAD,
+    "reached_limit": _BAD,
+    "prompt_tokens": _TOKENS,
+    "document_tokens": _TOKENS,
+    "kept_tokens": replace(_TOKENS, higher_is_better=True),
+    "key_spans": _COUNT,
+    "failed": _COUNT,
+}
+OURS: dict[str, Metric] = {
+    **_EVERYWHERE,
+    **dict.fromkeys(("exact_match_strict", "loyalty", "factuality"), SHARE),
+    **dict.fromkeys(("first", "second", "third"), SHARE),
+    **dict.fromkeys(("accuracy", "id_accuracy", "ood_accuracy"), SHARE),
+    "token_perplexity": _PERPLEXITY,
+    "paper_perplexity": _PERPLEXITY,
+    "key_loss": _NATS,
+    "gain": replace(_NATS, higher_is_better=True),
+}
+"""Metrics of our tasks, without the context lengths in their names."""
+
+LM_EVAL: dict[str, Metric] = {
+    **_EVERYWHERE,
+    **dict.fromkeys(("acc", "acc_norm", "acc_bytes", "acc_mutual_info", "accuracy"), SHARE),
+    **dict.fromkeys(("em", "exact", "contains", "recall", "precision", "math_verify"), SHARE),
+    **dict.fromkeys(("acc_all", "f1", "mc1", "mc2"), _OWN_SHARE),
+    **dict.fromkeys(("prompt_level_strict_acc", "prompt_level_loose_acc"), _OWN_SHARE),
+    **dict.fromkeys(("inst_level_strict_acc", "inst_level_loose_acc"), _OWN_SHARE),
+    **dict.fromkeys(("bleu_acc", "rouge1_acc", "rouge2_acc", "rougeL_acc"), _OWN_SHARE),
+    **dict.fromkeys(("qa_f1_score", "qa_f1_zh_score", "code_sim_score"), _OWN_SHARE),
+    **dict.fromkeys(("rouge_score", "rouge_zh_score", "classification_score"), _OWN_SHARE),
+    **dict.fromkeys(("retrieval_score", "retrieval_zh_score", "count_score"), _OWN_SHARE),
+    **{f"pass{at}{k}": _OWN_SHARE for at in ("@", "_at_") for k in (1, 2, 5, 8, 10, 32, 64, 100)},
+    "pct_stereotype": replace(_OWN_SHARE, higher_is_better=None),
+    "likelihood": replace(_HIGHER, aggregation="mean"),
+    **dict.fromkeys(("mcc", "bleu", "chrf", "rouge1", "rouge2", "rougeL"), _HIGHER),
+    **dict.fromkeys(("brier_score", "likelihood_diff", "ter", "wer", "cer", "ece"), _LOWER),
+}
+"""Metrics of lm-eval's well-known tasks."""
+
+_OF_TASKS: dict[tuple[str, str], Metric] = {
+    **{("squadv2", name): _PERCENT for name in ("exact", "f1")},
+    **{("scrolls_", name): _PERCENT for name in ("exact", "exact_match", "em", "f1")},
+    **{(task, "score"): _OWN_SHARE for task in ("longbench", "infinitebench", "babilong", "libra")},
+}
+"""`(beginning of a task's name, metric)` where a task gives a name its own meaning."""
+
+
+def metric_of(name: str, task: str) -> Metric:
+    """What is known of a metric of a task; `UNKNOWN` where it is in no table."""
+    if length_of(name) is not None:
+        return SHARE
+    if task in FAMILY_OF:
+        return OURS.get(split(name)[0], UNKNOWN)
+    own = (each for (start, of), each in _OF_TASKS.items() if of == name and task.startswith(start))
+    return next(own, None) or LM_EVAL.get(name) or LM_EVAL.get(split(name)[0], UNKNOWN)
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric of whatever task is made of negative log-likelihoods."""
+    return {**LM_EVAL, **OURS}.get(split(name)[0], UNKNOWN).kind == "loss"
+
+
+def length_of(name: str) -> int | None:
+    """The context length where that is a metric's whole name, as RULER's."""
+    return int(name) if name.isdecimal() and len(name) < 12 else None
