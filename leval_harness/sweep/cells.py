@@ -149,7 +149,7 @@ def _model_args(
 ) -> tuple[dict[str, Any] | None, str, dict[str, Any]]:
     """Completed RoPE parameters, effective precision, and lm-eval's `model_args` of a cell.
 
-    The model reads up to `length.beside` tokens more than the length of the texts.
+    The model reads up to `length.extra_tokens` tokens more than the length of the texts.
     """
     model, positions = request.model, files.positions
     library = ROPE_BACKENDS.get(model.backend)
@@ -157,14 +157,14 @@ def _model_args(
     if library is None or positions is None:
         args["model" if "completions" in model.backend else "pretrained"] = files.path
         if request.context_length:
-            args["max_length"] = request.context_length + length.beside
+            args["max_length"] = request.context_length + length.extra_tokens
         return None, precision, args
     try:
         rope = None if request.rope is None else positions.complete(request.rope)
         readable = request.context_length
         if readable and not (rope is not None and rope.method.follows_length):
             # no more than the settings allow, and no longer where they depend on the length
-            longer = readable + length.beside
+            longer = readable + length.extra_tokens
             readable = longer if length_limit(positions, rope, longer) >= longer else readable
         args |= overrides.model_args(
             rope,

@@ -84,16 +84,13 @@ def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
     found = (try_to_load_from_cache(repo, name, revision=revision) for name in _ONE_OF_EACH)
     snapshot = next((Path(each).parent for each in found if isinstance(each, str)), None)
     try:
-        commit = HfApi().model_info(repo, revision=revision).sha
-        if commit:
-            return commit, snapshot if snapshot and snapshot.name == commit else None
+        commit = str(HfApi().model_info(repo, revision=revision).sha)
     except Exception as error:
-        if snapshot is None:
-            at = f" at revision {revision}" if revision else ""
-            raise ModelNotFoundError(
-                f"models: '{repo}'{at} is neither a checkpoint folder nor available from the hub "
-                f"({type(error).__name__}); give a folder, or a name that `hf download` can fetch"
-            ) from error
-    if snapshot is None:
-        raise ModelNotFoundError(f"models: the hub names no commit of '{repo}'")
-    return snapshot.name, snapshot
+        if snapshot is not None:
+            return snapshot.name, snapshot
+        at = f" at revision {revision}" if revision else ""
+        raise ModelNotFoundError(
+            f"models: '{repo}'{at} is neither a checkpoint folder nor available from the hub "
+            f"({type(error).__name__}); give a folder, or a name that `hf download` can fetch"
+        ) from error
+    return commit, snapshot if snapshot and snapshot.name == commit else None

@@ -187,47 +187,33 @@ BABILONG = ("0k", "1k", "2k", "4k", "8k", "16k", "32k", "64k", "128k")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthFact:
-    """How the tasks in a folder of lm-eval use the context length.
+class LengthForm:
+    """How tasks of lm-eval take a context length; other tasks have texts of their own lengths.
 
     Attributes:
-        reason: why, in a sentence.
-        setting: value of `LENGTH_KEY` for a length in tokens, None for a length that the tasks do
-            not have. Tasks without this have texts of their own lengths, which the backend
-            truncates on the left.
+        value: of `LENGTH_KEY` for a length in tokens; None for a length that the tasks do not have.
+        extra_tokens: that a prompt and its answer may take beyond the length.
         allowed: the lengths that the tasks have, in words.
-        beside: tokens that a prompt and its answer may take beyond the length.
-        tokenizer: texts are made with the run's tokenizer.
+        tokenizer: whether texts are made with the run's tokenizer.
     """
 
-    reason: str
-    setting: Callable[[int], Any] | None = None
+    value: Callable[[int], Any]
+    extra_tokens: int
     allowed: str = ""
-    beside: int = 0
     tokenizer: bool = False
 
 
-LENGTH_FACTS: dict[str, LengthFact] = {
-    "ruler": LengthFact(
-        reason="texts are made to the length with the model's tokenizer; the answer prefix, and "
-        "with fwe the 50 tokens of the answer, come on top",
-        setting=lambda length: [length],
-        beside=128,
-        tokenizer=True,
-    ),
-    "babilong": LengthFact(
-        reason="the hub has a configuration a length, counted in another tokenizer; examples "
-        "and instructions come on top",
-        setting=lambda length: next((k for k in BABILONG if int(k[:-1]) * 1024 == length), None),
+LENGTH_FORMS: dict[str, LengthForm] = {
+    # the answer prefix, and with fwe the 50 tokens of the answer, come on top
+    "ruler": LengthForm(value=lambda length: [length], extra_tokens=128, tokenizer=True),
+    # lengths are counted in another tokenizer; examples and instructions come on top
+    "babilong": LengthForm(
+        value=lambda length: next((k for k in BABILONG if int(k[:-1]) * 1024 == length), None),
+        extra_tokens=512,
         allowed=", ".join(str(int(name[:-1]) * 1024) for name in BABILONG),
-        beside=512,
     ),
-    "longbench": LengthFact(reason="documents as they are, most below 16,384 tokens"),
-    "longbench2": LengthFact(reason="documents as they are, from 8,000 words to 2 million"),
-    "infinitebench": LengthFact(reason="documents as they are, 100,000 tokens and more"),
 }
-"""Folder below `lm_eval/tasks` -> how its tasks use a length; all others do as LongBench does."""
-AS_THEY_ARE = LengthFact(reason="texts as they are")
+"""Folder below `lm_eval/tasks` -> how its tasks take a length."""
 
 
 @cache
@@ -238,8 +224,8 @@ def lm_eval_index() -> Mapping[str, Any]:
     return dict(TaskManager()._index)
 
 
-def length_facts(names: Iterable[str]) -> dict[str, LengthFact]:
-    """Task, group or tag of lm-eval -> how it uses a length."""
+def length_forms(names: Iterable[str]) -> dict[str, LengthForm]:
+    """Those of some tasks, groups and tags of lm-eval that take a length -> how they take it."""
     import lm_eval.tasks
 
     index, known = lm_eval_index(), {}
@@ -247,9 +233,9 @@ def length_facts(names: Iterable[str]) -> dict[str, LengthFact]:
     for name in names:
         entries = [index[name]] if index[name].yaml_path else [index[e] for e in index[name].tags]
         paths = [Path(entry.yaml_path) for entry in entries if entry.yaml_path]
-        folders = sorted({path.relative_to(root).parts[0] for path in paths})
-        facts = [LENGTH_FACTS.get(folder, AS_THEY_ARE) for folder in folders] or [AS_THEY_ARE]
-        known[name] = next((fact for fact in facts if fact.setting), facts[0])
+        folders = sorted({path.relative_to(root).parts[0] for path in paths} & set(LENGTH_FORMS))
+        if folders:
+            known[name] = LENGTH_FORMS[folders[0]]
     return known
 
 
@@ -259,12 +245,12 @@ class CellLength:
 
     Attributes:
         metadata: settings that give the tasks the length.
-        beside: tokens that the model has to read beyond it.
+        extra_tokens: that the model has to read beyond it.
         tokenizer: name of a task that makes its texts with the run's tokenizer; empty without one.
     """
 
     metadata: dict[str, Any] = field(default_factory=dict)
-    beside: int = 0
+    extra_tokens: int = 0
     tokenizer: str = ""
 
 
@@ -280,21 +266,23 @@ def cell_length(
         ConfigError: several lengths, another length than the cell's, or one that a task lacks.
     """
     others = foreign(names)
-    facts = {name: fact for name, fact in length_facts(others).items() if fact.setting}
-    tokenizer = next((name for name, fact in facts.items() if fact.tokenizer), "")
+    forms = length_forms(others)
+    if not forms:
+        return CellLength()
+    tokenizer = next((name for name, form in forms.items() if form.tokenizer), "")
     given = metadata.get(LENGTH_KEY)
-    if facts and isinstance(given, list | tuple) and len(given) > 1:
+    if isinstance(given, list | tuple) and len(given) > 1:
         raise ConfigError(
             f"metadata.{LENGTH_KEY}: {shown(given)}: lm-eval asks the lengths one after the other, "
             "and `limit` takes the first questions of all; write context_lengths, a cell a length"
         )
-    if length is None or not facts:
+    if length is None:
         return CellLength(tokenizer=tokenizer)
-    values = {name: fact.setting(length) for name, fact in facts.items() if fact.setting}
+    values = {name: form.value(length) for name, form in forms.items()}
     first, expected = next(iter(values.items()))
     for name, value in values.items():
         if value is None:
-            allowed = facts[name].allowed
+            allowed = forms[name].allowed
             raise ConfigError(not_allowed(f"context_lengths of {name}", length, allowed))
         if value != expected:
             raise ConfigError(
@@ -306,5 +294,5 @@ def cell_length(
             f"metadata.{LENGTH_KEY}: {shown(given)} is not the cell's length of {length}; write it "
             "as context_lengths of the sweep instead"
         )
-    beside = max(fact.beside for fact in facts.values()) if len(others) == len(names) else 0
-    return CellLength({LENGTH_KEY: expected}, beside, tokenizer)
+    extra = max(form.extra_tokens for form in forms.values()) if len(others) == len(names) else 0
+    return CellLength({LENGTH_KEY: expected}, extra, tokenizer)
