@@ -23,7 +23,7 @@ from leval_tasks.metadata import Subtask
 from leval_tasks.posgen.encodings import ENCODINGS, Pair
 
 MOST_CURVES = 5
-"""More curves on each other cannot be told apart."""
+"""More curves on each other cannot be distinguished."""
 
 FEW = 5
 """With more seeds a band over all of them shows what two of them did."""

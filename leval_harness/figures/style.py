@@ -9,7 +9,7 @@ from leval_border.errors import one_of
 from leval_harness.analysis import Entry
 from leval_harness.tables.formats import plain
 
-# Okabe and Ito's palette, told apart with any colour vision; without yellow, unreadable on white
+# Okabe and Ito's palette for any colour vision, without yellow, which is unreadable on white
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
@@ -17,7 +17,7 @@ RC = {"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}
 """matplotlib's settings while a figure is drawn and saved; the salt keeps SVG ids the same."""
 
 Looks = Mapping[str, Mapping[str, Any]]
-"""Of each method `color`, `marker` and `linestyle`: told apart in black and white, too."""
+"""Of each method `color`, `marker` and `linestyle`, which also differ in black and white."""
 
 
 def method_looks(methods: Iterable[str]) -> Looks:
@@ -99,7 +99,7 @@ class Picture:
 
 
 def write_figure(draw: Callable[[], Any], *targets: Path, dpi: int = 200) -> None:
-    """Write what `draw` returns into each file; its ending says the format, an SVG bears no date.
+    """Write what `draw` returns into each file; its suffix is the format, an SVG has no date.
 
     Raises:
         SettingError: a file ends in something else than `.svg`, `.pdf` or `.png`.

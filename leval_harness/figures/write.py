@@ -20,11 +20,10 @@ from leval_harness.tables.scores import without_twins
 from leval_tasks.metrics import is_loss
 
 MOST_METHODS = 14
-"""More curves than this in one figure cannot be told apart; such a block gets none."""
+"""More curves in one figure cannot be distinguished; such a block gets no figure."""
 
 MOST_FIGURES = 60
-"""Results with more than this, of many models, get none: a figure takes half a second, and nobody
-looks through hundreds."""
+"""Results of many models with more figures than this get none: each takes half a second."""
 
 SHOWN_NATS = ("token_perplexity", "paper_perplexity", "loss")
 """Families of log-likelihoods that have a figure; the others repeat them."""

@@ -63,11 +63,11 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
     data.mkdir()
     table = leaderboard_table(analysis)
     board = leaderboard(table, analysis)
-    board["samples"] = write_samples(analysis.results, data)
     board["compare"] = {}
     for at, (baseline, compared) in enumerate(comparisons(table, analysis).items()):
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))
+    board["samples"] = write_samples(analysis.results, data)
     write_text(data / "leaderboard.js", script("leaderboard", board))
     write_text(out / NUMBERS, redact(csv_text([details_table(analysis)]), names=False))
     figures = write_figures(analysis, out / "figures")
