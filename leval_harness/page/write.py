@@ -62,8 +62,7 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
     data = out / "data"
     data.mkdir()
     table = leaderboard_table(analysis)
-    board = leaderboard(table, analysis)
-    board["compare"] = {}
+    board = leaderboard(table, analysis) | {"samples": {}, "compare": {}}
     for at, (baseline, compared) in enumerate(comparisons(table, analysis).items()):
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))
