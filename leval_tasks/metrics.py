@@ -123,11 +123,6 @@ def metric_of(name: str, task: str) -> Metric:
     return next(own, None) or LM_EVAL.get(name) or LM_EVAL.get(split(name)[0], UNKNOWN)
 
 
-def is_loss(name: str) -> bool:
-    """Whether a metric of whatever task is made of negative log-likelihoods."""
-    return {**LM_EVAL, **OURS}.get(split(name)[0], UNKNOWN).kind == "loss"
-
-
 def length_of(name: str) -> int | None:
     """The context length where that is a metric's whole name, as RULER's."""
     return int(name) if name.isdecimal() and len(name) < 12 else None

@@ -11,8 +11,7 @@ from leval_border.errors import one_of
 from leval_harness.analysis.labels import block_titles, method_labels
 from leval_harness.results import Results, Run, Score
 from leval_harness.results.scores import frame_of, score_record
-from leval_tasks.metric_names import SIGN
-from leval_tasks.metrics import FAMILY_OF, is_loss
+from leval_tasks.metrics import FAMILY_OF
 from leval_tasks.statistics.clustered import (
     Estimate,
     Ratios,
@@ -169,7 +168,7 @@ def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
     score = entry.score
     if score.value is None or not score.finished:
         return entry
-    if ratios is not None and (found := _estimate(score.metric, ratios)) is not None:
+    if ratios is not None and (found := _estimate(score, ratios)) is not None:
         return dataclasses.replace(
             entry,
             score=dataclasses.replace(score, stderr=found.stderr, clusters=found.clusters),
@@ -186,23 +185,19 @@ def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
     return entry
 
 
-def _estimate(metric: str, ratios: Ratios) -> Estimate | None:
+def _estimate(score: Score, ratios: Ratios) -> Estimate | None:
+    """The value with its uncertainty; None where the metric is no mean and no ratio of sums."""
     if not ratios.questions.size:
         return None
-    if not is_loss(metric):
+    if score.meaning.kind != "loss":
         return estimate_mean(ratios.numerator, ratios.clusters) if ratios.are_scores else None
     _, tops, bottoms = ratios.by_cluster()
-    if "bits_per_" in metric:
-        tops = tops / math.log(2)
+    how = score.meaning.aggregation
+    tops = tops / math.log(2) if how == "bits" else tops
     try:
-        return estimate_ratio(tops, bottoms, exponential=_is_exponential(metric))
+        return estimate_ratio(tops, bottoms, exponential=how == "perplexity")
     except ValueError:
         return None
-
-
-def _is_exponential(metric: str) -> bool:
-    name = metric.partition(SIGN)[0]
-    return "perplexity" in name or name.endswith("ppl")
 
 
 def _ranked(entries: Sequence[Entry]) -> list[Entry]:
@@ -275,7 +270,7 @@ def _difference(score: Score, method: Ratios, baseline: Ratios, level: float) ->
     """On the questions of both runs; None where they do not match or the direction is unknown."""
     if score.higher_is_better is None:
         return None
-    if is_loss(score.metric):
+    if score.meaning.kind == "loss":
         sums = paired_sums(method, baseline)
         if sums is None or not sums.size:
             return None

@@ -21,7 +21,7 @@ from leval_harness.results.sample_lines import (
     responses_of,
 )
 from leval_harness.results.samples import Samples
-from leval_tasks.metrics import FAMILY_OF, is_loss
+from leval_tasks.metrics import FAMILY_OF
 
 SCHEMA_VERSION = "0.3.0"
 CLUSTERED = "clustered by document, CR2"
@@ -152,8 +152,8 @@ def _metric(score: Score) -> dict[str, Any]:
     if score.percent == 100:
         unit = {"metric_unit": "proportion", "score_type": "continuous"}
         return metric | unit | {"min_score": 0, "max_score": 1}
-    if is_loss(score.metric):
-        lowest = 1 if "perplexity" in score.metric else 0
+    if score.meaning.kind == "loss":
+        lowest = 1 if score.meaning.unit == "perplexity" else 0
         return metric | {"score_type": "continuous", "min_score": lowest, "max_score": "Infinity"}
     return metric | {"additional_details": {"bounds_status": "unknown"}}
 
@@ -202,7 +202,7 @@ def _epoch(created: str) -> str:
 def instances(entry: Entry, samples: Samples, publication: Publication) -> Iterator[dict[str, Any]]:
     """A line for each question behind a score; none for a perplexity, which is no answer."""
     score, run = entry.score, entry.run
-    if is_loss(score.metric):
+    if score.meaning.kind == "loss":
         return
     for row in parsed_lines(samples.path):
         value = finite(row.get(score.metric)) if row else None

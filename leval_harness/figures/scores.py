@@ -12,7 +12,6 @@ from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.analysis.reach import ReachLine
 from leval_harness.figures.style import Looks, Picture, literal, mark_level
 from leval_harness.tables.scores import chance_of
-from leval_tasks.metrics import is_loss
 from leval_tasks.statistics.clustered import Estimate
 
 DWARFED = 20
@@ -46,7 +45,8 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     axes.set_ylabel(score.family.replace("_", " ") + unit)
     for lower in below:
         lower.axhline(0, color="black", linewidth=1)
-        unit = ", points" if score.percent == 100 else ", nats a token" * is_loss(score.metric)
+        nats = ", nats a token" if score.meaning.kind == "loss" else ""
+        unit = ", points" if score.percent == 100 else nats
         lower.set_ylabel("difference to the baseline" + unit)
     if (chance := chance_of(entries)) is not None:
         mark_level(axes, 100 * chance, "chance", x=1, color="#888888")

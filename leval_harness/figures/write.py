@@ -17,7 +17,6 @@ from leval_harness.figures.scores import difference_figure, length_figure, reach
 from leval_harness.figures.style import Looks, method_looks, write_figure
 from leval_harness.results.rope_features import RopeFeatures, read_features
 from leval_harness.tables.scores import without_twins
-from leval_tasks.metrics import is_loss
 
 MOST_METHODS = 14
 """More curves in one figure cannot be distinguished; such a block gets no figure."""
@@ -79,7 +78,7 @@ def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
     with_length = [entry for entry in entries if entry.length is not None]
     families = grouped(with_length, lambda entry: (entry.block, entry.task, entry.score.family))
     for (block, task, family), curves in families.items():
-        shown = family in SHOWN_NATS or not is_loss(family)
+        shown = family in SHOWN_NATS or curves[0].score.meaning.kind != "loss"
         if shown and len({entry.length for entry in curves}) > 1 and _readable(curves):
             what = family.replace("_", " ")
             title = f"{block}: {task_label(task)}, {what} by context length"

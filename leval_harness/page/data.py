@@ -21,7 +21,6 @@ from leval_harness.secrets import redact
 from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_tasks.closed.catalog import chance_note
-from leval_tasks.metrics import is_loss
 from leval_tasks.statistics.paired import ASSUMED, Difference
 from leval_tasks.statistics.reach import THRESHOLD, Reach
 
@@ -122,7 +121,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         known["ends"] = [number(end, times=score.percent) for end in ends]
     if cell.between and not cell.stderr_text:
         known["exact"] = 1
-    if is_loss(score.metric):
+    if score.meaning.kind == "loss":
         known["m"] = score.metric  # its name in the samples
     data = plain(" ".join(text for text in (score.source, score.data) if text))
     return {**known, "run": score.run, "data": data}

@@ -24,7 +24,7 @@ from leval_harness.tables.model import (
 )
 from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_block, sizes_of
-from leval_tasks.metrics import is_loss, length_of
+from leval_tasks.metrics import length_of
 from leval_tasks.statistics.clustered import mean_of_estimates
 
 SHARES = {"cut": "Cut", "unparsed": "Unparsed"}
@@ -140,7 +140,7 @@ def _columns(entries: Sequence[Entry], tasks: Sequence[str], heading: Heading) -
             task=part[0].task,
             lower_is_better=any(score.higher_is_better is False for score in scores),
             percent=all(score.percent == 100 for score in scores),
-            nats=any(is_loss(score.metric) for score in scores),
+            nats=any(score.meaning.kind == "loss" for score in scores),
             chance=chance_of(part),
         )
         columns.append(column)
@@ -247,7 +247,7 @@ def score_cell(entry: Entry | None) -> Cell:
     score, times = entry.score, entry.score.percent
     if score.value is None or not score.finished:
         return Cell(f"({score.status})", entry=entry)
-    style = ".2f" if times == 100 else ".3f"
+    style = f".{score.decimals}f"
     between = bounds = ""
     if entry.interval == "exact" and entry.low is not None and entry.high is not None:
         between = f"({times * entry.low:.1f} to {times * entry.high:.1f})"
