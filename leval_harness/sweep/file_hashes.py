@@ -43,15 +43,9 @@ def watching() -> Iterator[dict[Path, State]]:
 
 def changed(files: Mapping[Path, State]) -> list[str]:
     """The files whose state is no longer the one given, or that are gone."""
-    found = []
-    for path, before in files.items():
-        try:
-            same = state(path) == before
-        except OSError:
-            same = False
-        if not same:
-            found.append(str(path))
-    return found
+    return [
+        str(path) for path, before in files.items() if not path.exists() or state(path) != before
+    ]
 
 
 def cached_sha256(path: Path, cache: Path | None = None) -> str:

@@ -4,7 +4,6 @@ Our tasks are read from their YAML: building lm-eval's index of 13,000 names tak
 cell, reading ours takes milliseconds.
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +19,7 @@ from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import TaskEntry, listed
 from leval_harness.sweep.config_files import SUFFIXES
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import VERSION
 from leval_tasks.metadata import (
     ClosedSettings,
     PerplexitySettings,
@@ -72,18 +72,11 @@ def own_tasks() -> dict[str, OwnTask]:
         closed, corpus = TASKS.get(name), metadata.get("corpus")
         known[name] = OwnTask(
             family=path.relative_to(ROOT).parts[0],
-            version=metadata.get("version") or _class_version(content["class"]),
+            version=metadata.get("version") or (str(VERSION) if closed else "none"),
             members=tuple(content["task"]) if "group" in content else (name,),
             file=closed.file.name if closed else f"{corpus}.jsonl" if corpus else None,
         )
     return known
-
-
-def _class_version(reference: str) -> str:
-    """`VERSION` of a task's class, read from its module's text: importing it would cost lm-eval."""
-    path = ROOT.joinpath(*reference.split(".")[1:-1]).with_suffix(".py")
-    match = re.search(r"^VERSION\b.*?= *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return match[1] if match else "none"
 
 
 def is_file(name: str) -> bool:

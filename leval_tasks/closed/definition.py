@@ -14,6 +14,9 @@ PREFIX = "leval_closed_"
 OLD_PREFIX = "leval_"
 """The same in earlier versions; lm-eval itself may come to have tasks of such names."""
 
+VERSION = 1
+"""Of the tasks; another version gives other results."""
+
 SCORES = ("exact_match", "exact_match_strict")
 """The scores, in which every part of a rule weighs the same."""
 

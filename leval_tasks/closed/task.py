@@ -16,7 +16,7 @@ from lm_eval.config.task import TaskConfig
 
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.definition import SCORES
+from leval_tasks.closed.definition import SCORES, VERSION
 from leval_tasks.closed.fitting import TokenizedDocument, fit
 from leval_tasks.closed.prompts import (
     FRAMES,
@@ -38,7 +38,6 @@ from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
 from leval_tasks.statistics.clustered import clustered_stderr
 
 logger = logging.getLogger(__name__)
-VERSION = 1
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
 PROMPT_METRICS = {
     "truncated": False, "prompt_tokens": False, "document_tokens": False, "kept_tokens": True,
