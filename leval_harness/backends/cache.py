@@ -81,16 +81,10 @@ class PrefixCache(Cache):
             ValueError: A layer's cache can be neither cut nor copied.
         """
         kinds = getattr(config.get_text_config(decoder=True), "layer_types", None) or ()
-        layers, unknown = [], set()
+        layers = []
         for index, template in enumerate(DynamicCache(config=config).layers):
             chunked = kinds[index : index + 1] == ["chunked_attention"]
-            layer = path_layer(template, capacity, split=split, chunked=chunked)
-            if layer is None:
-                unknown.add(type(template).__name__)
-            else:
-                layers.append(layer)
-        if unknown:
-            raise ValueError(f"cache layers of type {', '.join(sorted(unknown))} cannot be copied")
+            layers.append(path_layer(template, capacity, split=split, chunked=chunked))
         return cls(layers, split=split)
 
     @property

@@ -24,6 +24,8 @@ from transformers.cache_utils import (
 )
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+_PLAIN = (DynamicLayer, DynamicSlidingWindowLayer)
+_HYBRID = (LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer)
 
 
 @dataclass(frozen=True)
@@ -261,33 +263,31 @@ class HybridLayer(LinearAttentionLayer, DynamicLayer):
 PathLayer = PrefixLayer | RingLayer | StateLayer | HybridLayer
 
 
-def path_layer(template: Any, capacity: int, *, split: bool, chunked: bool) -> PathLayer | None:
-    """Our layer for one of transformers'. None for a kind that can be neither cut nor copied.
+def path_layer(template: Any, capacity: int, *, split: bool, chunked: bool) -> PathLayer:
+    """Our layer for one of transformers'.
 
     Args:
         template: The layer in which transformers would cache this layer of the model.
-        capacity: Longest path.
+        capacity: Longest path. A window that is not shorter keeps every position.
         split: Whether the model runs with the shared-prefix attention.
         chunked: Whether the window is a chunk at a fixed place.
+
+    Raises:
+        ValueError: The layer is of a kind that can be neither cut nor copied.
     """
     kind = type(template)
     if kind is LinearAttentionLayer:
         return StateLayer(template)
-    attention: PrefixLayer | RingLayer = PrefixLayer(capacity, split=split)
-    if kind in (DynamicSlidingWindowLayer, LinearAttentionAndSlidingWindowAttentionLayer):
-        window = Window(template.sliding_window, chunked)
-        if capacity > window.size:
-            attention = RingLayer(window, split=split)
-        else:  # a path within the window keeps every position
-            attention = PrefixLayer(capacity, split=split, window=window)
-    if kind in (DynamicLayer, DynamicSlidingWindowLayer):
+    if kind not in _PLAIN and kind not in _HYBRID:
+        raise ValueError(f"cache layers of type {kind.__name__} cannot be copied")
+    size = getattr(template, "sliding_window", None)
+    window = Window(size, chunked) if size else None
+    attention: PrefixLayer | RingLayer = PrefixLayer(capacity, split=split, window=window)
+    if window and capacity > window.size:
+        attention = RingLayer(window, split=split)
+    if kind in _PLAIN:
         return attention
-    if kind in (
-        LinearAttentionAndFullAttentionLayer,
-        LinearAttentionAndSlidingWindowAttentionLayer,
-    ):
-        return HybridLayer(attention, StateLayer(LinearAttentionLayer(template.number_of_states)))
-    return None
+    return HybridLayer(attention, StateLayer(LinearAttentionLayer(template.number_of_states)))
 
 
 def _aligned(parts: Sequence[Pair]) -> Pair:

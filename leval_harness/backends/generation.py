@@ -148,7 +148,7 @@ class Decoder:
 
     def _step(self, step: Step) -> Iterator[Answered]:
         prompt = self.questions[step.members[0]].tokens
-        if attempt(self.reader.extend, prompt, step.start, step.length) is None:
+        if not self.reader.extend(prompt, step.start, step.length):
             # Later steps that start from the missing positions read them again themselves.
             for row in step.rows:
                 self._failed(row)
@@ -193,7 +193,7 @@ class Decoder:
         self.reader.cut(length)
         self.reader.keep()
         # Where its own part is one token already, chunks of it are no smaller.
-        if read > length and attempt(self.reader.extend, question.tokens, length, read) is not None:
+        if read > length and self.reader.extend(question.tokens, length, read):
             answers = attempt(self._decode, [question], read)
             if answers is not None:
                 return answers[0]

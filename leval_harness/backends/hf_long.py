@@ -228,7 +228,7 @@ class HFLong(HFLM):
     ) -> list[tuple[float, bool]]:
         """Sums of this process's requests, in their order."""
         passages = [
-            Passage.after_context(each.name, *map(list, each.args[1:]), self.max_length)
+            Passage.after_context(each.name, each.args[1], each.args[2], self.max_length)
             for each in requests
         ]
         finished = (

@@ -7,6 +7,7 @@ positions and a vocabulary of 49,152 tokens they would take 3.2 GB in float32.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Self
 
 import torch
@@ -96,7 +97,7 @@ class Passage:
 
     @classmethod
     def after_context(
-        cls, name: str, context: list[int], scored: list[int], max_length: int
+        cls, name: str, context: Sequence[int], scored: Sequence[int], max_length: int
     ) -> "Passage":
         """A passage after its context, which is cut on the left to what the model can read."""
         if not context or not scored:
@@ -107,11 +108,11 @@ class Passage:
                 f"request {name}: {len(scored)} scored tokens do not fit max_length={max_length}; "
                 "raise max_length or score fewer tokens at a time"
             )
-        whole = context + scored
+        whole = [*context, *scored]
         surplus = max(0, len(whole) - (max_length + 1))
         if surplus:
             logger.warning("request %s: %d tokens cut from the left", name, surplus)
-        return cls(name, whole[surplus:-1], scored)
+        return cls(name, whole[surplus:-1], list(scored))
 
     @classmethod
     def whole(cls, name: str, tokens: list[int], max_length: int) -> "Passage":
@@ -194,21 +195,17 @@ class Scorer:
 
     def _read(self, reader: PathReader, rows: Sequence[int], start: int, length: int) -> bool:
         """Bring the path to a prefix of rows and score it; False if memory ran out."""
-        members = [self.passages[row] for row in rows]
-
-        def read(tokens: list[int], position: int) -> None:
-            self._chunk(members, reader, tokens, position)
-
-        return attempt(reader.extend, members[0].inputs, start, length, read) is not None
+        read = partial(self._chunk, rows, reader)
+        return reader.extend(self.passages[rows[0]].inputs, start, length, read)
 
     def _chunk(
-        self, passages: list[Passage], reader: PathReader, tokens: list[int], position: int
-    ) -> None:
+        self, rows: Sequence[int], reader: PathReader, tokens: list[int], position: int
+    ) -> bool:
         """Read a chunk of a prefix and score it for every passage with scored positions in it."""
         end = position + len(tokens)
         members = [
             (passage, *passage.unscored(position, end))
-            for passage in passages
+            for passage in (self.passages[row] for row in rows)
             if passage.first < end <= len(passage.inputs)
         ]
         first = min((begin for _, begin, _ in members), default=end) - position
@@ -221,6 +218,7 @@ class Scorer:
         # Only now: a chunk that runs out of memory half-way is scored again from its start.
         for (passage, _, _), part in zip(members, parts, strict=True):
             passage.parts.append(part)
+        return True
 
     def _batch(self, batch: list[int], length: int, reader: PathReader) -> Iterator[Scored]:
         """Score rows after a shared prefix; if memory runs out, they are read without it later."""

@@ -9,7 +9,7 @@ from leval_harness.backends.arguments import HFLongSettings
 from leval_harness.backends.cache import PrefixCache
 from leval_harness.backends.forward import Head, rows_after
 from leval_harness.backends.prefix_selfcheck import PrefixReuse
-from leval_harness.backends.resources import Counters, free_memory, out_of_memory
+from leval_harness.backends.resources import Counters, attempt
 
 logger = logging.getLogger(__name__)
 
@@ -114,33 +114,31 @@ class PathReader:
         start: int,
         length: int,
         read: Callable[[list[int], int], object] | None = None,
-    ) -> list[int]:
+    ) -> bool:
         """Bring the path to `prompt[:length]`, keeping the positions before `start`.
 
-        `read` computes a chunk, given its tokens and the position of the first. The out-of-memory
-        error is raised where not even one token fits.
+        `read` computes a chunk, given its tokens and the position of the first, and does not return
+        None. The result is False where not even one token fits into memory.
         """
         self.cut(start)
         while len(self.tokens) < length:
             first = len(self.tokens)
             tokens = list(prompt[first : min(first + self.chunk, length)])
             before = self.path.snapshot()
-            try:
-                if read is None:
-                    self.setup.head.read([tokens], self.path)
-                else:
-                    read(tokens, first)
-            except Exception as error:
+            if attempt(read or self._read, tokens, first) is None:
                 self.path.restore(before)
-                if not out_of_memory(error) or self.chunk == 1:
-                    raise
+                if self.chunk == 1:
+                    return False
                 self.chunk = max(1, len(tokens) // 2)
                 logger.warning("out of memory: chunks of %d tokens from now on", self.chunk)
-                free_memory()
-                continue
-            self.tokens += tokens
-            self.setup.counters.prefilled(len(tokens))
-        return self.tokens
+            else:
+                self.tokens += tokens
+                self.setup.counters.prefilled(len(tokens))
+        return True
+
+    def _read(self, tokens: list[int], position: int) -> bool:
+        self.setup.head.read([tokens], self.path)
+        return True
 
     def keep(self) -> None:
         """Keep a snapshot of this place, so that `cut` can return to it."""

@@ -151,14 +151,19 @@ def free_bytes(devices: Iterable[torch.device]) -> int:
 
 
 def attempt(run: Callable[..., Result], *args: Any) -> Result | None:
-    """The result of `run`. None if it ran out of memory; its memory is freed then."""
+    """The result of `run`. None if it ran out of memory; unused blocks are freed then."""
+    from accelerate.utils.memory import should_reduce_batch_size
+
     try:
         return run(*args)
     except Exception as error:
-        if not out_of_memory(error):
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and not should_reduce_batch_size(error):
             raise
     # Outside of the handler: the error keeps the tensors of every frame that it passed.
-    free_memory()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     return None
 
 
@@ -176,19 +181,3 @@ def halving(
         yield from halving(run, rows[half:], what)
     else:
         yield rows[0], None
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an exception means that memory ran out, on any device."""
-    from accelerate.utils.memory import should_reduce_batch_size
-
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or should_reduce_batch_size(
-        error
-    )
-
-
-def free_memory() -> None:
-    """Free unused blocks before a smaller attempt."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
