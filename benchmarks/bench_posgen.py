@@ -15,8 +15,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import cross_entropy
 
-from leval_harness.training.posgen_data import Batches, StackData
-from leval_harness.training.posgen_models import build_model, build_stack
+from leval_harness.training.posgen_models import Batches, StackData, build_model, build_stack
 from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
 from leval_tasks.posgen.encodings import PUBLISHED
 from leval_tasks.posgen.sequences import splits

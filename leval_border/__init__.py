@@ -1,4 +1,4 @@
-"""What comes in from outside and goes out to disk: typed settings, one dialect of errors, files.
+"""Typed settings, error messages and atomic files, shared by the other packages.
 
-The leaf of the house: it knows none of the other packages and no heavy library.
+It imports none of them and no heavy library.
 """

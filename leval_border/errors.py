@@ -1,4 +1,4 @@
-"""The one dialect of errors: the field as the user wrote it, the value, what is allowed.
+"""Error messages: the field as the user wrote it, its value, and what is allowed.
 
 truncation: 'mid' is not allowed; allowed: middle, right, left, skip; did you mean 'middle'?
 """
@@ -9,15 +9,15 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """What a user can mend: printed without a traceback, exit code 1."""
+    """An error that the user can correct: printed without a traceback, exit code 1."""
 
 
 class SettingError(UserError):
-    """What cannot be meant as it was written: wrong usage, exit code 2."""
+    """A setting or option that is wrong: exit code 2."""
 
 
 MOST_SHOWN = 40
-"""Names beyond this number are not listed in a message; the near ones still are."""
+"""With more names than this a message lists only the similar ones."""
 
 
 def shown(value: object) -> str:
@@ -32,7 +32,7 @@ def shown(value: object) -> str:
 
 
 def said_by_parser(error: Exception) -> str:
-    """What is wrong with a text; of a long number Python says how to have it read all the same."""
+    """A parser's message in one line; Python's advice about very long numbers is left out."""
     if "integer string conversion" in str(error):
         return f"a number of more than {sys.get_int_max_str_digits()} digits"
     return " ".join(str(error).split())
@@ -51,7 +51,7 @@ def hint(name: object, known: Iterable[str]) -> str:
 
 
 def near(name: object, known: Iterable[str]) -> str:
-    """`; did you mean 'a'?`, or nothing where no name is like what was written."""
+    """`; did you mean 'a'?`, or nothing if no name is similar."""
     text = name[:120] if isinstance(name, str) else shown(name)
     names = {each.casefold(): each for each in known}
     matches = difflib.get_close_matches(text.casefold(), names, n=3, cutoff=0.6)

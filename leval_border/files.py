@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read without surprises."""
+"""Files: written completely or not at all, hashed, and read with clear errors."""
 
 import errno
 import hashlib

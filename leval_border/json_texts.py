@@ -1,4 +1,4 @@
-"""JSON that users and other programs write: what is wrong is one sentence, whatever it is."""
+"""JSON from users and other programs; every error is one sentence."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from leval_border.errors import SettingError, said_by_parser, shown
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object in which no key stands twice: whoever wrote it meant one of the values."""
+    """An object; a key that is written twice is an error."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

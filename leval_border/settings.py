@@ -1,4 +1,4 @@
-"""Settings from outside as typed models; what pydantic finds wrong is told in our dialect."""
+"""Typed models of settings, with pydantic's errors in the form of `leval_border.errors`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ def sentences(wrong: ValidationError, content: object, where: str = "") -> list[
     problems: dict[Place, list[ErrorDetails]] = {}
     for problem in wrong.errors(include_url=False):
         problems.setdefault(_place(problem, content), []).append(problem)
-    # Of a union, the member that fits best is meant: what is wrong inside of it says enough.
+    # Of a union, only the member that fits best is reported, by the error inside of it.
     outer = {
         place
         for place, each in problems.items()
@@ -104,7 +104,7 @@ def sentences(wrong: ValidationError, content: object, where: str = "") -> list[
 
 
 def _written(key: int | str) -> str:
-    """A key as it stands in a place; one that would garble the message is quoted."""
+    """A key in a message; one with control characters is quoted."""
     return key if isinstance(key, str) and key.isprintable() and len(key) <= 120 else shown(key)
 
 

@@ -1,4 +1,4 @@
-"""YAML that users write: a safe loader, bounded, no key twice; what is wrong is one sentence."""
+"""YAML from users: a safe loader, bounded size, no repeated keys; every error is one sentence."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ class _StrictLoader(yaml.SafeLoader):
     """PyYAML's safe loader that also refuses a key written twice in one mapping."""
 
 
-# YAML 1.1 reads 010 as 8 and 1:30 as 90: nobody who writes a setting means that.
+# YAML 1.1 reads 010 as 8 and 1:30 as 90, which users do not expect of a setting.
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+)$")
 _FLOAT = re.compile(
     r"[-+]?([0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?"

@@ -158,8 +158,7 @@ def forward(model: Any, tokens: int, length: int) -> None:
 
 def posgen(part: Part) -> None:
     """Optimiser steps of the paper's presets, many models as one stack."""
-    from leval_harness.training.posgen_data import Batches, StackData
-    from leval_harness.training.posgen_models import build_stack
+    from leval_harness.training.posgen_models import Batches, StackData, build_stack
     from leval_harness.training.posgen_settings import PosGenRun, preset
     from leval_tasks.posgen.encodings import PUBLISHED
 

@@ -1,4 +1,4 @@
-"""`leval-harness check`: what a model will really run with."""
+"""`leval-harness check`: the RoPE settings that a model will run with."""
 
 import json
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 @click.option(
     "--context-length",
     type=click.IntRange(min=1),
-    help="Longest sequence that will be asked for.",
+    help="Longest sequence in tokens.",
 )
 @json_option
 def command(model: str, rope_text: str | None, context_length: int | None, as_json: bool) -> None:
-    """Build MODEL's rotary modules on transformers and vLLM, and say what they hold.
+    """Build MODEL's rotary modules on transformers and vLLM, and print their settings.
 
     MODEL is a checkpoint folder or a hub name. No weights are loaded: each library builds the model
     without them. vLLM need not be installed. Ends with 2 where transformers refuses the method.
@@ -55,7 +55,7 @@ def command(model: str, rope_text: str | None, context_length: int | None, as_js
 
 
 def _shipped(positions: Any) -> str:
-    """What the checkpoint has, and a word on its length where that misleads."""
+    """What the checkpoint ships, with a remark where its length misleads."""
     from resonance_vllm.check import length_remark
 
     rope = {k: "[...]" if isinstance(v, list) else v for k, v in positions.rope.items()}
@@ -64,20 +64,20 @@ def _shipped(positions: Any) -> str:
 
 
 def _lines(side: dict[str, Any]) -> Iterator[str]:
-    """One library's side; modules that hold the same are told once."""
+    """The lines of one library; modules with the same settings are printed once."""
     for reason in ("not_installed", "refused"):
         if reason in side:
             yield f"  {reason.replace('_', ' ')}: {side[reason]}"
     yield f"  limit                    {side['limit']} tokens"
-    alike: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for module in side.get("modules", ()):
-        alike.setdefault(_held(module), []).append(module["module"])
-    for held, names in alike.items():
+        names_of.setdefault(_description(module), []).append(module["module"])
+    for description, names in names_of.items():
         yield f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
-        yield from (f"    {line}" for line in held.splitlines())
+        yield from (f"    {line}" for line in description.splitlines())
 
 
-def _held(module: dict[str, Any]) -> str:
+def _description(module: dict[str, Any]) -> str:
     frequencies = module["inv_freq"]
     turning = sum(frequency != 0 for frequency in frequencies)
     still = f" ({len(frequencies) - turning} stand still)" if turning < len(frequencies) else ""

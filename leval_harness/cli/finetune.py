@@ -42,13 +42,15 @@ def command(
     if rope is not None:
         changes["rope"] = None if rope == "none" else RopeRequest.parse(rope).to_dict()
     settings = finetune_settings.preset(preset).changed(**changes)
-    from leval_harness.training.finetune import finetune  # torch, once all is known to be meant
+    from leval_harness.training.finetune import (
+        finetune,  # imports torch, after the settings were checked
+    )
 
     if model == "smollm2":
         from leval_harness.smollm2 import prepare
 
         model = str(prepare())
-    with contextlib.redirect_stdout(sys.stderr):  # the Trainer says each step there
+    with contextlib.redirect_stdout(sys.stderr):  # the Trainer prints each step
         result = finetune(model, sources, out, settings)
     summary = (
         f"{result['steps']} steps, {result['tokens']:,} tokens, {result['epochs']:.2f} epochs, "

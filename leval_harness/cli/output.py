@@ -15,13 +15,13 @@ from leval_harness.format_names import format_names
 if TYPE_CHECKING:
     from leval_harness.results import Results
 
-_CONTROLS = re.compile("[\x7f-\x9f]")  # those below the blank are escaped already
+_CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes those below the space
 
 Command = Callable[..., Any]
 
 
 class _Named(click.Path):
-    """A path that is not empty: `--out "$UNSET"` would be the folder that one is in."""
+    """A path that is not empty: `--out "$UNSET"` would mean the current folder."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -73,7 +73,7 @@ def table_options(command: Command) -> Command:
 
 
 def write_or_print(text: str, out: Path | None) -> None:
-    """To a file, which is said, or to standard output; a pipe or a device takes it as it is."""
+    """Write to a file and report it, or print; pipes and devices are written to directly."""
     from leval_border.files import write_text
     from leval_harness.secrets import redact
 
@@ -94,13 +94,13 @@ def records_text(records: Sequence[Mapping[str, object]]) -> str:
 
 
 def json_text(value: object) -> str:
-    """JSON for people and programs; of a terminal's control characters none stands in it raw."""
+    """JSON in which the control characters of terminals are escaped."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def read_results(folders: Sequence[Path]) -> "Results":
-    """Read results; what stands out in them is said."""
+    """Read results and print the warnings about them."""
     from leval_harness.results import load_results
     from leval_harness.tables.formats import plain
 

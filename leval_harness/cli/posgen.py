@@ -78,8 +78,8 @@ def train(
     Example: leval-harness posgen train --preset paper --stack 20 --out runs/paper
     """
     recipe = load_recipe(preset)
-    asked = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
-    recipe = recipe.changed(data={**recipe.data, **given(asked)}).at_lengths(train_length, length)
+    data = {"modulus": modulus, "train": train_sequences, "seed_policy": seed_policy}
+    recipe = recipe.changed(data={**recipe.data, **given(data)}).at_lengths(train_length, length)
     # More seeds are more models of the same recipe.
     seeds = options.pop("seeds") or recipe.seeds
     changes = {name: options.pop(name) for name in Recipe.model_fields if name in options}
@@ -99,7 +99,7 @@ def train(
     results: list[dict[str, Any]] = []
     for result in train_all(recipe, runs, out, **options):
         results.append(result)
-        click.echo(f"[{len(results)}/{len(runs)}] {_told(result)}", err=as_json)
+        click.echo(f"[{len(results)}/{len(runs)}] {_summary(result)}", err=as_json)
     if options["minutes"] is not None and len(results) < len(runs):
         click.echo(f"Stopped after {options['minutes']:g} minutes; repeat the command", err=True)
     tests = {run.encoding: tests_of(recipe.reading, run.encoding) for run in runs}
@@ -109,7 +109,7 @@ def train(
         click.echo(json.dumps(results))
 
 
-def _told(result: dict[str, Any]) -> str:
+def _summary(result: dict[str, Any]) -> str:
     test = result["test"]
     other = f", tested with {result['tested_with']}" if "tested_with" in result else ""
     return (
@@ -120,18 +120,18 @@ def _told(result: dict[str, Any]) -> str:
 
 def _cross(
     folder: Path,
-    asked: Mapping[str, Sequence[str]],
+    tests: Mapping[str, Sequence[str]],
     stack_size: int,
     device: str | None,
     as_json: bool,
 ) -> list[dict[str, Any]]:
-    """Tests under other encodings, said as they come."""
-    from leval_harness.training.posgen_crossed import cross
+    """Test under other encodings and print each result."""
+    from leval_harness.training.posgen_evaluate import cross
 
     results = []
-    for result in cross(folder, asked, stack_size=stack_size, device=device):
+    for result in cross(folder, tests, stack_size=stack_size, device=device):
         results.append(result)
-        click.echo(_told(result), err=as_json)
+        click.echo(_summary(result), err=as_json)
     return results
 
 
@@ -163,8 +163,8 @@ def evaluate(
             raise click.UsageError("--subtask and --limit are for a single checkpoint")
         from leval_tasks.posgen.encodings import parse_tests
 
-        asked = parse_tests(encodings)
-        results = _cross(folder, asked, stack_size, options["device"], as_json)
+        tests = parse_tests(encodings)
+        results = _cross(folder, tests, stack_size, options["device"], as_json)
         if as_json:
             click.echo(json.dumps(results))
         return

@@ -37,8 +37,8 @@ def _method_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _print_methods(context: click.Context, option: click.Parameter, asked: bool) -> None:
-    if asked:
+def _print_methods(context: click.Context, option: click.Parameter, chosen: bool) -> None:
+    if chosen:
         from resonance_vllm.core.table import methods_table
 
         click.echo(methods_table(), nl=False)

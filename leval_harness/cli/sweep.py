@@ -46,7 +46,7 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> Sha
 )  # fmt: skip
 @click.option("--out", type=FOLDER, default="results", help="The sweep gets a folder in it.")
 @click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
-@click.option("--ray-address", help="A running Ray cluster; default: as Ray says, else a new one.")
+@click.option("--ray-address", help="A running Ray cluster; default: Ray's own, else a new one.")
 @click.option("--dry-run", is_flag=True, help="Show the cells with estimated tokens and time.")
 @click.option(
     "--retry-failed/--no-retry-failed", default=True,
@@ -93,7 +93,7 @@ def command(
 
 
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
-    """Print the cells with what they are reckoned to cost."""
+    """Print the cells with their estimated costs."""
     from leval_harness.sweep.estimate import METHOD, dry_run
     from leval_harness.sweep.progress import duration
 
@@ -168,7 +168,7 @@ def _run(
 
 
 def _report(folder: Path) -> bool:
-    """Table and page; what goes wrong here costs no cell, and is said."""
+    """Write table and page; return whether it worked. An error here costs no cell."""
     from leval_harness.cli import report
 
     try:

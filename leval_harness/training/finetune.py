@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 REQUEST_FILE = "finetune.json"
 RESULT_FILE = "finetune_result.json"
-SUMMED_UP = ("steps", "tokens", "epochs", "mean_loss", "seconds")
-"""Numbers of a result that every reader counts on."""
 METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
 
@@ -62,13 +60,13 @@ class Rows(Dataset[dict[str, Tensor]]):
 
 
 class _Metrics(TrainerCallback):
-    """Writes one CSV row a step and stops when the loss is no number."""
+    """Write one CSV row a step; stop when the loss is NaN or infinite."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the rows of the steps before, which a state keeps."""
+        """Write the rows of earlier steps, which the resumed state has."""
         if state.is_world_process_zero:
             before = [row for row in state.log_history if "loss" in row]
             shared.write_rows(self.file, COLUMNS, [[r.get(c) for c in COLUMNS] for r in before])
@@ -139,13 +137,13 @@ def finetune(
         settings: of the run.
 
     Raises:
-        UserError: something asked for cannot be done, or the loss is no number.
+        UserError: a setting does not fit the model, or the loss is NaN or infinite.
     """
     asked_for = {"schema_version": 1, "model": str(model_path), "data": list(sources)}
     inputs = {str(each): shared.content_of(each) for each in (model_path, *sources)}
     request = {**asked_for, **settings.model_dump(), "inputs": inputs}
     claimed = shared.is_claimed(out / REQUEST_FILE, request)
-    if claimed and (finished := shared.finished(out / RESULT_FILE, SUMMED_UP)) is not None:
+    if claimed and (finished := shared.finished(out / RESULT_FILE)) is not None:
         logger.info("%s is finished already", out)
         return finished
     # accelerate finds the processes on a CPU only if it is named
@@ -158,9 +156,9 @@ def finetune(
     model = load_model(model_path, settings)
     if settings.lora_rank:
         model = _with_lora(model, settings)
-    with contextlib.ExitStack() as held:
-        if processes.is_main_process:  # claimed only now, when all that was asked for is possible
-            held.enter_context(shared.held(out))
+    with contextlib.ExitStack() as stack:
+        if processes.is_main_process:  # claimed only now that all settings are known to fit
+            stack.enter_context(shared.exclusive(out))
             shared.claim(out / REQUEST_FILE, request)
         return _train(
             model, tokenizer, Rows(rows, sequences, settings.seed), held_out, out, settings
@@ -247,11 +245,11 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
         trainer.save_model(str(out))
     if trainer.is_world_process_zero():
         tokenizer.save_pretrained(out)
-        if settings.rope is not None:  # what was asked for must be what other libraries will read
+        if settings.rope is not None:  # other libraries must read what was requested
             positions = ModelPositions.of_checkpoint(str(out))
             wanted, written = positions.complete(settings.rope), positions.shipped()
             if wanted != written:
-                raise UserError(f"rope: {out}/config.json holds {written}, asked for {wanted}")
+                raise UserError(f"rope: {out}/config.json holds {written}, not {wanted}")
 
 
 def _write_held_out(folder: Path, documents: Sequence[TrainingText]) -> None:

@@ -1,14 +1,24 @@
-"""Single PosGen models as Hugging Face checkpoints, and the stack that trains many of them."""
+"""PosGen models and their sequences: single models as checkpoints, many of them as one stack."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.stacked import StackedDecoder
+from leval_harness.training.t5_layer import PosGenT5Config, PosGenT5ForCausalLM
+from leval_tasks.posgen.sequences import splits
 from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
+from resonance_vllm.hf.registration import register
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import hf_overrides
 
 WEIGHTS = "model.safetensors"
 
@@ -16,21 +26,13 @@ WEIGHTS = "model.safetensors"
 def build_config(recipe: Recipe, run: PosGenRun) -> Any:
     """The transformers configuration of a run, with its full RoPE settings.
 
-    `posgen` in it says what the model was trained on; the lm-eval tasks read it.
+    Its field `posgen` records what the model was trained on; the lm-eval tasks read it.
     """
-    from transformers import LlamaConfig
-
-    from leval_harness.training.t5_layer import PosGenT5Config
-    from resonance_vllm.hf.registration import register
-    from resonance_vllm.model_config.model_positions import ModelPositions
-    from resonance_vllm.model_config.overrides import hf_overrides
-
     register()
     a, data = recipe.architecture, recipe.settings(run.subtask)
     end = special_id(PREFIX, data.modulus)
     plain = ModelPositions(max_position_embeddings=data.length + 4)
-    asked = plain.complete(rope_parameters(run.encoding, recipe))
-    rope = hf_overrides(asked, plain)
+    rope = hf_overrides(plain.complete(rope_parameters(run.encoding, recipe)), plain)
     # A default RoPE has no limit of its own; all models are tested at the same length.
     rope["max_position_embeddings"] = max(rope["max_position_embeddings"], data.length + 4)
     common = {
@@ -54,11 +56,7 @@ def build_config(recipe: Recipe, run: PosGenRun) -> Any:
 
 
 def build_model(recipe: Recipe, run: PosGenRun) -> Any:
-    """A freshly initialised single model; the weights follow from the run's seed alone."""
-    from transformers import LlamaForCausalLM
-
-    from leval_harness.training.t5_layer import PosGenT5ForCausalLM
-
+    """A freshly initialised single model; its weights follow from the run's seed alone."""
     config = build_config(recipe, run)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
@@ -67,24 +65,27 @@ def build_model(recipe: Recipe, run: PosGenRun) -> Any:
 
 
 def build_stack(recipe: Recipe, runs: Sequence[PosGenRun]) -> StackedDecoder:
-    """The models of several runs as one module, each with its run's own encoding."""
-    return stack_of(recipe, runs, [build_model(recipe, run).state_dict() for run in runs])
+    """New models of several runs as one module, each with its run's own encoding."""
+    return _stack(recipe, runs, [build_model(recipe, run).state_dict() for run in runs])
 
 
 def load_stack(recipe: Recipe, runs: Sequence[PosGenRun], folder: Path) -> StackedDecoder:
-    """The trained models of several runs of a folder as one module."""
-    from safetensors.torch import load_file
-
-    return stack_of(recipe, runs, [load_file(folder / run.folder / WEIGHTS) for run in runs])
+    """Trained models of several runs of a folder as one module."""
+    return _stack(recipe, runs, [load_file(folder / run.folder / WEIGHTS) for run in runs])
 
 
-def stack_of(
-    recipe: Recipe, runs: Sequence[PosGenRun], states: Sequence[Mapping[str, torch.Tensor]]
+def _stack(
+    recipe: Recipe, runs: Sequence[PosGenRun], states: Sequence[Mapping[str, Tensor]]
 ) -> StackedDecoder:
-    """Models with given weights as one module."""
     length = recipe.settings(runs[0].subtask).length + 1
     ropes = [rope_parameters(run.encoding, recipe) for run in runs]
     return StackedDecoder(recipe.architecture, states, ropes, length, recipe.keep == "best")
+
+
+def adamw(stack: StackedDecoder, recipe: Recipe) -> torch.optim.AdamW:
+    """The optimiser of the weights that are trained."""
+    trained = [p for p in stack.parameters() if p.requires_grad]
+    return torch.optim.AdamW(trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
 
 
 def save_models(
@@ -94,6 +95,60 @@ def save_models(
     for index, run in enumerate(runs):
         model = build_model(recipe, run)
         model.load_state_dict(stack.state_of(index))
-        target = folder / run.folder
-        model.save_pretrained(target)
-        build_tokenizer(recipe.settings(run.subtask).modulus).save_pretrained(target)
+        model.save_pretrained(folder / run.folder)
+        tokenizer = build_tokenizer(recipe.settings(run.subtask).modulus)
+        tokenizer.save_pretrained(folder / run.folder)
+
+
+class StackData:
+    """Token ids of each run's splits: the numbers themselves, the prefix token in front."""
+
+    def __init__(self, recipe: Recipe, runs: Sequence[PosGenRun]) -> None:
+        self.recipe, self.runs = recipe, list(runs)
+        self.settings = recipe.settings(runs[0].subtask)
+        self.first_target = self.settings.seed_tokens + 1
+        prefix = special_id(PREFIX, self.settings.modulus)
+        self._tokens: dict[tuple[str, str], Tensor] = {}
+        for subtask in {run.subtask for run in runs}:
+            for split, numbers in vars(splits(recipe.settings(subtask))).items():
+                tokens = np.pad(numbers, ((0, 0), (1, 0)), constant_values=prefix)
+                self._tokens[subtask, split] = torch.from_numpy(tokens)
+
+    def sequences(self, run: PosGenRun, split: str) -> Tensor:
+        """`[n, length + 1]` of `train`, `validation` or `test`."""
+        return self._tokens[run.subtask, split]
+
+
+class Batches(Dataset[Tensor]):
+    """Every batch of every epoch as one item, so that a resumed run continues at its step.
+
+    The order of a run's sequences depends on its seed alone.
+    """
+
+    def __init__(self, data: StackData) -> None:
+        self.data = data
+        self._epoch, self._orders = -1, np.empty((0, 0), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.data.recipe.steps
+
+    def __getitem__(self, step: int) -> Tensor:
+        """`[models, batch, train_length + 1]`; the last batch of an epoch may be smaller."""
+        recipe, runs = self.data.recipe, self.data.runs
+        epoch, index = divmod(step, recipe.steps_per_epoch)
+        if epoch != self._epoch:
+            n = self.data.settings.train
+            self._orders = np.stack([_epoch_order(run.seed, epoch, n) for run in runs])
+            self._epoch = epoch
+        orders = self._orders[:, index * recipe.batch_size : (index + 1) * recipe.batch_size]
+        return torch.stack(
+            [
+                self.data.sequences(run, "train")[torch.from_numpy(order)]
+                for run, order in zip(runs, orders, strict=True)
+            ]
+        )
+
+
+def _epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
+    generator = np.random.RandomState(np.array([seed, epoch], dtype=np.uint32))
+    return generator.permutation(n)

@@ -22,13 +22,18 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from leval_border.errors import UserError
 from leval_harness.training import trainer as shared
-from leval_harness.training.posgen_data import StackData
-from leval_harness.training.posgen_models import build_stack
+from leval_harness.training.posgen_evaluate import (
+    METRICS,
+    METRICS_FILE,
+    evaluate,
+    metrics_row,
+    require_finite,
+    write_results,
+)
+from leval_harness.training.posgen_models import StackData, adamw, build_stack
 from leval_harness.training.posgen_settings import PosGenRun, Recipe
-from leval_harness.training.posgen_train import METRICS, METRICS_FILE, evaluate, finish
-from leval_harness.training.stacked import StackedDecoder, token_losses
+from leval_harness.training.stacked import token_losses
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import rule_labels
 from leval_tasks.posgen.vocabulary import PREFIX, special_id
@@ -62,18 +67,14 @@ def batch(
 
 
 class _Training:
-    """One model's training: what a state holds, and a step."""
+    """The training of one model: its state and its steps."""
 
     def __init__(self, recipe: Recipe, run: PosGenRun, device: torch.device) -> None:
         self.recipe, self.run, self.device = recipe, run, device
         self.data = StackData(recipe, [run])
         self.stages = lengths(self.data.settings)
-        self.stack: StackedDecoder = build_stack(recipe, [run]).to(device)
-        self.optimizer = torch.optim.AdamW(
-            [p for p in self.stack.parameters() if p.requires_grad],
-            lr=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-        )
+        self.stack = build_stack(recipe, [run]).to(device)
+        self.optimizer = adamw(self.stack, recipe)
         self.generator = np.random.RandomState(run.seed)
         # `stage` is one past the last in the final steps, which decay.
         self.stage = self.in_stage = self.step = 0
@@ -84,7 +85,7 @@ class _Training:
     COUNTERS = ("stage", "in_stage", "step", "recent", "rows", "seconds")
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed training needs."""
+        """Everything that a resumed training needs."""
         counters = {name: getattr(self, name) for name in self.COUNTERS}
         counters["recent"] = list(self.recent)
         name, keys, *rest = self.generator.get_state(legacy=True)
@@ -93,7 +94,7 @@ class _Training:
         return {"counters": counters, "random": random, "weights": weights}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         for name, value in state["counters"].items():
             setattr(self, name, deque(value, JUDGED) if name == "recent" else value)
         name, keys, *rest = state["random"][0]
@@ -104,19 +105,19 @@ class _Training:
 
     @property
     def final(self) -> bool:
-        """Whether all stages are behind."""
+        """Whether all stages are done, so that the final steps run."""
         return self.stage == len(self.stages)
 
     @property
     def done(self) -> bool:
-        """Whether the last step is."""
+        """Whether the last step is done."""
         return self.final and self.in_stage == self.recipe.final_steps
 
     def advance(self) -> None:
         """One step, and the next stage where this one is over.
 
         Raises:
-            UserError: the loss is no number.
+            UserError: the loss is NaN or infinite.
         """
         recipe, settings = self.recipe, self.data.settings
         length = self.stages[min(self.stage, len(self.stages) - 1)]
@@ -129,11 +130,7 @@ class _Training:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.bf16):
             logits = self.stack.logits(inputs[None])[:, :, settings.seed_tokens :]
             loss = token_losses(logits, labels[None]).mean()
-        if not math.isfinite(loss.item()):
-            raise UserError(
-                f"loss: {loss.item()} at step {self.step} in {self.run.folder}; lower the learning "
-                f"rate ({recipe.learning_rate:g}) or train without bf16"
-            )
+        require_finite(loss.item(), self.step, self.run, recipe)
         self.optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.stack.parameters(), CLIP)
@@ -152,8 +149,7 @@ class _Training:
 
     def _end_stage(self, loss: float) -> None:
         (result,) = evaluate(self.stack, self.data, "validation", self.recipe.validation_rows)
-        values = [result[name] for name in ("loss", "id_accuracy", "ood_accuracy")]
-        self.rows.append([self.step, self.step, loss, *values])
+        self.rows.append(metrics_row(self.step, self.step, loss, result))
         self.stage, self.in_stage = self.stage + 1, 0
         self.recent.clear()
 
@@ -168,14 +164,13 @@ def train_by_rule(
     deadline: float | None = None,
 ) -> list[dict[str, Any]]:
     """Train runs one after another; what is written and raised is as in `train_stack`."""
-    # a torch built for CUDA names it on machines without a GPU, too
-    best = None if device == "cpu" else torch.accelerator.current_accelerator(check_available=True)
-    where, written = best or torch.device("cpu"), []
+    best = torch.device("cpu") if device == "cpu" else shared.fastest_device()
+    written = []
     for run in runs:
         torch.manual_seed(run.seed)
-        training = _Training(recipe, run, where)
+        training = _Training(recipe, run, best)
         file = folder / ".unfinished" / f"{run.folder.replace('/', '-')}.pt"
-        if (state := _load(file, where)) is not None:
+        if (state := _load(file, best)) is not None:
             training.restore(state)
         logger.info("training %s, from step %d", run.folder, training.step)
         bar = progress and not os.environ.get("CI")
@@ -184,7 +179,8 @@ def train_by_rule(
         shared.write_rows(folder / run.folder / METRICS_FILE, METRICS, training.rows)
         steps = training.step
         training.stack.eval()
-        written += finish(training.stack, training.data, folder, [steps], steps, training.seconds)
+        made = (training.stack, training.data, folder, [steps], steps, training.seconds)
+        written += write_results(*made)
         file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # states of runs in other processes are there yet
             file.parent.rmdir()
@@ -194,7 +190,7 @@ def train_by_rule(
 def _train(
     training: _Training, file: Path, save_steps: int, progress: bool, deadline: float
 ) -> bool:
-    """Whether the training came to its end; else its state is saved."""
+    """Train until the end or the deadline, saving states; return whether the end is reached."""
     most = len(training.stages) * training.recipe.stage_steps + training.recipe.final_steps
     start, before = time.monotonic(), training.seconds
     with tqdm(total=most, initial=training.step, disable=not progress) as bar:
@@ -217,7 +213,7 @@ def _save(state: dict[str, Any], file: Path) -> None:
 
 
 def _load(file: Path, device: torch.device) -> dict[str, Any] | None:
-    """A state, or None where there is none or it cannot be read: then training begins anew."""
+    """A state, or None if there is none or it cannot be read; training then starts again."""
     try:
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     except FileNotFoundError:

@@ -13,10 +13,6 @@ from leval_tasks.posgen.encodings import ENCODINGS, Reading
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-LATER = ("base", "labels", "stage_steps", "stage_accuracy", "final_steps")
-"""Fields of a recipe that folders of the first version do not name."""
-
-
 class Architecture(Settings):
     """Sizes of the decoder.
 
@@ -115,15 +111,11 @@ class Recipe(Settings):
         return read(PosGenSettings, {**self.data, "subtask": subtask})
 
     def recorded(self) -> dict[str, Any]:
-        """What decides a trained model, as a folder is claimed for it.
+        """What decides a trained model; a folder is claimed for it.
 
-        A reading says which models to train and how to test them, and changes none of them. Fields
-        that the first version did not have are there where they are used.
+        The reading only says which models to train and how to test them.
         """
-        written = self.model_dump(exclude={"reading"})
-        written["scaling"]["in_training"] = True  # the first version's words for the same
-        fields = type(self).model_fields
-        return {k: v for k, v in written.items() if k not in LATER or v != fields[k].default}
+        return self.model_dump(exclude={"reading"})
 
     def at_lengths(self, train_length: int | None, length: int | None) -> Self:
         """The same recipe with other lengths of the sequences, and YaRN set up for those."""

@@ -1,85 +1,49 @@
-"""Train stacks of PosGen models with transformers' Trainer, resumable at any point."""
+"""Train PosGen models: stacks of them with transformers' Trainer, side by side, resumable."""
 
 import hashlib
-import json
 import logging
-import math
+import multiprocessing
 import os
 import shutil
+import signal
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from leval_border.errors import SettingError, UserError
-from leval_border.files import hashes, write_text
+from leval_border.errors import SettingError
 from leval_harness.training import trainer as shared
-from leval_harness.training.posgen_data import Batches, StackData
-from leval_harness.training.posgen_models import build_stack, save_models
+from leval_harness.training.posgen_evaluate import (
+    METRICS,
+    METRICS_FILE,
+    RESULT_FILE,
+    SETTINGS_FILE,
+    evaluate,
+    metrics_row,
+    require_finite,
+    write_results,
+)
+from leval_harness.training.posgen_models import Batches, StackData, adamw, build_stack
+from leval_harness.training.posgen_rule import train_by_rule
 from leval_harness.training.posgen_settings import PosGenRun, Recipe
-from leval_harness.training.stacked import StackedDecoder, token_losses
-from leval_harness.training.workers import in_processes
-from leval_tasks.posgen.sequences import position_ranges, splits
+from leval_harness.training.stacked import StackedDecoder
+from leval_tasks.posgen.sequences import splits
 
 logger = logging.getLogger(__name__)
 
-SETTINGS_FILE = "settings.json"
-RESULT_FILE = "result.json"
-SHOWN = ("test.id_accuracy", "test.ood_accuracy")
-"""Numbers of a result that every reader counts on."""
-METRICS_FILE = "metrics.csv"
-TESTS = "tested"
-"""Folder of a run's tests under encodings that it was not trained with."""
 ROWS = "leval_harness_rows"
-METRICS = ("step", "epoch", "train_loss", "validation_loss", "id_accuracy", "ood_accuracy")
-EVALUATION_BATCH = 125
 WARM_UP = 0.1
 """Share of the steps in which the learning rate rises."""
 
 
-@torch.no_grad()
-def evaluate(
-    stack: StackedDecoder, data: StackData, split: str, rows: int | None = None
-) -> list[dict[str, Any]]:
-    """Teacher-forced metrics of each model, over all tokens after the seed of its first `rows`.
-
-    One dictionary a model: `loss` in nats, the fractions `id_accuracy`, `ood_accuracy` and
-    `accuracy@a-b` for each band, and `by_position`, those of each number after the seed.
-    """
-    was_training = stack.training
-    stack.eval()
-    device = next(stack.parameters()).device
-    tokens = torch.stack([data.sequences(run, split)[:rows] for run in data.runs])
-    n = tokens.shape[1]
-    losses = correct = torch.zeros((), dtype=torch.float64, device=device)
-    for batch in tokens.split(EVALUATION_BATCH, dim=1):
-        ids = batch.to(device)
-        targets = ids[..., data.first_target :]
-        logits = stack.logits(ids[..., :-1])[:, :, data.first_target - 1 :]
-        losses = losses + token_losses(logits, targets).double().sum(dim=1)
-        correct = correct + (logits.argmax(-1) == targets).double().sum(dim=1)
-    stack.train(was_training)
-    # The first column is the first number after the seed.
-    ranges = {
-        name: (start - data.settings.seed_tokens, end - data.settings.seed_tokens)
-        for name, (start, end) in position_ranges(data.settings).items()
-    }
-    by_position = (correct / n).cpu().tolist()
-    return [
-        {
-            "loss": float(loss.mean() / n),
-            **{name: sum(shares[a:b]) / (b - a) for name, (a, b) in ranges.items()},
-            "by_position": shares,
-        }
-        for loss, shares in zip(losses.cpu(), by_position, strict=True)
-    ]
-
-
 class _Recorder(TrainerCallback):
-    """Validates at fixed epochs, writes a CSV a run, and stops when a loss is no number."""
+    """Validate at fixed epochs, write a CSV a run, stop when a loss is NaN or infinite."""
 
     def __init__(self, stack: StackedDecoder, data: StackData, folder: Path) -> None:
         self.stack, self.data = stack, data
@@ -88,7 +52,7 @@ class _Recorder(TrainerCallback):
         self.rows: list[list[list[Any]]] = [[] for _ in self.files]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the rows of the steps before, which a state keeps."""
+        """Write the rows of earlier steps, which the resumed state has."""
         self.rows = state.stateful_callbacks.get(ROWS, self.rows)
         for file, rows in zip(self.files, self.rows, strict=True):
             shared.write_rows(file, METRICS, rows)
@@ -100,18 +64,13 @@ class _Recorder(TrainerCallback):
             return
         train_losses = losses.tolist()
         for run, loss in zip(self.data.runs, train_losses, strict=True):
-            if not math.isfinite(loss):
-                raise UserError(
-                    f"loss: {loss} at step {step} in {run.folder}; lower the learning rate "
-                    f"({recipe.learning_rate:g}) or train without bf16"
-                )
+            require_finite(loss, step, run, recipe)
         if due:
             results = evaluate(self.stack, self.data, "validation", recipe.validation_rows)
             if recipe.keep == "best":
                 self.stack.keep([result["id_accuracy"] for result in results], step)
             for at, (loss, result) in enumerate(zip(train_losses, results, strict=True)):
-                values = [result[name] for name in ("loss", "id_accuracy", "ood_accuracy")]
-                row = [step, step / recipe.steps_per_epoch, loss, *values]
+                row = metrics_row(step, step / recipe.steps_per_epoch, loss, result)
                 self.rows[at].append(row)
                 shared.add_row(self.files[at], row)
             state.stateful_callbacks[ROWS] = self.rows
@@ -167,50 +126,14 @@ def train_stack(
     if steps < recipe.steps:
         return []
     kept = stack.restore_kept() if recipe.keep == "best" else [steps] * len(runs)
-    written = finish(stack, data, folder, kept, steps, clock.seconds)
+    written = write_results(stack, data, folder, kept, steps, clock.seconds)
     shutil.rmtree(states, ignore_errors=True)
-    return written
-
-
-def finish(
-    stack: StackedDecoder,
-    data: StackData,
-    folder: Path,
-    kept: Sequence[int],
-    steps: int,
-    seconds: float,
-) -> list[dict[str, Any]]:
-    """Test the models of a stack, write each as a checkpoint, and its `result.json` last.
-
-    Args:
-        stack: the trained models.
-        data: of their runs.
-        folder: output folder of all runs.
-        kept: for each model the step whose weights it has.
-        steps: of the training.
-        seconds: all of them together took.
-    """
-    runs = data.runs
-    results = evaluate(stack, data, "test")
-    save_models(stack, data.recipe, runs, folder)
-    seconds = seconds / len(runs)
-    rest = {"steps": steps, "seconds": seconds, "stack": len(runs), **shared.made_by()}
-    written = []
-    for run, step, result in zip(runs, kept, results, strict=True):
-        files = hashes(folder / run.folder, without=(RESULT_FILE, TESTS))
-        record = {"schema_version": 1, **vars(run), "kept_step": step, "test": result, **rest}
-        record["files"] = files
-        write_text(folder / run.folder / RESULT_FILE, json.dumps(record, indent=1))
-        written.append(record)
     return written
 
 
 def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArguments) -> Trainer:
     recipe = data.recipe
-    trained = [p for p in stack.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(
-        trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-    )
+    optimizer = adamw(stack, recipe)
     # One cycle: cosine, 10 % warm-up from lr/25, down to lr/250,000; it moves beta1 as well.
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=recipe.learning_rate, total_steps=recipe.steps + 1, pct_start=WARM_UP
@@ -223,7 +146,7 @@ def _trainer(stack: StackedDecoder, data: StackData, arguments: TrainingArgument
         data_collator=lambda items: {"input_ids": items[0], "first_target": data.first_target},
         optimizers=(optimizer, schedule),
     )
-    # It stands in for a bar and prints losses that name no run; metrics.csv has them by run.
+    # It prints losses without the names of runs; metrics.csv has them by run.
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -241,36 +164,39 @@ def train_all(
 ) -> Iterator[dict[str, Any]]:
     """Train every run that has no result in the folder yet; yield all results.
 
-    `stack_size` runs are trained in the same steps, and `jobs` such stacks at a time, each in a
-    process of its own. The device is `auto` or `cpu`. After so many `minutes` what is not finished
-    is left as a state, and only what is finished is yielded.
+    Args:
+        recipe: of all runs.
+        runs: what to train.
+        folder: output folder.
+        stack_size: runs that are trained in the same steps.
+        jobs: stacks at a time, each in a process of its own.
+        save_steps: steps between two states.
+        device: `auto` or `cpu`.
+        minutes: after which an unfinished run is left as a state and is not yielded.
 
     Raises:
-        SettingError: the sequences cannot be made as asked, or the steps leave no warm-up; the
-            folder is left alone.
-        UserError: the folder holds something else, or a loss is no number.
+        SettingError: the sequences cannot be made, or the warm-up has no length; nothing is
+            written.
+        UserError: the folder holds something else, or a loss is NaN or infinite.
     """
     for subtask in {run.subtask for run in runs}:
         splits(recipe.settings(subtask))
     by_rule = recipe.labels == "rule"
-    if (
-        not by_rule and WARM_UP * (recipe.steps + 1) == 1
-    ):  # OneCycleLR then divides by the warm-up's length
+    # OneCycleLR divides by the number of steps of the warm-up, less one
+    if not by_rule and WARM_UP * (recipe.steps + 1) == 1:
         raise SettingError(
             f"epochs: {recipe.epochs} make {recipe.steps} steps, whose warm-up is zero long; train "
             "one epoch more or less"
         )
     request = recipe.recorded()
-    from leval_harness.training.posgen_rule import train_by_rule  # which needs what stands here
-
     shared.is_claimed(folder / SETTINGS_FILE, request)
-    with shared.held(folder):
+    with shared.exclusive(folder):
         shared.claim(folder / SETTINGS_FILE, request)
         waiting = []
         for run in runs:
-            done = shared.finished(folder / run.folder / RESULT_FILE, SHOWN)
+            done = shared.finished(folder / run.folder / RESULT_FILE)
             if done is None or any(done.get(name) != each for name, each in vars(run).items()):
-                waiting.append(run)  # also where the result of another run was copied there
+                waiting.append(run)  # or the result of another run was copied there
             else:
                 yield done
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
@@ -285,3 +211,45 @@ def train_all(
                 yield from train(*call)
         elif calls:
             yield from in_processes(train, calls, jobs)
+
+
+def in_processes(
+    function: Callable[..., list[Any]], calls: Sequence[tuple[Any, ...]], jobs: int
+) -> Iterator[Any]:
+    """Items of the lists that the calls return, in the order in which the calls finish.
+
+    Small models keep one core busier than two, so as many processes as cores train more of them in
+    an hour than one process with as many threads. What the first failing call raises is raised, and
+    the others are stopped. The function must be importable by name.
+    """
+    with ProcessPoolExecutor(
+        min(jobs, len(calls)),
+        # A forked process cannot use CUDA, and inherits the locks of torch's threads.
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin_worker,
+        initargs=(max(1, torch.get_num_threads() // jobs),),
+    ) as pool:
+        futures = [pool.submit(function, *call) for call in calls]
+        try:
+            finished = as_completed(futures)
+            for future in tqdm(finished, total=len(calls), disable=bool(os.environ.get("CI"))):
+                yield from future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _begin_worker(threads: int) -> None:
+    torch.set_num_threads(threads)
+    # Ctrl-C reaches every process of the terminal; a worker ends by it without a message.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,4 +1,4 @@
-"""What both trainings share: resuming after a kill, transformers' Trainer, what made a result."""
+"""Parts of every training: the claim on its folder, states to resume from, results, devices."""
 
 import contextlib
 import csv
@@ -6,13 +6,12 @@ import hashlib
 import io
 import json
 import logging
-import math
 import os
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,8 @@ STATE_FILES = "leval_harness_files.json"
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold a training's folder alone.
+def exclusive(folder: Path) -> Iterator[None]:
+    """Lock a training's folder.
 
     Raises:
         UserError: another training works on it.
@@ -70,31 +69,15 @@ def last_state(states: Path) -> tuple[str | None, int]:
     return None, 0
 
 
-def finished(result: Path, numbers: Collection[str]) -> dict[str, Any] | None:
-    """The result of a training, if it is whole and all files that it names are as it left them.
-
-    It holds `numbers`, which may be of a part: `test.ood_accuracy`.
-    """
+def finished(result: Path) -> dict[str, Any] | None:
+    """The result of a training if all files that it names are unchanged, else None."""
     content = read_object(result)
     if content is None:
         return None
-    named = content.get("files", {})
-    wrong = altered(result.parent, named) if _are_hashes(named) else [f"{result.name}: files"]
-    wrong += [f"{result.name}: {name}" for name in numbers if not _is_number(content, name)]
-    if wrong:
-        logger.warning("%s: %s changed since; trained again", result.parent, ", ".join(wrong[:5]))
+    if changed := altered(result.parent, content.get("files", {})):
+        logger.warning("%s: %s changed since; trained again", result.parent, ", ".join(changed[:5]))
         return None
     return content
-
-
-def _are_hashes(named: Any) -> bool:
-    return isinstance(named, dict) and all(isinstance(each, str) for each in named.values())
-
-
-def _is_number(content: Any, name: str) -> bool:
-    for part in name.split("."):
-        content = content.get(part) if isinstance(content, dict) else None
-    return isinstance(content, int | float) and math.isfinite(content)
 
 
 def content_of(source: str) -> str | None:
@@ -108,38 +91,37 @@ def content_of(source: str) -> str | None:
 
 
 def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
-    """Whether `file` claims its folder for the same request; False where the folder is free.
+    """Whether `file` claims its folder for the same request; False if the folder is free.
 
     Raises:
         UserError: the folder holds something else, or was made from files that changed since.
     """
     folder = file.parent
     written = read_object(file) or read_object(_copy(file))
-    if written is not None or file.is_file():
-        asked = json.loads(json.dumps(request))
-        before = {**(written or {}), "inputs": (written or {}).get("inputs", asked.get("inputs"))}
-        if before == {"inputs": None, **asked}:
-            return True
-        if {**before, "inputs": asked.get("inputs")} == asked:
-            noted = before["inputs"] if isinstance(before["inputs"], dict) else {}
-            changed = [name for name, each in asked["inputs"].items() if noted.get(name) != each]
+    if written is None and not file.is_file():
+        if folder.is_dir() and any(not inside.name.startswith(".") for inside in folder.iterdir()):
             raise UserError(
-                f"out: {folder} holds a run on other content of {', '.join(changed)}, which "
-                "changed since; choose another folder"
+                f"out: {folder} is not empty and holds no such training; choose another folder"
             )
+        return False
+    request = json.loads(json.dumps(request))
+    if written == request:
+        return True
+    inputs = request.get("inputs", {})
+    if written is not None and {**written, "inputs": inputs} == {**request, "inputs": inputs}:
+        changed = [name for name, each in inputs.items() if written["inputs"].get(name) != each]
         raise UserError(
-            f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
-            "or repeat the settings to continue there"
+            f"out: {folder} holds a run on other content of {', '.join(changed)}, which "
+            "changed since; choose another folder"
         )
-    if folder.is_dir() and any(not inside.name.startswith(".") for inside in folder.iterdir()):
-        raise UserError(
-            f"out: {folder} is not empty and holds no such training; choose another folder"
-        )
-    return False
+    raise UserError(
+        f"out: {folder} holds a run with other settings ({file.name}); choose another folder, "
+        "or repeat the settings to continue there"
+    )
 
 
 def claim(file: Path, request: Mapping[str, Any]) -> None:
-    """Make a folder that of a training, see `is_claimed`; a copy stands in for a damaged file."""
+    """Claim a folder for a training, see `is_claimed`; a copy replaces a damaged file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     for each in (_copy(file), file):
         write_text(each, json.dumps(request, indent=1, sort_keys=True))
@@ -150,7 +132,7 @@ def _copy(file: Path) -> Path:
 
 
 def write_rows(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV anew: what a resumed run knows of the steps before."""
+    """Write a CSV: the rows that a resumed run has from the sessions before."""
     file.parent.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([columns, *rows])
@@ -163,15 +145,22 @@ def add_row(file: Path, row: Sequence[object]) -> None:
         csv.writer(stream, lineterminator="\n").writerow(row)
 
 
-def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
-    """What all our trainings ask of transformers' Trainer.
+def fastest_device() -> torch.device:
+    """The accelerator of this machine, else the CPU.
 
-    `cpu` trains on the CPU even where there is something faster.
+    A torch that was built for CUDA names it on machines without a GPU too, so availability is
+    checked.
     """
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator or torch.device("cpu")
+
+
+def training_arguments(states: Path, cpu: bool = False, **options: Any) -> TrainingArguments:
+    """Arguments of transformers' Trainer; `cpu` trains on the CPU even if there is a GPU."""
     return TrainingArguments(
         output_dir=str(states),
         logging_nan_inf_filter=False,
-        # bf16 on a CPU is refused unless the CPU is asked for by name.
+        # bf16 on a CPU is refused unless the CPU is named.
         use_cpu=cpu or not torch.accelerator.is_available(),
         dataloader_pin_memory=False,
         report_to=[],
@@ -180,7 +169,7 @@ def training_arguments(states: Path, cpu: bool = False, **options: Any) -> Train
 
 
 class InOrderTrainer(Trainer):
-    """Trainer that reads its data set once, in order; the data set holds what all steps need.
+    """Trainer that reads its data set once, in order; the data set has the rows of all steps.
 
     A run resumed after its last step is then at the end of its one epoch and trains no further;
     with more data than steps, transformers would do one step too many.
@@ -219,12 +208,12 @@ class Clock(TrainerCallback):
         self._before = self._start = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take up the time of the sessions before."""
+        """Continue from the time of earlier sessions."""
         self._before = self.seconds = float(state.stateful_callbacks.get(CLOCK, 0.0))
         self._start = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note the time, so that a state saved now holds it."""
+        """Record the time for a state that is saved now."""
         self.seconds = self._before + time.perf_counter() - self._start
         state.stateful_callbacks[CLOCK] = self.seconds
 

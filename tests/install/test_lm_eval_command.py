@@ -152,7 +152,8 @@ def test_a_command_line_is_checked_as_a_sweep_is(name: str) -> None:
 
 def test_rope_settings_go_to_the_model_of_the_config_file(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text(f"model: vllm\nmodel_args: {{pretrained: {model}}}\ntasks: [leval_quality]\n")
+    lines = ("model: vllm", f"model_args: {{pretrained: {model}}}", "tasks: [leval_closed_quality]")
+    path.write_text("\n".join(lines))
     config = asked("-C", str(path), "--rope", "yarn:factor=2")
     assert config.model == "vllm"
     assert config.model_args["hf_overrides"]["rope_parameters"]["factor"] == 2

@@ -98,31 +98,12 @@ def test_a_run_on_files_that_changed_is_not_taken_for_this_one(asked, tmp_path, 
         finetune(*here, tmp_path / "out", SETTINGS)
 
 
-def test_a_run_of_before_inputs_were_noted_is_still_the_same(asked, tmp_path):
-    result = finetune(*asked, tmp_path, SETTINGS)
-    for file in (tmp_path / "finetune.json", tmp_path / ".finetune.json"):
-        written = {k: v for k, v in json.loads(file.read_text()).items() if k != "inputs"}
-        file.write_text(json.dumps(written))
-    (tmp_path / "finetune_result.json").write_text(json.dumps({**result, "files": {}}))
-    assert finetune(*asked, tmp_path, SETTINGS) == {**result, "files": {}}
-
-
 def test_a_second_training_on_a_folder_is_refused(asked, tmp_path):
     with (
-        shared.held(tmp_path / "out"),
+        shared.exclusive(tmp_path / "out"),
         pytest.raises(UserError, match=r"out: another training works on .* \(process \d+ on "),
     ):
         finetune(*asked, tmp_path / "out", SETTINGS)
-
-
-@pytest.mark.parametrize("edited", [
-    {}, {"files": []}, {"mean_loss": "low"}, {"seconds": None}, {"tokens": float("nan")},
-])  # fmt: skip
-def test_an_edited_result_is_no_result(asked, tmp_path, edited):
-    result = finetune(*asked, tmp_path, SETTINGS)
-    file = tmp_path / "finetune_result.json"
-    file.write_text(json.dumps({**result, **edited} if edited else {}))
-    assert lasting(finetune(*asked, tmp_path, SETTINGS)) == lasting(result)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "metrics.csv"])

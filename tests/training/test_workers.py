@@ -8,13 +8,13 @@ import time
 import psutil
 import pytest
 
-from leval_harness.training.workers import in_processes
+from leval_harness.training.posgen_train import in_processes
 
 pytestmark = pytest.mark.hf
 
 SLEEPING = """
 import time
-from leval_harness.training.workers import in_processes
+from leval_harness.training.posgen_train import in_processes
 list(in_processes(time.sleep, [(300,), (300,)], 2))
 """
 
