@@ -4,11 +4,16 @@ Tasks, tables and the check of results read the meaning of a metric here. A metr
 the table is shown as it is written, in the direction that lm-eval's results file states.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from leval_tasks.metric_names import split
+SIGN = "@"
+"""Between a metric and the length that it holds at, or two lengths: `nll@8192`, `nll@0-4096`."""
+
+NOT_AVAILABLE = "N/A"
+"""What lm-eval writes in place of a figure."""
 
 FAMILY_OF = {
     file.stem: file.parent.parent.name
@@ -121,6 +126,26 @@ def metric_of(name: str, task: str) -> Metric:
         return OURS.get(split(name)[0], UNKNOWN)
     own = (each for (start, of), each in _OF_TASKS.items() if of == name and task.startswith(start))
     return next(own, None) or LM_EVAL.get(name) or LM_EVAL.get(split(name)[0], UNKNOWN)
+
+
+def directions(names: Iterable[str]) -> dict[str, bool]:
+    """Metrics of our tasks -> whether higher is better, in lm-eval's form."""
+    return {name: OURS.get(split(name)[0], UNKNOWN).higher_is_better is True for name in names}
+
+
+def compose(family: str, *lengths: int) -> str:
+    """`family@length`, or `family@start-end` for a metric between two lengths."""
+    return family + SIGN + "-".join(map(str, lengths))
+
+
+def split(metric: str) -> tuple[str, int | None]:
+    """Family of a metric and the one length that it holds at.
+
+    Returns:
+        `("token_perplexity", 8192)`; None for the length of a metric that has none, or two.
+    """
+    family, _, length = metric.partition(SIGN)
+    return family, length_of(length)
 
 
 def length_of(name: str) -> int | None:

@@ -16,12 +16,9 @@ from leval_harness.results.samples import Samples
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.rules import mean_of_parts
-from leval_tasks.metrics import FAMILY_OF, length_of, metric_of
+from leval_tasks.metrics import FAMILY_OF, NOT_AVAILABLE, length_of, metric_of
 from leval_tasks.perplexity.metrics import aggregations
 from leval_tasks.statistics.clustered import Ratios, clustered_stderr
-
-NOT_AVAILABLE = "N/A"
-"""What lm-eval writes where there is no figure."""
 
 NOT_MEASURED = -1.0
 """What RULER writes for a length without questions."""

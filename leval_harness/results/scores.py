@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from leval_harness.results.run_record import TELEMETRY, Run
-from leval_tasks import metric_names
-from leval_tasks.metrics import UNKNOWN, Metric, length_of, metric_of
+from leval_tasks.metrics import UNKNOWN, Metric, length_of, metric_of, split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +86,12 @@ class Score:
     @property
     def family(self) -> str:
         """The metric without the context length in its name; `score` where that is all of it."""
-        return "score" if length_of(self.metric) else metric_names.split(self.metric)[0]
+        return "score" if length_of(self.metric) else split(self.metric)[0]
 
     @property
     def at(self) -> int | None:
         """The context length in the metric's name."""
-        return metric_names.split(self.metric)[1]
+        return split(self.metric)[1]
 
     @property
     def percent(self) -> float:

@@ -19,8 +19,7 @@ from leval_harness.results.samples import Samples
 from leval_harness.results.scores import Score
 from leval_harness.results.settings import canonical
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.metric_names import SIGN
-from leval_tasks.metrics import FAMILY_OF, Metric, length_of, metric_of
+from leval_tasks.metrics import FAMILY_OF, SIGN, Metric, length_of, metric_of
 
 PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
 """Metrics of which the first one is the main number of a task of ours."""

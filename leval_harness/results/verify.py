@@ -10,7 +10,6 @@ from leval_harness.results.fields import ResultsError, finite, read_model
 from leval_harness.results.lm_eval import ResultsFile
 from leval_harness.results.load import Results, samples_file
 from leval_harness.results.recompute import (
-    NOT_AVAILABLE,
     NotRecomputableError,
     Recomputed,
     group_figure,
@@ -26,6 +25,7 @@ from leval_harness.results.sample_lines import (
 from leval_harness.results.samples import Samples
 from leval_harness.results.task_scores import NO_METRIC
 from leval_tasks.closed.catalog import TASKS
+from leval_tasks.metrics import NOT_AVAILABLE
 
 LONGEST_NAMED = 50
 LONGEST_DIFFERENCE = 500

@@ -20,16 +20,10 @@ VERSION = 1
 SCORES = ("exact_match", "exact_match_strict")
 """The scores, in which every part of a rule weighs the same."""
 
-QUESTION_METRICS = {
-    "exact_match": True,
-    "exact_match_strict": True,
-    "right": True,
-    "wrong": False,
-    "unparsed": False,
-    "thinking_removed": False,
-    "thinking_unfinished": False,
-}
-"""Metrics of every question -> whether more is better."""
+QUESTION_METRICS = (
+    *SCORES, "right", "wrong", "unparsed", "thinking_removed", "thinking_unfinished",
+)  # fmt: skip
+"""Metrics of every question."""
 
 Row = Mapping[str, float | None]
 """Metrics of one question; None for a part that it does not have."""
@@ -107,9 +101,9 @@ class ClosedTask:
         """Number of prompts, and so of responses, of a question."""
         return 2 if self.second_question else 1
 
-    def metrics(self) -> dict[str, bool]:
-        """Metrics of `score_responses`, and whether more is better."""
-        return QUESTION_METRICS | dict.fromkeys(self.rule.parts, True)
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of `score_responses`."""
+        return (*QUESTION_METRICS, *self.rule.parts)
 
     def score_responses(
         self,

@@ -33,16 +33,14 @@ from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import ClosedSettings, read_metadata
-from leval_tasks.metric_names import NOT_AVAILABLE
+from leval_tasks.metrics import NOT_AVAILABLE, directions
 from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
 from leval_tasks.statistics.clustered import clustered_stderr
 
 logger = logging.getLogger(__name__)
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
-PROMPT_METRICS = {
-    "truncated": False, "prompt_tokens": False, "document_tokens": False, "kept_tokens": True,
-}  # fmt: skip
-"""Metrics of a question's prompt -> whether more is better."""
+PROMPT_METRICS = ("truncated", "prompt_tokens", "document_tokens", "kept_tokens")
+"""Metrics of a question's prompt."""
 
 
 class Answer(str):
@@ -306,7 +304,7 @@ class LEvalClosedTask(PlainTask):
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
-        return {**self.closed.metrics(), "exact_match_stderr": False, **PROMPT_METRICS}
+        return directions((*self.closed.metrics(), "exact_match_stderr", *PROMPT_METRICS))
 
     def aggregation(self) -> dict[str, Any]:
         """How each metric becomes the task's figure."""

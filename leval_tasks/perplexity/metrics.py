@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leval_tasks.metric_names import NOT_AVAILABLE, split
+from leval_tasks.metrics import NOT_AVAILABLE, OURS, split
 from leval_tasks.statistics.clustered import linearised_ratio
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
@@ -90,21 +90,20 @@ def aggregations(metric: str) -> tuple[Callable[..., float | str], Callable[...,
     functions give lm-eval's `N/A` in place of a NaN, which is no JSON.
 
     Args:
-        metric: name with or without `@context length`; a name that is none of `METRICS` is a mean
-            negative log-likelihood, reported as it is.
+        metric: name with or without `@context length`, in the table of metrics.
     """
-    name, _ = split(metric)
+    how = OURS[split(metric)[0]].aggregation
 
     def value(pairs: Sequence[Pair]) -> float | str:
-        if name == "bits_per_byte":
-            return _or_not_available(ratio(pairs) / math.log(2))
-        return _or_not_available(_perplexity(pairs) if name in METRICS else ratio(pairs))
+        if how == "perplexity":
+            return _or_not_available(_perplexity(pairs))
+        return _or_not_available(ratio(pairs) / (math.log(2) if how == "bits" else 1))
 
     def stderr(pairs: Sequence[Pair]) -> float | str:
         error = ratio_stderr(pairs)
-        if name == "bits_per_byte":
-            return _or_not_available(error / math.log(2))
-        return _or_not_available(_perplexity(pairs) * error if name in METRICS else error)
+        if how == "perplexity":
+            return _or_not_available(_perplexity(pairs) * error)
+        return _or_not_available(error / (math.log(2) if how == "bits" else 1))
 
     return value, stderr
 

@@ -19,7 +19,7 @@ from leval_border.errors import SettingError, not_allowed
 from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
-from leval_tasks.metric_names import compose
+from leval_tasks.metrics import compose, directions
 from leval_tasks.model import find_reader, running_model
 from leval_tasks.perplexity import metrics
 from leval_tasks.perplexity.documents import (
@@ -194,8 +194,8 @@ class PerplexityTask(PlainTask):
         return out
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Lower is better throughout."""
-        return dict.fromkeys((*self.metric_names(), "failed"), False)
+        """Direction of each metric."""
+        return directions((*self.metric_names(), "failed"))
 
 
 def complete_settings(

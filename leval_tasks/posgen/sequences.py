@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from leval_border.errors import SettingError, UserError, one_of
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
-from leval_tasks.metric_names import compose
+from leval_tasks.metrics import compose
 
 Tokens = npt.NDArray[np.int64]
 BANDS = 3

@@ -19,6 +19,7 @@ from leval_border.settings import field_names, read
 from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
+from leval_tasks.metrics import directions
 from leval_tasks.model import find_tokenizer, running_model
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
@@ -129,8 +130,8 @@ class PosGenTask(PlainTask):
         return dict.fromkeys(position_ranges(self.settings), mean)
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Accuracies."""
-        return dict.fromkeys(position_ranges(self.settings), True)
+        """Direction of each metric."""
+        return directions(position_ranges(self.settings))
 
 
 def read_settings(

@@ -18,7 +18,7 @@ from leval_border.files import user_path
 from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
 from leval_tasks.data import numbered_rows, read_bytes
 from leval_tasks.metadata import ReachSettings, TextSettings
-from leval_tasks.metric_names import compose
+from leval_tasks.metrics import compose, directions
 from leval_tasks.perplexity.documents import PYDOCS
 from leval_tasks.perplexity.metrics import with_stderr
 from leval_tasks.perplexity.task import PerplexityTask, begins_with_bos, check_longest
@@ -128,9 +128,8 @@ class ReachTask(PerplexityTask):
         return {**super().aggregation(), KEY_SPANS: lambda spans: sum(map(len, spans))}
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Higher is better for a gain, lower for a loss."""
-        names = (*self.metric_names(), KEY_SPANS, "failed")
-        return {name: name.startswith(GAIN) for name in names}
+        """Direction of each metric."""
+        return directions((*self.metric_names(), KEY_SPANS, "failed"))
 
 
 def complete_settings(

@@ -1,6 +1,6 @@
 import pytest
 
-from leval_tasks.metric_names import compose, split
+from leval_tasks.metrics import compose, split
 
 
 @pytest.mark.parametrize(
