@@ -1,9 +1,9 @@
-"""Everything of ours in stock lm-eval, by importing this module: `--plugins leval_harness.plugin`.
+"""Registers everything of ours in stock lm-eval: `lm_eval run --plugins leval_harness.plugin`.
 
-Our RoPE types then stand in transformers and our backends in lm-eval's registry, so that
-`lm_eval run --model hf --model_args '{"rope_parameters": ...}'` knows them. Tasks need no plugin:
-lm-eval finds them where they are installed, or by the entry point `lm_eval.tasks`; vLLM loads its
-own. In releases without `--plugins` (0.4.13 has none), `leval-harness lm-eval` does the same.
+Importing this module adds our RoPE types to transformers and our backends to lm-eval, so that
+`lm_eval run --model hf --model_args '{"rope_parameters": ...}'` accepts them. Tasks need no plugin:
+lm-eval finds them in its own folder or by the entry point `lm_eval.tasks`; vLLM loads its own
+plugin. lm-eval 0.4.13 has no `--plugins`; there, use `leval-harness lm-eval`.
 
 Raises:
     ImportError: torch or transformers is not installed; `pip install 'leval-harness[hf]'`.

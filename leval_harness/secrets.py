@@ -20,10 +20,9 @@ _NAME = (
     r"|(?:api|access|auth|bearer|refresh|session|security|hf|hub|huggingface|github|gitlab|wandb"
     r"|openai)[_-]?tokens?"
     r"|secrets?|credentials?|authori[sz]ation|cookies?|jwt|passwd|passphrase)"
-    r"|password|(?<!\w)token)_?\d*"
+    r"|password|(?<!\w)(?<!\w-)token)_?\d*"
 )
-"""The end of a credential's name. What stands before it is not read: `wandb_api_key`, `PGPASSWORD`.
-
+"""The end of a credential's name, whatever stands before it: `wandb_api_key`, `PGPASSWORD`.
 `token` counts alone, because most names that end in it are about text: `eos_token`."""
 
 _NAMED = re.compile(rf"(?:{_NAME}|(?<!\w)(?:default_|extra_)?headers?)", re.IGNORECASE)
@@ -34,14 +33,16 @@ _ASSIGNED = re.compile(
     =["']?                                        # token=x: URLs, command lines, model_args
     | \\*["']\s*:\s*\\*["']?                      # "token": "x", also as JSON in JSON
     | \s*:\s*\\*["']                              # token: "x"
-    | \s*:\s+(?=[^\s,"'}}]{{6}})(?=[^\s,"'}}]*\d)   # token: x, unless x is a plain word
+    | \s*:\s+(?=[^\s,"'}}]{{6}})(?=[^\s,"'}}]*\d)(?=[^\s,"'}}]*[a-z])   # token: x1, not a word
     | (?<=tion)\s*:\s*                            # Authorization: Basic x
     )(?:(?:Bearer|Basic|Token)\s+)?
     (?!(?:true|false|none|null)\b)
     (?:(?<=")[^"\\]+|(?<=')[^'\\]+|[^\s"'\\,;&{{}}()\[\]]+)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_OPTION = re.compile(rf"""(?<=-)({_NAME}[ \t]+)[^\s"'-][^\s"']*""", re.IGNORECASE)
+_OPTION = re.compile(
+    rf"""(?<![^\s"'])(--?(?:[^\W_]+[-_])*{_NAME}[ \t]+)[^\s"'-][^\s"']*""", re.IGNORECASE
+)
 _YAML_LINE = re.compile(rf"(?m)^([ \t]*[\w-]*?{_NAME}:[ \t]+)\S+$", re.IGNORECASE)
 """Values after the names of credentials; the name stays."""
 
@@ -92,9 +93,9 @@ def without_credentials(value: Any, *, keep_names: bool = True) -> Any:
     """A copy of nested settings without credentials; keys are never changed.
 
     Args:
-        value: mappings, lists, tuples and plain values. Tuples become lists, as in JSON.
-        keep_names: whether the key of a credential stays, with `***` as its value. False leaves the
-            key out: the identity of a cell does not depend on whether a token was given.
+        value: mappings, lists and plain values; tuples become lists, as in JSON.
+        keep_names: whether the key of a credential stays, with `***` as its value. The identity of
+            a cell leaves it out, since a token decides no number.
     """
     if isinstance(value, Mapping):
         found = {}

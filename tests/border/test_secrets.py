@@ -25,7 +25,18 @@ SETTINGS = [
     *("key", "keys", "author", "tokens_per_second", "token_ids", "stop_token", "cache_key"),
     *("monkey", "authority", "image_token", "special_token", "tokens", "token_id", "main"),
     *("value", "answer_key", "key_tokens", "column_header", "secretary", "forward_pass", "pass"),
-    *("PWD", "HOME", "PATH", "SSH_AUTH_SOCK", "XAUTHORITY", "HF_HOME", "rope_type", "exact_match"),
+    *(
+        "max-token",
+        "eos-token",
+        "PWD",
+        "HOME",
+        "PATH",
+        "SSH_AUTH_SOCK",
+        "XAUTHORITY",
+        "HF_HOME",
+        "rope_type",
+        "exact_match",
+    ),
 ]
 
 
@@ -85,7 +96,8 @@ def test_forms_that_hold_in_every_text(text: str, safe: str) -> None:
     [
         "a@b, c://d", "http://host/a@b", "git@github.com:a/b.git", "Cookie: a biscuit",
         "Basic arithmetic, bearer instruments", "token=true, password=false", "eos_token='</s>'",
-        "the password: is not one", "m.args.api_key: unknown setting", "hf_hub_download, sk-learn",
+        "per-token losses", "the last token: 128001", "--max-token 12", "the password: is not one",
+        "m.args.api_key: unknown setting", "hf_hub_download, sk-learn",
     ],
 )  # fmt: skip
 def test_other_text_is_left_as_it_is(text: str) -> None:
@@ -101,6 +113,7 @@ def test_other_text_is_left_as_it_is(text: str) -> None:
         "pretrained=m,plain,x={'a': [1, 2]},token=mark-1234", 'x={"k": 1, "token": "mark-1234"}',
         r'{"a": "{\"token\": \"mark-1234\"}"}', "sweep x --api-key mark-1234",
         "sweep x --set a.token=mark-1234",
+        "serve --wandb_api_key mark-1234 -hf-token2 mark-1234",
         "sweep x --set=a.token=mark-1234 '--set=b.password=mark-1234'", "  token: mark-1234\n",
         "--model_args=token=mark-1234", "HTTP_PROXY_PASSWORD=mark-1234",
     ],
