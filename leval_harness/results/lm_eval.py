@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from leval_border.settings import LENIENT
 from leval_harness.results import settings
@@ -57,13 +57,6 @@ def _value(text: str) -> Any:
         return text
 
 
-def _mapping(value: Any) -> dict[str, Any] | None:
-    """A mapping that may be written as JSON; None for anything else."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        value = _value(value)
-    return value if isinstance(value, dict) else None
-
-
 class EvaluationConfig(Outside):
     """`config`: the arguments of the evaluation."""
 
@@ -78,6 +71,13 @@ class EvaluationConfig(Outside):
 
     model_config = ConfigDict(extra="allow")
 
+    @staticmethod
+    def _mapping(value: Any) -> dict[str, Any] | None:
+        """A mapping that may be written as JSON; None for anything else."""
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = _value(value)
+        return value if isinstance(value, dict) else None
+
     @cached_property
     def arguments(self) -> dict[str, Any]:
         """`model_args`, which lm-eval writes as a mapping or as `key=value,...`.
@@ -91,7 +91,7 @@ class EvaluationConfig(Outside):
             named = {n.strip(): _value(text) if sign else True for n, sign, text in parts}
             return {name: value for name, value in named.items() if name} | rest
         if isinstance(given, dict):
-            return {name: _mapping(value) or value for name, value in given.items()}
+            return {name: self._mapping(value) or value for name, value in given.items()}
         return {} if given is None else {"model_args": given}
 
     @property
@@ -112,13 +112,22 @@ class EvaluationConfig(Outside):
         """`rope_parameters` of the model's arguments and of vLLM's `hf_overrides`, where given."""
         overrides = self.arguments.get("hf_overrides")
         inside = overrides.get("rope_parameters") if isinstance(overrides, dict) else None
-        given = (self.arguments.get("rope_parameters"), _mapping(inside) or inside)
+        given = (self.arguments.get("rope_parameters"), self._mapping(inside) or inside)
         return [each for each in given if each is not None]
 
     @property
     def rope(self) -> dict[str, Any]:
         """The first `rope_parameters` that are a mapping; empty where there are none."""
         return next((given for given in self.ropes if isinstance(given, dict)), {})
+
+
+def _length(value: object) -> int | None:
+    number = finite(value)
+    return int(number) if number and number > 0 else None
+
+
+Length = Annotated[int | None, BeforeValidator(_length)]
+"""A positive length in tokens; None for anything else."""
 
 
 class DocumentsRead(Outside):
@@ -145,8 +154,8 @@ class TaskMetadata(Outside):
     partial: Flag = None
     chance: Number = None
     skipped_documents: Number = None
-    shipped_length: Number = None
-    claimed_length: Number = None
+    shipped_length: Length = None
+    claimed_length: Length = None
     settings: Annotated[dict[str, Any] | None, LENIENT] = None
     prompt: Annotated[dict[str, Any] | None, LENIENT] = None
     written: Object = Field(default={})
@@ -161,8 +170,7 @@ class TaskMetadata(Outside):
     @property
     def context_length(self) -> int | None:
         """The length that the task's questions were fitted to, if it is stated."""
-        stated = finite((self.prompt or {}).get("context_length"))
-        return int(stated) if stated and stated > 0 else None
+        return _length((self.prompt or {}).get("context_length"))
 
     def separating(self, run: Mapping[str, Any], *, is_ours: bool) -> dict[str, Any]:
         """What separates; lm-eval repeats the `run`'s arguments in here, which do not count."""
@@ -210,17 +218,6 @@ class Figure(NamedTuple):
     filter: str
     value: Any
     stderr: Any
-
-
-def figures_of(values: Any) -> Iterator[Figure]:
-    """The numbers that a results file has for a task: its entries `metric,filter`."""
-    for key, value in values.items() if isinstance(values, dict) else ():
-        metric, comma, chosen = key.partition(",")
-        measured = metric.removesuffix("_stderr")
-        if comma and (measured == metric or f"{measured},{chosen}" not in values):
-            stderr = values.get(f"{metric}_stderr,{chosen}")
-            metric, chosen = (short_name(each, LONGEST_METRIC) for each in (metric, chosen))
-            yield Figure(metric, chosen, value, stderr)
 
 
 class ResultsFile(Outside):
@@ -281,6 +278,18 @@ class ResultsFile(Outside):
             by_task["results"] = by_task["groups"] | results
         return {**content, **by_task}
 
+    def figures(self, task: str) -> Iterator[Figure]:
+        """The numbers of a task or a group: its entries `metric,filter`."""
+        found = self.results.get(task)
+        values: dict[str, Any] = found if isinstance(found, dict) else {}
+        for key, value in values.items():
+            metric, comma, chosen = key.partition(",")
+            measured = metric.removesuffix("_stderr")
+            if comma and (measured == metric or f"{measured},{chosen}" not in values):
+                stderr = values.get(f"{metric}_stderr,{chosen}")
+                metric, chosen = (short_name(each, LONGEST_METRIC) for each in (metric, chosen))
+                yield Figure(metric, chosen, value, stderr)
+
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""
         return self.configs.get(task, TaskConfig())
@@ -322,7 +331,7 @@ class ResultsFile(Outside):
 
     def lacks_questions(self, task: str) -> bool:
         """Whether questions of a task were left out, or some have no answer."""
-        failed = (each.value for each in figures_of(self.results[task]) if each.metric == "failed")
+        failed = (each.value for each in self.figures(task) if each.metric == "failed")
         skipped = self.config_of(task).metadata.skipped_documents
         return self.is_part(task) or bool(skipped) or bool(finite(next(failed, None)))
 

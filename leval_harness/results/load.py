@@ -4,27 +4,24 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_harness.cell_record import CellRecord, DoneRecord, FailedRecord
-from leval_harness.layout import CELL, DONE, FAILED
+from leval_harness.layout import CELL
 from leval_harness.results.fields import (
-    NewerSchemaError,
     ResultsError,
-    finite,
     parse_json,
     read_bytes,
     read_model,
     refused,
     typed,
 )
-from leval_harness.results.lm_eval import ResultsFile, figures_of
+from leval_harness.results.lm_eval import ResultsFile
 from leval_harness.results.run_record import Run
 from leval_harness.results.samples import Samples, read_samples
 from leval_harness.results.scores import Score, frame_of, score_record
-from leval_harness.results.task_scores import group_scores, stand_for, task_scores
+from leval_harness.results.task_scores import group_scores, in_one_unit, stand_for, task_scores
 from leval_tasks.statistics.clustered import Ratios
 
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
@@ -95,8 +92,8 @@ def load_results(*folders: Path) -> Results:
                 samples |= {(index, task): of_task for task, of_task in logged.items()}
         except ResultsError as error:
             runs[index] = run.stopped("malformed", str(error))
-        scores += of_run or _without_numbers(runs[index], index)
-    return Results(_in_one_unit(scores), runs, samples, warnings)
+        scores += of_run or Score.without_numbers(runs[index], index)
+    return Results(in_one_unit(scores), runs, samples, warnings)
 
 
 def _runs_below(root: Path, warnings: list[str]) -> Iterator[Run]:
@@ -120,7 +117,7 @@ def _runs_below(root: Path, warnings: list[str]) -> Iterator[Run]:
         here = Path(folder)
         if CELL in names or CELL in below:
             below.clear()
-            yield _cell(here, root)
+            yield Run.read_cell(here, root)
             continue
         links = [name for name in sorted(below) if (here / name).is_symlink()]
         warnings += [f"{here / name}: a link to a folder; not followed" for name in links]
@@ -128,51 +125,6 @@ def _runs_below(root: Path, warnings: list[str]) -> Iterator[Run]:
         runs = [run for name in sorted(names) for run in _in_file(here, name, root, warnings)]
         yield from runs
         _name_unread(here, names, runs, warnings)
-
-
-def _cell(folder: Path, root: Path) -> Run:
-    """A cell with its status; what is wrong with it becomes its reason."""
-    run = Run.unreadable(folder.name, folder)
-    try:
-        for name in (CELL, DONE, FAILED):
-            if os.path.lexists(folder / name) and (why := refused(folder, name, root)):
-                raise ResultsError(f"{folder / name}: {why}")
-        run = Run.of_cell(read_model(CellRecord, folder / CELL), folder)
-        if (folder / DONE).exists():
-            return _finished(run)
-        if not (folder / FAILED).exists():
-            return run.stopped("unfinished", "not finished")
-        failed = read_model(FailedRecord, folder / FAILED)
-        return run.stopped("failed", f"{failed.kind}: {failed.reason}")
-    except NewerSchemaError:
-        raise
-    except ResultsError as error:
-        return run.stopped("malformed", str(error))
-
-
-def _finished(run: Run) -> Run:
-    """A cell whose marker says that it is done."""
-    where = run.folder / DONE
-    done = read_model(DoneRecord, where)
-    if done.cell_id != run.run_id:
-        raise ResultsError(f"{where}: belongs to another cell than cell.json")
-    run = replace(run, hashes=done.files)
-    run.check_unaltered(run.folder / CELL)
-    names = list(done.files) or [path.name for path in run.folder.iterdir()]
-    for name in names:
-        if (why := refused(run.folder, name)) and (done.files or name.startswith("results_")):
-            raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which {why}")
-    results = [n for n in sorted(names) if n.startswith("results_") and n.endswith(".json")]
-    if not results:
-        raise ResultsError(f"{where}: the cell is marked done but has no results_*.json")
-    counted = {name: finite(value) for name, value in done.telemetry.items()}
-    return replace(
-        run,
-        status="done",
-        seconds=done.seconds,
-        telemetry={name: number for name, number in counted.items() if number is not None},
-        results=tuple(run.folder / name for name in results),
-    )
 
 
 def _in_file(folder: Path, name: str, root: Path, warnings: list[str]) -> Iterator[Run]:
@@ -261,11 +213,11 @@ def _read_run(
                 run.check_unaltered(where)
                 samples = logged[task] = read_samples(where, codes)
             scores[task] = task_scores(run, index, task, file, samples)
-        for group, values in file.groups.items():
+        for group in file.groups:
             inside = file.below(group) - set(file.groups)
             members = [of_task[0] for name, of_task in scores.items() if name in inside and of_task]
             scores[group] = group_scores(group, file, members)
-            if not members and any(figures_of(values)):
+            if not members and any(file.figures(group)):
                 scores[group] = task_scores(run, index, group, file, None)
         stand_for(scores, file)
         groups = {name for name, members in file.group_subtasks.items() if members}
@@ -275,40 +227,7 @@ def _read_run(
     every = [score for of_task in scores.values() for score in of_task]
     # a path stands for the task in its file
     if absent := tuple(task for task in run.tasks if task not in known and "/" not in task):
-        every += _without_numbers(run.stopped("malformed", "not in the results", absent), index)
-    return every, logged
-
-
-def _without_numbers(run: Run, index: int) -> list[Score]:
-    """A score without a metric for each task of a run that has no numbers."""
-    return [
-        Score(
-            run=index,
-            task=task,
-            status=run.status,
-            note=run.reason,
-            limit=run.limit,
-            partial=run.limit is not None or run.has_fewer_documents(task),
-            context_length=run.context_length,
-            settings=run.settings,
+        every += Score.without_numbers(
+            run.stopped("malformed", "not in the results", absent), index
         )
-        for task in run.tasks or ("",)
-    ]
-
-
-def _in_one_unit(scores: list[Score]) -> list[Score]:
-    """Take no metric for a share that has a number above 1 anywhere.
-
-    A number of at most 1 of it may be a share all the same: the two are not ranked together.
-    """
-
-    def of(score: Score) -> tuple[str, str, str]:
-        return score.task, score.metric, score.chosen
-
-    raw = {of(score) for score in scores if score.share is False and score.value is not None}
-    return [
-        replace(score, share=False, settings={**score.settings, "scale": "at most 1"})
-        if score.share and of(score) in raw
-        else score
-        for score in scores
-    ]
+    return every, logged

@@ -3,18 +3,23 @@
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_harness.cell_record import CellRecord
+from leval_harness.cell_record import CellRecord, DoneRecord, FailedRecord
+from leval_harness.layout import CELL, DONE, FAILED
 from leval_harness.results.fields import (
     LONGEST_NAME,
+    NewerSchemaError,
     ResultsError,
     digest,
     finite,
     open_regular,
+    read_model,
+    refused,
     short_name,
 )
 from leval_harness.results.lm_eval import ResultsFile
@@ -81,6 +86,30 @@ class Run:
         )
 
     @classmethod
+    def read_cell(cls, folder: Path, root: Path) -> "Run":
+        """A cell of a sweep below `root`; what is wrong with it becomes its reason.
+
+        Raises:
+            NewerSchemaError: a newer version of leval-harness wrote it.
+        """
+        run = cls.unreadable(folder.name, folder)
+        try:
+            for name in (CELL, DONE, FAILED):
+                if os.path.lexists(folder / name) and (why := refused(folder, name, root)):
+                    raise ResultsError(f"{folder / name}: {why}")
+            run = cls.of_cell(read_model(CellRecord, folder / CELL), folder)
+            if (folder / DONE).exists():
+                return run.finished(read_model(DoneRecord, folder / DONE))
+            if not (folder / FAILED).exists():
+                return run.stopped("unfinished", "not finished")
+            failed = read_model(FailedRecord, folder / FAILED)
+            return run.stopped("failed", f"{failed.kind}: {failed.reason}")
+        except NewerSchemaError:
+            raise
+        except ResultsError as error:
+            return run.stopped("malformed", str(error))
+
+    @classmethod
     def of_cell(cls, cell: CellRecord, folder: Path) -> "Run":
         """A cell, unfinished: the marker files of the folder decide the status afterwards.
 
@@ -88,7 +117,7 @@ class Run:
             ResultsError: the record has no identity.
         """
         if not cell.identity:
-            raise ResultsError(f"{folder / 'cell.json'}: identity: missing")
+            raise ResultsError(f"{folder / CELL}: identity: missing")
         return cls(
             run_id=short_name(cell.cell_id),
             folder=folder,
@@ -140,6 +169,34 @@ class Run:
             results=(where,),
             content=content,
         )
+
+    def finished(self, done: DoneRecord) -> "Run":
+        """The same cell, done.
+
+        Raises:
+            ResultsError: the marker is of another cell, or does not fit the files of the folder.
+        """
+        where, folder = self.folder / DONE, self.folder
+        if done.cell_id != self.run_id:
+            raise ResultsError(f"{where}: belongs to another cell than cell.json")
+        names = list(done.files) or [path.name for path in folder.iterdir()]
+        for name in names:
+            if (why := refused(folder, name)) and (done.files or name.startswith("results_")):
+                raise ResultsError(f"{where}: 'files' names {name[:80]!r}, which {why}")
+        results = [n for n in sorted(names) if n.startswith("results_") and n.endswith(".json")]
+        if not results:
+            raise ResultsError(f"{where}: the cell is marked done but has no results_*.json")
+        counted = {name: finite(value) for name, value in done.telemetry.items()}
+        run = dataclasses.replace(
+            self,
+            status="done",
+            seconds=done.seconds,
+            telemetry={name: number for name, number in counted.items() if number is not None},
+            results=tuple(folder / name for name in results),
+            hashes=done.files,
+        )
+        run.check_unaltered(folder / CELL)
+        return run
 
     def stopped(self, status: str, reason: str, tasks: tuple[str, ...] | None = None) -> "Run":
         """The same run, or some of its tasks, without numbers, and why."""

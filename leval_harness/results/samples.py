@@ -5,7 +5,7 @@ A samples file repeats whole prompts, so it is read line by line and only number
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,8 +150,8 @@ class _Columns:
 
     def _measured(self, name: str, value: object) -> tuple[float, float]:
         """A logged value as numerator and denominator; NaN where there is none."""
-        number = finite(value)
-        both = pair(value) if number is None else (number, 1.0)
+        both, number = pair(value), finite(value)
+        both = both if number is None else (number, 1.0)
         if both is None:
             counts_nothing = isinstance(value, list) and len(value) == 2 and value[1] == 0
             if value is not None and not counts_nothing:
@@ -165,15 +165,18 @@ class _Columns:
 
     def samples(self, path: Path, codes: dict[str, int], bad: int) -> Samples:
         """All of them, once every line was added."""
-        n = len(self.hashes)
+        n, times, questions = len(self.hashes), Counter[str](), []
+        for name in self.hashes:  # one that occurs again gets a number
+            times[name] += 1
+            questions.append(name if times[name] == 1 else f"{name} #{times[name]}")
         if self.mixed:
             self.metrics.clear()
         for column in self.metrics.values():
             column.extend([MISSING] * (n - len(column)))
         return Samples(
             path=path,
-            questions=_coded(_numbered(self.hashes), codes),
-            clusters=_coded(self.clusters, codes),
+            questions=np.array([codes.setdefault(q, len(codes)) for q in questions], np.int32),
+            clusters=np.array([codes.setdefault(c, len(codes)) for c in self.clusters], np.int32),
             metrics={
                 key: np.array(column).reshape(-1, 2).T.copy()
                 for key, column in self.metrics.items()
@@ -185,21 +188,6 @@ class _Columns:
             bad=bad,
             damaged=frozenset(self.damaged),
         )
-
-
-def _numbered(hashes: Iterable[str]) -> list[str]:
-    """Hashes, of which one that occurs again gets a number."""
-    times: Counter[str] = Counter()
-    names = []
-    for name in hashes:
-        times[name] += 1
-        names.append(name if times[name] == 1 else f"{name} #{times[name]}")
-    return names
-
-
-def _coded(names: list[str], codes: dict[str, int]) -> Codes:
-    """The numbers that stand for names in all runs; new ones are added to `codes`."""
-    return np.array([codes.setdefault(name, len(codes)) for name in names], dtype=np.int32)
 
 
 def read_samples(path: Path, codes: dict[str, int]) -> Samples:

@@ -78,6 +78,23 @@ class Score:
     shipped_length: int | None = None
     claimed_length: int | None = None
 
+    @classmethod
+    def without_numbers(cls, run: Run, index: int) -> "list[Score]":
+        """A score without a metric for each task of a run that has no numbers."""
+        return [
+            cls(
+                run=index,
+                task=task,
+                status=run.status,
+                note=run.reason,
+                limit=run.limit,
+                partial=run.limit is not None or run.has_fewer_documents(task),
+                context_length=run.context_length,
+                settings=run.settings,
+            )
+            for task in run.tasks or ("",)
+        ]
+
     @property
     def meaning(self) -> Metric:
         """What the table of metrics knows of its metric."""

@@ -143,14 +143,14 @@ def whole(value: object) -> object:
 
 def canonical(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings as texts, without credentials and empty ones; a long one ends in its digest."""
-    public = without_credentials(values, keep_names=False)
-    known = {name: value for name, value in public.items() if value not in (None, "", {}, [])}
-    return {short_name(name): _text(value) for name, value in known.items()}
-
-
-def _text(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return short_name(_ADDRESS.sub("0x", text))  # a Python function has another in each process
+    texts = {}
+    for name, value in without_credentials(values, keep_names=False).items():
+        if value not in (None, "", {}, []):
+            is_text = isinstance(value, str)
+            text = value if is_text else json.dumps(value, sort_keys=True, default=str)
+            # a Python function has another address in each process
+            texts[short_name(name)] = short_name(_ADDRESS.sub("0x", text))
+    return texts
 
 
 def titled(name: str, text: str) -> str:

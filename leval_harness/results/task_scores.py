@@ -1,17 +1,16 @@
 """From one task or group of a results file to its scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from leval_harness.results.fields import finite
-from leval_harness.results.lm_eval import DocumentsRead, Figure, ResultsFile, figures_of
+from leval_harness.results.lm_eval import DocumentsRead, Figure, ResultsFile
 from leval_harness.results.recompute import (
     NOT_MEASURED,
     NotRecomputableError,
-    Recomputed,
     recompute,
 )
 from leval_harness.results.run_record import Run
@@ -45,7 +44,7 @@ def task_scores(
         samples: of the task; None where none were logged.
     """
     base = _score_without_metric(run, index, task, file, samples)
-    return _scores_of(base, file.results[task], file, samples)
+    return _scores_of(base, file, samples)
 
 
 def _score_without_metric(
@@ -60,6 +59,7 @@ def _score_without_metric(
         questions, clusters = samples.questions.size, np.unique(samples.clusters).size
     mean_of = samples.mean_of if samples else lambda note: None
     length = stated.context_length or run.context_length
+    chance = chance_level(task, stated.chance)
     limit = file.limit_of(task, run.limit)
     fewer = run.has_fewer_documents(task, stated.partial) or file.lacks_questions(task)
     partial = limit is not None or fewer
@@ -84,7 +84,7 @@ def _score_without_metric(
         thinking_cut=mean_of("thinking_unfinished") or None,
         prompt_tokens=mean_of("prompt_tokens"),
         kept_tokens=mean_of("kept_tokens"),
-        chance=chance_level(task, stated.chance),
+        chance=chance,
         limit=limit,
         partial=partial,
         sample=data.sample is True or data.source == "sample",
@@ -92,13 +92,9 @@ def _score_without_metric(
         data=data.fingerprint(),
         python=(data.python_version or "")[:30],
         softmax=(stated.softmax or "")[:30],
-        shipped_length=_length(stated.shipped_length),
-        claimed_length=_length(stated.claimed_length),
+        shipped_length=stated.shipped_length,
+        claimed_length=stated.claimed_length,
     )
-
-
-def _length(stated: float | None) -> int | None:
-    return int(stated) if stated and stated > 0 else None
 
 
 def _settings(
@@ -106,7 +102,7 @@ def _settings(
 ) -> dict[str, str]:
     """The settings of the run that decide the task's numbers, and over them the task's own."""
     own = file.separating(task, length, is_ours=task in FAMILY_OF)
-    if any(length_of(each.metric) for each in figures_of(file.results[task])):
+    if any(each.metric.isdecimal() for each in file.figures(task)):
         own.pop("max_seq_lengths", None)  # the columns
     merged = {**run.settings, **canonical(own)}
     generates = merged.get("output_type", "generate_until") == "generate_until"
@@ -131,16 +127,13 @@ def chance_level(task: str, stated: float | None) -> float | None:
     return TASKS[task].rule.chance(()) if stated is None else stated
 
 
-def _scores_of(
-    base: Score, values: Mapping[str, Any], file: ResultsFile, samples: Samples | None
-) -> list[Score]:
+def _scores_of(base: Score, file: ResultsFile, samples: Samples | None) -> list[Score]:
     """A score for each figure of a task or group; where there is none, one that says why.
 
     `base` is what they have in common.
     """
-    figures = [
-        each for each in figures_of(values) if metric_of(each.metric, base.task).kind != "note"
-    ]
+    figures = list(file.figures(base.task))
+    figures = [each for each in figures if metric_of(each.metric, base.task).kind != "note"]
     if figures and all(each.metric == NO_METRIC for each in figures):
         note = "answers were kept and not scored (--predict_only)"
         return [replace(base, status="unscored", note=note)]
@@ -167,19 +160,20 @@ def _score(
     """The score of one figure; `main` is the metric whose score is the task's main number."""
     metric, number = each.metric, finite(each.value)
     known, again = metric_of(metric, base.task), None
+    higher = _direction(known, file.stated_direction(base.task, metric))
+    why_not = _refusal(base, each, known, file, samples)
     if samples is not None:
         how = str(file.config_of(base.task).of_metric(metric).get("aggregation") or "")
-        again = _recomputed(base.task, each, how, samples)
+        with suppress(NotRecomputableError):
+            again = recompute(base.task, metric, each.filter, how, samples)
     confirmed = number is not None and again is not None and again.agrees(number)
-    higher = _direction(known, file.stated_direction(base.task, metric))
+    if not why_not and again is not None and again.is_certain and not confirmed:
+        why_not = f"the samples give {again}, the results file says {number:.8g}"
     bounds = ratios = None
     if samples is not None and confirmed:
         ratios = samples.ratios(metric, each.filter)
         bounds = samples.bounds(metric, each.filter)
         bounds = bounds[::-1] if bounds and higher is False else bounds  # 1 is all wrong
-    why_not = _refusal(base, each, known, file, samples)
-    if not why_not and again is not None and again.is_certain and not confirmed:
-        why_not = f"the samples give {again}, the results file says {number:.8g}"
     is_curve = SIGN in metric and (known.unit == "perplexity" or metric.startswith(f"loss{SIGN}"))
     return replace(
         base,
@@ -198,14 +192,6 @@ def _score(
         value=None if why_not else number,
         stderr=None if why_not else finite(each.stderr),
     )
-
-
-def _recomputed(task: str, each: Figure, how: str, samples: Samples) -> Recomputed | None:
-    """What a figure is by its samples; None where they do not determine it."""
-    try:
-        return recompute(task, each.metric, each.filter, how, samples)
-    except NotRecomputableError:
-        return None
 
 
 def _direction(known: Metric, stated: object) -> bool | None:
@@ -251,8 +237,7 @@ def group_scores(group: str, file: ResultsFile, members: Sequence[Score]) -> lis
     Empty where lm-eval computed no figure for the group, or none of its tasks is there. Which tasks
     they are, and how the group makes one figure of theirs, separates too.
     """
-    values = file.groups.get(group) or {}
-    if not members or not any(figures_of(values)):
+    if not members or not any(file.figures(group)):
         return []
     members = sorted(members, key=lambda member: member.task)
     names = dict.fromkeys(name for member in members for name in member.settings)
@@ -273,7 +258,7 @@ def group_scores(group: str, file: ResultsFile, members: Sequence[Score]) -> lis
         partial=any(member.partial for member in members),
         sample=any(member.sample for member in members),
     )
-    return _scores_of(base, values, file, None)
+    return _scores_of(base, file, None)
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -300,3 +285,21 @@ def stand_for(scores: dict[str, list[Score]], file: ResultsFile) -> None:
                 replace(each, primary=False, group=each.group or group)
                 for each in scores.get(name, ())
             ]
+
+
+def in_one_unit(scores: list[Score]) -> list[Score]:
+    """Take no metric for a share that has a number above 1 anywhere.
+
+    A number of at most 1 of it may be a share all the same: the two are not ranked together.
+    """
+
+    def of(score: Score) -> tuple[str, str, str]:
+        return score.task, score.metric, score.chosen
+
+    raw = {of(score) for score in scores if score.share is False and score.value is not None}
+    return [
+        replace(score, share=False, settings={**score.settings, "scale": "at most 1"})
+        if score.share and of(score) in raw
+        else score
+        for score in scores
+    ]
