@@ -46,10 +46,13 @@ def run_cell_process(folder: str) -> None:
     command = [sys.executable, "-u", "-m", "leval_harness.sweep.cell_main", folder]
     command += ["--parent", str(os.getpid())]
     exit_codes: dict[int, int] = {}
-    with _log() as log:
-        cell = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+    reading, writing = os.pipe()
+    copier = threading.Thread(target=_copy_redacted, args=(reading,), daemon=True)
+    copier.start()
+    cell = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, start_new_session=True
+    )
+    os.close(writing)
     with contextlib.suppress(KeyboardInterrupt):
         while cell.pid not in exit_codes:
             if select.select([0], [], [], TICK_SECONDS)[0] and not os.read(0, 1):
@@ -59,19 +62,8 @@ def run_cell_process(folder: str) -> None:
     if sys.platform != "linux":  # where nobody adopts orphans
         with contextlib.suppress(OSError):
             os.killpg(cell.pid, signal.SIGKILL)
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread():
-            thread.join(timeout=1.0)
+    copier.join(timeout=1.0)
     os.write(1, str(exit_codes.get(cell.pid)).encode())
-
-
-@contextlib.contextmanager
-def _log() -> Iterator[int]:
-    """Descriptor of a pipe to the cell's log, which credentials do not pass."""
-    reading, writing = os.pipe()
-    threading.Thread(target=_copy_redacted, args=(reading,), daemon=True).start()
-    yield writing
-    os.close(writing)
 
 
 def _copy_redacted(reading: int) -> None:
