@@ -1,6 +1,7 @@
 """Start one cell's process, watch it, and judge how it ended. Used by every executor."""
 
 import contextlib
+import math
 import os
 import platform
 import select
@@ -62,6 +63,7 @@ def run_cell(
         environment: variables added to those of this process.
     """
     started, kills, timed_out = time.monotonic(), oom_kills(), False
+    deadline = started + (math.inf if cell.timeout is None else cell.timeout)
     mark = f"{os.getpid()}-{time.time_ns()}"
     given = {**(environment or {}), MARK: mark}
     if cell.with_credentials is not None:
@@ -76,9 +78,7 @@ def run_cell(
         try:
             while not select.select([supervisor.stdout], [], [], POLL_SECONDS)[0]:
                 tick()
-                if timed_out := cell.timeout is not None and (
-                    time.monotonic() - started > cell.timeout
-                ):
+                if timed_out := time.monotonic() > deadline:
                     break
         finally:
             supervisor.stdin.close()
