@@ -11,9 +11,6 @@ from leval_tasks.closed.thinking import remove_thinking, thinking_unfinished
 PREFIX = "leval_closed_"
 """Before a task's key, its name in lm-eval."""
 
-OLD_PREFIX = "leval_"
-"""The same in earlier versions; lm-eval itself may come to have tasks of such names."""
-
 VERSION = 1
 """Of the tasks; another version gives other results."""
 

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 from leval_border.errors import one_of
-from leval_tasks.closed.definition import OLD_PREFIX, ClosedTask
+from leval_tasks.closed.definition import ClosedTask
 
 _MODULES = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
 _TASKS: list[ClosedTask] = [module.TASK for module in _MODULES]
@@ -14,9 +14,6 @@ TASKS = {task.name: task for task in sorted(_TASKS, key=lambda task: (task.place
 
 GROUP = "leval_closed"
 """The paper's Avg.: the unweighted mean of the tasks that count in it."""
-
-OLD_NAMES: dict[str, str] = {OLD_PREFIX + task.key: name for name, task in TASKS.items()}
-"""What a task was once called -> what it is called today."""
 
 
 def task_named(name: str, field: str = "task") -> ClosedTask:
