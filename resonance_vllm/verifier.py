@@ -79,15 +79,15 @@ class OverriddenRope(dict[str, Any]):
         result.specs, result.shipped = specs, shipped
         return result
 
+    @classmethod
+    def of(cls, config: Any) -> Self | None:
+        """The settings of a config, where an override put them there."""
+        rope = getattr(config, "rope_parameters", None)
+        return rope if isinstance(rope, cls) else None
+
     def shipped_for(self, layer_type: str | None) -> dict[str, Any] | None:
         """The settings of a layer type that were replaced."""
         return self.shipped.get(layer_type, self.shipped.get(None))
-
-
-def overridden_rope(config: Any) -> OverriddenRope | None:
-    """The settings of a config that an override put there."""
-    rope = getattr(config, "rope_parameters", None)
-    return rope if isinstance(rope, OverriddenRope) else None
 
 
 def differences(

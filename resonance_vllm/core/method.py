@@ -20,12 +20,9 @@ else:
     Tensor = Any
 
 
-def _whole(value: object) -> object:
-    """8192.0, as some tools write it, is a whole number."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=2**53)]
+# 8192.0, as some tools write it, is a whole number.
+_WHOLE = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
+Tokens = Annotated[int, _WHOLE, Field(ge=1, le=2**53)]
 LONGEST_FACTOR = 1e6
 # A longer extension is a slip of the hand, and no length that a machine could hold.
 Extension = Annotated[float, Field(ge=1, le=LONGEST_FACTOR)]

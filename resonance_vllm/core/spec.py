@@ -240,14 +240,9 @@ class RopeSpec:
         return {"rope_type": self.rope_type, **self.method.written(), **own}
 
 
-def is_own_type(rope_type: object) -> bool:
-    """Whether a type name is one that we add to both libraries."""
-    return rope_type in OWN_TYPES
-
-
 def refuse_ignored_keys(rope: Mapping[str, Any], library: str) -> None:
     """Raise RopeConfigError if a library's own type carries a key that only types of ours have."""
-    if is_own_type(rope.get("rope_type")):
+    if rope.get("rope_type") in OWN_TYPES:
         return
     for key, field, name in _own_keys():
         if rope.get(key) not in (None, field.default):

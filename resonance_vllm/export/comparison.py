@@ -23,7 +23,7 @@ from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import layer_types, rotary_report
-from resonance_vllm.model_config.checkpoint import text_config
+from resonance_vllm.model_config.family import text_config
 from resonance_vllm.verifier import NoRope, RotaryReport
 
 # Relative, of float32 frequencies that transformers takes from factors.

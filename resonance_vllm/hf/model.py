@@ -1,32 +1,120 @@
-"""The rotary modules of a whole model: found, changed as requested, verified, reported.
+"""A model of transformers is built with stock settings, changed as requested, and verified."""
 
-The model was built with its library's own settings (`hf.request`).
-"""
-
-from collections.abc import Iterator
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import nn
 
+from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.hf.layout import keywords
-from resonance_vllm.hf.request import Request, configs, requests_of, shown, stock_of
-from resonance_vllm.hf.rotary import (
+from resonance_vllm.hf import config as config_requests
+from resonance_vllm.hf import float32
+from resonance_vllm.hf.config import Request
+from resonance_vllm.hf.rotary import fill, give
+from resonance_vllm.hf.rotation import (
     FAMILY_CLASS,
     FOLLOWED,
     RequestedRotation,
     family,
     features_as_shipped,
-    fill,
-    give,
     held_turns,
+    keywords,
     twin,
 )
 from resonance_vllm.model_config.family import has_no_rope
+from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
 from resonance_vllm.verifier import NoRope, RotaryReport, Turns, differences, refusal
 
-_CODE_ERRORS = (AttributeError, LookupError, NameError, RuntimeError, TypeError)
+logger = logging.getLogger("resonance_vllm.hf.registration")
+
+# What model code raises on settings that it does not know, and past the trained length.
+_SETTINGS_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
+_LENGTH_ERRORS = (AttributeError, LookupError, NameError, RuntimeError, TypeError)
+
+_building: ContextVar[bool] = ContextVar("_building", default=False)
+
+
+def wrap_constructor(cls: Any) -> None:
+    """Let a model's constructor see stock settings, and change what it built."""
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        config: Any = args[0] if args else kwargs.get("config")
+        if _building.get() or not hasattr(config, "rope_precision"):
+            original(self, *args, **kwargs)
+            return
+        token = _building.set(True)
+        every = list(config_requests.configs(config))
+        try:
+            for each in every:
+                config_requests.prepare(each)
+            with config_requests.shown(every, config_requests.stock_of) as changed:
+                for each in changed:  # checked before model code sees a part of the settings
+                    config_requests.requests_of(each)
+                _construct(functools.partial(original, self, *args, **kwargs), cls, changed)
+                apply_requests(self)
+        finally:
+            _building.reset(token)
+            if "_modules" in vars(self):
+                # Model code makes copies of its config.
+                for module in self.modules():
+                    for each in config_requests.configs(getattr(module, "config", None)):
+                        config_requests.restore(each)
+        if config.rope_precision is not None:
+            set_rope_precision(self, config.rope_precision)
+
+    cls.__init__ = build
+
+
+def _construct(construct: Callable[[], None], cls: Any, changed: list[Any]) -> None:
+    """Build a model with stock settings, or plain ones where its code refuses a method's type.
+
+    Ernie 4.5 VL takes no type but `default`, and DeepSeek's code reads a factor of every other.
+
+    Args:
+        construct: the constructor with its arguments.
+        cls: the model class.
+        changed: the configs in which stock settings are shown.
+
+    Raises:
+        RopeConfigError: it does not build with plain settings either.
+    """
+    random = torch.get_rng_state()
+    try:
+        return construct()
+    except _SETTINGS_ERRORS as error:
+        if not changed:
+            raise
+        reason = error
+    torch.set_rng_state(random)  # the weights of a seed, not the next ones
+    for each in changed:
+        config_requests.show(each, config_requests.plain_of)
+    try:
+        return construct()
+    except _SETTINGS_ERRORS as error:
+        first = next(iter(config_requests.requests_of(changed[0]).values()))
+        raise RopeConfigError(
+            f"rope_type: {first.spec.rope_type!r}: the code of {cls.__name__} does not build "
+            f"with it: {type(reason).__name__}: {reason}; allowed: what this model's code reads"
+        ) from error
+
+
+def wrap_loading(model_class: Any) -> None:
+    """Loading initialises rotary modules again, from the config; ours are filled after that."""
+    original = model_class.from_pretrained.__func__
+
+    @functools.wraps(original)
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(cls, *args, **kwargs)
+        refill(result[0] if isinstance(result, tuple) else result)
+        return result
+
+    model_class.from_pretrained = classmethod(from_pretrained)
 
 
 def layer_types(module: nn.Module) -> list[str | None]:
@@ -75,7 +163,7 @@ def apply_requests(model: nn.Module) -> None:
     """
     reached = set()
     for name, module in model.named_modules():
-        requests = requests_of(getattr(module, "config", None))
+        requests = config_requests.requests_of(getattr(module, "config", None))
         requests = {kind: requests[kind] for kind in layer_types(module) if kind in requests}
         own = {kind: each for kind, each in requests.items() if each.own}
         if own:
@@ -86,8 +174,8 @@ def apply_requests(model: nn.Module) -> None:
                 _verify_stock(module, name, layer_type, request)
             reached.add((layer_type, request.spec))
     verify(model)
-    for config in configs(getattr(model, "config", None)):
-        for layer_type, request in requests_of(config).items():
+    for config in config_requests.configs(getattr(model, "config", None)):
+        for layer_type, request in config_requests.requests_of(config).items():
             if (layer_type, request.spec) not in reached:
                 raise _reached_none(model, config, request.spec.rope_type)
     encoded = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
@@ -114,7 +202,8 @@ def off_meta(module: Any) -> Any:
     """The module, or one made alike on the CPU where it has no values yet."""
     if not any(buffer.is_meta for buffer in module._buffers.values()):
         return module
-    with torch.device("cpu"), shown(configs(module.config), stock_of):
+    every = config_requests.configs(module.config)
+    with torch.device("cpu"), config_requests.shown(every, config_requests.stock_of):
         return family(module)(module.config)
 
 
@@ -167,7 +256,7 @@ def _past_the_trained_length(
         try:
             with torch.no_grad(), torch.device("cpu"):  # not on meta, as the model may be built
                 turning(torch.zeros(1), positions, **keywords(layer_type))
-        except _CODE_ERRORS as error:
+        except _LENGTH_ERRORS as error:
             if length == 1 and isinstance(error, IndexError | RuntimeError | TypeError):
                 return []  # a module that takes more than a position
             return [f"its code fails at {length} tokens: {type(error).__name__}: {error}"]
@@ -185,11 +274,34 @@ def refill(model: nn.Module) -> None:
     verify(model)
 
 
-def set_precision(model: Any, precision: str) -> None:
-    """Let every rotary module of the text model answer in float32, or in the model's precision."""
+def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
+    """Choose the precision in which a built model rotates q and k.
+
+    `float32` computes cos, sin and the rotation in float32 and casts q and k back before cache and
+    attention; `model` is what transformers does. A model whose code cannot be given float32 keeps
+    its own precision, with a warning: `rope_precision_used` of the model tells which it is.
+
+    Raises:
+        RopeConfigError: another word.
+    """
+    one_of("rope_precision", rope_precision, ROPE_PRECISIONS, RopeConfigError)
+    state: Any = model
+    used = rope_precision
+    if rope_precision == "float32":
+        found = any(rotary_modules(model))
+        reason = float32.patch(model) if found else "it has no rotary module"
+        if reason is not None:
+            used = "model"
+            logger.warning(
+                "rope_precision: %s rotates in its own precision, not in float32: %s",
+                type(model).__name__,
+                reason,
+            )
     for _, module in rotary_modules(model):
-        state: Any = module
-        if precision == "float32" and not hasattr(type(module), FAMILY_CLASS):
+        rotary: Any = module
+        if used == "float32" and not hasattr(type(module), FAMILY_CLASS):
             give(module, {})
         if hasattr(type(module), FAMILY_CLASS):
-            state._rope_precision = precision
+            rotary._rope_precision = used
+    state.rope_precision_used = used
+    state.config.rope_precision = rope_precision

@@ -77,26 +77,6 @@ def reason_of(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
-def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:
-    """The language model's part of a transformers config, and the keys under which it stands."""
-    try:
-        text = config.get_text_config(decoder=True)
-    except ValueError:  # several: transformers does not say which one is meant
-        return config, ()
-    return text, _place_of(text, config) or ()
-
-
-def _place_of(part: Any, config: Any) -> tuple[str, ...] | None:
-    if part is config:
-        return ()
-    for name in getattr(config, "sub_configs", {}):
-        below = getattr(config, name, None)
-        place = None if below is None else _place_of(part, below)
-        if place is not None:
-            return (name, *place)
-    return None
-
-
 def _json_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise FileNotFoundError(f"model: {file.parent} holds no config.json")

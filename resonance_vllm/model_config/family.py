@@ -138,3 +138,31 @@ def has_no_rope(config: Any) -> bool:
     """
     kind = getattr(config, "position_embedding_type", None)
     return bool(getattr(config, "alibi", False)) or kind in ("nope", "absolute")
+
+
+def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:
+    """The language model's part of a transformers config, and the keys under which it stands."""
+    try:
+        text = config.get_text_config(decoder=True)
+    except ValueError:  # several: transformers does not say which one is meant
+        return config, ()
+    return text, _place_of(text, config) or ()
+
+
+def _place_of(part: Any, config: Any) -> tuple[str, ...] | None:
+    if part is config:
+        return ()
+    for name in getattr(config, "sub_configs", {}):
+        below = getattr(config, name, None)
+        place = None if below is None else _place_of(part, below)
+        if place is not None:
+            return (name, *place)
+    return None
+
+
+def value_of(config: Any, key: str) -> Any:
+    """An attribute of a config; None where it has none."""
+    try:
+        return getattr(config, key, None)
+    except Exception:  # noqa: BLE001 - a config whose layers differ refuses to give one value
+        return None

@@ -6,7 +6,7 @@ No torch: lengths are asked before any model is there.
 from leval_border.errors import not_allowed
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import LONGEST_FACTOR
-from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeSpec, is_own_type
+from resonance_vllm.core.spec import BASE_TYPES, OWN_TYPES, STOCK_TYPES, RopeSpec
 from resonance_vllm.model_config.model_positions import ModelPositions
 
 # Types of vLLM alone that it leaves unmultiplied as well (vllm/config/model.py).
@@ -33,7 +33,7 @@ def length_limit(
     if rope is None:
         if model.plain:
             return max(model.max_positions, asked or 0)
-        if not is_own_type(model.rope["rope_type"]):
+        if model.rope["rope_type"] not in OWN_TYPES:
             return model.max_positions
         rope = model.shipped()
     # What extends nothing has the trained length, also where it replaces a shipped scaling.
@@ -57,7 +57,7 @@ def vllm_limit(model: ModelPositions) -> int:
     Raises:
         RopeConfigError: the config has no length, or a factor that is none.
     """
-    if is_own_type(model.rope["rope_type"]):
+    if model.rope["rope_type"] in OWN_TYPES:
         return length_limit(model)
     factor = model.rope.get("factor")
     if factor and vllm_multiplies(model, str(model.rope["rope_type"])):

@@ -12,6 +12,7 @@ from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import (
     LENGTH,
+    OWN_TYPES,
     PREFIX,
     REPLACE,
     RESONANCE,
@@ -21,13 +22,15 @@ from resonance_vllm.core.spec import (
 )
 from resonance_vllm.core.wavelengths import Resonance
 from resonance_vllm.model_config import shipped_scaling
-from resonance_vllm.model_config.checkpoint import read_config, text_config
+from resonance_vllm.model_config.checkpoint import read_config
 from resonance_vllm.model_config.family import (
     by_layer_type,
     global_layers,
     known_settings,
     one_global,
     pairs_whole_heads,
+    text_config,
+    value_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -87,7 +90,7 @@ class ModelPositions(BaseModel):
     def of_config(cls, config: Any) -> Self:
         """Read a config of transformers, whose class knows how its family writes things."""
         text, nested = text_config(config)
-        read = {key: _value(text, key) for key in {*cls.model_fields, *LENGTH_KEYS}}
+        read = {key: value_of(text, key) for key in {*cls.model_fields, *LENGTH_KEYS}}
         read["rope_parameters"] = known_settings(text, read["rope_parameters"])
         return cls.of(read, nested, whole_head=pairs_whole_heads(text))
 
@@ -256,6 +259,26 @@ class ModelPositions(BaseModel):
         """
         return not self.plain and shipped_scaling.replaces(seen.shipped(), self.shipped())
 
+    def log_replacement(self, seen: "ModelPositions", logger: logging.Logger) -> None:
+        """Log, once for each pair of types, that a type of ours replaces what is shipped.
+
+        For the libraries' own interfaces (`from_pretrained`, `vllm serve --hf-overrides`), which
+        cannot express that this is intended.
+
+        Args:
+            seen: the same model with overrides.
+            logger: of the library's adapter.
+        """
+        requested = str(seen.rope["rope_type"])
+        if requested not in OWN_TYPES or not self.scaled:
+            return
+        try:
+            replaced = self.replaced_by(seen)
+        except RopeConfigError:  # a type of the model's own
+            replaced = True
+        if replaced:
+            shipped_scaling.log_once(logger, requested, str(self.rope["rope_type"]))
+
     def _readable(self, request: RopeRequest) -> RopeSpec | None:
         """What is shipped; None where that is unknown and is to be replaced anyway."""
         try:
@@ -330,10 +353,3 @@ class ModelPositions(BaseModel):
         except RopeConfigError:
             return False
         return follows and not self.model_keys
-
-
-def _value(config: Any, key: str) -> Any:
-    try:
-        return getattr(config, key, None)
-    except Exception:  # noqa: BLE001 - a config whose layers differ refuses to say one value
-        return None

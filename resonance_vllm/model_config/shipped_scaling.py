@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leval_border.errors import shown
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import PREFIX, REPLACE, RESONANCE, RopeRequest, RopeSpec, is_own_type
+from resonance_vllm.core.spec import PREFIX, REPLACE, RESONANCE, RopeRequest, RopeSpec
 
 if TYPE_CHECKING:
     from resonance_vllm.model_config.model_positions import ModelPositions
@@ -55,30 +55,9 @@ def hiding(model: "ModelPositions", seen: "ModelPositions", requested: RopeSpec)
     )
 
 
-def log_replacement(shipped: "ModelPositions", seen: "ModelPositions", logger: Any) -> None:
-    """Log, once for each pair of types, that a type of ours replaces what a checkpoint ships.
-
-    For the libraries' own interfaces (`from_pretrained`, `vllm serve --hf-overrides`), which cannot
-    say that this is intended.
-
-    Args:
-        shipped: the model without overrides.
-        seen: the model with them.
-        logger: of the library's adapter.
-    """
-    requested_type, shipped_type = (str(model.rope["rope_type"]) for model in (seen, shipped))
-    if not is_own_type(requested_type) or not shipped.scaled:
-        return
-    try:
-        replaced = shipped.replaced_by(seen)
-    except RopeConfigError:  # a type of the model's own
-        replaced = True
-    if replaced:
-        _log_once(logger, requested_type, shipped_type)
-
-
 @functools.cache
-def _log_once(logger: logging.Logger, requested: str, shipped: str) -> None:
+def log_once(logger: logging.Logger, requested: str, shipped: str) -> None:
+    """Log that a requested type replaces the shipped one."""
     logger.warning(
         "rope_type %r replaces the scaling that this checkpoint ships, %r, which is lost; %s would "
         "keep it",

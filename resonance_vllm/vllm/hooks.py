@@ -16,7 +16,6 @@ from resonance_vllm.core.spec import COMPARED, RopeSpec, refuse_ignored_keys
 from resonance_vllm.model_config.family import by_layer, has_no_rope, of_present_layers
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.shipped_scaling import log_replacement
 from resonance_vllm.verifier import NoRope
 from resonance_vllm.vllm import request
 from resonance_vllm.vllm.request import logger
@@ -166,7 +165,7 @@ def wrap_overrides(original: Wrapped) -> Wrapped:
         original(self, config, overrides)
         if before is not None:
             request.place_override(config, shipped)
-            log_replacement(before, ModelPositions.of_config(config), logger)
+            before.log_replacement(ModelPositions.of_config(config), logger)
         elif getattr(config, COMPARED, False):  # vLLM writes what is no dictionary before
             request.note_override(config.get_text_config(), shipped)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import LENGTH, RESONANCE, ROPE_TYPES, RopeSpec, RopeType, is_own_type
+from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, ROPE_TYPES, RopeSpec, RopeType
 from resonance_vllm.model_config.family import (
     Settings,
     by_layer,
@@ -24,7 +24,7 @@ from resonance_vllm.model_config.family import (
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verifier import OverriddenRope, overridden_rope
+from resonance_vllm.verifier import OverriddenRope
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -88,7 +88,7 @@ def is_ours(rope: object) -> bool:
     if not isinstance(rope, Mapping):
         return False
     rope_type = rope.get("rope_type")
-    return is_own_type(rope_type) or str(rope_type).startswith(RESONANCE)
+    return rope_type in OWN_TYPES or str(rope_type).startswith(RESONANCE)
 
 
 def has_ours(value: Any) -> bool:
@@ -107,7 +107,7 @@ def requests_of(config: Any) -> Requests | None:
     own = own_specs(config)
     if own:
         return Requests(own, own=True)
-    marked = overridden_rope(config)
+    marked = OverriddenRope.of(config)
     return (
         None if marked is None else Requests(marked.specs, own=False, several_axes=AXES in marked)
     )

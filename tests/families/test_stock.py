@@ -17,11 +17,11 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import STOCK_TYPES
 from resonance_vllm.hf.build import on_meta, report_of_checkpoint
-from resonance_vllm.hf.request import configs
+from resonance_vllm.hf.config import configs
 from resonance_vllm.model_config.family import by_layer, windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
-from resonance_vllm.verifier import overridden_rope
+from resonance_vllm.verifier import OverriddenRope
 
 pytestmark = pytest.mark.hf
 
@@ -84,7 +84,7 @@ def uncompared(folder, overrides):
     """The config with overrides that nobody compares with what is built."""
     config = AutoConfig.from_pretrained(folder, **overrides)
     for each in configs(config):
-        if overridden_rope(each):
+        if OverriddenRope.of(each):
             each.rope_parameters = dict(each.rope_parameters)
     return config
 
@@ -119,7 +119,7 @@ def test_a_type_that_is_asked_for_is_what_the_model_turns_by(family, name):
         return
     assert counts(held) == counts(report_of_checkpoint(str(family)))
     text = AutoConfig.from_pretrained(family, **overrides).get_text_config()
-    for each in held if overridden_rope(text) else ():  # else it is what is shipped
+    for each in held if OverriddenRope.of(text) else ():  # else it is what is shipped
         if not windowed(each.layer_type):
             found, scale = computed(text, each.layer_type)
             assert sorted(each.inv_freq) == pytest.approx(found.tolist(), rel=1e-5)

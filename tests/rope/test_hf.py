@@ -15,7 +15,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.hf import rotary as hf_rotary
+from resonance_vllm.hf import rotation as hf_rotation
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
 
@@ -177,7 +177,7 @@ def test_registration_is_silent_and_leaves_stock_types_alone(caplog, tiny):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.utils import logging as hf_logging
 
-    stock = {k: v for k, v in ROPE_INIT_FUNCTIONS.items() if v is not hf_rotary.rope_function}
+    stock = {k: v for k, v in ROPE_INIT_FUNCTIONS.items() if v is not hf_rotation.rope_function}
     assert {"linear", "dynamic", "yarn", "longrope", "llama3"} <= set(stock)
     hf_logging.enable_propagation()
     try:
@@ -204,7 +204,7 @@ def test_a_scaling_that_a_keyword_replaces_is_spoken_of_once(caplog, shipped, as
     from resonance_vllm.model_config import shipped_scaling as replaced
 
     hf.register()
-    replaced._log_once.cache_clear()
+    replaced.log_once.cache_clear()
     keys = {"rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
     content = {"max_position_embeddings": 128, "rope_theta": 10000.0}
     content |= {"rope_scaling": {"rope_type": shipped, **keys} if shipped else None}

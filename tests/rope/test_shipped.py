@@ -116,7 +116,7 @@ def test_other_layer_types_and_the_models_own_keys_stay(name):
     folder = FAMILIES / name
     if json.loads((folder / "config.json").read_text())["model_type"] not in CONFIG_MAPPING:
         pytest.skip("transformers does not know the type")
-    from resonance_vllm.model_config.checkpoint import text_config
+    from resonance_vllm.model_config.family import text_config
 
     before = getattr(text_config(AutoConfig.from_pretrained(folder))[0], "rope_parameters", None)
     if before is None:

@@ -18,10 +18,10 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import (
     LENGTH,
+    OWN_TYPES,
     RopeRequest,
     RopeSpec,
     RopeType,
-    is_own_type,
     refuse_ignored_keys,
 )
 from resonance_vllm.core.wavelengths import Resonance
@@ -33,8 +33,7 @@ from resonance_vllm.model_config.family import (
     windowed,
 )
 from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.shipped_scaling import log_replacement
-from resonance_vllm.verifier import OverriddenRope, overridden_rope
+from resonance_vllm.verifier import OverriddenRope
 
 logger = logging.getLogger("resonance_vllm.hf.registration")
 
@@ -84,7 +83,7 @@ def _type(settings: Mapping[str, Any]) -> Any:
 
 def own_settings(config: Any) -> dict[str | None, Settings]:
     """Settings of a config with a type of ours, by layer type."""
-    return {k: each for k, each in of_present_layers(config).items() if is_own_type(_type(each))}
+    return {k: each for k, each in of_present_layers(config).items() if _type(each) in OWN_TYPES}
 
 
 def requests_of(config: Any) -> dict[str | None, Request]:
@@ -98,13 +97,13 @@ def requests_of(config: Any) -> dict[str | None, Request]:
             for layer, keys in hidden.keys.items()
             if layer in rope
         }
-    marked = overridden_rope(config)
+    marked = OverriddenRope.of(config)
     if marked is None:
         return {}
     return {
         layer: Request(spec, False, rope[layer], marked.shipped_for(layer))
         for layer, spec in marked.specs.items()
-        if not is_own_type(spec.rope_type)
+        if spec.rope_type not in OWN_TYPES
     }
 
 
@@ -181,7 +180,7 @@ def show(config: Any, form: Callable[[Settings], Settings]) -> None:
     """Put a form of each request in a config in its place."""
     restore(config)
     keys: dict[str | None, Settings] = {}
-    marked, rope = overridden_rope(config), dict(config.rope_parameters)
+    marked, rope = OverriddenRope.of(config), dict(config.rope_parameters)
     for layer, settings in own_settings(config).items():
         stock = form(settings)
         keys[layer] = {k: v for k, v in settings.items() if stock.get(k) != v}
@@ -232,33 +231,81 @@ def plain_of(settings: Settings) -> Settings:
     return {**kept, "rope_type": "default"}
 
 
-# Overrides: keywords of `from_pretrained`.
+# How transformers reads a config, with keywords of `from_pretrained`.
 
 
-def read_overrides(config_class: Any) -> None:
-    """Apply keywords of `from_pretrained` key by key at every depth, and note RoPE settings.
+def wrap_reading(config_class: Any) -> None:
+    """Let transformers' config base class read our types and keywords.
 
-    transformers changes a config one level down key by key, and replaces one two levels down by the
-    keys that are given: a model's sizes become defaults (Qwen-Omni's text model is in
-    `thinker_config.text_config`).
+    Settings of ours are checked before transformers fills in a base of 10,000.
+
+    Keywords of `from_pretrained` are applied key by key at every depth, and RoPE settings among
+    them are noted. transformers changes a config one level down key by key, and replaces one two
+    levels down by the keys that are given: a model's sizes become defaults (Qwen-Omni's text model
+    is in `thinker_config.text_config`).
     """
-    original: Any = config_class.from_dict.__func__
+    config_class.rope_precision = None
+    for rope_type in OWN_TYPES:
+        # Without one, transformers warns that it cannot check the type.
+        setattr(config_class, f"_validate_{rope_type}_rope_parameters", lambda *_, **__: None)
+    check: Any = config_class.__post_init__
+    read: Any = config_class.from_dict.__func__
 
-    @functools.wraps(original)
+    @functools.wraps(check)
+    def post_init(self: Any, **kwargs: Any) -> Any:
+        params = kwargs.get("rope_scaling") or getattr(self, _ROPE, None) or {}
+        # transformers fills in a base that stands beside the dictionary.
+        base = kwargs.get("rope_theta", getattr(self, "rope_theta", None))
+        nested = [value for value in params.values() if isinstance(value, Mapping)]
+        for settings in nested or [params]:
+            if _type(settings) in OWN_TYPES:
+                spec_of(self, {**({} if base is None else {"rope_theta": base}), **settings})
+        return check(self, **kwargs)
+
+    @functools.wraps(read)
     def from_dict(cls: Any, config_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        before = original(cls, copy.deepcopy(config_dict)) if _has_rope(kwargs) else None
-        deep = {key: kwargs.pop(key) for key in list(kwargs) if _is_deep(cls, key, kwargs[key])}
-        result = original(cls, config_dict, *args, **kwargs)
+        deep = {key: value for key, value in kwargs.items() if _is_deep(cls, key, value)}
+        before = read(cls, copy.deepcopy(config_dict)) if _has_rope(kwargs) else None
+        direct = {key: value for key, value in kwargs.items() if key not in deep}
+        result = read(cls, config_dict, *args, **direct)
         config = result[0] if isinstance(result, tuple) else result
-        _update(config, deep)
+        if deep:
+            _update(config, deep)
         if before is not None:
-            log_replacement(
-                ModelPositions.of_config(before), ModelPositions.of_config(config), logger
-            )
-            _note_overrides(config, before, {**kwargs, **deep})
+            shipped, seen = ModelPositions.of_config(before), ModelPositions.of_config(config)
+            shipped.log_replacement(seen, logger)
+            _note_overrides(config, before, kwargs)
         return result
 
+    config_class.__post_init__ = post_init
     config_class.from_dict = classmethod(from_dict)
+
+
+def validate_plain(cls: Any) -> None:
+    """Let a config class's checks see plain settings in place of ours.
+
+    Classes check what they know; some refuse every type but theirs (Phi 3). They do it when a
+    config is read and when it is saved; vLLM calls the check of RoPE alone once more. The one that
+    all classes inherit stays: vLLM replaces it with its own there.
+    """
+    from transformers import PreTrainedConfig
+
+    for each in cls.__mro__:
+        for name in ("validate", "validate_rope"):
+            original = vars(each).get(name)
+            common = name == "validate_rope" and each in PreTrainedConfig.__mro__
+            if original is not None and not common and not hasattr(original, "_resonance"):
+                setattr(each, name, _with_plain(original))
+
+
+def _with_plain(original: Any) -> Any:
+    @functools.wraps(original)
+    def validate(self: Any, *args: Any, **kwargs: Any) -> None:
+        with shown([self], plain_of):
+            original(self, *args, **kwargs)
+
+    validate._resonance = True  # type: ignore[attr-defined]
+    return validate
 
 
 def _has_rope(overrides: Mapping[str, Any]) -> bool:

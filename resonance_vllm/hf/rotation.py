@@ -1,0 +1,419 @@
+"""What a rotary module of transformers turns by, and what it is requested to turn by.
+
+All is computed on the CPU, from what transformers computes for the module, before that changes.
+
+Families put features in halves or in pairs, once, as complex numbers, and take them from several
+axes of positions. No config states that: the module's own `forward` is run once, on frequencies
+that show which feature stands where.
+"""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resonance_vllm.core import frequencies
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.hf.config import Request, spec_of, stock_of
+from resonance_vllm.model_config.family import Settings, by_layer, pairs_whole_heads
+from resonance_vllm.verifier import Turns, differences, refusal
+
+FAMILY_CLASS = "_resonance_rope"
+"""Attribute of our rotary classes: the family's class."""
+FOLLOWED = "families whose model code follows rope_parameters"
+
+# transformers has at most one angle for each of three axes today.
+_MOST_AXES = 4
+
+ARRANGED: dict[str, Callable[[Tensor], Tensor]] = {
+    "halves": lambda values: torch.cat((values, values), dim=-1),
+    "pairs": lambda values: values.repeat_interleave(2, dim=-1),
+    "once": lambda values: values,
+}
+"""Features `[..., n]` as they stand in cos and in sin."""
+
+
+def prefix(layer_type: str | None) -> str:
+    """How the attributes of a layer type begin in a rotary module."""
+    return "" if layer_type is None else f"{layer_type}_"
+
+
+def keywords(layer_type: str | None) -> dict[str, str]:
+    """How the layer type is given to a rotary module's `forward` or a rope function."""
+    return {} if layer_type is None else {"layer_type": layer_type}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The form of a module's answer.
+
+    Attributes:
+        features: a key of `ARRANGED`, or the feature at each place.
+        count: number of features.
+        is_complex: one complex tensor in place of cos and sin.
+        casts: whether the answer has the dtype of the activations; else it is float32.
+        axes: the axis of each feature where positions may have several axes `[axes, b, n]`.
+        scale: attention factor, as the module multiplies by it.
+    """
+
+    features: str | tuple[int, ...]
+    count: int
+    is_complex: bool
+    casts: bool
+    axes: tuple[int, ...] | None
+    scale: float
+
+    def arrange(self, angles: Tensor, scale: float, like: Tensor) -> Any:
+        """The module's answer for angles `[batch, length, features]`."""
+        if self.is_complex:
+            turned = torch.polar(torch.full_like(angles, scale), angles)
+            return self._put(turned).to(torch.complex64)
+        dtype = like.dtype if self.casts else torch.float32
+        cos, sin = self._put(angles.cos() * scale), self._put(angles.sin() * scale)
+        return cos.to(dtype), sin.to(dtype)
+
+    def turns(self, answer: Any) -> Turns:
+        """Frequencies, and the attention factor, in a module's answer for position 1."""
+        angles, amplitudes = polar(answer)
+        places = self._put(torch.arange(self.count, device="cpu")).tolist()
+        first = [places.index(feature) for feature in range(self.count)]
+        return Turns(angles[first], float(amplitudes.max()))
+
+    def _put(self, values: Tensor) -> Tensor:
+        if isinstance(self.features, str):
+            return ARRANGED[self.features](values)
+        return values[..., torch.tensor(self.features, device=values.device)]
+
+
+def polar(answer: Any) -> tuple[Tensor, Tensor]:
+    """Angles and amplitudes `[values]` in a module's answer for one token.
+
+    Raises:
+        ValueError: the answer has more axes than batch, length and features.
+    """
+    is_complex = isinstance(answer, Tensor)
+    cos, sin = (answer.real, answer.imag) if is_complex else answer
+    if cos.ndim != 3:
+        raise ValueError("more than batch, length and features")
+    return torch.atan2(sin, cos).flatten(), torch.hypot(sin, cos).flatten()
+
+
+def find_layout(module: nn.Module, layer_type: str | None, count: int) -> Layout:
+    """The layout of a stock module with buffers that are not on the meta device.
+
+    Args:
+        module: a rotary module; it is not changed.
+        layer_type: of the rotation, None where the module has one.
+        count: its number of features.
+
+    Raises:
+        RopeConfigError: its answer is not one angle a token and feature.
+    """
+    known = torch.arange(1, count + 1, dtype=torch.float32, device="cpu") * (3.0 / (count + 1))
+    try:
+        with torch.device("cpu"), torch.no_grad():
+            probe = _Probe(module, layer_type, known)
+            answer = probe.ask(torch.ones(1, 1, dtype=torch.int64))
+            angles, amplitudes = polar(answer)
+            features = _features(angles, known)
+            is_complex = isinstance(answer, Tensor)
+            casts = is_complex or probe.dtype(torch.bfloat16) == torch.bfloat16
+            axes = _axes(probe, known, features)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise _unknown(module) from error
+    if features is None or float(amplitudes.max() - amplitudes.min()) > 1e-5:
+        raise _unknown(module)
+    scale = probe.scale(float(amplitudes[0]))
+    return Layout(features, count, is_complex, casts, axes, scale)
+
+
+class _Probe:
+    """A module with frequencies of our choice."""
+
+    def __init__(self, module: nn.Module, layer_type: str | None, frequencies: Tensor) -> None:
+        start = prefix(layer_type)
+        self.module: Any = copy.copy(module)
+        self.module._buffers = dict(module._buffers)
+        for name in (f"{start}inv_freq", f"{start}original_inv_freq"):
+            self.module._buffers[name] = frequencies
+        self.keywords = keywords(layer_type)
+        self.stated = getattr(module, f"{start}attention_scaling", None)
+
+    def ask(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Any:
+        return self.module.forward(torch.zeros(1, dtype=dtype), positions, **self.keywords)
+
+    def dtype(self, dtype: torch.dtype) -> torch.dtype:
+        cos: Tensor = self.ask(torch.ones(1, 1, dtype=torch.int64), dtype)[0]
+        return cos.dtype
+
+    def scale(self, measured: float) -> float:
+        """The factor that the module states, where it is the one that it multiplies by."""
+        stated = self.stated
+        if stated is not None and math.isclose(float(stated), measured, rel_tol=1e-5):
+            return float(stated)
+        return measured
+
+
+def _features(angles: Tensor, known: Tensor) -> str | tuple[int, ...] | None:
+    for name, arranged in ARRANGED.items():
+        wanted = arranged(known)
+        if wanted.shape == angles.shape and torch.allclose(wanted, angles, atol=1e-4):
+            return name
+    nearest = (angles[:, None] - known).abs().min(dim=-1)
+    places = tuple(nearest.indices.tolist())
+    complete = set(places) == set(range(len(known)))
+    return places if complete and float(nearest.values.max()) < 1e-4 else None
+
+
+def _axes(
+    probe: _Probe, known: Tensor, features: str | tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """Axis of each feature, for a module that takes positions `[axes, batch, length]`."""
+    order = torch.arange(len(known))
+    if isinstance(features, str):
+        order = ARRANGED[features](order)
+    elif features is not None:
+        order = torch.tensor(features)
+    for count in range(2, _MOST_AXES + 1):
+        found: list[int | None] = [None] * len(known)
+        for axis in range(count):
+            positions = torch.zeros(count, 1, 1, dtype=torch.int64)
+            positions[axis] = 1
+            try:
+                angles, _ = polar(probe.ask(positions))
+            except (IndexError, RuntimeError, ValueError):
+                break
+            for j in order[angles != 0].tolist():
+                found[j] = axis
+        else:
+            if None not in found:
+                return tuple(axis for axis in found if axis is not None)
+    return None
+
+
+def _unknown(module: nn.Module) -> RopeConfigError:
+    """The reason why no layout was found."""
+    if "rope_init_fn(" in inspect.getsource(type(module).forward):
+        return RopeConfigError(
+            f"rope_type: {type(module).__name__} computes its frequencies anew at each call and "
+            "would not follow those that it is given; allowed: families whose module keeps them"
+        )
+    return RopeConfigError(
+        f"rope_type: {type(module).__name__} turns by something else than one angle a token and "
+        "feature; allowed: families whose rotary module returns cos and sin of such angles"
+    )
+
+
+class RequestedRotation:
+    """What one rotation of a module is requested to be.
+
+    Attributes:
+        spec: the request.
+        rotation: up to the trained length.
+        beyond: past the length at which a method switches, where it does.
+        layout: of the family's cos and sin.
+        scale: what cos and sin are multiplied by.
+        follows: whether the frequencies change with every further token.
+    """
+
+    def __init__(self, module: Any, layer_type: str | None, name: str, request: Request) -> None:
+        """Read what a module holds that was built with stock settings, off the meta device.
+
+        Raises:
+            RopeConfigError: the module does not follow its settings; it is named.
+        """
+        self.layer_type, self.spec, self.name = layer_type, request.spec, name
+        method, shown = request.spec.method, request.shown
+        self.stock_type: str = shown["rope_type"]
+        self.stock = held_frequencies(module, layer_type)
+        self.by_library = self.spec.base_is_stock and self.stock_type == method.name
+        kind = _type_of(module, layer_type)
+        fixed_by_model = kind != self.stock_type or self._has_own_base()
+        if fixed_by_model:
+            self._check_own_type(module, shown, kind)
+            self.stock_type = kind
+        elif self.stock_type != "proportional" and _still_part(module, shown):
+            plain = {key: shown[key] for key in ("rope_theta", "partial_rotary_factor")}
+            whole = twin(module, layer_type, plain | {"rope_type": "proportional"})
+            self.stock = held_frequencies(whole, layer_type)
+            self.stock_type, self.by_library = "proportional", False
+        count = len(self.stock)
+        self.layout = find_layout(module, layer_type, count)
+        self.scale = self.layout.scale if self.by_library else method.scale()
+        # Code may choose frequencies of its own by the settings, and a base of its own.
+        by_formula = self.by_library and not fixed_by_model and method.name != "default"
+        held = Turns(self.stock, self.layout.scale)
+        features = features_as_shipped(module, layer_type, request, self.stock_type)
+        wrong = differences(held, method if by_formula else held, features=features)
+        if wrong:
+            where = f"{name} ({family(module).__name__})"
+            raise refusal(self.spec, where, wrong, held, FOLLOWED)
+        self.current = self.rotation = self._rotation(self.stock, None)
+        self.switch = None if fixed_by_model else method.switch_length
+        self.beyond = None if self.switch is None else self.at_length(module, self.switch + 1)
+        self.follows = method.follows_length and not fixed_by_model
+        self.trained = self.length = self.spec.trained_length or 0
+        self.exact = self.spec.resonance is not None or self.beyond is not None
+
+    def at_length(self, module: Any, length: int) -> Rotation:
+        """The rotation of a sequence of `length` tokens, past the trained length."""
+        if not self.by_library:
+            return self._rotation(self.stock, length)
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        config = copy.copy(module.config)
+        # transformers takes this for the trained length of dynamic; ours is written.
+        if self.spec.method.follows_length and self.spec.trained_length is not None:
+            config.max_position_embeddings = self.spec.trained_length
+        function = ROPE_INIT_FUNCTIONS[self.stock_type]
+        found, _ = function(config, "cpu", seq_len=length, **keywords(self.layer_type))
+        return self._rotation(found, length)
+
+    def _rotation(self, stock: Tensor, length: int | None) -> Rotation:
+        base = frequencies.base_frequencies(self.spec, stock, length, by_library=self.by_library)
+        return frequencies.rotation(self.spec, base)
+
+    def _has_own_base(self) -> bool:
+        """Whether a type that follows the length starts from another base than its settings say."""
+        if not self.by_library or not self.spec.method.follows_length:
+            return False
+        wanted = self.spec.method.frequencies(2 * len(self.stock))
+        return not torch.allclose(self.stock.double(), wanted, rtol=1e-4, atol=0)
+
+    def _check_own_type(self, module: Any, shown: Settings, kind: str) -> None:
+        """Refuse a type that stands in the family's code, unless the code chose it by the settings.
+
+        HunYuan's does, for `dynamic` with an `alpha` beside it: no length changes its frequencies.
+        (transformers calls them `ntk_alpha` since 5.20; before, it dropped them past the trained
+        length.) Code that names a type whatever the settings say would ignore the request.
+        """
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        reason = None
+        if kind != self.stock_type:
+            plain = twin(module, self.layer_type, shown | {"rope_type": "default"})
+            follows = self.spec.method.name == "default" or _type_of(plain, self.layer_type) != kind
+            if kind in ROPE_INIT_FUNCTIONS or not follows:
+                reason = f"holds rope_type {kind!r} of its own"
+        factor = self.spec.method.extension or 1.0
+        if reason is None and factor != 1.0:
+            other = twin(module, self.layer_type, shown | {"factor": 2 * factor})
+            if torch.equal(held_frequencies(other, self.layer_type), self.stock):
+                reason = f"holds frequencies of its own, which factor {factor:g} does not change"
+        if reason is not None:
+            raise RopeConfigError(
+                f"rope_type: {self.spec.rope_type!r} would be ignored: {self.name} {reason}; "
+                f"allowed: {FOLLOWED}"
+            )
+
+
+def features_as_shipped(
+    module: Any, layer_type: str | None, request: Request, stock_type: str
+) -> int | None:
+    """How many features turn with the settings that a request replaces; None if unknown.
+
+    transformers' `proportional` makes features of a whole head whatever the family's code turns, so
+    without replaced settings it is compared with plain RoPE.
+    """
+    shipped = request.shipped
+    if request.own and pairs_whole_heads(module.config):
+        return None
+    if not shipped and stock_type == "proportional":
+        shipped = request.shown | {"rope_type": "default"}
+    if not shipped:
+        return None
+    try:
+        return len(held_frequencies(twin(module, layer_type, shipped), layer_type))
+    except (AttributeError, KeyError, TypeError, ValueError):  # a type that is unknown here
+        return None
+
+
+def _type_of(module: Any, layer_type: str | None) -> Any:
+    kinds = getattr(module, "rope_type", None)
+    return kinds.get(layer_type) if isinstance(kinds, dict) else kinds
+
+
+def _still_part(module: Any, shown: Settings) -> bool:
+    """Whether a part of the module's features stands still, with frequency 0 (Gemma 4).
+
+    Such a family states the share that turns for transformers' `proportional` type. The other types
+    of the registry make fewer features of that share than its heads have.
+    """
+    share = shown.get("partial_rotary_factor")
+    return share is not None and share < 1 and pairs_whole_heads(module.config)
+
+
+def held_frequencies(module: Any, layer_type: str | None) -> Tensor:
+    """What a module keeps as its frequencies now, radians a token `[features]` on the CPU."""
+    found: Tensor = getattr(module, f"{prefix(layer_type)}inv_freq")
+    return found.detach().cpu()
+
+
+def held_turns(module: Any, layer_type: str | None) -> Turns:
+    """What a module turns by now; of one of our classes read from its cos and sin."""
+    requested = getattr(module, "_requested", {}).get(layer_type)
+    if requested is not None:
+        device = module._buffers[f"{prefix(layer_type)}inv_freq"].device
+        one = torch.ones(1, 1, dtype=torch.int64, device=device)
+        like = torch.zeros(1, device=device)
+        return requested.layout.turns(module(like, one, **keywords(layer_type)))
+    found = held_frequencies(module, layer_type)
+    try:
+        return Turns(found, find_layout(module, layer_type, len(found)).scale)
+    except RopeConfigError:  # a layout that our types could not be given to
+        stated = getattr(module, f"{prefix(layer_type)}attention_scaling", 1.0)
+        return Turns(found, float(stated))
+
+
+def twin(module: Any, layer_type: str | None, settings: Settings) -> Any:
+    """A rotary module made alike, on the CPU, with other stock settings."""
+    config = copy.copy(module.config)
+    config.rope_parameters = (
+        settings if layer_type is None else {**config.rope_parameters, layer_type: settings}
+    )
+    with torch.device("cpu"):
+        return family(module)(config)
+
+
+def family(module: nn.Module) -> Any:
+    """The class of a rotary module as its family has it."""
+    return getattr(type(module), FAMILY_CLASS, type(module))
+
+
+def rope_function(
+    config: Any,
+    device: torch.device | str | None = None,
+    seq_len: int | Tensor | None = None,
+    layer_type: str | None = None,
+) -> tuple[Tensor, float]:
+    """The entry of every type of ours in transformers' `ROPE_INIT_FUNCTIONS`.
+
+    For a rotary module that is made alone, outside a model: frequencies without the exact phase.
+
+    Returns:
+        `inv_freq`, float32 `[features]`, and the attention factor. `seq_len` is a tensor where it
+        follows a sequence; `layer_type` is the key of `rope_parameters` by layer type.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    settings = by_layer(config)[layer_type]
+    spec, stock = spec_of(config, settings), stock_of(settings)
+    if stock["rope_type"] == "default":  # which is no function of the registry
+        stock |= {"rope_type": "linear", "factor": 1.0}
+    shown = copy.copy(config)
+    shown.rope_parameters = (
+        stock if layer_type is None else {**config.rope_parameters, layer_type: stock}
+    )
+    length = None if seq_len is None else int(seq_len)
+    function = ROPE_INIT_FUNCTIONS[stock["rope_type"]]
+    found, scale = function(shown, device, seq_len=length, layer_type=layer_type)
+    rotation = frequencies.rotation(spec, frequencies.base_frequencies(spec, found, length))
+    target = torch.get_default_device() if device is None else device
+    factor = scale if spec.base_is_stock else spec.method.scale()
+    return rotation.inv_freq.to(dtype=torch.float32, device=target), factor
