@@ -67,8 +67,7 @@ def cos_sin_table(
 ) -> Tensor:
     """The table that serving engines index by position.
 
-    The first period of each feature with an exact phase is computed once and repeated literally;
-    the others turn in float64 beside such features. A rotation without any takes the float32 angle
+    With an exact phase all features turn in float64. A rotation without any takes the float32 angle
     `position * inv_freq`, as transformers and vLLM do, so that the two agree to the bit.
 
     Args:
@@ -79,48 +78,17 @@ def cos_sin_table(
         device: of the table.
 
     Returns:
-        `[rows, 2 * features]`: cos of every feature, then sin. Memory beyond the table: a few MiB,
-        and the first periods (about an eighth of a table of 131,072 rows).
+        `[rows, 2 * features]`: cos of every feature, then sin. Memory beyond the table: a few MiB.
     """
     rotation = rotation.to(device)
     half = len(rotation.periods)
-    # Wavelengths grow geometrically, so the first periods are a small part of the table.
-    lengths = rotation.periods.tolist()
-    periods = {
-        feature: (length, *_first_period(_features(rotation, [feature]), scale, dtype))
-        for feature, length in enumerate(lengths)
-        if 0 < length < rows
-    }
-    slow = [j for j in range(half) if j not in periods]
-    rest = _features(rotation, slow)
-    angle_dtype = rotation.inv_freq.dtype if any(lengths) else torch.float32
-    cache = torch.empty(rows, 2 * half, dtype=dtype, device=device)
-    # Features are contiguous here and positions in the table: blocks keep the transposition local.
+    exact = bool((rotation.periods > 0).any())
+    angle_dtype = rotation.inv_freq.dtype if exact else torch.float32
+    table = torch.empty(rows, 2 * half, dtype=dtype, device=device)
     for start in range(0, rows, _BLOCK):
-        count = min(_BLOCK, rows - start)
-        block = torch.empty(2 * half, count, dtype=dtype, device=device)
-        turned = angles(torch.arange(start, start + count, device=device), rest, angle_dtype).t()
-        block[slow] = (turned.cos() * scale).to(dtype)
-        block[[half + j for j in slow]] = (turned.sin() * scale).to(dtype)
-        for feature, (length, cos, sin) in periods.items():
-            offset = start % length
-            block[feature] = cos[offset : offset + count]
-            block[half + feature] = sin[offset : offset + count]
-        cache[start : start + count] = block.t()
-    return cache
-
-
-def _features(rotation: Rotation, features: list[int]) -> Rotation:
-    """Some features of a rotation."""
-    return Rotation(
-        rotation.inv_freq[features], rotation.periods[features], rotation.turns[features]
-    )
-
-
-def _first_period(one: Rotation, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cos and sin of one feature's period, literally repeated until one block beyond it."""
-    period = int(one.periods)
-    turned = angles(torch.arange(period, device=one.periods.device), one, one.inv_freq.dtype)[:, 0]
-    repeated = torch.arange(period + _BLOCK, device=one.periods.device) % period
-    cos, sin = (turned.cos() * scale).to(dtype), (turned.sin() * scale).to(dtype)
-    return cos[repeated], sin[repeated]
+        block = table[start : start + _BLOCK]
+        positions = torch.arange(start, start + len(block), device=device)
+        turned = angles(positions, rotation, angle_dtype)
+        block[:, :half] = turned.cos() * scale
+        block[:, half:] = turned.sin() * scale
+    return table

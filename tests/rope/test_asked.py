@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
 from leval_harness.cli.main import main
@@ -74,6 +74,18 @@ def test_a_type_that_turns_more_of_a_head_is_refused():
         report_of_checkpoint(folder, {"rope_parameters": raw})
     with pytest.raises(RopeConfigError, match=r"whole head, and this 'glm4' model turns 0\.5"):
         asked_of("glm4_9b", "resonance_proportional")
+
+
+@pytest.mark.parametrize("rope", ["resonance:replace=true", "ntk_aware:factor=4,replace=true"])
+def test_a_type_of_ours_that_turns_more_features_is_refused(rope, tmp_path):
+    """Mistral 4 rotates 64 dimensions; its code makes plain frequencies for a whole head of 128."""
+    CONFIG_MAPPING["mistral4"]().save_pretrained(tmp_path)
+    model = ModelPositions.of_checkpoint(str(tmp_path))
+    (shipped,) = report_of_checkpoint(str(tmp_path))
+    assert len(shipped.inv_freq) == 32
+    overrides = hf_overrides(model.complete(RopeRequest.parse(rope)), model)
+    with pytest.raises(RopeConfigError, match="64 features turn, and 32 as it is shipped"):
+        report_of_checkpoint(str(tmp_path), overrides)
 
 
 def test_a_model_without_rope_is_refused_a_type_of_the_library():
