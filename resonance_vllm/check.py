@@ -1,4 +1,4 @@
-"""What a model will really run with, on transformers and on vLLM: both build it, and are asked."""
+"""What a model really runs with, on transformers and on vLLM: both build it and are compared."""
 
 import importlib.metadata
 import importlib.util
@@ -19,8 +19,8 @@ PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
 # Tables and buffers are float32.
 TOLERANCE = 1e-5
-# What model cards say of checkpoints whose config.json misleads about the length they scale from:
-# model type and positions -> that length, and where it is said.
+# Checkpoints whose config.json misleads about the length that they scale from: model type and
+# positions -> that length, and where the model card has it.
 CARDS = {
     (kind, 40960): (32768, "the model cards on hf.co/Qwen: 32,768 for outputs, 8,192 for prompts")
     for kind in ("qwen3", "qwen3_moe")
@@ -30,7 +30,7 @@ Side = dict[str, Any]
 
 
 def installed(library: str) -> bool:
-    """Whether a library can be asked."""
+    """Whether a library is installed."""
     return importlib.util.find_spec(library) is not None
 
 
@@ -54,10 +54,10 @@ def report(
         path: checkpoint folder or hub name.
         model: its config.
         rope: complete settings; None looks at the checkpoint as it is.
-        context_length: tokens that will be asked for.
+        context_length: longest sequence in tokens that will be used.
 
     Returns:
-        `transformers` and `vllm`, each with `limit` in tokens (None where nothing says one) and
+        `transformers` and `vllm`, each with `limit` in tokens (None where it is unknown) and
         `modules` (the fields of `RotaryReport`), or `refused` or `not_installed` with the reason in
         place of these; `disagreements`, a list of sentences.
 
@@ -78,7 +78,7 @@ def report(
 def limits(
     model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
 ) -> tuple[int | None, int | None]:
-    """Longest sequence in tokens on transformers and on vLLM; None where nothing says one."""
+    """Longest sequence in tokens on transformers and on vLLM; None where it is unknown."""
     for_vllm = {} if rope is None else vllm_hf_overrides(rope, model, context_length)
     return (
         _limit(lambda: length_limit(model, rope, context_length)),
@@ -87,7 +87,7 @@ def limits(
 
 
 def length_remark(model: ModelPositions) -> str | None:
-    """A word on a trained length that the config does not say."""
+    """A remark on a trained length that the config does not state; None without one."""
     known = CARDS.get((str(model.model_type), model.max_position_embeddings or 0))
     if known is None or not model.plain:
         return None
@@ -111,7 +111,7 @@ def _by_vllm(path: str, overrides: dict[str, Any], length: int | None) -> Sequen
 
 
 def _side(library: str, look: Callable[[], Sequence[RotaryReport]]) -> Side:
-    """What a library built; whatever it raises on a config is its reason to refuse."""
+    """What a library built; any error that it raises on a config is its reason to refuse."""
     if not installed(library):
         return {"not_installed": f"{library} is not installed"}
     try:
@@ -199,7 +199,7 @@ def _differences(
 def about_vllm(
     rope: RopeSpec, model: ModelPositions, context_length: int | None = None
 ) -> list[str]:
-    """How vLLM's side differs by its settings, whatever its modules hold at start-up."""
+    """How vLLM's side differs by its settings, beside what its modules hold at start-up."""
     on_vllm = fixed_for_vllm(rope, model, context_length)
     seen = model.overridden(vllm_hf_overrides(rope, model, context_length))
     lines = []

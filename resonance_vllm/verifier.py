@@ -1,7 +1,7 @@
 """The one comparison of what a rotary module holds with what was requested, for both libraries.
 
 The adapters (`hf`, `vllm`) report what a module holds. The same rules count for stock types and for
-ours: frequencies, number of features, attention factor.
+ours: frequencies, number of features, attention factor. Torch is imported where it is needed.
 """
 
 import contextlib
@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from torch import Tensor
-
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.method import Method
+from resonance_vllm.core.method import Method, Tensor
 from resonance_vllm.core.spec import RopeSpec
 
 CLOSE = 1e-4
@@ -22,6 +20,19 @@ CLOSE = 1e-4
 
 class NoRope(RopeConfigError):  # noqa: N818 - it describes a model
     """A model without RoPE, or one that its library refuses; the message is the reason."""
+
+
+class Turns(NamedTuple):
+    """What a module turns by: radians a token `[features]`, and what cos and sin are scaled by."""
+
+    inv_freq: Tensor
+    attention_factor: float
+
+    def __str__(self) -> str:
+        """For a message."""
+        found, scale = self
+        span = f"{found.max():.4g} to {found.min():.4g}"
+        return f"{len(found)} frequencies from {span} radians a token, attention factor {scale:.4g}"
 
 
 @dataclass(frozen=True)
@@ -42,18 +53,12 @@ class RotaryReport:
     attention_factor: float
     exact_phase: bool
 
+    @property
+    def turns(self) -> Turns:
+        """Frequencies and attention factor."""
+        import torch
 
-class Turns(NamedTuple):
-    """What a module turns by: radians a token `[features]`, and what cos and sin are scaled by."""
-
-    inv_freq: Tensor
-    attention_factor: float
-
-    def __str__(self) -> str:
-        """For a message."""
-        found, scale = self
-        span = f"{found.max():.4g} to {found.min():.4g}"
-        return f"{len(found)} frequencies from {span} radians a token, attention factor {scale:.4g}"
+        return Turns(torch.tensor(self.inv_freq, dtype=torch.float64), self.attention_factor)
 
 
 class OverriddenRope(dict[str, Any]):

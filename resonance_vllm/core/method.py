@@ -138,7 +138,7 @@ class Method(Settings):
 
     @property
     def extrapolates(self) -> bool:
-        """Whether the method may be asked beyond its limit by name: it promises nothing there."""
+        """Whether an explicit length may exceed the limit, as bare extrapolation."""
         return getattr(self, "factor", None) is None
 
     @property
@@ -179,7 +179,7 @@ class Method(Settings):
         """Longest sequence in tokens that the settings are meant for.
 
         With a factor `L * s`, whether the model's `max_position_embeddings` (`positions`) is
-        written scaled or not; without one what the model says.
+        written scaled or not; without one `positions`.
         """
         if self.extension is None:
             return positions

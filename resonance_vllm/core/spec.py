@@ -19,8 +19,8 @@ PREFIX = f"{RESONANCE}_"
 LENGTH = "original_max_position_embeddings"
 REPLACE = "replace"
 COMPARED = "rope_compared"
-"""Key of vLLM's `hf_overrides` beside settings of a stock type that were asked for: what is built
-of them is compared with them. Overrides without it are vLLM's own business."""
+"""Key of vLLM's `hf_overrides` beside requested settings of a stock type: what vLLM builds is
+compared with them. Overrides without it are not compared."""
 
 # Every name of a method without Resonance -> the method and the settings that the name implies.
 BASE_TYPES: dict[str, tuple[type[Method], Mapping[str, Any]]] = {
@@ -94,7 +94,7 @@ class RopeType:
 
 @dataclass(frozen=True)
 class RopeRequest:
-    """What a user asks for, without keys of None, checked as far as that goes without a model.
+    """What a user requests, without keys of None, checked as far as possible without a model.
 
     `replace` allows to give up a scaling that the checkpoint ships; no library is given it.
     """
@@ -107,7 +107,7 @@ class RopeRequest:
     def from_dict(cls, rope: Mapping[str, Any], *, aliases: bool = True) -> Self:
         """Read a dictionary that may lack what a model's config knows.
 
-        `aliases` says that a user wrote it: short names and `replace` are allowed.
+        With `aliases` a user wrote it: short names and `replace` are allowed.
 
         Raises:
             RopeConfigError: the type or a key is unknown.
@@ -157,8 +157,8 @@ class RopeRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """As it was written, short names resolved."""
-        asked = {REPLACE: True} if self.replace else {}
-        return {"rope_type": self.type.name, **self.given, **asked}
+        replace = {REPLACE: True} if self.replace else {}
+        return {"rope_type": self.type.name, **self.given, **replace}
 
 
 def parsed_value(text: str) -> Any:

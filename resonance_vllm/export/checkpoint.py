@@ -81,8 +81,8 @@ def export_checkpoint(
 
     Weights are hard-linked into the new folder `out`, or copied across file systems; of the other
     files only config.json is rewritten. Stock transformers builds the model by it first, without
-    weights, and has to hold what was asked for; with `ask_vllm` so does the installed vLLM, which
-    takes as long as its import.
+    weights, and has to turn as requested; with `ask_vllm` the installed vLLM, too, which takes as
+    long as its import.
 
     Returns:
         Longest sequence in tokens, to be given to vLLM as `--max-model-len`.
@@ -100,10 +100,10 @@ def export_checkpoint(
     model = ModelPositions.of_checkpoint(str(checkpoint))
     rope = model.complete(request)
     check_fixed(rope)
-    from resonance_vllm.export.comparison import asked_for, compare, compare_vllm
+    from resonance_vllm.export.comparison import compare, compare_vllm, requested_rotation
 
     overrides = hf_overrides(rope, model)
-    held = asked_for(checkpoint, rope, overrides)
+    held = requested_rotation(checkpoint, rope, overrides)
     content = json.dumps(_portable_config(checkpoint, rope, model, held), indent=2) + "\n"
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "config.json").write_text(content, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Whether stock model code makes of an exported config what was asked for: both are built.
+"""Whether stock model code turns as requested under an exported config: both are built.
 
 Families read `longrope` settings from their config, or keep a type of their own, or turn by halves
 of their size. None of that is written down, so the two models are built without weights by
@@ -7,7 +7,6 @@ transformers and compared.
 
 import inspect
 import logging
-import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import layer_types, rotary_report
 from resonance_vllm.model_config.family import text_config
-from resonance_vllm.verifier import NoRope, RotaryReport
+from resonance_vllm.verifier import NoRope, RotaryReport, differences
 
 # Relative, of float32 frequencies that transformers takes from factors.
 SAME = 1e-5
@@ -34,21 +33,22 @@ SAME_IN_TABLE = 1e-4
 logger = logging.getLogger(__name__)
 
 
-def asked_for(checkpoint: Path, rope: RopeSpec, overrides: Mapping[str, Any]) -> RotaryReport:
+def requested_rotation(
+    checkpoint: Path, rope: RopeSpec, overrides: Mapping[str, Any]
+) -> RotaryReport:
     """The one rotation of a checkpoint with a method, frequencies in float64.
 
     Raises:
         RopeConfigError: the model has no RoPE or several, features that stand still, or turns
             neighbouring dimensions, which vLLM's longrope does not.
     """
-    held = report_of_checkpoint(str(checkpoint), overrides)
-    if any(each.layer_type is not None for each in held):
+    one, *others = report_of_checkpoint(str(checkpoint), overrides)
+    if any(each.layer_type is not None for each in (one, *others)):
         raise RopeConfigError(
-            f"{held[0].module}: has several RoPEs by layer type; allowed: models with one, because "
+            f"{one.module}: has several RoPEs by layer type; allowed: models with one, because "
             "a portable config holds one"
         )
-    one = held[0]
-    other = next((each for each in held if each.inv_freq != one.inv_freq), None)
+    other = next((each for each in others if each.inv_freq != one.inv_freq), None)
     if other is not None or not all(one.inv_freq):
         which = f"{one.module} and {other.module} differ" if other else f"{one.module} stands still"
         raise RopeConfigError(
@@ -70,19 +70,18 @@ def compare(
     Other numbers that model code takes from RoPE settings (a softmax scale) have to be the same,
     too, as with the request.
     """
-    asked = on_meta(AutoConfig.from_pretrained(checkpoint, **overrides))
+    requested = on_meta(AutoConfig.from_pretrained(checkpoint, **overrides))
     try:
         found = on_meta(AutoConfig.from_pretrained(exported))
     except Exception as error:
+        reason = f"{type(requested).__name__} cannot be built from an exported config: {error!r}"
         raise RopeConfigError(
-            f"rope_type: {type(asked).__name__} cannot be built from an exported config: {error!r}"[
-                :300
-            ]
-            + "; allowed: families whose code reads longrope from config.json"
+            f"rope_type: {reason[:280]}; allowed: families whose code reads longrope from "
+            "config.json"
         ) from error
     for held in rotary_report(found):
         _refuse_other(f"{held.module} of {type(found).__name__}", held, one, SAME)
-    wanted = dict(_numbers(asked))
+    wanted = dict(_numbers(requested))
     for place, value in _numbers(found):
         if wanted.get(place, value) != value:
             raise RopeConfigError(
@@ -93,7 +92,7 @@ def compare(
 
 
 def compare_vllm(exported: Path, one: RotaryReport) -> None:
-    """Ask the installed vLLM, in a process of its own; where it refuses the model that is logged.
+    """Compare with the installed vLLM, in a process of its own; a refusal of the model is logged.
 
     Raises:
         RopeConfigError: it would turn by something else.
@@ -109,17 +108,11 @@ def compare_vllm(exported: Path, one: RotaryReport) -> None:
         _refuse_other(f"{held.module} of vLLM", held, one, SAME_IN_TABLE)
 
 
-def _refuse_other(where: str, held: RotaryReport, one: RotaryReport, near: float) -> None:
-    pairs = [(held.attention_factor, one.attention_factor)]
-    if len(held.inv_freq) == len(one.inv_freq):
-        pairs += zip(held.inv_freq, one.inv_freq, strict=True)
-    if len(pairs) == 1 or not all(math.isclose(a, b, rel_tol=near) for a, b in pairs):
+def _refuse_other(where: str, held: RotaryReport, one: RotaryReport, close: float) -> None:
+    if wrong := differences(held.turns, one.turns, close=close):
         raise RopeConfigError(
-            f"rope_type: {where} does not follow an exported config: it holds "
-            f"{list(held.inv_freq[:3])} ... ({len(held.inv_freq)} features, attention factor "
-            f"{held.attention_factor:g}), not {list(one.inv_freq[:3])} ... ({len(one.inv_freq)}, "
-            f"{one.attention_factor:g}); allowed: families whose code reads longrope from "
-            "config.json"
+            f"rope_type: {where} does not follow an exported config: {'; '.join(wrong)}; it holds "
+            f"{held.turns}; allowed: families whose code reads longrope from config.json"
         )
 
 

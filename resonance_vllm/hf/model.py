@@ -279,7 +279,7 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
 
     `float32` computes cos, sin and the rotation in float32 and casts q and k back before cache and
     attention; `model` is what transformers does. A model whose code cannot be given float32 keeps
-    its own precision, with a warning: `rope_precision_used` of the model tells which it is.
+    its own precision, with a warning. The model's `rope_precision_used` is what it uses.
 
     Raises:
         RopeConfigError: another word.

@@ -23,8 +23,8 @@ _PARTS = re.compile(r"(num|n)_\w*(layer|expert|block)s?|\w+_layers|depth")
 def read_config(path: str, revision: str | None = None) -> Any:
     """The config of a checkpoint folder or hub model, as transformers' class for it reads it.
 
-    A dictionary, config.json as it stands (and that is logged), where transformers does not know
-    the model type.
+    A dictionary, the content of config.json, where transformers does not know the model type; that
+    is logged.
 
     Raises:
         RopeConfigError: there is no such folder, transformers cannot read its config.json, or that
@@ -44,13 +44,13 @@ def read_config(path: str, revision: str | None = None) -> Any:
     _refuse_endless(content)
     kind = content.get("model_type")
     if kind is not None and (not isinstance(kind, str) or kind not in CONFIG_MAPPING):
-        _say_unknown(path, shown(kind))
+        _warn_unknown(path, shown(kind))
         return content
     try:
-        with _without_remarks_on_rope():
+        with _without_rope_warnings():
             return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     except Exception as error:
-        if kind is None:  # neither the file nor the folder's name says what it is
+        if kind is None:  # neither the file nor the folder's name tells the family
             return content
         raise RopeConfigError(
             f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
@@ -62,7 +62,7 @@ def loading(path: str) -> Iterator[None]:
     """Errors of transformers on a folder that is no model, which are of many kinds, as one.
 
     Raises:
-        UserError: names the folder and what transformers says.
+        UserError: names the folder and gives transformers' reason.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def loading(path: str) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """What a library says is wrong with a checkpoint, in one line."""
+    """The reason that a library gives for refusing a checkpoint, in one line."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
@@ -100,7 +100,7 @@ def _refuse_endless(content: Mapping[str, Any]) -> None:
 
 
 @functools.cache
-def _say_unknown(path: str, kind: str) -> None:
+def _warn_unknown(path: str, kind: str) -> None:
     import transformers
 
     logger.warning(
@@ -112,12 +112,12 @@ def _say_unknown(path: str, kind: str) -> None:
 
 
 @contextmanager
-def _without_remarks_on_rope() -> Iterator[None]:
-    """Transformers remarks on types and keys that it does not know, which may be ours."""
-    remarks = logging.getLogger("transformers.modeling_rope_utils")
-    before = remarks.level
-    remarks.setLevel(logging.ERROR)
+def _without_rope_warnings() -> Iterator[None]:
+    """Transformers warns of types and keys that it does not know, which may be ours."""
+    warnings = logging.getLogger("transformers.modeling_rope_utils")
+    before = warnings.level
+    warnings.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        remarks.setLevel(before)
+        warnings.setLevel(before)

@@ -132,7 +132,7 @@ def _rope_of_class(config_class: Any) -> dict[str | None, Settings]:
 
 
 def has_no_rope(config: Any) -> bool:
-    """Whether a config says that positions are encoded otherwise.
+    """Whether a config states that positions are encoded otherwise.
 
     Falcon's code makes a rotary module beside ALiBi too, and does not use it.
     """
@@ -144,7 +144,7 @@ def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:
     """The language model's part of a transformers config, and the keys under which it stands."""
     try:
         text = config.get_text_config(decoder=True)
-    except ValueError:  # several: transformers does not say which one is meant
+    except ValueError:  # several, and transformers does not choose one
         return config, ()
     return text, _place_of(text, config) or ()
 

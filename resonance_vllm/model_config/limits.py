@@ -1,6 +1,6 @@
-"""How long a sequence a model may be asked: one answer for tasks, backends, check and plugin.
+"""The longest sequence of a model: one answer for tasks, backends, check and plugin.
 
-No torch: lengths are asked before any model is there.
+No torch: lengths are needed before any model is built.
 """
 
 from leval_border.errors import not_allowed
@@ -14,25 +14,25 @@ VLLM_UNMULTIPLIED = ("su", "deepseek_yarn", "deepseek_llama_scaling")
 
 
 def length_limit(
-    model: ModelPositions, rope: RopeSpec | None = None, asked: int | None = None
+    model: ModelPositions, rope: RopeSpec | None = None, requested: int | None = None
 ) -> int:
-    """Longest sequence that a model may be asked, on transformers and vLLM alike.
+    """Longest sequence in tokens that a model may be given, on transformers and vLLM alike.
 
-    Each method says its own (`Method.length_limit`). Two kinds follow the length asked for:
+    Each method has its own (`Method.length_limit`). Two kinds follow the requested length:
     `dynamic`, whose base grows with it, and methods that extend nothing, which then extrapolate.
 
     Args:
         model: the model's config, overrides applied where there are any.
         rope: complete settings; None for the checkpoint as it is, whose stock types are written
             scaled.
-        asked: length in tokens that the user asks for by name.
+        requested: length in tokens that the user requests explicitly.
 
     Raises:
         RopeConfigError: the config has no length, or a type of ours that cannot be read.
     """
     if rope is None:
         if model.plain:
-            return max(model.max_positions, asked or 0)
+            return max(model.max_positions, requested or 0)
         if model.rope["rope_type"] not in OWN_TYPES:
             return model.max_positions
         rope = model.shipped()
@@ -40,7 +40,7 @@ def length_limit(
     positions = model.original_length if rope.method.extrapolates else model.max_positions
     limit = rope.method.length_limit(positions)
     if rope.method.follows_length or rope.method.extrapolates:
-        return max(limit, asked or 0)
+        return max(limit, requested or 0)
     return limit
 
 

@@ -1,4 +1,4 @@
-"""What a model's config says of its positions, and a request completed by it. No torch."""
+"""What a model's config states about its positions, and a request completed by it. No torch."""
 
 import logging
 from collections.abc import Mapping

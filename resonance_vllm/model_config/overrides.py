@@ -1,6 +1,6 @@
 """What each library, and its lm-eval backend, is given for complete settings on a model.
 
-Nobody else writes such dictionaries. No torch.
+The only place that writes such dictionaries. No torch.
 """
 
 import dataclasses
@@ -76,7 +76,7 @@ def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | N
     return dataclasses.replace(rope, method=rope.method.at_length(length))
 
 
-def _say_fixed(rope: RopeSpec, model: ModelPositions, length: int) -> None:
+def _log_fixed(rope: RopeSpec, model: ModelPositions, length: int) -> None:
     fixed = fixed_for_vllm(rope, model, length)
     if fixed is not rope:
         logger.warning(
@@ -167,7 +167,7 @@ def model_args(
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "vllm":
         if rope is not None:
-            _say_fixed(rope, model, length)
+            _log_fixed(rope, model, length)
             args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
         elif length > model.max_positions:
             args["hf_overrides"] = _in_place({"max_position_embeddings": length}, model)

@@ -50,23 +50,23 @@ def look_at(jobs: list[dict[str, Any]], timeout: float = TIMEOUT) -> list[dict[s
     """Build several models in one child process: `held` or `refused` of each.
 
     A job has `model`, `hf_overrides` and `max_model_len`; one that ends the process, and those
-    after it, are refused with what the process said last.
+    after it, are refused with the last line of its errors.
     """
     with tempfile.TemporaryDirectory() as folder:
-        asked, answers = Path(folder) / "jobs.json", Path(folder) / "answers.jsonl"
-        asked.write_text(json.dumps(jobs), encoding="utf-8")
+        jobs_file, answers = Path(folder) / "jobs.json", Path(folder) / "answers.jsonl"
+        jobs_file.write_text(json.dumps(jobs), encoding="utf-8")
         answers.touch()
-        command = [sys.executable, "-m", "resonance_vllm.vllm.build", str(asked), str(answers)]
+        command = [sys.executable, "-m", "resonance_vllm.vllm.build", str(jobs_file), str(answers)]
         try:
             child = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=timeout,
                 env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
             )  # fmt: skip
-            ended = (child.stderr.strip() or "it ended without a word").splitlines()[-1]
+            ended = (child.stderr.strip() or "it ended without a message").splitlines()[-1]
         except subprocess.TimeoutExpired:
             ended = f"no answer within {timeout:g} seconds"
         done = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
-    return done + [{"refused": f"vLLM could not be asked: {ended}"}] * (len(jobs) - len(done))
+    return done + [{"refused": f"vLLM built nothing: {ended}"}] * (len(jobs) - len(done))
 
 
 def _main(jobs: list[dict[str, Any]], answers: Path) -> None:
@@ -74,7 +74,7 @@ def _main(jobs: list[dict[str, Any]], answers: Path) -> None:
     for job in jobs:
         try:
             answer: dict[str, Any] = {"held": [asdict(one) for one in _built(**job)]}
-        except Exception as error:  # noqa: BLE001 - whatever vLLM raises is the reason
+        except Exception as error:  # noqa: BLE001 - any error of vLLM is the reason
             answer = {"refused": _reason(error)}
         with answers.open("a", encoding="utf-8") as file:
             file.write(json.dumps(answer) + "\n")

@@ -260,7 +260,7 @@ def _warn_once(message: str) -> None:
 
 
 def _check_stock(config: Any) -> None:
-    """Point out settings that vLLM will run as something else than they say.
+    """Point out settings that vLLM runs otherwise than their names suggest.
 
     Raises:
         RopeConfigError: `yarn` with the paper's ramp, which vLLM does not know and would leave out.

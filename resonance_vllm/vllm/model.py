@@ -161,7 +161,7 @@ def _description(module: Any) -> Turns | str:
 
 
 def _on_any_stage(reached: int) -> bool:
-    """Whether a module of the whole pipeline was reached; every stage asks at once."""
+    """Whether a module of the whole pipeline was reached; all stages call this together."""
     from vllm.distributed import get_pp_group
 
     group = get_pp_group()

@@ -1,10 +1,10 @@
 """vLLM general plugin: our rope types in every process of the engine.
 
 vLLM has no extension point for rope types. It calls `register` in each of its processes before any
-model file is imported; there the few functions of `HOOKS` are wrapped, so that a model that asks
-for a type of ours gets it, or is refused. Every other model goes to vLLM untouched, also on a vLLM
-whose interface we do not know. Without the plugin our types are unknown to vLLM and it refuses
-them.
+model file is imported; there the few functions of `HOOKS` are wrapped, so that a model with a
+request for a type of ours gets it, or is refused. Every other model goes to vLLM untouched, also on
+a vLLM whose interface we do not know. Without the plugin our types are unknown to vLLM, which
+refuses them.
 """
 
 import functools

@@ -46,7 +46,7 @@ class Llama3(ScaledMethod):
         return None  # the factor shapes the frequencies and is no ratio of lengths
 
     def length_limit(self, positions: int) -> int:
-        # Llama 3.1 has 8,192 * 8 and was trained to 131,072, as its config says.
+        # Llama 3.1 has 8,192 * 8 and was trained to 131,072, as its config states.
         if positions > self.original_max_position_embeddings:
             return positions
         return int(self.original_max_position_embeddings * self.factor)

@@ -75,7 +75,7 @@ class LongRope(Method):
         return plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")
 
     def at_length(self, length: int) -> "LongRope":
-        """The divisors of one length, whatever length is asked for."""
+        """The divisors of one length, for all lengths."""
         beyond = length > self.original_max_position_embeddings
         divisors = self.long_factor if beyond else self.short_factor
         same: dict[str, Any] = {"short_factor": divisors, "long_factor": divisors}
