@@ -1,4 +1,4 @@
-"""What stands in `cell.json`, `done.json` and `failed.json`: sweeps write it, tables read it.
+"""The content of `cell.json`, `done.json` and `failed.json`: sweeps write it, tables read it.
 
 One class for each file. Reading tolerates files of other versions: unknown fields are ignored, and
 what is missing or null takes its default. The order of the fields is the order in the file.
@@ -76,7 +76,7 @@ class Record(BaseModel):
         return {k: v for k, v in content.items() if v is not None or k in nullable}
 
     def written(self) -> dict[str, Any]:
-        """What stands in the file: every field that was given, in order."""
+        """The content of the file: every field that was given, in order."""
         return self.model_dump(exclude_unset=True)
 
 

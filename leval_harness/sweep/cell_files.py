@@ -27,14 +27,14 @@ def why_not_done(folder: Path, expected_id: str) -> str | None:
         return "failed" if (folder / FAILED).exists() else "not run yet"
     done, cell = read_record(DoneRecord, folder / DONE), read_object(folder / CELL)
     if done is None or cell is None:
-        return f"{DONE if done is None else CELL} is not whole"
+        return f"{DONE if done is None else CELL} is not valid"
     if done.schema_version != SCHEMA_VERSION or done.cell_id != expected_id:
         return f"{DONE} belongs to another cell or schema"
     try:
         if cell_id(cell["identity"]) != expected_id:
             return f"{CELL} does not hash to the cell's id"
     except (KeyError, TypeError, ValueError):
-        return f"{CELL} is not whole"
+        return f"{CELL} is not valid"
     if not done.files:
         return f"{DONE} names no files"
     for name, expected in done.files.items():

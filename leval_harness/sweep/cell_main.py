@@ -40,7 +40,7 @@ def run(folder: Path) -> None:
     """Compute the cell in `folder` from its beginning and publish it."""
     cell = read_record(CellRecord, folder / CELL)
     if cell is None:
-        raise CellError(f"{folder / CELL} is missing or not whole")
+        raise CellError(f"{folder / CELL} is missing or not valid")
     request = os.environ.pop(VARIABLE, None)  # processes that the cell starts do not need it
     whole = cell if request is None else CellRecord.model_validate_json(request)
     started = time.monotonic()

@@ -86,7 +86,7 @@ def _checked_by(check: Callable[[dict[str, Any]], object]) -> AfterValidator:
 
 Text = Annotated[str, AfterValidator(_text)]
 Label = Annotated[str, _name("._+()=, @-", ", blanks and ._+()=,@-")]
-"""A name that stands in tables."""
+"""A name as tables show it."""
 FolderName = Annotated[str, _name("._-", " and ._-")]
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Natural = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -208,7 +208,7 @@ class ModelConfig(Settings):
 
 
 class EntrySettings(Settings):
-    """Settings of a task entry, which may also stand in the sweep for all entries.
+    """Settings of a task entry; the sweep may give them for all entries.
 
     Attributes:
         metadata: settings of the tasks, as lm-eval's `--metadata`.

@@ -151,7 +151,7 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
         # some tasks draw their questions when they are loaded: the same ones in every cell
         random.seed(cell.seed)
         np.random.seed(cell.seed)  # noqa: NPY002 - the tasks draw from the global state
-        # a name of ours means our task, whoever else has a task of that name
+        # a name of ours means our task, even if another one has that name
         loaded = (ours if name in known else manager).load([name])
         tasks |= loaded["tasks"]
         group = loaded["groups"].get(name)
@@ -201,7 +201,7 @@ def _flatten(partial: Path, rows: Mapping[str, int]) -> None:
         folder.rmdir()
     results = list(partial.glob("results_*.json"))
     if len(results) != 1 or read_object(results[0]) is None:
-        raise CellError("lm-eval's results file is missing or not whole")
+        raise CellError("lm-eval's results file is missing or not valid")
     for name, expected in rows.items():
         # the year follows: a task whose name goes on in the same words is another one
         paths = partial.glob(f"samples_{name}_[0-9][0-9][0-9][0-9]*.jsonl")

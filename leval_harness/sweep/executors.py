@@ -131,7 +131,7 @@ def _run_on_ray(
                     progress.start(cell)
             progress.tick()
             if not ready and not any(node["Alive"] for node in ray.nodes()):
-                raise SweepError(  # Ray would wait for a node for ever
+                raise SweepError(  # Ray would wait for a node without end
                     "no node of the Ray cluster is alive any more: its raylet was killed, or "
                     "died; what is done is kept, and the same command resumes"
                 )
@@ -212,7 +212,7 @@ def ray_options(cell: PlannedCell) -> dict[str, Any]:
 
 
 def _check_resources(cell: PlannedCell, nodes: list[dict[str, float]]) -> None:
-    """Refuse a cell that no node can hold, for which Ray would wait for ever."""
+    """Refuse a cell that no node can hold, for which Ray would wait without end."""
     options = ray_options(cell)
     wanted = {
         **options.get("resources", {}),

@@ -35,7 +35,7 @@ def write_features(cell: CellRecord, folder: Path) -> None:
         dim = _rotated_dimensions(rope, cell.model.path, overrides)
         original = rope.trained_length or model.original_length
         content = features(rope, dim, original, cell.context_length)
-    except Exception as error:  # noqa: BLE001 - a picture costs no result, whatever a config holds
+    except Exception as error:  # noqa: BLE001 - a picture must cost no result
         log.warning("no picture of the RoPE features: %s", error)
         return
     write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})

@@ -98,7 +98,7 @@ def take_stock(
         alone = shard is None or not any(map(is_locked, others))
         if alone and (moved := set_aside(folder, plan)):
             attic = folder / SUPERSEDED
-            stock.notes.append(f"{moved} cells of an earlier config put aside in {attic}")
+            stock.notes.append(f"{moved} cells of an earlier config moved to {attic}")
         for cell in shard_of(plan, shard):
             wrong = why_not_done(folder / cell.id, cell.id)
             if wrong is None:

@@ -59,7 +59,7 @@ def run_cell_process(folder: str) -> None:
                 break
             _reap(exit_codes)
     _end_descendants(exit_codes, 1.0 if cell.pid in exit_codes else GRACE_SECONDS)
-    if sys.platform != "linux":  # where nobody adopts orphans
+    if sys.platform != "linux":  # orphans are adopted on Linux only
         with contextlib.suppress(OSError):
             os.killpg(cell.pid, signal.SIGKILL)
     copier.join(timeout=1.0)

@@ -352,7 +352,7 @@ def test_a_changed_config_makes_new_cells_and_the_old_ones_come_back(
     run()
     before = finished(tmp_path / "sweep")
     changed = run("--set", "methods.yarn.factor=4")
-    assert "1 cells of an earlier config put aside" in changed
+    assert "1 cells of an earlier config moved to" in changed
     assert "1 done, 1 to do" in changed
     now = finished(tmp_path / "sweep")
     assert len(now) == 2
