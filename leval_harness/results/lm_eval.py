@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
 from leval_border.settings import LENIENT
 from leval_harness.results import settings
@@ -121,15 +121,6 @@ class EvaluationConfig(Outside):
         return next((given for given in self.ropes if isinstance(given, dict)), {})
 
 
-def _length(value: object) -> int | None:
-    number = finite(value)
-    return int(number) if number and number > 0 else None
-
-
-Length = Annotated[int | None, BeforeValidator(_length)]
-"""A positive length in tokens; None for anything else."""
-
-
 class DocumentsRead(Outside):
     """What a task of ours recorded about its documents."""
 
@@ -154,8 +145,8 @@ class TaskMetadata(Outside):
     partial: Flag = None
     chance: Number = None
     skipped_documents: Number = None
-    shipped_length: Length = None
-    claimed_length: Length = None
+    shipped_length: Number = None
+    claimed_length: Number = None
     settings: Annotated[dict[str, Any] | None, LENIENT] = None
     prompt: Annotated[dict[str, Any] | None, LENIENT] = None
     written: Object = Field(default={})
@@ -167,10 +158,10 @@ class TaskMetadata(Outside):
             content = {} if content is None else {"metadata": content}
         return {**content, "written": content}
 
-    @property
-    def context_length(self) -> int | None:
-        """The length that the task's questions were fitted to, if it is stated."""
-        return _length((self.prompt or {}).get("context_length"))
+    def length(self, name: str) -> int | None:
+        """Tokens: `shipped_length`, `claimed_length`, or the `context_length` of the prompts."""
+        stated = getattr(self, name, None) or finite((self.prompt or {}).get(name))
+        return int(stated) if stated and stated > 0 else None
 
     def separating(self, run: Mapping[str, Any], *, is_ours: bool) -> dict[str, Any]:
         """What separates; lm-eval repeats the `run`'s arguments in here, which do not count."""

@@ -100,6 +100,15 @@ class Place:
     deviation: float
     learned: int
 
+    @classmethod
+    def of(cls, runs: Sequence[PosGenRun], learned: Sequence[PosGenRun]) -> "Place":
+        """From the runs of all seeds, and those of the seeds that learned the rule."""
+        tests = [run.result.test for run in learned or runs]
+        ood = [test.ood_accuracy for test in tests]
+        inside = statistics.mean(test.id_accuracy for test in tests)
+        deviation = statistics.stdev(ood) if len(ood) > 1 else math.nan
+        return cls(len(runs), inside, statistics.mean(ood), deviation, len(learned))
+
     @property
     def mark(self) -> str:
         """What stands behind a number: how many of the seeds learned, where some did not."""
@@ -161,7 +170,7 @@ class Experiment:
     def places(self) -> dict[tuple[Subtask, Pair], Place]:
         """`(sub-task, pair)` -> means over the seeds, in the paper's order."""
         return {
-            (subtask, pair): _place(runs, self.learned_runs(subtask, pair))
+            (subtask, pair): Place.of(runs, self.learned_runs(subtask, pair))
             for subtask in SUBTASKS
             for pair in self.pairs
             if (runs := self.runs_of(subtask, pair))
@@ -171,14 +180,6 @@ class Experiment:
     def learned(self) -> set[Subtask]:
         """Sub-tasks that at least one encoding learned."""
         return {subtask for (subtask, _), place in self.places.items() if place.learned}
-
-
-def _place(runs: Sequence[PosGenRun], learned: Sequence[PosGenRun]) -> Place:
-    tests = [run.result.test for run in learned or runs]
-    ood = [test.ood_accuracy for test in tests]
-    inside = statistics.mean(test.id_accuracy for test in tests)
-    deviation = statistics.stdev(ood) if len(ood) > 1 else math.nan
-    return Place(len(runs), inside, statistics.mean(ood), deviation, len(learned))
 
 
 def read_experiment(folder: Path) -> Experiment:
@@ -198,20 +199,34 @@ def read_experiment(folder: Path) -> Experiment:
     _data_of(known, "recursive", folder)
     runs = []
     for file in files:
-        runs.append(PosGenRun(file.parent, _trusted(file, folder, known)))
+        runs.append(PosGenRun(file.parent, _checked(file, folder, known)))
         for test in sorted(file.parent.glob("tested/*.json")):
-            result = _trusted(test, folder, known)
+            result = _checked(test, folder, known)
             # A test of weights that were trained anew since is not one of this model.
             if result.weights == runs[-1].result.files.get("model.safetensors", result.weights):
                 runs.append(PosGenRun(file.parent, result))
     return Experiment(folder.name, known, tuple(runs))
 
 
-def _of_place(file: Path, folder: Path) -> PosGenResult:
-    """A result that says of itself what its place says: a copy would count as another seed.
+def _data_of(settings: Mapping[str, Any], subtask: str, folder: Path) -> PosGenSettings:
+    """The data set that `settings.json` describes.
 
     Raises:
-        ResultsError: it is of another run or test, or cannot be read.
+        ResultsError: names the setting, its value and what is allowed.
+    """
+    written = settings.get("data", {})
+    given = {name: written[name] for name in PosGenSettings.model_fields if name in written}
+    where = f"{folder / 'settings.json'}: data"
+    return read(PosGenSettings, {**given, "subtask": subtask}, where, ResultsError)
+
+
+def _checked(file: Path, folder: Path, settings: Mapping[str, Any]) -> PosGenResult:
+    """A result that belongs to its path, and whose accuracies are the means of those by position.
+
+    A copy under another path would count as another seed.
+
+    Raises:
+        ResultsError: it is of another run or test, was edited, or cannot be read.
     """
     result = read_model(PosGenResult, file)
     run = f"{result.subtask}/{result.encoding}/seed-{result.seed}"
@@ -219,28 +234,6 @@ def _of_place(file: Path, folder: Path) -> PosGenResult:
     places += [f"{run}/result.json"] * (result.pair.trained == result.pair.tested)
     if file.relative_to(folder).as_posix() not in places:
         raise ResultsError(f"{file}: is the result of {places[-1]}; copied, or edited since")
-    return result
-
-
-def _data_of(settings: Mapping[str, Any], subtask: str, folder: Path) -> PosGenSettings:
-    """The sequences that `settings.json` tells of.
-
-    Raises:
-        ResultsError: names the setting, its value and what is allowed.
-    """
-    written = settings.get("data", {})
-    asked = {name: written[name] for name in PosGenSettings.model_fields if name in written}
-    where = f"{folder / 'settings.json'}: data"
-    return read(PosGenSettings, {**asked, "subtask": subtask}, where, ResultsError)
-
-
-def _trusted(file: Path, folder: Path, settings: Mapping[str, Any]) -> PosGenResult:
-    """A result of its place whose accuracies are the means of those by position, if it has them.
-
-    Raises:
-        ResultsError: it is of another run, was edited, or cannot be read.
-    """
-    result = _of_place(file, folder)
     shares = result.test.by_position
     if not shares or not settings:
         return result

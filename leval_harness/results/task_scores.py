@@ -58,7 +58,7 @@ def _score_without_metric(
     if samples is not None:
         questions, clusters = samples.questions.size, np.unique(samples.clusters).size
     mean_of = samples.mean_of if samples else lambda note: None
-    length = stated.context_length or run.context_length
+    length = stated.length("context_length") or run.context_length
     chance = chance_level(task, stated.chance)
     limit = file.limit_of(task, run.limit)
     fewer = run.has_fewer_documents(task, stated.partial) or file.lacks_questions(task)
@@ -92,8 +92,8 @@ def _score_without_metric(
         data=data.fingerprint(),
         python=(data.python_version or "")[:30],
         softmax=(stated.softmax or "")[:30],
-        shipped_length=stated.shipped_length,
-        claimed_length=stated.claimed_length,
+        shipped_length=stated.length("shipped_length"),
+        claimed_length=stated.length("claimed_length"),
     )
 
 
