@@ -55,13 +55,13 @@ _SIGNATURE = re.compile(
 _BEARER = re.compile(r"\b(Bearer\s+)(?=[^\s\"']*\d)[\w.~+/=-]{6,}", re.IGNORECASE)
 _ISSUED = re.compile(
     r"https://(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks)/[\w/-]+"
-    r"|\b(?:hf_[A-Za-z0-9]{16,}|api_org_\w{20,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|(?:\b|(?<=[\d\[]m))(?:hf_[A-Za-z0-9]{16,}|api_org_\w{20,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}"
     r"|AIza[\w-]{30,}|gsk_\w{20,}|nvapi-[\w-]{20,}|xai-\w{20,}|r8_\w{20,}|npm_\w{20,}"
     r"|pypi-[\w-]{20,}|dckr_pat_[\w-]{20,}|ya29\.[\w-]{20,}"
     r"|eyJ[\w-]{8,1000}\.[\w-]{8,1000}\.[\w-]+)"
 )
-"""Tokens with the prefix of the service that issued them, and JSON Web Tokens."""
+"""Tokens with the prefix of their service, JSON Web Tokens; `m` ends a terminal's colour code."""
 
 
 def is_credential(name: str) -> bool:
