@@ -1,6 +1,7 @@
 """PosGen models and their sequences: single models as checkpoints, many of them as one stack."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.stacked import StackedDecoder
 from leval_harness.training.t5_layer import PosGenT5Config, PosGenT5ForCausalLM
+from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import splits
 from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
 from resonance_vllm.hf.registration import register
@@ -100,23 +102,31 @@ def save_models(
         tokenizer.save_pretrained(folder / run.folder)
 
 
+@cache
+def split_tokens(settings: PosGenSettings) -> dict[str, Tensor]:
+    """Token ids `[n, length + 1]` of `train`, `validation` and `test`, the prefix token in front.
+
+    Raises:
+        SettingError: the settings cannot be met.
+    """
+    prefix = special_id(PREFIX, settings.modulus)
+    return {
+        split: torch.from_numpy(np.pad(numbers, ((0, 0), (1, 0)), constant_values=prefix))
+        for split, numbers in vars(splits(settings)).items()
+    }
+
+
 class StackData:
-    """Token ids of each run's splits: the numbers themselves, the prefix token in front."""
+    """The sequences of the runs of a stack."""
 
     def __init__(self, recipe: Recipe, runs: Sequence[PosGenRun]) -> None:
         self.recipe, self.runs = recipe, list(runs)
         self.settings = recipe.settings(runs[0].subtask)
         self.first_target = self.settings.seed_tokens + 1
-        prefix = special_id(PREFIX, self.settings.modulus)
-        self._tokens: dict[tuple[str, str], Tensor] = {}
-        for subtask in {run.subtask for run in runs}:
-            for split, numbers in vars(splits(recipe.settings(subtask))).items():
-                tokens = np.pad(numbers, ((0, 0), (1, 0)), constant_values=prefix)
-                self._tokens[subtask, split] = torch.from_numpy(tokens)
 
     def sequences(self, run: PosGenRun, split: str) -> Tensor:
         """`[n, length + 1]` of `train`, `validation` or `test`."""
-        return self._tokens[run.subtask, split]
+        return split_tokens(self.recipe.settings(run.subtask))[split]
 
 
 class Batches(Dataset[Tensor]):

@@ -29,11 +29,16 @@ from leval_harness.training.posgen_evaluate import (
     require_finite,
     write_results,
 )
-from leval_harness.training.posgen_models import Batches, StackData, adamw, build_stack
+from leval_harness.training.posgen_models import (
+    Batches,
+    StackData,
+    adamw,
+    build_stack,
+    split_tokens,
+)
 from leval_harness.training.posgen_rule import train_by_rule
 from leval_harness.training.posgen_settings import PosGenRun, Recipe
 from leval_harness.training.stacked import StackedDecoder
-from leval_tasks.posgen.sequences import splits
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +185,7 @@ def train_all(
         UserError: the folder holds something else, or a loss is NaN or infinite.
     """
     for subtask in {run.subtask for run in runs}:
-        splits(recipe.settings(subtask))
+        split_tokens(recipe.settings(subtask))
     by_rule = recipe.labels == "rule"
     # OneCycleLR divides by the number of steps of the warm-up, less one
     if not by_rule and WARM_UP * (recipe.steps + 1) == 1:
