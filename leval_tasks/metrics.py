@@ -129,8 +129,15 @@ def metric_of(name: str, task: str) -> Metric:
 
 
 def directions(names: Iterable[str]) -> dict[str, bool]:
-    """Metrics of our tasks -> whether higher is better, in lm-eval's form."""
-    return {name: OURS.get(split(name)[0], UNKNOWN).higher_is_better is True for name in names}
+    """Metrics of our tasks -> whether higher is better, in lm-eval's form.
+
+    Raises:
+        KeyError: a metric that is missing in `OURS`.
+    """
+    return {
+        name: not name.endswith("_stderr") and OURS[split(name)[0]].higher_is_better is True
+        for name in names
+    }
 
 
 def compose(family: str, *lengths: int) -> str:

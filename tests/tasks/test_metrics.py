@@ -1,6 +1,16 @@
 import pytest
 
-from leval_tasks.metrics import compose, split
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.metrics import (
+    LM_EVAL,
+    OURS,
+    SHARE,
+    UNKNOWN,
+    compose,
+    directions,
+    metric_of,
+    split,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,3 +24,38 @@ def test_names_are_taken_apart_as_they_are_made(name, family, lengths):
 
 def test_a_name_without_a_length():
     assert split("exact_match") == ("exact_match", None)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_metric_of_a_closed_task_is_in_the_table(task):
+    assert set(TASKS[task].metrics()) <= set(OURS)
+    assert directions(TASKS[task].metrics())["exact_match"] is True
+
+
+def test_a_metric_of_ours_that_is_not_in_the_table_is_refused():
+    with pytest.raises(KeyError):
+        directions(["brand_new"])
+
+
+def test_directions_agree_with_lm_evals_own():
+    from lm_eval.api import metrics, registry
+
+    assert metrics
+    stated = registry.HIGHER_IS_BETTER_REGISTRY
+    both = sorted({*LM_EVAL} & {*stated})
+    assert len(both) > 12
+    assert [LM_EVAL[name].higher_is_better for name in both] == [stated[name] for name in both]
+
+
+@pytest.mark.parametrize(("task", "metric", "unit"), [
+    ("squadv2", "f1", "percent"), ("drop", "f1", "share"), ("scrolls_qasper", "f1", "percent"),
+    ("longbench_qasper", "score", "share"), ("mine", "score", ""), ("wiki", "4096", "share"),
+    ("ppl_pg19", "token_perplexity@4096", "perplexity"), ("mine", "my_accuracy", ""),
+])  # fmt: skip
+def test_a_metric_has_the_unit_of_its_task(task, metric, unit):
+    assert metric_of(metric, task).unit == unit
+
+
+def test_nothing_is_read_out_of_a_name():
+    assert metric_of("my_perplexity_score", "mine") == UNKNOWN
+    assert metric_of("4096", "ruler_vt") == SHARE
