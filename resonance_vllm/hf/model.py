@@ -11,9 +11,9 @@ from torch import nn
 
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.hf import config as config_requests
 from resonance_vllm.hf import float32
-from resonance_vllm.hf.config import Request
+from resonance_vllm.hf import request as config_requests
+from resonance_vllm.hf.request import Request
 from resonance_vllm.hf.rotary import fill, give
 from resonance_vllm.hf.rotation import (
     FAMILY_CLASS,

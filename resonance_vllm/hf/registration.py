@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from resonance_vllm.core.spec import OWN_TYPES
-from resonance_vllm.hf import config, model
+from resonance_vllm.hf import model, request
 from resonance_vllm.hf.model import set_rope_precision
 from resonance_vllm.hf.rotation import rope_function
 
@@ -29,10 +29,10 @@ def register() -> None:
 
     ROPE_INIT_FUNCTIONS.update(dict.fromkeys(OWN_TYPES, rope_function))
     # Most classes are imported much later, so each is changed when its first object is made.
-    _when_first_made(PreTrainedConfig, config.validate_plain)
+    _when_first_made(PreTrainedConfig, request.validate_plain)
     _when_first_made(PreTrainedModel, model.wrap_constructor)
     model.wrap_loading(PreTrainedModel)
-    config.wrap_reading(PreTrainedConfig)
+    request.wrap_reading(PreTrainedConfig)
 
 
 def _when_first_made(base: Any, change: Callable[[Any], None]) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
-from resonance_vllm.hf.config import Request, spec_of, stock_of
+from resonance_vllm.hf.request import Request, spec_of, stock_of
 from resonance_vllm.model_config.family import Settings, by_layer, pairs_whole_heads
 from resonance_vllm.verifier import Turns, differences, refusal
 

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, ROPE_TYPES, RopeSpec, RopeType
@@ -162,9 +162,7 @@ def stock_of(
         plain: the family's type without scaling, `default` or `proportional`.
     """
     method = spec.method
-    kept = {key: value for key, value in rope.items() if key not in _SETTINGS}
-    if "partial_rotary_factor" in rope:
-        kept["partial_rotary_factor"] = method.partial_rotary_factor
+    kept = _model_keys(rope)
     # Features that do not turn are a part of such a module; no scaled type of vLLM keeps them.
     by_library = spec.base_is_stock and plain in ("default", method.name)
     by_library &= AXES not in rope or method.name in _ON_AXES
@@ -232,31 +230,25 @@ def fix_length(config: Any, length: int) -> None:
 
     A dynamic type with a base of the model's own stays: no length changes it there either.
     """
+    fixed = {
+        layer_type: {**_model_keys(settings), **at_length(settings, length).to_dict()}
+        for layer_type, settings in by_layer(config).items()
+        if is_ours(settings) and not _fixed_by_model(settings)
+    }
+    if fixed:
+        config.rope_parameters = fixed.get(None, {**config.rope_parameters, **fixed})
 
-    def fixed(settings: Any) -> Any:
-        if not is_ours(settings) or _fixed_by_model(settings):
-            return settings
-        kept = {key: value for key, value in settings.items() if key not in _SETTINGS}
-        if "partial_rotary_factor" in settings:
-            kept["partial_rotary_factor"] = settings["partial_rotary_factor"]
-        return {**kept, **at_length(settings, length).to_dict()}
 
-    rope = config.rope_parameters
-    made = {k: fixed(v) for k, v in rope.items()} if by_layer_type(rope) else fixed(rope)
-    config.rope_parameters = made
+def _model_keys(rope: Mapping[str, Any]) -> Settings:
+    """What belongs to the model in a dictionary, whatever its method."""
+    return {k: v for k, v in rope.items() if k not in _SETTINGS or k == "partial_rotary_factor"}
 
 
 # Overrides: vLLM's `hf_overrides`.
 
 
-@dataclasses.dataclass
-class Shipped:
-    """The RoPE settings of a config before overrides.
-
-    Attributes:
-        top: `rope_parameters` that the outer config has by itself.
-        text: those of the language model.
-    """
+class Shipped(NamedTuple):
+    """RoPE settings before overrides: those of the outer config by itself, and the text model's."""
 
     top: Any
     text: Mapping[str, Any]
@@ -311,8 +303,7 @@ def _with_model_keys(rope: Mapping[str, Any], shipped: Mapping[str, Any]) -> dic
     known = {"rope_type", *RopeType.read(rope["rope_type"]).key_names()}
     given = {key: value for key, value in rope.items() if key in known or key not in shipped}
     RopeSpec.from_dict({k: v for k, v in given.items() if k not in ("type", "rope_dim")})
-    kept = {k: v for k, v in shipped.items() if k not in _SETTINGS or k == "partial_rotary_factor"}
-    return {**kept, **given}
+    return {**_model_keys(shipped), **given}
 
 
 def note_override(text: Any, shipped: Shipped) -> None:

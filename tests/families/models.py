@@ -11,8 +11,8 @@ from transformers import AutoConfig, PreTrainedConfig
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import LENGTH
 from resonance_vllm.hf.build import model_class
-from resonance_vllm.hf.config import configs
 from resonance_vllm.hf.model import layer_types, rotary_modules
+from resonance_vllm.hf.request import configs
 from resonance_vllm.model_config.family import by_layer, global_layers, windowed
 
 # Sizes -> the most that is built.

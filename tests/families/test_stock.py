@@ -17,7 +17,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import STOCK_TYPES
 from resonance_vllm.hf.build import on_meta, report_of_checkpoint
-from resonance_vllm.hf.config import configs
+from resonance_vllm.hf.request import configs
 from resonance_vllm.model_config.family import by_layer, windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides

@@ -259,7 +259,7 @@ def test_each_worker_compares_what_it_holds(
             tiny_llama, rope, SERVED, worker="spoilt_worker.SpoiltWorker", workers=2
         ).llm_engine.engine_core.shutdown()
     said = "".join(capfd.readouterr())
-    assert "in vLLM changed the table of model.layers.0.self_attn.rotary_emb" in said
+    assert "is not what model.layers.0.self_attn.rotary_emb" in said
 
 
 @pytest.fixture(scope="module")
