@@ -361,7 +361,7 @@ def held_turns(module: Any, layer_type: str | None) -> Turns:
     if requested is not None:
         device = module._buffers[f"{prefix(layer_type)}inv_freq"].device
         one = torch.ones(1, 1, dtype=torch.int64, device=device)
-        like = torch.zeros(1, device=device)
+        like = torch.zeros(1, dtype=torch.float32, device=device)
         return requested.layout.turns(module(like, one, **keywords(layer_type)))
     found = held_frequencies(module, layer_type)
     try:

@@ -5,6 +5,7 @@ All families and types are in `tests/families/test_stock.py`.
 
 import copy
 import json
+import math
 import pickle
 from pathlib import Path
 
@@ -86,6 +87,16 @@ def test_a_type_of_ours_that_turns_more_features_is_refused(rope, tmp_path):
     overrides = hf_overrides(model.complete(RopeRequest.parse(rope)), model)
     with pytest.raises(RopeConfigError, match="64 features turn, and 32 as it is shipped"):
         report_of_checkpoint(str(tmp_path), overrides)
+
+
+def test_a_model_of_another_dtype_is_compared_in_float32():
+    """While it is built, torch's default dtype is the model's: bfloat16 would blur frequencies."""
+    hf.register()
+    rope = {**YARN, "rope_type": "resonance_yarn"}
+    config = LlamaConfig(**SIZES, rope_parameters=rope)
+    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
+    wavelengths = 2 * math.pi / model.model.rotary_emb.inv_freq
+    assert wavelengths.tolist() == pytest.approx(wavelengths.round().tolist(), rel=1e-6)
 
 
 def test_a_model_without_rope_is_refused_a_type_of_the_library():
