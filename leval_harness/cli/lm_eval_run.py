@@ -14,11 +14,13 @@ from pydantic import Field
 from leval_border.errors import SettingError, UserError, hint, one_of
 from leval_border.settings import Settings, field_names, read
 from leval_harness.backends import libraries, library_of
+from leval_harness.cli.errors import MENDABLE
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.model_config import overrides
+from resonance_vllm.model_config.checkpoint import reason_of
 from resonance_vllm.model_config.model_positions import ModelPositions
 
 
@@ -56,11 +58,13 @@ class SampleNumbers(Settings):
 @contextlib.contextmanager
 def completing(options: RopeOptions) -> Iterator[None]:
     """Let lm-eval run what `complete` made of its configuration, inside of this."""
+    from lm_eval.api.model import LM
     from lm_eval.config.evaluate_config import EvaluatorConfig
 
     from leval_harness.sweep.evaluation import remote_code_as_configured
 
     stock, running = EvaluatorConfig.__dict__["from_cli"], contextlib.ExitStack()
+    stock_create = LM.__dict__["create_from_arg_obj"]
 
     def from_cli(cls: Any, namespace: Any) -> Any:
         if path := getattr(namespace, "config", None):
@@ -70,12 +74,21 @@ def completing(options: RopeOptions) -> Iterator[None]:
         running.enter_context(remote_code_as_configured(config.model_args))
         return config
 
-    EvaluatorConfig.from_cli = classmethod(from_cli)
+    def create(cls: Any, arguments: Any, *more: Any) -> Any:
+        try:
+            return stock_create.__func__(cls, arguments, *more)
+        except (UserError, *MENDABLE):
+            raise
+        except Exception as error:  # what libraries raise for a damaged file is of many kinds
+            path = arguments.get("pretrained", "the model")
+            raise UserError(f"{path} cannot be loaded: {reason_of(error)}") from error
+
+    EvaluatorConfig.from_cli, LM.create_from_arg_obj = classmethod(from_cli), classmethod(create)
     try:
         with running:
             yield
     finally:
-        EvaluatorConfig.from_cli = stock
+        EvaluatorConfig.from_cli, LM.create_from_arg_obj = stock, stock_create
 
 
 def check_file(path: Path, known: list[str]) -> None:

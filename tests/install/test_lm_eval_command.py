@@ -216,3 +216,17 @@ def test_what_lm_eval_prints_does_not_steer_the_terminal() -> None:
     result = run("lm-eval", "run", "a\x1b[31mb\x07hf_" + 20 * "x")
     assert result.returncode == 2
     assert r"unrecognized arguments: a\x1b[31mb\x07***" in result.stderr
+
+
+@pytest.mark.hf
+def test_damaged_weights_end_in_a_message(tmp_path: Path, save_llama: Any) -> None:
+    model = save_llama(tmp_path / "model", vocab_size=1500, max_position_embeddings=512)
+    for file in (Path(__file__).parents[1] / "golden" / "tokenizer").iterdir():
+        shutil.copy(file, model)
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])  # as after an interrupted download
+    sample = ("--metadata", '{"data_dir": "sample"}', "--tasks", "leval_closed_toefl")
+    result = run("lm-eval", "run", "--model", "hf", f"--model_args=pretrained={model}", *sample)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert f"Error: {model} cannot be loaded" in result.stderr
