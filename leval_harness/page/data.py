@@ -49,6 +49,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
     """Everything the first view needs of a `leaderboard_table`: columns, rows, runs, notes."""
     tasks = [column for column in table.columns if column.kind == "task"]
     lines = reach_lines(analysis)
+    gaps = reach_gaps(analysis, lines)
     return {
         "columns": [
             {
@@ -62,7 +63,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
             for column in tasks
         ],
         "reach": [_reach(line) for line in lines],
-        "gaps": [plain(text) for text in reach_gaps(analysis, lines)],
+        "gaps": [plain(text) for text in gaps],
         "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
