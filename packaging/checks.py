@@ -99,7 +99,9 @@ def main() -> None:
     run("fast tests", fast, OMP_NUM_THREADS="1")
     absent = missing(installed)
     wanted = " and ".join([f"({REAL})", *(f"not {marker}" for marker in absent)])
-    run("real engines", ("pytest", "-q", "--durations=15", "-m", wanted))
+    # A file stays in one process: its tests share an engine, a server or a cluster.
+    real = ("pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations=15", "-m", wanted)
+    run("real engines", real, OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
     for marker, reason in absent.items():
         print(f"\nThese tests ({marker}) cannot run here: {reason}")
         print("\n".join(f"  {test}" for test in tests_of(marker)))
