@@ -15,12 +15,21 @@ from typing import Any
 import hypothesis
 import pytest
 
+import assertion_count
+
+pytest.register_assert_rewrite(*assertion_count.HELPERS)
+
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A test that checks nothing fails."""
+    assertion_count.install(config)
 
 
 @pytest.fixture(scope="session")
