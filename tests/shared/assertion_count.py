@@ -47,11 +47,12 @@ class AssertionCount:
 
     def __init__(self) -> None:
         self.checks = 0
+        self._called = False  # what fixtures check does not count
         self._wrapped: set[str] = set()
 
     def pytest_assertion_pass(self, item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
         """An `assert` passed; after the first that counts no further one has to be explained."""
-        if not is_weak(orig):
+        if self._called and not is_weak(orig):
             self.checks += 1
             # pytest writes an explanation of each passed assertion, which costs more than many tests
             util._assertion_pass = None
@@ -62,7 +63,11 @@ class AssertionCount:
         self._count_testing_functions()
         function = getattr(item, "function", None)
         self.checks = int(getattr(function, "is_hypothesis_test", False))
-        return (yield)
+        self._called = True
+        try:
+            return (yield)
+        finally:
+            self._called = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
