@@ -12,10 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import assertion_count
 import hypothesis
 import pytest
-
-import assertion_count
 
 pytest.register_assert_rewrite(*assertion_count.HELPERS)
 

@@ -4,12 +4,10 @@ The families of tests/families and the layouts below, at small sizes with window
 outgrows, against lm-eval's own `hf` in float32.
 """
 
-import importlib.util
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
+import families_models
 import pytest
 import torch
 from families_record import folders
@@ -22,7 +20,6 @@ from leval_harness.backends.loglikelihood import Scorer
 from leval_harness.backends.prefix_selfcheck import find_prefix_reuse
 
 VOCAB, WINDOW = 120, 16
-MODELS = Path(__file__).parents[1] / "families" / "models.py"
 MAMBA = {
     "mamba_d_ssm": 96, "mamba_n_heads": 8, "mamba_d_head": 12, "mamba_d_state": 8,
     "mamba_n_groups": 1, "mamba_expand": 2, "mamba_d_conv": 4, "mamba_chunk_size": 16,
@@ -87,14 +84,6 @@ PROMPTS = [
 PROMPTS += [words(20), "w7"]
 
 
-def models_of_families():
-    spec = importlib.util.spec_from_file_location("families_models", MODELS)
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, loaded)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 def of_layout(name):
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -108,9 +97,8 @@ def of_layout(name):
 
 def of_family(folder):
     """A model with a short vocabulary and short windows; skips what has no text to generate."""
-    models = models_of_families()
     try:
-        config = models.config_of(folder)
+        config = families_models.config_of(folder)
         for each in (config, config.get_text_config(decoder=True)):
             for key, value in SIZES.items():
                 if key not in ("vocab_size", "initializer_range") and not key.endswith("_token_id"):
@@ -124,7 +112,7 @@ def of_family(folder):
             # To the size that is left of the others, where no key of its own says it.
             if getattr(each, "mamba_d_head", None) and not getattr(each, "mamba_d_ssm", None):
                 each.mamba_n_heads = each.mamba_expand * each.hidden_size // each.mamba_d_head
-        model = models.model_of(config).float()
+        model = families_models.model_of(config).float()
     except (ImportError, ValueError, UserError) as error:
         pytest.skip(f"not in the installed transformers: {error}")
     if not hasattr(model, "generate") or not hasattr(model, "get_output_embeddings"):

@@ -106,11 +106,17 @@ def test_an_unknown_option_is_wrong_usage(run, path):
     assert out == ""
 
 
-@by_our_path
+KINDS = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
+TYPED = {
+    path: typed
+    for path, command in OURS.items()
+    if (typed := [parameter for parameter in command.params if isinstance(parameter.type, KINDS)])
+}
+
+
+@pytest.mark.parametrize("path", TYPED, ids=" ".join)
 def test_an_option_that_cannot_be_read_is_wrong_usage(run, path):
-    kinds = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
-    typed = [parameter for parameter in OURS[path].params if isinstance(parameter.type, kinds)]
-    for parameter in typed:
+    for parameter in TYPED[path]:
         name = [parameter.opts[0]] if isinstance(parameter, click.Option) else []
         code, _, err = run(*path, *name, "ünmöglich")
         assert code == 2, parameter.name

@@ -50,7 +50,7 @@ def test_a_reader_that_leaves_ends_a_command_or_not(needs_reader):
             os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # for what is buffered
         else:
             stream.flush()
-            stream.write("more\n")
+            assert stream.write("more\n") == 5
             stream.flush()
 
 

@@ -22,7 +22,7 @@ def test_blocks_are_found():
     assert len(RUN) > 5
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.id)
+@pytest.mark.parametrize("block", [b for b in BLOCKS if any(b.commands())], ids=lambda b: b.id)
 def test_every_option_exists(block: Block):
     for words in block.commands():
         check(cli, words)
@@ -34,9 +34,8 @@ def check(command: click.Command, words: list[str]) -> None:
     if isinstance(command, click.Group):
         if not words or words[0].startswith("-"):
             return
-        below = command.get_command(context, words[0])
-        assert below is not None, f"{words[0]}: no such command"
-        check(below, words[1:])
+        assert words[0] in command.list_commands(context), f"{words[0]}: no such command"
+        check(command.get_command(context, words[0]), words[1:])
         return
     if command.name == "lm-eval":  # lm-eval's own
         return

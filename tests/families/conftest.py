@@ -3,7 +3,6 @@
 A test that takes `family` runs once for every folder; nothing else names them.
 """
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -11,21 +10,6 @@ from pathlib import Path
 
 import families_record
 import pytest
-
-HERE = Path(__file__).parent
-
-
-def _module(name: str) -> None:
-    """Let tests import a file beside this one; the name is free in every way of running pytest."""
-    spec = importlib.util.spec_from_file_location(f"families_{name}", HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[spec.name])
-
-
-_module("models")
-_module("compare")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
-from models import asked, config_of, model_of, output
+from families_models import asked, config_of, model_of, output
 
 from resonance_vllm.hf import registration as hf
 

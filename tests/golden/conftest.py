@@ -1,9 +1,7 @@
 """`golden(name, value)`: equal to what is on file, or written there with GOLDEN_WRITE=1."""
 
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,6 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-_spec = importlib.util.spec_from_file_location("golden_access", HERE / "access.py")
-assert _spec is not None
-assert _spec.loader is not None
-sys.modules["golden_access"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(sys.modules["golden_access"])
-
 EXPECTED = HERE / "expected"
 
 

@@ -147,6 +147,8 @@ def test_names_are_never_read_as_mathematics(analysis):
     ]
     figure = difference_figure(entries, "$x", method_looks([entries[0].label]))
     figure.canvas.draw()
+    texts = [text.get_text() for text in figure.findobj(lambda each: hasattr(each, "get_text"))]
+    assert any(r"\frac{1}{0" in text for text in texts)
 
 
 def test_files_are_written_as_svg_and_png_under_our_own_names(analysis, tmp_path):

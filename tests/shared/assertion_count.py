@@ -54,7 +54,7 @@ class AssertionCount:
         """An `assert` passed; after the first that counts no further one has to be explained."""
         if self._called and not is_weak(orig):
             self.checks += 1
-            # pytest writes an explanation of each passed assertion, which costs more than many tests
+            # pytest writes an explanation of each passed assertion, which costs more than the test
             util._assertion_pass = None
 
     @pytest.hookimpl(wrapper=True)

@@ -42,7 +42,7 @@ def test_workers_end_with_the_one_that_started_them(how):
         workers = _wait_for(lambda: _workers(parent.pid), 60)
         parent.send_signal(how)
         parent.wait(180)
-        _wait_for(lambda: not any(worker.is_running() for worker in workers), 60)
+        assert _wait_for(lambda: not any(worker.is_running() for worker in workers), 60)
     finally:
         parent.kill()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "golden"
 REPOSITORY = HERE.parents[1]
 SAMPLE = HERE / "sample"
 TOKENIZER = HERE / "tokenizer"
