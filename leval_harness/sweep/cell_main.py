@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from leval_harness.cell_record import CellRecord, DoneRecord, read_record
-from leval_harness.layout import CELL, PARTIAL, SCHEMA_VERSION
+from leval_harness.layout import CELL, LOG, PARTIAL, SCHEMA_VERSION
 from leval_harness.locks import lock
 from leval_harness.secrets import VARIABLE
 from leval_harness.sweep import CellError
@@ -32,6 +32,9 @@ EXIT_CODES = {"error": 1, "oom": 70, "disk": 74}
 REASON_MARK = "leval-harness cell failed: "
 OOM_TYPES = ("OutOfMemoryError", "MemoryError")
 OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory")
+LAST_LINE = "the cell is computed"
+LOG_SECONDS = 1.0
+"""For the last lines to reach the log: the supervisor takes credentials out of them first."""
 PATIENCE_SECONDS = 30.0
 """For a dying process of an earlier sweep to release the cell."""
 
@@ -57,8 +60,23 @@ def run(folder: Path) -> None:
             seconds=round(time.monotonic() - started, 3),
             telemetry=telemetry,
         )
-        log.info("done")
+        log.info(LAST_LINE)
+        wait_for_text(folder / LOG, LAST_LINE)
         publish(folder, partial, done)
+
+
+def wait_for_text(path: Path, text: str, seconds: float = LOG_SECONDS) -> bool:
+    """Wait until a file that exists ends with a text, give or take 4 kB; False if it does not."""
+    end = time.monotonic() + seconds
+    while path.is_file():
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            if text.encode() in file.read():
+                return True
+        if time.monotonic() > end:
+            break
+        time.sleep(0.02)
+    return False
 
 
 def kind_of(error: BaseException) -> str:

@@ -4,6 +4,7 @@ import io
 import re
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,13 @@ import pytest
 from rich.console import Console
 
 from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
-from leval_harness.sweep.cell_main import EXIT_CODES, REASON_MARK, CellError, kind_of
+from leval_harness.sweep.cell_main import (
+    EXIT_CODES,
+    REASON_MARK,
+    CellError,
+    kind_of,
+    wait_for_text,
+)
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.launch import CellOutcome, judge
 from leval_harness.sweep.progress import Progress, display, duration
@@ -146,3 +153,14 @@ def test_a_failure_gets_kind_and_reason(
     got = judge(code, 5.0 if timed_out else None, oom_killed, tail, "not run yet")
     assert got[0] == kind
     assert reason in got[1]
+
+
+def test_the_last_line_of_a_log_is_waited_for(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    assert not wait_for_text(log, "computed")
+    log.write_text("begun\n" + 5000 * "x")
+    assert not wait_for_text(log, "computed", seconds=0.05)
+    late = threading.Timer(0.2, lambda: log.write_text(5000 * "x" + "\ncomputed\n"))
+    late.start()
+    assert wait_for_text(log, "computed", seconds=10)
+    late.join()

@@ -154,6 +154,7 @@ def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None
     logs = "".join(path.read_text() for path in out.glob("secret/*/log.txt"))
     for line in ("printed ***-1", "logged ***", "2 ***", "the token *** is not known"):
         assert line in logs
+    assert logs.count("the cell is computed") == len(done)
     (failure,) = [p for p in out.glob("secret/*/failed.json") if "401" in p.read_text()]
     assert "X-Amz-Signature=***" in failure.read_text()
     for made in ("table", "page"):
