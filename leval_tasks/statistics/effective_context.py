@@ -1,0 +1,341 @@
+"""Effective context length from the gain of full context over a short window, token by token.
+
+A text is read once in full and once in short windows. `gain = clip(short - full, ±1 nat)` exists
+for every token past the first short window; its sums over blocks of 512 tokens are what the
+functions here take. Positions are cut into bins. Three questions are answered:
+
+- *No degradation up to p*: in every bin up to p the mean gain is shown to lie above `-margin`.
+- *Benefits from context up to p*: in every bin up to p it is shown to lie above `+margin`.
+- *Where does the model break?* A point estimate: the position at which the running sum of
+  `gain + margin` is largest.
+
+The first two are given for *these texts*, with blocks as units of chance, and for *texts like
+these*, with texts as units. Both ends of an answer are one-sided tests. Low end: bins are shown in
+order, each at `SHOWN_AT`, up to the first that is not; only the first bin that is truly below the
+threshold can be shown wrongly, so that no correction is due. High end: a length is refused where
+one of its `k` bins is shown to lie below the threshold at `REFUSED_AT / k` (Bonferroni).
+
+Tests are t tests with Hall's correction for skewness: P. Hall, "On the removal of skewness by
+transformation", J. R. Stat. Soc. B 54 (1992). `benchmarks/effective_context_simulation.py` measures
+their error rates on real blocks; no task uses these functions yet.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from leval_tasks.statistics.clustered import Floats, linearised_ratio
+
+BLOCK = 512
+"""Tokens of a block."""
+
+BINS = 8
+"""Bins of position from the start of a text to the longest length."""
+
+CLIP = 1.0
+"""Nats to which the gain of a token is clipped: gains are heavy-tailed."""
+
+MARGIN = 0.01
+"""Nats a token: a smaller loss is none, a smaller gain is none."""
+
+SHOWN_AT = 0.01
+"""Level of the one-sided tests that show a bin to be above a threshold."""
+
+REFUSED_AT = 0.005
+"""Level of the tests that refuse a length, all bins together."""
+
+FEWEST = 3
+"""Units below which nothing is tested."""
+
+Verdict = Literal["shown", "refused", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The mean gain between two positions, over all texts that reach it.
+
+    Attributes:
+        start, end: positions, in tokens from the start of the text.
+        gain: nats a token.
+        low, high: the thresholds at which the tests of this bin alone begin to decide, at
+            `SHOWN_AT` and `REFUSED_AT`; None where units are too few.
+        units: blocks or texts that the tests rest on.
+    """
+
+    start: int
+    end: int
+    gain: float
+    low: float | None
+    high: float | None
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """The answer to "up to where?": an interval of positions.
+
+    Attributes:
+        shown: the position up to which every bin is shown; the end of the first window where none
+            is.
+        refused: the end of the first bin whose length is refused; None where none is.
+        measured: the end of the last bin.
+        start: the end of the first window, where measuring begins.
+    """
+
+    shown: int
+    refused: int | None
+    measured: int
+    start: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """`shown` up to the end, `refused` somewhere, or `undecided`."""
+        if self.refused is not None:
+            return "refused"
+        return "shown" if self.shown == self.measured else "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveContext:
+    """What some texts say of a model.
+
+    Attributes:
+        bins: the mean gain by position.
+        no_degradation: up to which every bin lies above `-margin`.
+        benefits: up to which every bin lies above `+margin`.
+    """
+
+    bins: tuple[Bin, ...]
+    no_degradation: Length
+    benefits: Length
+
+
+def clipped_gain(short: Floats, full: Floats) -> Floats:
+    """Gain of each token from full context, nats, clipped to ±`CLIP`.
+
+    Args:
+        short: `[T]`, loss of each token after a short window.
+        full: `[T]`, loss of the same tokens after all of their text.
+    """
+    return np.clip(np.asarray(short, np.float64) - np.asarray(full, np.float64), -CLIP, CLIP)
+
+
+def block_sums(gains: Floats, block: int = BLOCK) -> tuple[Floats, Floats]:
+    """Sums of gains over blocks and tokens in them, `[B]` each.
+
+    A last block of less than half the size is joined to the one before, so that no unit of chance
+    is a handful of tokens.
+
+    Args:
+        gains: `[T]`, nats, of consecutive tokens.
+        block: tokens of a block.
+    """
+    edges = list(range(0, gains.size, block))
+    if len(edges) > 1 and gains.size - edges[-1] < block / 2:
+        edges.pop()
+    sums = np.add.reduceat(gains, edges)
+    return sums, np.diff([*edges, gains.size]).astype(np.float64)
+
+
+def bin_edges(start: int, longest: int, bins: int = BINS) -> list[int]:
+    """Positions that bound the bins past the first window, `start` first and `longest` last.
+
+    Bins are an eighth of the longest length, laid from its end; what remains at the beginning is
+    part of the first one.
+    """
+    width = longest / bins
+    inner = [round(longest - width * k) for k in range(1, bins)]
+    return [start, *sorted(edge for edge in inner if edge - start >= width / 2), longest]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Block sums of all texts with where they are.
+
+    Attributes:
+        text: `[B]`, which text a block belongs to.
+        end: `[B]`, the position at which it ends, in tokens from the start of its text.
+        gain: `[..., B]`, sum of the clipped gains, nats.
+        tokens: `[B]`.
+    """
+
+    text: npt.NDArray[np.integer[Any]]
+    end: Floats
+    gain: Floats
+    tokens: Floats
+
+    @classmethod
+    def of(cls, gains: Sequence[Floats], start: int, block: int = BLOCK) -> "Blocks":
+        """Blocks of texts, `gains[g]` being those of text `g` from position `start` on."""
+        sums = [block_sums(each, block) for each in gains]
+        text = np.repeat(np.arange(len(sums)), [total.size for total, _ in sums])
+        end = np.concatenate([start + np.cumsum(tokens) for _, tokens in sums])
+        gain, tokens = (np.concatenate(part) for part in zip(*sums, strict=True))
+        return cls(text, end, gain, tokens)
+
+    def within(self, start: float, end: float) -> "Blocks":
+        """Those whose middle lies between two positions."""
+        middle = self.end - self.tokens / 2
+        at = (middle > start) & (middle <= end)
+        return Blocks(self.text[at], self.end[at], self.gain[..., at], self.tokens[at])
+
+    def by_text(self) -> tuple[Floats, Floats]:
+        """Sums of gains `[..., G]` and tokens `[G]` of each text that has blocks here."""
+        names = np.unique(self.text)
+        member = (self.text[None, :] == names[:, None]).astype(np.float64)
+        return self.gain @ member.T, self.tokens @ member.T
+
+
+def effective_context(
+    blocks: Blocks,
+    edges: Sequence[int],
+    *,
+    margin: float = MARGIN,
+    texts_as_units: bool = False,
+) -> EffectiveContext:
+    """Bins with intervals, and how far the model reads by them.
+
+    Args:
+        blocks: of all texts; `gain` is `[B]`.
+        edges: positions that bound the bins, ascending.
+        margin: nats a token.
+        texts_as_units: whether the answer is about texts like these instead of these texts.
+    """
+    measured, bins = [], []
+    for start, end in itertools.pairwise(edges):
+        part = blocks.within(start, end)
+        if part.tokens.size:
+            units = part.by_text() if texts_as_units else (part.gain, part.tokens)
+            measured.append(units)
+            bins.append(_bin(start, end, *units))
+    return EffectiveContext(
+        tuple(bins),
+        _length(measured, bins, edges[0], -margin),
+        _length(measured, bins, edges[0], margin),
+    )
+
+
+def _bin(start: int, end: int, sums: Floats, tokens: Floats) -> Bin:
+    mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
+    low = high = None
+    if sums.size >= FEWEST:
+        a = float(_skewness(sums, tokens))
+        shown, refused = (float(stats.t.isf(level, df)) for level in (SHOWN_AT, REFUSED_AT))
+        low = mean - stderr * _uncorrected(shown, a)
+        high = mean + stderr * max(refused, -_uncorrected(-refused, a))
+    return Bin(start, end, mean, low, high, sums.size)
+
+
+def _length(
+    measured: Sequence[tuple[Floats, Floats]], bins: Sequence[Bin], start: int, threshold: float
+) -> Length:
+    tests = [one_sided(*units, threshold) for units in measured]
+    above, below = [float(a) for a, _ in tests], [float(b) for _, b in tests]
+    shown, refused = decide(above, below)
+    ends = [each.end for each in bins]
+    return Length(
+        shown=ends[shown - 1] if shown else start,
+        refused=None if refused is None else ends[refused],
+        measured=ends[-1] if ends else start,
+        start=start,
+    )
+
+
+def decide(above: Sequence[float], below: Sequence[float]) -> tuple[int, int | None]:
+    """How many bins are shown in order, and the first whose length is refused.
+
+    Args:
+        above: p of the test that shows a bin to lie above the threshold, for each bin.
+        below: p of the test that shows it to lie below.
+    """
+    shown = next((at for at, p in enumerate(above) if not p <= SHOWN_AT), len(above))
+    refused = None
+    for count in range(1, len(below) + 1):
+        if any(p <= REFUSED_AT / count for p in below[:count]):
+            refused = count - 1
+            break
+    return shown, refused
+
+
+def one_sided(sums: Floats, tokens: Floats, threshold: float) -> tuple[Floats, Floats]:
+    """Whether a mean is shown to lie above a threshold, or below it.
+
+    The test that refuses a length takes the larger p of the plain and the corrected t, so that a
+    few units that lose much do not refuse it by a correction made of three units.
+
+    Args:
+        sums: `[..., U]`, sum of the gains of each unit, nats.
+        tokens: `[U]`.
+        threshold: nats a token.
+
+    Returns:
+        p against a mean at the threshold or below it, and p against one at it or above, `[...]`
+        each; one half where units are too few.
+    """
+    mean, stderr, df = linearised_ratio(sums, tokens)
+    if sums.shape[-1] < FEWEST:
+        unknown = np.full(mean.shape, 0.5)
+        return unknown, unknown
+    distance = mean - threshold
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = distance / stderr
+        corrected = _corrected(t, _skewness(sums, tokens))
+        above = stats.t.sf(corrected, df)
+        below = np.maximum(stats.t.cdf(t, df), stats.t.cdf(corrected, df))
+    # Where all units agree to the last bit there is no spread to divide by.
+    certain = np.heaviside(distance, 0.5)
+    spread = stderr > 0
+    return np.where(spread, above, 1 - certain), np.where(spread, below, certain)
+
+
+def break_position(blocks: Blocks, margin: float = MARGIN) -> int | None:
+    """Where the model stops to gain: the position of the largest running sum of `gain + margin`.
+
+    The gain at a position is the mean over the texts that reach it. None where the sum is largest
+    at the end: no break was measured. A point estimate; an interval made by the bootstrap would
+    miss the truth too often.
+    """
+    ends = np.unique(blocks.end)
+    total = np.array([blocks.gain[blocks.end == end].sum() for end in ends])
+    tokens = np.array([blocks.tokens[blocks.end == end].sum() for end in ends])
+    width = np.diff([ends[0] - tokens[0] / max((blocks.end == ends[0]).sum(), 1), *ends])
+    running = np.cumsum((total / tokens + margin) * width)
+    best = int(running.argmax())
+    if running[best] <= 0:
+        return int(ends[0] - width[0])
+    return None if best == ends.size - 1 else int(ends[best])
+
+
+def texts_that_agree(blocks: Blocks, length: Length, margin: float = MARGIN) -> tuple[int, int]:
+    """How many texts show no degradation by their own mean where all together were shown not to.
+
+    Returns:
+        Texts whose mean gain over the positions up to `length.shown` lies above `-margin`, and all
+        texts that have tokens there.
+    """
+    sums, tokens = blocks.within(length.start, length.shown).by_text()
+    return int((sums / tokens > -margin).sum()) if tokens.size else 0, int(tokens.size)
+
+
+def _skewness(sums: Floats, tokens: Floats) -> Floats:
+    """Skewness of the units about their mean, over the root of their number, `[...]`."""
+    residuals = sums - (sums.sum(axis=-1) / tokens.sum())[..., None] * tokens
+    spread = (residuals**2).mean(axis=-1) ** 1.5
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skewness = np.where(spread > 0, (residuals**3).mean(axis=-1) / spread, 0.0)
+    return np.asarray(skewness / np.sqrt(sums.shape[-1]))
+
+
+def _corrected(t: Floats, a: Floats) -> Floats:
+    """Hall's transformation of t, which takes the third moment out of its distribution."""
+    return t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6
+
+
+def _uncorrected(y: float, a: float) -> float:
+    """The t that `_corrected`, which is ((1 + a t / 3)^3 - 1) / a + a / 6, takes to `y`."""
+    return y if abs(a) < 1e-6 else 3 / a * float(np.cbrt(1 + a * (y - a / 6)) - 1)
