@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from leval_tasks.statistics.reach import MARGIN, REFUSED_AT, SHOWN_AT, one_sided, reach_by
+from leval_tasks.statistics.reach import reach_by
+from leval_tasks.statistics.skewed_t import MARGIN, REFUSED_AT, SHOWN_AT, one_sided
 
 LENGTHS = (2048, 4096, 8192, 12288, 16384)
 TEXTS = (3, 4, 8, 16, 50)

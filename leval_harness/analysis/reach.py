@@ -19,7 +19,6 @@ from leval_tasks.metrics import length_of
 from leval_tasks.statistics.clustered import Estimate, Floats, estimate_ratio
 from leval_tasks.statistics.paired import Difference, compare_perplexities
 from leval_tasks.statistics.reach import (
-    MARGIN,
     Reach,
     Retrieved,
     Step,
@@ -28,6 +27,7 @@ from leval_tasks.statistics.reach import (
     reach_of,
     steps_of,
 )
+from leval_tasks.statistics.skewed_t import MARGIN
 
 LOSS, KEY_LOSS = "loss", "key_loss"
 OWN = "own"

@@ -29,7 +29,8 @@ from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_tables
 from leval_harness.tables.scores import COSTS, score_cell, score_table
 from leval_tasks.statistics.paired import ASSUMED, Difference
-from leval_tasks.statistics.reach import DROP, MARGIN, THRESHOLD, Reach
+from leval_tasks.statistics.reach import DROP, THRESHOLD, Reach
+from leval_tasks.statistics.skewed_t import MARGIN
 
 BY_LOSS = (
     "No loss: the largest context up to which no longer one made the same tokens of the same texts "

@@ -15,9 +15,8 @@ order, each at `SHOWN_AT`, up to the first that is not; only the first bin that 
 threshold can be shown wrongly, so that no correction is due. High end: a length is refused where
 one of its `k` bins is shown to lie below the threshold at `REFUSED_AT / k` (Bonferroni).
 
-Tests are t tests with Hall's correction for skewness: P. Hall, "On the removal of skewness by
-transformation", J. R. Stat. Soc. B 54 (1992). `benchmarks/effective_context_simulation.py` measures
-their error rates on real blocks; no task uses these functions yet.
+The tests are those of `skewed_t`. `benchmarks/effective_context_simulation.py` measures their error
+rates on real blocks; no task uses these functions yet.
 """
 
 import itertools
@@ -27,9 +26,15 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
-from leval_tasks.statistics.clustered import Floats, linearised_ratio
+from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.skewed_t import (
+    MARGIN,
+    REFUSED_AT,
+    SHOWN_AT,
+    deciding_thresholds,
+    one_sided,
+)
 
 BLOCK = 512
 """Tokens of a block."""
@@ -39,18 +44,6 @@ BINS = 8
 
 CLIP = 1.0
 """Nats to which the gain of a token is clipped: gains are heavy-tailed."""
-
-MARGIN = 0.01
-"""Nats a token: a smaller loss is none, a smaller gain is none."""
-
-SHOWN_AT = 0.01
-"""Level of the one-sided tests that show a bin to be above a threshold."""
-
-REFUSED_AT = 0.005
-"""Level of the tests that refuse a length, all bins together."""
-
-FEWEST = 3
-"""Units below which nothing is tested."""
 
 Verdict = Literal["shown", "refused", "undecided"]
 
@@ -221,20 +214,16 @@ def effective_context(
 
 
 def _bin(start: int, end: int, sums: Floats, tokens: Floats) -> Bin:
-    mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
-    low = high = None
-    if sums.size >= FEWEST:
-        a = float(_skewness(sums, tokens))
-        shown, refused = (float(stats.t.isf(level, df)) for level in (SHOWN_AT, REFUSED_AT))
-        low = mean - stderr * _uncorrected(shown, a)
-        high = mean + stderr * max(refused, -_uncorrected(-refused, a))
+    mean = float(sums.sum() / tokens.sum())
+    high, low = (None if each is None else -each for each in deciding_thresholds(-sums, tokens))
     return Bin(start, end, mean, low, high, sums.size)
 
 
 def _length(
     measured: Sequence[tuple[Floats, Floats]], bins: Sequence[Bin], start: int, threshold: float
 ) -> Length:
-    tests = [one_sided(*units, threshold) for units in measured]
+    # A gain above a threshold is a loss below its negative.
+    tests = [one_sided(-sums, tokens, -threshold) for sums, tokens in measured]
     above, below = [float(a) for a, _ in tests], [float(b) for _, b in tests]
     shown, refused = decide(above, below)
     ends = [each.end for each in bins]
@@ -260,37 +249,6 @@ def decide(above: Sequence[float], below: Sequence[float]) -> tuple[int, int | N
             refused = count - 1
             break
     return shown, refused
-
-
-def one_sided(sums: Floats, tokens: Floats, threshold: float) -> tuple[Floats, Floats]:
-    """Whether a mean is shown to lie above a threshold, or below it.
-
-    The test that refuses a length takes the larger p of the plain and the corrected t, so that a
-    few units that lose much do not refuse it by a correction made of three units.
-
-    Args:
-        sums: `[..., U]`, sum of the gains of each unit, nats.
-        tokens: `[U]`.
-        threshold: nats a token.
-
-    Returns:
-        p against a mean at the threshold or below it, and p against one at it or above, `[...]`
-        each; one half where units are too few.
-    """
-    mean, stderr, df = linearised_ratio(sums, tokens)
-    if sums.shape[-1] < FEWEST:
-        unknown = np.full(mean.shape, 0.5)
-        return unknown, unknown
-    distance = mean - threshold
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = distance / stderr
-        corrected = _corrected(t, _skewness(sums, tokens))
-        above = stats.t.sf(corrected, df)
-        below = np.maximum(stats.t.cdf(t, df), stats.t.cdf(corrected, df))
-    # Where all units agree to the last bit there is no spread to divide by.
-    certain = np.heaviside(distance, 0.5)
-    spread = stderr > 0
-    return np.where(spread, above, 1 - certain), np.where(spread, below, certain)
 
 
 def break_position(blocks: Blocks, margin: float = MARGIN) -> int | None:
@@ -320,22 +278,3 @@ def texts_that_agree(blocks: Blocks, length: Length, margin: float = MARGIN) -> 
     """
     sums, tokens = blocks.within(length.start, length.shown).by_text()
     return int((sums / tokens > -margin).sum()) if tokens.size else 0, int(tokens.size)
-
-
-def _skewness(sums: Floats, tokens: Floats) -> Floats:
-    """Skewness of the units about their mean, over the root of their number, `[...]`."""
-    residuals = sums - (sums.sum(axis=-1) / tokens.sum())[..., None] * tokens
-    spread = (residuals**2).mean(axis=-1) ** 1.5
-    with np.errstate(divide="ignore", invalid="ignore"):
-        skewness = np.where(spread > 0, (residuals**3).mean(axis=-1) / spread, 0.0)
-    return np.asarray(skewness / np.sqrt(sums.shape[-1]))
-
-
-def _corrected(t: Floats, a: Floats) -> Floats:
-    """Hall's transformation of t, which takes the third moment out of its distribution."""
-    return t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6
-
-
-def _uncorrected(y: float, a: float) -> float:
-    """The t that `_corrected`, which is ((1 + a t / 3)^3 - 1) / a + a / 6, takes to `y`."""
-    return y if abs(a) < 1e-6 else 3 / a * float(np.cbrt(1 + a * (y - a / 6)) - 1)

@@ -26,25 +26,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from leval_tasks.statistics.clustered import Floats, linearised_ratio
-
-MARGIN = 0.01
-"""Nats a token: a smaller difference is none."""
-
-SHOWN_AT = 0.01
-"""Level of the one-sided t tests that show a step to be below a threshold."""
-
-REFUSED_AT = 0.005
-"""Level of those that refuse a length, all steps together.
-
-Both ends together may miss the true reach in 5% of samples. Where a few texts are unlike the rest,
-those that were drawn often hold none of them and seem to agree: if the few lose (gain) much, t
-tests at a nominal 2.5% lengthen a reach in 8% of samples (shorten it in 11%), at these levels
-either in 5% (benchmarks/reach_simulation.py).
-"""
-
-FEWEST = 3
-"""Texts below which no interval is given."""
+from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.skewed_t import (
+    MARGIN,
+    REFUSED_AT,
+    SHOWN_AT,
+    deciding_thresholds,
+    one_sided,
+)
 
 THRESHOLD = 0.856
 """Of RULER (Hsieh et al. 2024): the score of Llama-2-7B at 4,096 tokens."""
@@ -57,8 +46,8 @@ DROP = 0.05
 class Step:
     """What changed from one length to the next, negative where it got better.
 
-    `low` and `high` end the interval of this step alone: the thresholds at which the two tests of
-    `one_sided` begin to tell, at `REFUSED_AT` and `SHOWN_AT`. None where texts are too few.
+    `low` and `high` end the interval of this step alone: see `deciding_thresholds`. None where
+    texts are too few.
     """
 
     shorter: int
@@ -107,34 +96,9 @@ def steps_of(nats: Floats, tokens: Floats, lengths: Sequence[int]) -> list[Step]
     """
     found = []
     for at, step in enumerate(np.diff(nats, axis=0), start=1):
-        mean, stderr, df = (float(each) for each in linearised_ratio(step, tokens))
-        ends: tuple[float | None, float | None] = (None, None)
-        if step.size >= FEWEST:
-            a = float(_skew(step, tokens))
-            refused, shown = (float(stats.t.isf(each, df)) for each in (REFUSED_AT, SHOWN_AT))
-            wider = max(refused, _uncorrected(refused, a)) if step.size > FEWEST else refused
-            ends = mean - stderr * wider, mean - stderr * _uncorrected(-shown, a)
-        found.append(Step(lengths[at - 1], lengths[at], mean, *ends))
+        mean = float(step.sum() / tokens.sum())
+        found.append(Step(lengths[at - 1], lengths[at], mean, *deciding_thresholds(step, tokens)))
     return found
-
-
-def _skew(steps: Floats, tokens: Floats) -> Floats:
-    """Skewness of the texts about their mean, over the root of their number, `[...]`."""
-    residuals = steps - (steps.sum(axis=-1) / tokens.sum())[..., None] * tokens
-    spread = (residuals**2).mean(axis=-1) ** 1.5
-    with np.errstate(divide="ignore", invalid="ignore"):
-        skewness = np.where(spread > 0, (residuals**3).mean(axis=-1) / spread, 0.0)
-    return np.asarray(skewness / np.sqrt(steps.shape[-1]))
-
-
-def _corrected(t: Floats, a: Floats) -> Floats:
-    """Hall's transformation of t (1992), which takes the third moment out of its distribution."""
-    return t + a * t**2 / 3 + a**2 * t**3 / 27 + a / 6
-
-
-def _uncorrected(y: float, a: float) -> float:
-    """The t that `_corrected`, which is ((1 + a t / 3)^3 - 1) / a + a / 6, takes to `y`."""
-    return y if abs(a) < 1e-6 else 3 / a * float(np.cbrt(1 + a * (y - a / 6)) - 1)
 
 
 def reach_of(
@@ -153,43 +117,6 @@ def reach_of(
     """
     below, above = one_sided(np.diff(nats, axis=0), tokens, threshold)
     return reach_by(below.tolist(), above.tolist(), lengths, SHOWN_AT, REFUSED_AT)
-
-
-def one_sided(steps: Floats, tokens: Floats, threshold: float) -> tuple[Floats, Floats]:
-    """Whether each step's true effect is shown to be below a threshold, or above it.
-
-    By the t test with Hall's correction for skewness (1992, a third-order transformation of t).
-    Where a few texts lose much the plain one errs too often; where one gains much it sees spread in
-    place of a gain, and of eight texts that all gained could not tell that nothing was lost. For an
-    effect above the threshold, which takes a length away, the larger p of the two counts; of three
-    texts, whose skewness is next to nothing known, the plain one, since the correction makes a t of
-    three of one of ten.
-
-    Args:
-        steps: `[..., G]`, what the negative log-likelihood of each text changed by.
-        tokens: `[G]`.
-        threshold: nats a token.
-
-    Returns:
-        p against an effect at the threshold or above it, and p against one below it, `[...]` each;
-        one half where texts are too few.
-    """
-    mean, stderr, df = linearised_ratio(steps, tokens)
-    if steps.shape[-1] < FEWEST:
-        unknown = np.full(mean.shape, 0.5)
-        return unknown, unknown
-    distance = mean - threshold
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = distance / stderr
-        corrected = _corrected(t, _skew(steps, tokens))
-        below = stats.t.cdf(corrected, df)
-        above = stats.t.sf(t, df)
-        if steps.shape[-1] > FEWEST:
-            above = np.maximum(above, stats.t.sf(corrected, df))
-    # Where all texts agree to the last bit there is no spread to divide by.
-    certain = np.heaviside(distance, 0.5)
-    spread = stderr > 0
-    return np.where(spread, below, certain), np.where(spread, above, 1 - certain)
 
 
 def reach_by(

@@ -7,14 +7,8 @@ import pytest
 from scipy import stats
 
 from leval_harness.analysis.reach import reach_text
-from leval_tasks.statistics.reach import (
-    MARGIN,
-    Reach,
-    one_sided,
-    reach_by,
-    reach_of,
-    steps_of,
-)
+from leval_tasks.statistics.reach import Reach, reach_by, reach_of, steps_of
+from leval_tasks.statistics.skewed_t import MARGIN, one_sided
 
 LENGTHS = (1024, 2048, 4096, 8192, 12288)
 
