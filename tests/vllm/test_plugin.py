@@ -281,7 +281,8 @@ def test_no_draft_model_runs_without_the_settings(
         )
         target = arguments.create_model_config()
         if allowed or rope_type == "yarn":
-            assert arguments.create_speculative_config(target, ParallelConfig()) is not None
+            created = arguments.create_speculative_config(target, ParallelConfig())
+            assert created.method == speculative.get("method", "draft_model")
         else:
             with pytest.raises(ValueError, match=r"^speculative_config: the draft model"):
                 arguments.create_speculative_config(target, ParallelConfig())

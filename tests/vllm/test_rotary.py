@@ -88,7 +88,7 @@ def test_the_class_is_the_one_that_vllm_builds_for_the_base_type(rope_type: str)
         rotary_embedding.get_rope(HEAD, ORIGINAL, True, {"rope_type": name, **keys})
         for name in (rope_type, own)
     )
-    assert isinstance(ours, type(stock))
+    assert type(stock) in type(ours).__mro__
 
 
 def get_rope(rope_type: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
