@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
+import numpy as np
 import torch
 
 from leval_harness.backends.attention import shared_attention
@@ -17,25 +18,26 @@ from leval_harness.backends.forward import Head
 from leval_harness.backends.path_reader import PathReader, Setup
 from leval_harness.backends.prompt_trie import Step, make_plan
 from leval_harness.backends.resources import attempt, halving
+from leval_tasks.token_logprobs import SLICE, Logprobs
 
 logger = logging.getLogger(__name__)
 
-_LOGITS_AT_ONCE = 1 << 24  # float32 elements of a slice, 64 MiB
+_NONE: Logprobs = np.zeros(0, np.float32)
 
 
 class SumOfLogprobs(float):
     """The sum of tokens' log-probabilities, which lm-eval expects, and each of them.
 
     Attributes:
-        logprobs: Natural logarithms, one per token.
+        logprobs: Natural logarithms, float32 `[tokens]`.
     """
 
-    logprobs: tuple[float, ...]
+    logprobs: Logprobs
 
-    def __new__(cls, total: float, logprobs: Sequence[float] = ()) -> Self:
+    def __new__(cls, total: float, logprobs: Logprobs = _NONE) -> Self:
         """A float with an attribute; pickling calls this with the float alone."""
         self = super().__new__(cls, total)
-        self.logprobs = tuple(logprobs)
+        self.logprobs = logprobs
         return self
 
 
@@ -61,14 +63,14 @@ class Scores:
     @property
     def total(self) -> SumOfLogprobs:
         """The sum in float64, with the parts."""
-        return SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.tolist())
+        return SumOfLogprobs(float(self.logprob.double().sum()), self.logprob.numpy())
 
 
 def token_scores(head: Head, states: torch.Tensor, targets: Sequence[int]) -> Scores:
     """Scores of targets from the `states` `[positions, ...]` of `head`, one before each target."""
     goal = torch.tensor(list(targets), dtype=torch.long, device=states.device)
     width = head.model.config.get_text_config(decoder=True).vocab_size
-    block = max(1, _LOGITS_AT_ONCE // width)
+    block = max(1, SLICE // width)
     parts = [Scores(torch.zeros(0), torch.zeros(0, dtype=torch.bool))]
     for first in range(0, len(goal), block):
         logits = head.logits(states[first : first + block])

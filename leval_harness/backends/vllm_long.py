@@ -9,6 +9,7 @@ cached from its first question to its last.
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 from lm_eval.models.vllm_causallms import VLLM
 
 from leval_border.errors import SettingError, not_allowed
@@ -103,7 +104,7 @@ class VLLMLong(VLLM):
         total, greedy = VLLM._parse_logprobs(tokens, outputs, ctxlen)
         scored = zip(tokens[ctxlen:], outputs.prompt_logprobs[ctxlen:], strict=True)
         each = [getattr(known[token], "logprob", known[token]) for token, known in scored]
-        return SumOfLogprobs(total, each), greedy
+        return SumOfLogprobs(total, np.array(each, np.float32)), greedy
 
 
 def concurrency(batch_size: str | int) -> int | None:
