@@ -24,6 +24,9 @@ Name = Literal[
     "coprime",
     "coprime_yarn",
     "coprime_yarn_code",
+    "rational",
+    "rational_yarn",
+    "rational_yarn_code",
 ]
 Reading = Literal["text", "code"]
 """`text`: a model is trained with the encoding it is tested with; `code`: it is trained without
@@ -36,7 +39,7 @@ class Encoding:
 
     name: Name
     title: str
-    wavelengths: Literal["integer", "coprime", "prime_period"] | None
+    wavelengths: Literal["integer", "coprime", "prime_period", "rational"] | None
     scaling: Reading | None
 
     def scaled(self, scaling: Reading | None) -> Name:
@@ -60,6 +63,9 @@ ENCODINGS: Mapping[str, Encoding] = {
         Encoding("coprime", "Coprime integers", "coprime", None),
         Encoding("coprime_yarn", "Coprime integers YaRN", "coprime", "text"),
         Encoding("coprime_yarn_code", "Coprime integers YaRN (code)", "coprime", "code"),
+        Encoding("rational", "Nearest fractions", "rational", None),
+        Encoding("rational_yarn", "Nearest fractions YaRN", "rational", "text"),
+        Encoding("rational_yarn_code", "Nearest fractions YaRN (code)", "rational", "code"),
     )
 }
 """Name -> encoding; the paper's four first, in its order."""

@@ -39,10 +39,10 @@ Turn = tuple[int, int]
 class Resonance(Settings):
     """Keys that every `resonance*` type has beside those of its method."""
 
-    wavelengths: Literal["integer", "coprime", "prime_period"] = Field(
+    wavelengths: Literal["integer", "coprime", "prime_period", "rational"] = Field(
         default="integer",
-        description="Rounded to integers (the paper), to pairwise coprime ones, or to P/q with "
-        "distinct prime P.",
+        description="Rounded to integers (the paper), to pairwise coprime ones, to P/q with "
+        "distinct prime P, or to the nearest P/q with P up to L.",
     )
     original_max_position_embeddings: Tokens | None = Field(
         default=None, description="Trained length L in tokens."
@@ -58,7 +58,9 @@ def choose_wavelengths(rule: str, lengths: Sequence[float], original: int | None
 
     `integer`: the nearest integer of each, at any length.
 
-    `prime_period` and `coprime` change wavelengths below L. The sum of squared log errors is
+    `rational`: the nearest P/q of each wavelength below L, with P up to L.
+
+    `prime_period` and `coprime` change wavelengths below L too. The sum of squared log errors is
     minimised over all features together. `prime_period`: P/q with distinct prime P above L/3 and up
     to L (with more features than such primes, as many of the largest primes as there are features)
     and q = round(P/wavelength). `coprime`: pairwise coprime integers up to L. A feature for which
@@ -66,7 +68,7 @@ def choose_wavelengths(rule: str, lengths: Sequence[float], original: int | None
     bound and gets the nearest P/q with P up to L (`coprime`: the nearest integer).
 
     Args:
-        rule: one of `integer`, `coprime`, `prime_period`.
+        rule: one of `integer`, `coprime`, `prime_period`, `rational`.
         lengths: wavelengths in tokens, above 0; infinite where a feature does not turn.
         original: trained length L in tokens; `integer` needs none.
 
@@ -90,6 +92,11 @@ def choose_wavelengths(rule: str, lengths: Sequence[float], original: int | None
 
 def _nearest_integer(length: float) -> Turn:
     return min(max(round(length), 1), LONGEST), 1
+
+
+@lru_cache(maxsize=256)
+def _nearest_fractions(lengths: tuple[float, ...], original: int) -> list[Turn]:
+    return [_nearest_fraction(length, original) for length in lengths]
 
 
 @lru_cache(maxsize=256)
@@ -180,4 +187,5 @@ def _coprime_integers(lengths: tuple[float, ...], original: int) -> list[Turn]:
 _CHOICES: Mapping[str, Callable[[tuple[float, ...], int], list[Turn]]] = {
     "prime_period": _prime_periods,
     "coprime": _coprime_integers,
+    "rational": _nearest_fractions,
 }

@@ -63,7 +63,8 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "benchmarks": ("leval_closed_gsm=org/set:gsm", "=:", "x=org/set", "ppl_pg19=a/b:c:d"),
     "shard": ("1/2", "2/2", "0/1", "3/2", "a/b", "1/2/3", "1/1e3", "１/２"),
     "source_url": ("https://example.org/x", "ftp://", "javascript:x", "https://u:p@example.org"),
-    "wavelengths": ("integer", "coprime", "prime_period"), "kind": ("decoder", "t5", "llama"),
+    "wavelengths": ("integer", "coprime", "prime_period", "rational"),
+    "kind": ("decoder", "t5", "llama"),
     "out": ("new", "new/deeper", "results", "model/config.json", "model", "trained", "tuned"),
 }  # fmt: skip
 # lm-eval's own arguments, which click does not know.

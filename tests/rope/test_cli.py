@@ -73,6 +73,7 @@ def test_wavelengths_and_collision_of_the_papers_small_model(rule):
         "integer": [6, 8, 11, 15, 20, 26, 35, 47, 63],
         "coprime": [7, 8, 11, 15, 19, 29, 37, 47, 61],
         "prime_period": [31 / 5, 41 / 5, 23 / 2, 29 / 2, 59 / 3, 53 / 2, 37, 47, 61],
+        "rational": [44 / 7, 42 / 5, 56 / 5, 15, 20, 53 / 2, 35, 47, 63],
     }[rule]
     assert facts["wavelengths"][:9] == pytest.approx(fast, rel=1e-15)
     assert facts["feature_gap"][:9] == [0.0] * 9

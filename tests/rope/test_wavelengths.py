@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 from typing import get_args
 
 import pytest
@@ -44,6 +45,7 @@ def rope(rule, base=10000.0, original=64, rope_type="resonance", **extra):
         ("integer", "6 8 11 15 20 26 35 47 63"),
         ("coprime", "7 8 11 15 19 29 37 47 61"),
         ("prime_period", "31/5 41/5 23/2 29/2 59/3 53/2 37 47 61"),
+        ("rational", "44/7 42/5 56/5 15 20 53/2 35 47 63"),
     ],
 )
 def test_wavelengths_of_the_papers_small_model(rule, expected):
@@ -52,6 +54,21 @@ def test_wavelengths_of_the_papers_small_model(rule, expected):
     assert " ".join(written[:9]) == expected
     if rule != "integer":
         assert chosen[9:] == [(0, 0)] * 23
+
+
+@given(BASES, DIMS, st.integers(64, 100_000))
+@settings(max_examples=25, deadline=None)
+def test_rational_wavelengths_are_as_near_as_the_best_continued_fraction(base, dim, original):
+    lengths = plain(base, dim)
+    for (period, turns), length in zip(
+        choose_wavelengths("rational", lengths, original), lengths, strict=True
+    ):
+        if length >= original:
+            assert (period, turns) == (0, 0)
+            continue
+        best = 1 / Fraction(1 / length).limit_denominator(original)
+        assert period <= original
+        assert abs(math.log(period / turns / length)) <= abs(math.log(best / length)) + 1e-15
 
 
 def test_coprime_integers_are_the_best_of_all():
