@@ -33,6 +33,11 @@ from leval_tasks.statistics.paired import (
 LEVEL = 0.05
 SIGNIFICANT, CANNOT_TELL = "*", "?"
 
+UNKNOWN_DIRECTION = "it is unknown whether higher is better"
+OTHER_QUESTIONS = "the runs do not have the same questions"
+OTHER_SCALE = "values up to 1 stand beside larger ones, so shares may be mixed with percentages"
+"""Reasons why numbers of one task and metric are not ranked."""
+
 Item = TypeVar("Item")
 
 
@@ -49,6 +54,7 @@ class Entry:
         interval: how it was computed: `clustered`, `exact`, `reported` (lm-eval's own standard
             error, no ends) or `none`.
         rank: 1 is best; None where all are equal.
+        unranked: why it is not ranked against its rivals; empty where it is.
         difference: to the block's baseline; None for the baseline itself and without common
             questions.
         other_questions: whether the baseline was asked other questions, in part or altogether.
@@ -62,6 +68,7 @@ class Entry:
     high: float | None = None
     interval: str = "none"
     rank: int | None = None
+    unranked: str = ""
     difference: Difference | None = None
     other_questions: bool = False
 
@@ -142,7 +149,7 @@ def analyse(results: Results, baseline: str | None = None) -> Analysis:
         _estimated(Entry(score, results.runs[score.run], block, label), results.ratios(score))
         for score, block, label in zip(results.scores, blocks, labels, strict=True)
     ]
-    return _compared(_ranked(entries), results, baseline)
+    return _compared(_ranked(entries, results), results, baseline)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any, list[Item]]:
@@ -153,10 +160,16 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     return dict(groups)
 
 
-def comparable(entry: Entry) -> tuple[str, str, str, str, int | None]:
-    """What must agree before two numbers are ranked or compared."""
+def comparable(entry: Entry) -> tuple[str, ...]:
+    """What must agree before two numbers are ranked or compared.
+
+    Key tokens that a model determined for itself are other tokens for each method: without a
+    reference model there is no comparison.
+    """
     score = entry.score
-    return entry.block, entry.task, score.metric, score.chosen, score.context_length
+    own_tokens = score.family.startswith("key_") and "key_tokens" not in score.settings
+    where = entry.block, entry.task, score.metric, score.chosen, f"{score.context_length}"
+    return (*where, entry.label) if own_tokens else where
 
 
 def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:
@@ -200,17 +213,40 @@ def _estimate(score: Score, ratios: Ratios) -> Estimate | None:
         return None
 
 
-def _ranked(entries: Sequence[Entry]) -> list[Entry]:
-    """Dense rank among comparable entries, 1 is best; none where the direction is unknown."""
+def _ranked(entries: Sequence[Entry], results: Results) -> list[Entry]:
+    """Dense rank among comparable entries, 1 is best, or why there is none."""
     ranks: dict[int, int] = {}
-    finished = [e for e in entries if e.score.finished and e.score.higher_is_better is not None]
+    reasons: dict[int, str] = {}
+    finished = [entry for entry in entries if entry.score.finished]
     for rivals in grouped(finished, comparable).values():
-        better = {entry.score.higher for entry in rivals}
+        if reason := _not_rankable([entry.score for entry in rivals], results):
+            reasons |= {id(entry): reason for entry in rivals}
+            continue
         values = [round(entry.score.value or 0.0, 12) for entry in rivals]
-        order = sorted(set(values), reverse=better == {True})
-        if len(order) > 1 and len(better) == 1:
+        order = sorted(set(values), reverse=rivals[0].score.higher)
+        if len(order) > 1:
             ranks |= {id(e): order.index(v) + 1 for e, v in zip(rivals, values, strict=True)}
-    return [dataclasses.replace(entry, rank=ranks.get(id(entry))) for entry in entries]
+    return [
+        dataclasses.replace(each, rank=ranks.get(id(each)), unranked=reasons.get(id(each), ""))
+        for each in entries
+    ]
+
+
+def _not_rankable(scores: Sequence[Score], results: Results) -> str:
+    """Why the numbers of some methods cannot be ranked; empty where they can."""
+    directions = {score.higher_is_better for score in scores}
+    if None in directions or len(directions) > 1:
+        return UNKNOWN_DIRECTION
+    if len(scores) == 1:
+        return ""
+    logged = [ratios for score in scores if (ratios := results.ratios(score)) is not None]
+    counts = {score.n for score in scores} - {None}
+    if len(counts) > 1 or not all(same_questions(logged[0], each) for each in logged[1:]):
+        return OTHER_QUESTIONS
+    values = [score.value or 0.0 for score in scores]
+    if not scores[0].meaning.unit and min(values) <= 1 < max(values):
+        return OTHER_SCALE
+    return ""
 
 
 def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) -> Analysis:

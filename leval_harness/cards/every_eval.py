@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leval_harness.analysis import Entry
-from leval_harness.cards.publication import SOURCE, Publication, path_part
+from leval_harness.cards.publication import LEVAL, SOURCE, Publication, model_name, path_part
 from leval_harness.results import Run, Score
 from leval_harness.results.fields import finite
 from leval_harness.results.sample_lines import (
@@ -31,8 +31,6 @@ INTERVALS = {
 }
 REPORTED = "as lm-eval reports it"
 ENGINES = {"hf": "transformers", "vllm": "vllm"}
-LEVAL = "L4NLP/LEval"
-"""Dataset of the closed-ended tasks on the Hub."""
 
 
 def record(run: Run, entries: Sequence[Entry], publication: Publication) -> dict[str, Any]:
@@ -94,7 +92,7 @@ def _model(run: Run, publication: Publication) -> dict[str, Any]:
     engine = {"name": name, **({"version": str(version)} if version else {})}
     known = ("rope", "rope_precision", "dtype", "revision", "backend")
     return {
-        "name": run.model,
+        "name": model_name(run),
         "id": model,
         **({"developer": developer} if has_developer else {}),
         **({"inference_engine": engine} if name else {}),
@@ -102,6 +100,7 @@ def _model(run: Run, publication: Publication) -> dict[str, Any]:
             "deployment_type": "self_deployed" if name else "unknown",
             "model_availability": "unknown",
             "rope_method": run.method,
+            **({"base_model": run.model} if model_name(run) != run.model else {}),
             **{name: run.settings[name] for name in known if name in run.settings},
         },
     }

@@ -1,15 +1,24 @@
 """What the results do not hold and the user states: who made them, which model on the Hub."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leval_border.errors import SettingError, not_allowed, one_of
-from leval_harness.results import Run
+from leval_harness.results import Run, Score
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.metrics import FAMILY_OF
 
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 """Of the evaluator to the maker of the model, in the terms of Every Eval Ever."""
 
 SOURCE = "leval-harness"
+LEVAL = "L4NLP/LEval"
+"""Dataset of the closed-ended tasks on the Hub."""
+
+ADAPTER = re.compile(r'"(?:peft|delta|lora_local_path)": "([^"]+)"')
+"""Arguments of lm-eval's models that put an adapter on a base model."""
+
 UNKNOWN = "unknown"
 
 
@@ -21,7 +30,7 @@ class Publication:
         organization: who made the results.
         relationship: one of `RELATIONSHIPS`.
         models: name in the results -> `organization/name` on the Hub.
-        benchmarks: task -> dataset id and task id of a benchmark on the Hub.
+        benchmarks: task, or `task:metric` -> dataset id and task id of a benchmark on the Hub.
         source_url: where the results can be seen.
     """
 
@@ -32,15 +41,33 @@ class Publication:
     source_url: str = ""
 
     def model_id(self, run: Run) -> str:
-        """A run's model as the Hub calls it, else its name in the results."""
-        return self.models.get(run.model, run.model)
+        """A run's model as the Hub calls it, else its name in the results.
 
-    def check(self, models: Iterable[str], tasks: Collection[str]) -> None:
+        A base model with an adapter is another model: its name is the adapter's.
+        """
+        name = model_name(run)
+        return self.models.get(name, name)
+
+    def benchmark(self, score: Score) -> tuple[str, str] | None:
+        """Dataset and task on the Hub: L-Eval's own for its tasks, others as the user states."""
+        for name in (f"{score.task}:{score.metric}", score.task):
+            if name in self.benchmarks:
+                return self.benchmarks[name]
+        return (LEVAL, TASKS[score.task].key) if FAMILY_OF.get(score.task) == "closed" else None
+
+    def check(self, runs: Iterable[Run], tasks: Collection[str]) -> None:
         """Raise SettingError for a model or a task that the results do not have."""
+        models = sorted({model_name(run) for run in runs})
         for name in self.models:
-            one_of("--model-id", name, sorted(models))
+            one_of("--model-id", name, models)
         for name in self.benchmarks:
             one_of("--benchmark", name, sorted(tasks))
+
+
+def model_name(run: Run) -> str:
+    """A run's model in the results: that of its adapter if it has one."""
+    adapter = ADAPTER.search(run.settings.get("model_args", ""))
+    return adapter[1] if adapter else run.model
 
 
 def read_publication(
@@ -50,7 +77,7 @@ def read_publication(
     benchmarks: Sequence[str] = (),
     source_url: str = "",
 ) -> Publication:
-    """A publication from a command line: `NAME=ORG/MODEL`, `TASK=DATASET:TASK_ID`.
+    """A publication from a command line: `NAME=ORG/MODEL`, `TASK[:METRIC]=DATASET:TASK_ID`.
 
     Raises:
         SettingError: a text of another form; the message names it.
@@ -67,7 +94,7 @@ def read_publication(
         dataset, _, part = where.partition(":")
         if not (task and part and dataset.count("/") == 1 and all(dataset.split("/"))):
             raise SettingError(
-                not_allowed("--benchmark", text, "TASK=ORGANIZATION/DATASET:TASK_ID")
+                not_allowed("--benchmark", text, "TASK[:METRIC]=ORGANIZATION/DATASET:TASK_ID")
             )
         known[task] = (dataset, part)
     if source_url and not source_url.startswith(("https://", "http://")):

@@ -5,6 +5,7 @@ The Hub's format: https://huggingface.co/docs/hub/eval-results
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,12 @@ from leval_border.files import write_text
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label
-from leval_harness.cards.every_eval import CLUSTERED, LEVAL, instances, place_of, record
+from leval_harness.cards.every_eval import CLUSTERED, instances, place_of, record
 from leval_harness.cards.publication import SOURCE, Publication, path_part
+from leval_harness.results.fields import digest
+from leval_harness.results.settings import METHOD
 from leval_harness.secrets import redact
-from leval_tasks.closed.catalog import TASKS
-from leval_tasks.metrics import FAMILY_OF
+from leval_harness.tables.formats import plain
 
 
 @dataclass
@@ -31,6 +33,12 @@ class Written:
     instances: int = 0
     hub_files: int = 0
     left_out: list[str] = field(default_factory=list)
+
+    def leave_out(self, what: str, reason: str) -> None:
+        """Record once what is not written, and why."""
+        text = f"{what}: {reason}"
+        if text not in self.left_out:
+            self.left_out.append(text)
 
 
 def write_cards(analysis: Analysis, out: Path, publication: Publication) -> Written:
@@ -43,27 +51,35 @@ def write_cards(analysis: Analysis, out: Path, publication: Publication) -> Writ
         SettingError: the publication names a model or a task that the results do not have.
         OSError: the folder cannot be written.
     """
-    entries = [entry for entry in analysis.entries if entry.score.finished]
     publication.check(
-        {run.model for run in analysis.results.runs}, {entry.task for entry in analysis.entries}
+        analysis.results.runs, {entry.task for entry in analysis.entries} | _metrics(analysis)
     )
-    directed = [entry for entry in entries if entry.score.higher_is_better is not None]
-    unknown = {e.score.metric for e in entries} - {e.score.metric for e in directed}
     written = Written()
-    written.left_out += [
-        f"{name}: whether higher is better is not known" for name in sorted(unknown)
-    ]
+    directed: list[Entry] = []
+    for entry in analysis.entries:
+        score = entry.score
+        if not score.finished:
+            reason = plain(score.note) or "no reason is recorded"
+            written.leave_out(f"{score.task or entry.run.run_id} ({entry.label})",
+                              f"{score.status}: {reason}")  # fmt: skip
+        elif score.higher_is_better is None:
+            written.leave_out(score.metric, "whether higher is better is not known")
+        else:
+            directed.append(entry)
     for of_run in grouped(directed, lambda entry: entry.score.run).values():
         written.instances += _write_record(analysis, of_run, out, publication)
         written.records += 1
     main = [entry for entry in directed if entry.score.primary]
-    for name, content in _hub_files(main, publication).items():
+    for name, content in _hub_files(main, publication, written).items():
         _write(out / name, yaml.safe_dump([content], sort_keys=False))
         written.hub_files += 1
-    for task, part in grouped(main, lambda entry: entry.task).items():
-        reasons = dict.fromkeys(why for each in part if (why := _why_not(each, publication)))
-        written.left_out += [f"{task}: not for the Hub: {why}" for why in reasons]
     return written
+
+
+def _metrics(analysis: Analysis) -> set[str]:
+    """`task:metric` of every main score."""
+    scores = (entry.score for entry in analysis.entries if entry.score.primary)
+    return {f"{score.task}:{score.metric}" for score in scores}
 
 
 def _write(path: Path, text: str) -> str:
@@ -102,51 +118,69 @@ def _write_record(
     return len(lines)
 
 
-def _benchmark(entry: Entry, publication: Publication) -> tuple[str, str] | None:
-    """Dataset and task on the Hub: L-Eval's own for its tasks, others as the user states."""
-    if entry.task in publication.benchmarks:
-        return publication.benchmarks[entry.task]
-    return (LEVAL, TASKS[entry.task].key) if FAMILY_OF.get(entry.task) == "closed" else None
-
-
 def _why_not(entry: Entry, publication: Publication) -> str:
     """Why a number is no result of a benchmark; empty where it is."""
-    if _benchmark(entry, publication) is None:
+    if publication.benchmark(entry.score) is None:
         return "no benchmark of the Hub is named for it (--benchmark)"
     if entry.score.sample:
         return "made with the bundled sample"
     return "made with a part of the questions" if entry.score.partial else ""
 
 
-def _hub_files(entries: Iterable[Entry], publication: Publication) -> dict[str, dict[str, Any]]:
-    """Path -> content, of the numbers that are results of a benchmark; no two share a path.
+def _hub_files(
+    entries: Iterable[Entry], publication: Publication, written: Written
+) -> dict[str, dict[str, Any]]:
+    """Path -> content, of the numbers that are results of a benchmark.
 
-    Each task, method and length has a file of its own, as the Hub expects of variants.
+    Each task, method and length has a file of its own, as the Hub expects of variants. Two numbers
+    for one of them are refused: a reader could not tell which one counts.
     """
-    found: dict[str, dict[str, Any]] = {}
+    fitting: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for entry in entries:
-        benchmark = _benchmark(entry, publication)
-        if benchmark is None or _why_not(entry, publication):
+        if reason := _why_not(entry, publication):
+            written.leave_out(entry.task, f"not for the Hub: {reason}")
+        else:
+            model = publication.model_id(entry.run)
+            variant = entry.score.settings.get(METHOD, ""), entry.length
+            fitting[model, publication.benchmark(entry.score), *variant].append(entry)
+    found: dict[str, dict[str, Any]] = {}
+    for (model, benchmark, *_), (entry, *others) in fitting.items():
+        name = f"{entry.task}_{entry.run.method}_{length_label(entry.length)}"
+        if others:
+            what = " and ".join(dict.fromkeys(_told_apart(each) for each in (entry, *others)))
+            written.leave_out(
+                name, f"not for the Hub: several numbers for {':'.join(benchmark)}: {what}; give "
+                "one run, or the metric with --benchmark TASK:METRIC=…"
+            )  # fmt: skip
             continue
-        model = path_part(publication.model_id(entry.run).replace("/", "--"))
-        name = path_part(f"{entry.task}_{entry.label}_{length_label(entry.length)}")
-        stem, times = f"hub/{model}/.eval_results/{name}", 1
-        while (path := f"{stem}{f'-{times}' if times > 1 else ''}.yaml") in found:
-            times += 1
+        stem = f"hub/{path_part(model.replace('/', '--'))}/.eval_results/{path_part(name)}"
+        path = f"{stem}.yaml"
+        if path in found:  # other names that are alike as file names
+            path = f"{stem}-{digest(entry.score.settings.get(METHOD, entry.label))}.yaml"
         found[path] = _hub_entry(entry, benchmark, publication.source_url)
     return found
+
+
+def _told_apart(entry: Entry) -> str:
+    """A number by its metric, filter, run and setting."""
+    return f"{entry.score.metric} {entry.score.chosen} of {entry.run.run_id} in '{entry.block}'"
 
 
 def _hub_entry(entry: Entry, benchmark: tuple[str, str], url: str) -> dict[str, Any]:
     """One entry; shares in percent, as in the Hub's own examples, other metrics in their unit."""
     score = entry.score
     assert score.value is not None
-    notes = [f"RoPE {entry.label}", f"{length_label(entry.length)} tokens", score.metric]
+    direction = "" if score.higher else " (lower is better)"
+    notes = [f"RoPE {entry.label}", f"{length_label(entry.length)} tokens"]
+    notes += [f"{score.metric}{direction}", *([score.chosen] if score.chosen else [])]
     if score.stderr is not None and entry.interval in ("clustered", "exact"):
         notes.append(f"standard error {score.percent * score.stderr:.2f} ({CLUSTERED})")
     if entry.low is not None and entry.high is not None:
         low, high = (score.percent * end for end in (entry.low, entry.high))
         notes.append(f"95% interval {low:.2f} to {high:.2f}")
+    data = {"documents": " ".join(filter(None, (score.source, score.data, score.python)))}
+    settings = {**score.settings, **data}
+    notes += [f"{name.replace('_', ' ')} {text}" for name, text in sorted(settings.items()) if text]
     return {
         "dataset": {"id": benchmark[0], "task_id": benchmark[1]},
         "value": round(score.percent * score.value, 4),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from leval_border.errors import printable
+from leval_border.errors import UserError, printable
 from leval_harness.cli.output import FOLDER, read_results, results_argument
 
 
@@ -25,7 +25,7 @@ from leval_harness.cli.output import FOLDER, read_results, results_argument
     help="What the Hub calls a model of the results. Repeatable.",
 )  # fmt: skip
 @click.option(
-    "--benchmark", "benchmarks", multiple=True, metavar="TASK=ORG/DATASET:TASK_ID",
+    "--benchmark", "benchmarks", multiple=True, metavar="TASK[:METRIC]=ORG/DATASET:TASK_ID",
     help="A benchmark on the Hub that a task is. Repeatable.",
 )  # fmt: skip
 @click.option("--source-url", default="", show_default=False, help="Where results can be seen.")
@@ -41,6 +41,8 @@ def command(results: tuple[Path, ...], out: Path, baseline: str | None, **said: 
     written = write_cards(analyse(read_results(results), baseline), out, publication)
     for each in written.left_out:
         click.echo(f"Left out: {plain(each)}", err=True)
+    if not written.records:
+        raise UserError("RESULTS: no number to publish; what was left out is named above")
     place = printable(str(out))
     click.echo(
         f"{written.records} records with {written.instances} questions below {place}/data, "

@@ -60,12 +60,13 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
 def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
     """Gains by step, and below losses on key tokens where they are known, of one block's methods.
 
-    Key tokens that a reference model determined are the same for all methods: then differences to
-    the baseline are shown instead of losses.
+    Key tokens that a reference model determined are the same for all methods: their losses, or
+    differences to the baseline, are drawn. Several methods' own key tokens are not.
     """
     from matplotlib.ticker import FixedLocator
 
-    keys = any(point.key for line in lines for point in line.points)
+    lines_with_keys = [line for line in lines if line.referred or len(lines) == 1]
+    keys = any(point.key for line in lines_with_keys for point in line.points)
     compared = any(point.key_against for line in lines for point in line.points)
     picture = Picture(7.2, 6.6 if keys else 4.2, rows=2 if keys else 1)
     gains, *below = picture.grid

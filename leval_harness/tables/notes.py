@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.entries import CANNOT_TELL, SIGNIFICANT
+from leval_harness.analysis.entries import CANNOT_TELL, SIGNIFICANT, UNKNOWN_DIRECTION
 from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
 from leval_harness.results import Run, Score
 from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
@@ -71,10 +71,14 @@ def table_notes(
 
 
 def _not_ranked(entries: Sequence[Entry]) -> list[str]:
-    """A note of metrics whose direction is unknown."""
-    names = sorted({e.score.metric for e in entries if e.score.higher_is_better is None})
-    listed = ", ".join(names)
-    return [f"Not ranked, whether higher is better being unknown: {listed}"] if names else []
+    """A note for each reason why numbers are not ranked."""
+    names: dict[str, dict[str, None]] = defaultdict(dict)
+    for entry in entries:
+        if entry.unranked == UNKNOWN_DIRECTION:
+            names[entry.unranked][entry.score.metric] = None
+        elif entry.unranked:
+            names[entry.unranked][f"{task_label(entry.task)} ({entry.score.metric})"] = None
+    return [f"Not ranked, since {reason}: {', '.join(sorted(of))}" for reason, of in names.items()]
 
 
 def _unpaired(entries: Sequence[Entry]) -> list[str]:

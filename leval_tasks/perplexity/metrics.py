@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leval_tasks.metrics import NOT_AVAILABLE, OURS, split
-from leval_tasks.statistics.clustered import linearised_ratio
+from leval_tasks.statistics.clustered import known_error
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
 MIN_CLUSTERS = 3
@@ -68,12 +68,12 @@ def ratio(pairs: Sequence[Pair]) -> float:
 
 
 def ratio_stderr(pairs: Sequence[Pair]) -> float:
-    """Standard error of `ratio` over documents; NaN below three."""
+    """Standard error of `ratio` over documents; NaN below three, and where all are equal."""
     clusters = [pair for pair in pairs if pair[1]]
     if len(clusters) < MIN_CLUSTERS:
         return math.nan
     totals, sizes = np.array(clusters, dtype=np.float64).T
-    return float(linearised_ratio(totals, sizes)[1])
+    return known_error(totals, sizes)
 
 
 def _perplexity(pairs: Sequence[Pair]) -> float:

@@ -5,6 +5,7 @@ with the true next one. That needs a result for each position, which lm-eval's o
 not give, so the tasks send `teacher_forced` requests, which the backend `hf-long` answers.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from leval_border.settings import field_names, read
 from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
-from leval_tasks.metrics import directions
+from leval_tasks.metrics import NOT_AVAILABLE, directions
 from leval_tasks.model import find_tokenizer, running_model
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
+from leval_tasks.statistics.clustered import clustered_stderr
 
 REQUEST = "teacher_forced"
 
@@ -123,15 +125,26 @@ class PosGenTask(PlainTask):
         correct, _ = results[0]
         if not correct:
             raise PosGenError(f"{doc['document_id']}: the backend gave no result (out of memory)")
-        return accuracies(correct, self.settings)
+        shares = accuracies(correct, self.settings)
+        # after the metric: its aggregate replaces lm-eval's own field of this name
+        return {each: shares[name] for name in shares for each in (name, f"{name}_stderr")}
 
-    def aggregation(self) -> dict[str, Callable[[Iterable[float]], float]]:
+    def aggregation(self) -> dict[str, Callable[[Iterable[float]], float | str]]:
         """Sequences are equally long, so the mean over them is the mean over tokens."""
-        return dict.fromkeys(position_ranges(self.settings), mean)
+        return {
+            each: _stderr if each.endswith("_stderr") else mean for each in self.higher_is_better()
+        }
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
-        return directions(position_ranges(self.settings))
+        names = position_ranges(self.settings)
+        return directions(each for name in names for each in (name, f"{name}_stderr"))
+
+
+def _stderr(shares: Iterable[float]) -> float | str:
+    """Standard error over sequences, `N/A` where all of them are equal."""
+    error = clustered_stderr(enumerate(shares))
+    return NOT_AVAILABLE if math.isnan(error) else error
 
 
 def read_settings(

@@ -69,18 +69,29 @@ def linearised_ratio(totals: Floats, sizes: Floats) -> tuple[Floats, Floats, Flo
     return ratio, np.sqrt(variance), 1.0 / trace_of_square
 
 
+def known_error(totals: Floats, sizes: Floats) -> float:
+    """Standard error of a ratio of sums `[G]`; NaN where no spread between clusters is seen.
+
+    That is so for fewer than two clusters, and where all of them are equal.
+    """
+    if totals.size < 2:
+        return math.nan
+    ratio, error, _ = (float(each) for each in linearised_ratio(totals, sizes))
+    return math.nan if shows_no_spread(error, ratio) else error
+
+
 def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
     """Standard error of a mean score over questions that share documents.
 
     `items` are (cluster, score) pairs; with one question per cluster it is the usual `s / sqrt(n)`.
-    NaN for fewer than two clusters: one document has no spread between documents.
+    NaN for fewer than two clusters, and where all clusters are equal: their spread is then unknown.
     """
     scores: dict[Hashable, list[float]] = {}
     for cluster, score in items:
         scores.setdefault(cluster, []).append(score)
     totals = np.array([math.fsum(group) for group in scores.values()])
     sizes = np.array([len(group) for group in scores.values()], dtype=np.float64)
-    return float(linearised_ratio(totals, sizes)[1]) if len(scores) > 1 else math.nan
+    return known_error(totals, sizes)
 
 
 def sums_by_cluster(clusters: Labels, *values: Floats) -> tuple[npt.NDArray[Any], ...]:

@@ -21,6 +21,24 @@ SHAPES = {
 }
 SKILL = {"none": 0.30, "linear": 0.33, "yarn": 0.45, "resonance_yarn": 0.48}
 
+IDENTITY = {
+    "backend": {"model": {"backend": "vllm"}},
+    "dtype": {"model": {"dtype": "float16"}},
+    "commit": {"model": {"commit": "abc"}},
+    "adapter": {"model": {"args": {"peft": "x"}}},
+    "gen_kwargs": {"gen_kwargs": {"temperature": 1.0}},
+    "task_gen_kwargs": {"task_gen_kwargs": {"leval_closed_gsm": {"temperature": 1.0}}},
+    "seed": {"seed": 7},
+    "num_fewshot": {"num_fewshot": 3},
+    "environment": {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}},
+    "apply_chat_template": {"apply_chat_template": True},
+    "metadata": {"metadata": {"truncation": "left"}},
+    "metadata of a family": {"metadata": {"perplexity": {"stride": 64}}},
+    "rope_precision": {"rope_precision": "model"},
+    "what no version knows": {"brand_new": 1},
+}
+"""What a setting that decides numbers is in the identity of a cell."""
+
 
 def split(total: int, parts: int) -> list[int]:
     """`total` questions over `parts` documents, as evenly as it goes."""

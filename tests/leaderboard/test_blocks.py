@@ -4,6 +4,7 @@ import json
 
 import fixture_results as make
 import pytest
+from fixture_results import IDENTITY
 from lm_eval.api.task import TaskConfig
 
 from leval_harness.analysis import analyse
@@ -22,22 +23,6 @@ from leval_tasks.metadata import FAMILIES
 ROWS = make.closed_samples("leval_closed_gsm", 0.4, 3)
 RECORDED = [name for name in TaskConfig.__dataclass_fields__ if name not in ("metric_list",)]
 OTHER = {"metadata": {"subset": "hard"}, "task": "arc"}
-IDENTITY = {
-    "backend": {"model": {"backend": "vllm"}},
-    "dtype": {"model": {"dtype": "float16"}},
-    "commit": {"model": {"commit": "abc"}},
-    "adapter": {"model": {"args": {"peft": "x"}}},
-    "gen_kwargs": {"gen_kwargs": {"temperature": 1.0}},
-    "task_gen_kwargs": {"task_gen_kwargs": {"leval_closed_gsm": {"temperature": 1.0}}},
-    "seed": {"seed": 7},
-    "num_fewshot": {"num_fewshot": 3},
-    "environment": {"environment": {"NVIDIA_TF32_OVERRIDE": "1"}},
-    "apply_chat_template": {"apply_chat_template": True},
-    "metadata": {"metadata": {"truncation": "left"}},
-    "metadata of a family": {"metadata": {"perplexity": {"stride": 64}}},
-    "rope_precision": {"rope_precision": "model"},
-    "what no version knows": {"brand_new": 1},
-}
 
 
 def blocks(root):

@@ -1,27 +1,22 @@
 """Result cards against the published schemas (`schemas/README.md`) and against the tables."""
 
-import hashlib
 import json
-from pathlib import Path
 
 import fixture_results as make
 import pytest
 import yaml
-from jsonschema import Draft7Validator
+from card_checks import cards_are_valid, hub_entries, records
+from click.testing import CliRunner
 from plain_output import sample, write
 
 from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.cards import write_cards
 from leval_harness.cards.publication import RELATIONSHIPS, read_publication
+from leval_harness.cli.card import command
 from leval_harness.results import load_results
 
-SCHEMAS = Path(__file__).parent / "schemas"
 OURS, SCORED = "leval_closed_toefl", "gsm8k"
-
-
-def schema(name):
-    return Draft7Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -49,26 +44,11 @@ def cards(tmp_path_factory):
     return analysis, written, root / "out"
 
 
-def records(out):
-    return [json.loads(path.read_text()) for path in sorted(out.glob("data/*/*/*/*.json"))]
-
-
 def test_records_and_questions_are_what_every_eval_ever_publishes(cards):
     _, written, out = cards
     found = records(out)
     assert len(found) == written.records == 3
-    for record in found:
-        assert [e.message for e in schema("eval").iter_errors(record)] == []
-        where = record["detailed_evaluation_results"]
-        content = (out / where["file_path"]).read_bytes()
-        assert hashlib.sha256(content).hexdigest() == where["checksum"]
-        lines = [json.loads(line) for line in content.splitlines()]
-        assert len(lines) == where["total_rows"]
-        names = {each["evaluation_result_id"] for each in record["evaluation_results"]}
-        for line in lines:
-            assert [e.message for e in schema("instance_level_eval").iter_errors(line)] == []
-            assert line["evaluation_id"] == record["evaluation_id"]
-            assert line["evaluation_result_id"] in names
+    assert cards_are_valid(out) == (3, 4)
     assert written.instances == 2 * (269 + 12) + 100
 
 
@@ -102,18 +82,13 @@ def test_a_record_says_what_the_tables_say_and_its_questions_give_it(cards):
 
 
 def test_the_hub_reads_its_files_and_gets_no_sample(cards):
-    from huggingface_hub import parse_eval_result_entries
-
     _, written, out = cards
     files = sorted(out.glob("hub/HuggingFaceTB--SmolLM2-135M/.eval_results/*.yaml"))
     assert [path.stem for path in files] == [
         f"{task}_{method}_4K" for task in (SCORED, OURS) for method in ("none", "yarn")
     ]
     assert len(files) == written.hub_files
-    for path in files:
-        content = yaml.safe_load(path.read_text())
-        assert [e.message for e in schema("eval_results").iter_errors(content)] == []
-        (entry,) = parse_eval_result_entries(content)
+    for path, entry in hub_entries(out):
         task = "openai/gsm8k" if path.stem.startswith(SCORED) else "L4NLP/LEval"
         assert entry.dataset_id == task
         assert "clustered by document, CR2" in entry.notes
@@ -134,10 +109,7 @@ def test_texts_that_are_no_text_and_names_that_are_alike_cost_no_result(tmp_path
         make.write_cell(tmp_path / "r", f"c{at}", {OURS: rows}, method=method)
     write_cards(analyse(load_results(tmp_path / "r")), tmp_path, read_publication("", "other"))
     assert len(list(tmp_path.glob("hub/*/.eval_results/*.yaml"))) == 2
-    (one, other) = records(tmp_path)
-    for record in (one, other):
-        assert [e.message for e in schema("eval").iter_errors(record)] == []
-        assert (tmp_path / record["detailed_evaluation_results"]["file_path"]).is_file()
+    assert cards_are_valid(tmp_path) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +152,12 @@ def test_cards_of_other_people_s_runs_follow_the_schemas(tmp_path, model):
     write_cards(analyse(load_results(tmp_path)), tmp_path / "out", publication)
     found = records(tmp_path / "out")
     assert len({record["evaluation_id"] for record in found}) == 2
+    cards_are_valid(tmp_path / "out")
     for record in found:
-        assert [e.message for e in schema("eval").iter_errors(record)] == []
         assert record["model_info"].get("developer") != ""
         assert {r["evaluation_name"] for r in record["evaluation_results"]} == {"speech"}
         path = tmp_path / "out" / record["detailed_evaluation_results"]["file_path"]
         for line in map(json.loads, path.read_text().splitlines()):
-            assert [e.message for e in schema("instance_level_eval").iter_errors(line)] == []
             assert line["evaluation"]["is_correct"] == (line["evaluation"]["score"] == 0)
 
 
@@ -199,9 +170,116 @@ def test_losses_are_given_to_the_hub_where_a_benchmark_is_named_for_them(tmp_pat
     assert [each for each in written.left_out if each.startswith("reach_pg19: not for the Hub")]
     publication = read_publication("", "other", benchmarks=("reach_pg19=me/books:loss",))
     assert write_cards(analysis, tmp_path / "out", publication).hub_files == len(make.LENGTHS)
+    assert cards_are_valid(tmp_path / "out") == (1, len(make.LENGTHS))
     for entry in analysis.entries:
         name = f"reach_pg19_rope_{entry.length // 1024}K"
         (path,) = tmp_path.glob(f"out/hub/*/.eval_results/{name}.yaml")
         (told,) = yaml.safe_load(path.read_text())
         assert told["value"] == pytest.approx(entry.score.value, abs=1e-4)
         assert f"{entry.length // 1024}K tokens" in told["notes"]
+        assert "(lower is better)" in told["notes"]
+
+
+PUBLICATION = read_publication("", "other", benchmarks=[f"{SCORED}=openai/gsm8k:gsm8k"])
+
+
+def answers(seed=0):
+    """Twelve questions of GSM8K."""
+    return [
+        {"doc_id": n, "doc": {"question": f"{n}?"}, "target": "7", "resps": [["7"]],
+         "filtered_resps": ["7"], "filter": "strict", "metrics": ["exact_match"],
+         "exact_match": float((n + seed) % 2)} for n in range(12)
+    ]  # fmt: skip
+
+
+def cell(root, change=None, **cell_fields):
+    """A cell whose identity has this change."""
+    folder = make.write_cell(root, "c", {SCORED: answers()}, method="yarn", **cell_fields)
+    record = json.loads((folder / "cell.json").read_text())
+    plain = {"model": {"backend": "hf-long", "dtype": "float32", "args": {}}}
+    change = dict(change or {})
+    model = {"model": plain["model"] | change.pop("model", {})}
+    record["identity"] |= plain | change | model
+    (folder / "cell.json").write_text(json.dumps(record))
+    return root
+
+
+CHANGES = make.IDENTITY | {
+    "4 bit": {"model": {"args": {"load_in_4bit": True}}},
+    "system prompt": {"system_instruction": "Think."},
+    "factor": {"rope_parameters": {"rope_type": "yarn", "factor": 8.0}},
+    "files": {"model": {"files": {"model.safetensors": "aa"}}},
+    "task file": {"task_versions": {"x.yaml": "1"}},
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_setting_that_decides_changes_the_notes_or_the_model(tmp_path, what):
+    """Everything that separates blocks of a table, and more, is in what is published."""
+    told = {}
+    for name, change in (("plain", {}), ("changed", CHANGES[what])):
+        out = tmp_path / name
+        write_cards(analyse(load_results(cell(tmp_path / f"r-{name}", change))), out, PUBLICATION)
+        ((path, entry),) = hub_entries(out)
+        (record,) = records(out)
+        told[name] = (
+            (path.parent.parent.name, entry.notes),
+            json.dumps(
+                [record["model_info"], record["evaluation_results"][0]["generation_config"]]
+            ),
+        )
+    for plain, changed in zip(*told.values(), strict=True):
+        assert plain != changed
+
+
+def test_an_adapter_is_not_published_as_its_base_model(tmp_path):
+    root = cell(tmp_path / "r", {"model": {"args": {"peft": "me/lora"}}})
+    models = ["me/lora=me/better", "SmolLM2-135M=HuggingFaceTB/SmolLM2-135M"]
+    with pytest.raises(SettingError, match="SmolLM2-135M"):
+        write_cards(analyse(load_results(root)), tmp_path, read_publication("", "other", models))
+    for given, name in (((), "me/lora"), (models[:1], "me/better")):
+        out = tmp_path / name.replace("/", "-")
+        publication = read_publication("", "other", given, [f"{SCORED}=openai/gsm8k:gsm8k"])
+        write_cards(analyse(load_results(root)), out, publication)
+        ((path, _),) = hub_entries(out)
+        assert path.parent.parent.name == name.replace("/", "--")
+        (record,) = records(out)
+        assert record["model_info"]["id"] == name
+        assert record["model_info"]["additional_details"]["base_model"] == "SmolLM2-135M"
+
+
+@pytest.mark.parametrize("differing", ["shots", "metric"])
+def test_two_numbers_for_one_benchmark_are_refused(tmp_path, differing):
+    if differing == "shots":
+        for shots in (0, 25):
+            make.write_cell(tmp_path / "r", f"c{shots}", {SCORED: answers()}, num_fewshot=shots)
+        task = SCORED
+    else:
+        task = "arc_easy"
+        rows = [sample(n, float(n % 2), "acc") | {"acc_norm": 1.0, "metrics": ["acc", "acc_norm"]}
+                for n in range(12)]  # fmt: skip
+        make.write_cell(tmp_path / "r", "c", {task: rows})
+    analysis = analyse(load_results(tmp_path / "r"))
+    named = f"{task}=org/set:test"
+    written = write_cards(analysis, tmp_path / "out", read_publication("", "other", (), [named]))
+    assert written.hub_files == 0
+    (why,) = (each for each in written.left_out if "several numbers for org/set:test" in each)
+    assert ("num fewshot 25" if differing == "shots" else "acc_norm") in why
+    if differing == "metric":
+        named = f"{task}:acc_norm=org/set:test"
+        write_cards(analysis, tmp_path / "one", read_publication("", "other", (), [named]))
+        ((_, entry),) = hub_entries(tmp_path / "one")
+        assert entry.value == 100.0
+        assert cards_are_valid(tmp_path / "one") == (1, 1)
+
+
+def test_a_run_without_numbers_is_named_and_is_no_success(tmp_path):
+    """Samples that were cut after the run: no number counts, and the command says so."""
+    folder = make.write_cell(tmp_path / "r", "c", {SCORED: answers()})
+    (path,) = folder.glob("samples_*")
+    path.write_text(path.read_text()[:200])
+    ended = CliRunner().invoke(command, [str(tmp_path / "r"), "--out", str(tmp_path / "out")])
+    assert ended.exit_code == 1
+    assert "altered after the run" in ended.output
+    assert "Left out: gsm8k" in ended.output
+    assert not (tmp_path / "out").exists()
