@@ -64,10 +64,10 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
             together, or two cells that would compute the same.
     """
     config = config.model_copy(update={"tasks": tuple(checked_entries(config.tasks))})
-    files: dict[tuple[str, str | None, str], ModelFiles] = {}
+    files: dict[int, ModelFiles] = {}
     cells: dict[str, PlannedCell] = {}
     for request in config.requests():
-        key = (request.model.path, request.model.revision, request.model.backend)
+        key = id(request.model)
         if key not in files:
             files[key] = find_model(request.model, prepare)
         cell = resolve(request, config, files[key])

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -14,9 +14,6 @@ CACHED_ABOVE_BYTES = 1 << 20
 """Below this size hashing is quicker than looking the hash up."""
 SETTLED_SECONDS = 2.0
 """A younger file may change again within one tick of its clock, so it is not remembered."""
-IRRELEVANT = (".md", ".rst", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".log")
-"""Suffixes of files in a checkpoint's folder that only people read."""
-CODE = (".py", ".yaml", ".yml")
 
 State = tuple[int, int, int, int, int]
 """Device, inode, size, and times of the last change of content and of anything, in nanoseconds."""
@@ -76,8 +73,7 @@ def cached_sha256(path: Path, cache: Path | None = None) -> str:
 def files_below(folder: Path) -> Iterator[Path]:
     """Every file of a folder and its subfolders, in order; links are followed.
 
-    Files that decide no answer are left out: hidden and compiled ones, and results that one of our
-    runs keeps in a subfolder.
+    Hidden and compiled files are left out, and results that one of our runs keeps in a subfolder.
     """
     waiting, entered = [folder], set[Path]()
     found = []
@@ -92,10 +88,7 @@ def files_below(folder: Path) -> Iterator[Path]:
     yield from sorted(found)
 
 
-def folder_hashes(folder: Path) -> dict[str, str]:
-    """Path below `folder` -> SHA-256 of every file in it that may decide what a model answers."""
-    return {
-        path.relative_to(folder).as_posix(): cached_sha256(path)
-        for path in files_below(folder)
-        if path.suffix.lower() not in IRRELEVANT
-    }
+def folder_hashes(folder: Path, files: Iterable[Path] | None = None) -> dict[str, str]:
+    """Path below `folder` -> SHA-256 of `files`, or of every file in it."""
+    read = files_below(folder) if files is None else files
+    return {path.relative_to(folder).as_posix(): cached_sha256(path) for path in read}

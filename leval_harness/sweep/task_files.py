@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.file_hashes import CODE, cached_sha256, files_below
+from leval_harness.sweep.file_hashes import cached_sha256, files_below
+from leval_harness.sweep.module_files import module_files
 from leval_harness.sweep.task_registry import SETTINGS, is_file, members, own_tasks
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metadata import family_settings
@@ -38,18 +39,29 @@ def versions(names: Iterable[str]) -> dict[str, str]:
 def task_hash(file: Path) -> str:
     """SHA-256 (hex) over the names and contents of everything that makes a task given as a file.
 
-    That is the YAML and Python below its folder and below that of each file it includes, and the
-    files and folders that its data set names on this machine.
+    That is the file with those that it includes, the modules that its `!function` names load, and
+    the files and folders that its data set names on this machine.
     """
-    parts: dict[str, Path] = {}
+    parts: set[Path] = set()
     for each, content in _with_includes(file, {}).items():
-        code = [p for p in files_below(each.parent) if p.suffix in CODE or "yaml" in p.name]
-        for path in (each, *code, *_data(content)):
-            parts[Path(os.path.relpath(path, file.parent)).as_posix()] = path
+        parts |= {each, *_data(content)}
+        for name in _strings(content, _FunctionName):
+            parts |= module_files(name.rpartition(".")[0], each.parent)
     hashed = hashlib.sha256()
-    for name in sorted(parts):
-        hashed.update(f"{name} {cached_sha256(parts[name])}\n".encode())
+    for name, path in sorted((Path(os.path.relpath(p, file.parent)).as_posix(), p) for p in parts):
+        hashed.update(f"{name} {cached_sha256(path)}\n".encode())
     return hashed.hexdigest()
+
+
+class _FunctionName(str):
+    """The argument of `!function` in a task file: a module and a function in it."""
+
+
+class _TaskLoader(yaml.BaseLoader):
+    """Makes text of every value."""
+
+
+_TaskLoader.add_constructor("!function", lambda _, node: _FunctionName(node.value))
 
 
 def _with_includes(file: Path, seen: dict[Path, Any]) -> dict[Path, Any]:
@@ -57,15 +69,12 @@ def _with_includes(file: Path, seen: dict[Path, Any]) -> dict[Path, Any]:
     if file in seen or not file.is_file():
         return seen
     try:
-        # this loader makes text of every value, and of `!function name` its name
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_TaskLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         content = None  # lm-eval will say what is wrong with it
     seen[file] = content
-    included = content.get("include", []) if isinstance(content, dict) else []
-    for each in [included] if isinstance(included, str) else included:
-        if isinstance(each, str):
-            _with_includes(Path(os.path.normpath(file.parent / each)), seen)
+    for each in _strings(content.get("include") if isinstance(content, dict) else None):
+        _with_includes(Path(os.path.normpath(file.parent / each)), seen)
     return seen
 
 
@@ -73,7 +82,7 @@ def _data(content: Any) -> Iterator[Path]:
     """Files of this machine that the data set of a task names, as a path or as a pattern."""
     if not isinstance(content, dict):
         return
-    for text in _texts([content.get("dataset_path"), content.get("dataset_kwargs")]):
+    for text in _strings([content.get("dataset_path"), content.get("dataset_kwargs")]):
         if not text or "://" in text or "\0" in text:
             continue
         path = Path(text)
@@ -90,12 +99,13 @@ def _data(content: Any) -> Iterator[Path]:
             yield from files_below(each) if each.is_dir() else (each,)
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
+def _strings(value: Any, kind: type[str] = str) -> Iterator[str]:
+    """The texts of a kind in nested mappings and lists."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+            yield from _strings(each, kind)
 
 
 def without_data_dir(names: Iterable[str], metadata: Mapping[str, Any]) -> Mapping[str, Any]:

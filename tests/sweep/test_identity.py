@@ -245,37 +245,45 @@ def test_hashes_of_large_files_are_remembered_until_the_file_changes(
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "additional_chat_templates/tool.jinja",
-            "qwen.tiktoken",
-            "code/sub/module.py",
-            "spiece.vocab",
-        ),
-        *("model-2.safetensors", "tokenizer/vocab", "merges", "linked/config.json"),
+        "additional_chat_templates/tool.jinja",
+        "qwen.tiktoken",
+        "spiece.vocab",
+        "model-2.safetensors",
     ],
 )
-def test_every_file_of_a_model_counts(checkpoint: Path, tmp_path: Path, name: str) -> None:
-    before = only_id(config(checkpoint))
-    path = checkpoint / name
-    if path.parent.name == "linked":
+def test_every_file_of_a_model_that_is_loaded_counts(checkpoint: Path, name: str) -> None:
+    assert len(set(ids_with(checkpoint, name))) == 3
+
+
+@pytest.mark.parametrize("name", ["code/module.py", "tokenizer/vocab", "linked/config.json"])
+def test_code_of_a_checkpoint_may_read_every_file(
+    checkpoint: Path, tmp_path: Path, name: str
+) -> None:
+    if name.startswith("linked"):
         (tmp_path / "elsewhere").mkdir()
-        path.parent.symlink_to(tmp_path / "elsewhere")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"one")
-    with_it = only_id(config(checkpoint))
-    path.write_bytes(b"two")
-    assert len({before, with_it, only_id(config(checkpoint))}) == 3
+        (checkpoint / "linked").symlink_to(tmp_path / "elsewhere")
+    assert len(set(ids_with(checkpoint, name))) == 1
+    (checkpoint / name).unlink()
+    assert len(set(ids_with(checkpoint, name, {"trust_remote_code": True}))) == 3
 
 
-@pytest.mark.parametrize("name", ["README.md", ".git/HEAD", "__pycache__/x.pyc", "results/x.json"])
-def test_what_decides_nothing_does_not(checkpoint: Path, name: str) -> None:
-    before = only_id(config(checkpoint))
-    path = checkpoint / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"words")
-    (checkpoint / "results").mkdir(exist_ok=True)
+def ids_with(checkpoint: Path, name: str, args: dict[str, Any] | None = None) -> list[str]:
+    """The id without a file of the model, with it, and with another content."""
+    wanted = config(checkpoint)
+    wanted["models"]["small"]["args"] = args or {}
+    ids = [only_id(wanted)]
+    (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+    for content in (b"one", b"two"):
+        (checkpoint / name).write_bytes(content)
+        ids.append(only_id(wanted))
+    return ids
+
+
+@pytest.mark.parametrize("name", [".git/HEAD", "__pycache__/x.pyc", "results/x.json"])
+def test_results_and_hidden_files_are_read_by_no_code(checkpoint: Path, name: str) -> None:
+    (checkpoint / "results").mkdir()
     (checkpoint / "results" / ".lock").touch()
-    assert only_id(config(checkpoint)) == before
+    assert len(set(ids_with(checkpoint, name, {"trust_remote_code": True}))) == 1
 
 
 TASK = """
@@ -289,8 +297,9 @@ TASK_FILES = {
     "task/own.yaml": TASK,
     "task/code.py": "from helpers import text",
     "task/helpers/text.py": "x = 1",
-    "shared/base.yaml": "include: deeper/base.yaml",
-    "shared/prompts.py": "y = 1",
+    "shared/base.yaml": "{include: deeper/base.yaml, doc_to_target: !function prompts.answer}",
+    "shared/prompts.py": "TEXTS = open('texts.json')",
+    "shared/texts.json": "{}",
     "shared/deeper/base.yaml": "output_type: generate_until",
     "docs.jsonl": "{}",
     "more/a.jsonl": "{}",
@@ -307,7 +316,8 @@ def test_everything_that_a_task_file_reads_counts(
         (root / path).write_text(content.replace("ROOT", str(root)))
     asked = {"tasks": [str(root / "task" / "own.yaml")], "metadata": {}}
     before = only_id(config(checkpoint, **asked))
-    (root / "unrelated.txt").write_text("x")
+    for unrelated in ("task/sweep.yaml", "task/other.py", "task/helpers/other.py", "notes.txt"):
+        (root / unrelated).write_text("x")
     assert only_id(config(checkpoint, **asked)) == before
     with (root / name).open("a") as handle:
         handle.write("\n")
