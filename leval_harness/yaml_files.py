@@ -1,4 +1,4 @@
-"""YAML from users: a safe loader, bounded size, no repeated keys; every error is one sentence."""
+"""YAML from users: a safe loader, bounded size, no repeated keys; every error shows its line."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from leval_border.errors import SettingError, said_by_parser
+from leval_border.errors import SettingError, said_by_parser, shown
 
 MOST_CHARACTERS = 1_000_000
 """A longer text is no settings file."""
@@ -16,6 +16,15 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 class _StrictLoader(yaml.SafeLoader):
     """PyYAML's safe loader that also refuses a key written twice in one mapping."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; an error of any kind becomes one that knows the place."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, TypeError) as wrong:
+            kind = node.tag.replace("tag:yaml.org,2002:", "!!")
+            reason = f"{shown(node.value)} is no {kind} ({said_by_parser(wrong)})"
+            raise _error(reason, node) from None
 
 
 # YAML 1.1 reads 010 as 8 and 1:30 as 90, which users do not expect of a setting.
@@ -65,8 +74,19 @@ def parse_yaml(text: str, where: str, error: type[ValueError] = SettingError) ->
         return yaml.load(text, _StrictLoader)
     except RecursionError:
         raise error(f"{where}: is not valid YAML: nested too deep") from None
-    except (yaml.YAMLError, ValueError) as wrong:
+    except yaml.MarkedYAMLError as wrong:
+        raise error(f"{where}: is not valid YAML: {_with_place(wrong)}") from None
+    except yaml.YAMLError as wrong:  # a character that YAML does not allow
         raise error(f"{where}: is not valid YAML: {said_by_parser(wrong)}") from None
+
+
+def _with_place(wrong: yaml.MarkedYAMLError) -> str:
+    """What is wrong, with the number of the line, the line itself, and a caret below the place."""
+    problem = " ".join(filter(None, (wrong.context, wrong.problem)))
+    mark = wrong.problem_mark or wrong.context_mark
+    if mark is None:
+        return problem
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})\n{mark.get_snippet(2)}"
 
 
 def read_yaml(path: Path, error: type[ValueError] = SettingError) -> dict[str, Any]:

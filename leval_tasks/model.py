@@ -102,7 +102,7 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             name, revision=revision, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # what libraries raise for a damaged file is of many kinds
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise TokenizerError(
             f"tokenizer: {name!r} cannot be loaded ({reason}); name one with "

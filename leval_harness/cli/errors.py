@@ -53,7 +53,9 @@ def exit_code_for(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return error.exit_code
-    if os.environ.get("LEVAL_HARNESS_DEBUG") or not isinstance(error, MENDABLE):
+    from_template = type(error).__module__.startswith("jinja2")
+    mendable = isinstance(error, MENDABLE) or from_template
+    if os.environ.get("LEVAL_HARNESS_DEBUG") or not mendable:
         traceback.print_exception(error)
-    _say(f"{error}{_extra_for(error)}")
+    _say(f"{'chat template: ' if from_template else ''}{error}{_extra_for(error)}")
     return 2 if isinstance(error, SettingError) else 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leval_border.errors import UserError
 from leval_harness.cli.output import json_option
 from leval_tasks.closed.prompts import FRAME_NAMES
 
@@ -54,8 +55,7 @@ def command(
     )
     template = None
     if options["chat"]:
-        render = load_tokenizer(metadata).apply_chat_template
-        template = partial(render, tokenize=False, add_generation_prompt=True)
+        template = partial(_rendered, load_tokenizer(metadata))
     closed.prepare(template)
     about = closed.config.metadata["prompt"]
     docs = closed.test_docs()[: options["count"]]
@@ -82,6 +82,19 @@ def command(
                 click.echo(f"--- second prompt, which ends in\n{second.after}")
             else:
                 click.echo(f"--- second prompt, without the document\n{text}")
+
+
+def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
+    """Messages through the chat template of a tokenizer, which is code of the model's authors.
+
+    Raises:
+        UserError: the template refuses the messages, or fails.
+    """
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:
+        raise UserError(f"chat template of {tokenizer.name_or_path}: {error}") from error
+    return str(text)
 
 
 def _first_prompt(prompts: "QuestionPrompts", cut: dict[str, Any], full: bool) -> str:

@@ -14,6 +14,7 @@ from leval_harness.sweep.cell_files import why_not_done
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.task_registry import members, own_tasks
 from leval_tasks.data import SAMPLE
+from leval_tasks.generation import generation_tokens
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings, ReachSettings, read_metadata
 from leval_tasks.reach.targets import default_lengths
 
@@ -23,7 +24,6 @@ Sizes = tuple[tuple[int, int], ...]
 CHARACTERS_PER_TOKEN = 4.0
 GENERATED_TOKEN_COST = 20.0
 """Tokens of a prompt that cost about as much as one generated token."""
-DEFAULT_NEW_TOKENS = 512
 DEFAULT_CONTEXT = 8192
 QUESTION_TOKENS = 150.0
 METHOD = (
@@ -73,7 +73,7 @@ def estimate(record: CellRecord) -> TokenCounts:
             tokens = sum(t * (1 if once else n) for t, (_, n) in zip(texts, sizes, strict=True))
             prompt += tokens * used / questions + QUESTION_TOKENS * used
             generation = {**record.gen_kwargs, **record.task_gen_kwargs.get(name, {})}
-            new += used * float(generation.get("max_gen_toks", DEFAULT_NEW_TOKENS))
+            new += used * generation_tokens(generation)
     return TokenCounts(round(prompt), round(new))
 
 

@@ -32,6 +32,8 @@ GRACE_SECONDS = 3.0
 TICK_SECONDS = 0.1
 RAY_TICK_SECONDS = 0.5
 GIVE_UP_SECONDS = 30.0
+LONGEST_LINE = 1 << 16
+"""Characters that are copied to the log at once."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -47,7 +49,7 @@ def run_cell_process(folder: str) -> None:
     command += ["--parent", str(os.getpid())]
     exit_codes: dict[int, int] = {}
     reading, writing = os.pipe()
-    copier = threading.Thread(target=_copy_redacted, args=(reading,), daemon=True)
+    copier = threading.Thread(target=copy_redacted, args=(reading, 2), daemon=True)
     copier.start()
     cell = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, start_new_session=True
@@ -66,14 +68,45 @@ def run_cell_process(folder: str) -> None:
     os.write(1, str(exit_codes.get(cell.pid)).encode())
 
 
-def _copy_redacted(reading: int) -> None:
-    """Copy lines to standard error without credentials; a carriage return ends a line."""
+def copy_redacted(reading: int, writing: int) -> None:
+    """Copy lines to a log without credentials; a carriage return ends a line."""
+    log = BoundedLog(writing)
     lines = open(reading, encoding="utf-8", errors="surrogateescape", newline="")  # noqa: SIM115
-    for line in lines:
-        public = redact(line).encode("utf-8", "surrogateescape")
+    rest = ""
+    while line := rest + lines.readline(LONGEST_LINE - len(rest)):
+        # a longer line is divided between words, as a credential has none inside
+        whole = line.endswith(("\n", "\r")) or len(line) < LONGEST_LINE
+        end = len(line) if whole else line.rfind(" ") + 1 or len(line)
+        line, rest = line[:end], line[end:]
         with contextlib.suppress(OSError):  # a full disk ends the cell, not its supervisor
-            while public:
-                public = public[os.write(2, public) :]
+            log.write(redact(line).encode("utf-8", "surrogateescape"))
+
+
+class BoundedLog:
+    """Writes to a file and keeps its first and its last bytes, at most `HEAD + 2 * TAIL` in all.
+
+    The file stays complete up to its last byte while it is written, so that it can be followed.
+    """
+
+    HEAD = TAIL = 1 << 20
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.size = self.left_out = 0
+        self.tail = bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Append bytes; where the file grows too long, its middle is left out."""
+        self.tail += data[max(0, self.HEAD - self.size) :]
+        self.size += len(data)
+        if (extra := len(self.tail) - self.TAIL) > self.TAIL:
+            self.left_out += extra
+            del self.tail[:extra]
+            os.ftruncate(self.descriptor, self.HEAD)
+            os.lseek(self.descriptor, self.HEAD, os.SEEK_SET)
+            data = b"\n[... %d bytes left out ...]\n" % self.left_out + self.tail
+        while data:
+            data = data[os.write(self.descriptor, data) :]
 
 
 def _reap(exit_codes: dict[int, int]) -> None:

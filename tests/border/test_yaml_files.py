@@ -1,5 +1,7 @@
 """YAML from outside: bounded, safe, and one sentence where it cannot be meant."""
 
+import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +60,45 @@ def test_aliases_and_merges_are_allowed() -> None:
         ("a: 1\na: 2", "the key 'a' is written twice"),
         ("? [1, 2]\n: 3", "key must be plain text"),
         ("a: *b", "undefined alias"),
+        ("a: !!bool maybe", r"'maybe' is no !!bool \('maybe'\) \(line 1, column 4\)"),
+        ("a: !!int ''", "'' is no !!int"),
+        ("a: !!float ''", "'' is no !!float"),
+        ("a: !!timestamp x", "'x' is no !!timestamp"),
+        ("a: !!map 3", "'3' is no !!map"),
         ("a: 2020-13-45", "month"),
         ("a: \0", "unacceptable character"),
         ("a: 1\n---\nb: 2", "another document"),
         ("#" * (MOST_CHARACTERS + 1), "is longer than"),
     ],
 )
-def test_what_cannot_be_meant_is_one_sentence_with_its_place(text: str, message: str) -> None:
+def test_what_cannot_be_meant_is_a_sentence_and_its_place(text: str, message: str) -> None:
     with pytest.raises(SettingError, match=message) as caught:
         parse_yaml(text, "here")
     assert str(caught.value).startswith("here: ")
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).count("\n") in (0, 2)
     assert len(str(caught.value)) < 500
+
+
+def test_the_caret_is_below_the_mistake() -> None:
+    with pytest.raises(SettingError) as caught:
+        parse_yaml("models:\n  a: {path: x\n  b: [1]\n", "my.yaml")
+    assert str(caught.value) == (
+        "my.yaml: is not valid YAML: while parsing a flow mapping expected ',' or '}', but got ':' "
+        "(line 3, column 4)\n    b: [1]\n     ^"
+    )
+
+
+TAGS = ("bool", "int", "float", "timestamp", "binary", "null", "str", "omap", "pairs", "set", "seq",
+        "map", "merge", "value", "python/name:os.system", "nothing")  # fmt: skip
+
+
+@given(st.sampled_from(TAGS), st.text(max_size=6), st.booleans())
+def test_a_tag_with_any_value_is_a_value_or_a_message(tag: str, text: str, flow: bool) -> None:
+    value = f"[{json.dumps(text)}]" if flow else json.dumps(text)
+    with contextlib.suppress(SettingError):
+        parse_yaml(f"key: !!{tag} {value}", "here")
+    with pytest.raises(SettingError, match=r"^here: "):
+        parse_yaml(f"key: [!!{tag} {value}", "here")
 
 
 @pytest.mark.parametrize(
