@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.model_config.limits import length_limit, vllm_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
@@ -65,9 +66,8 @@ def report(
         RopeConfigError: the settings cannot be written for this model.
     """
     written = {} if rope is None else hf_overrides(rope, model, context_length)
-    for_vllm = {} if rope is None else vllm_hf_overrides(rope, model, context_length)
     hf = _side("transformers", lambda: _by_transformers(path, written))
-    vllm = _side("vllm", lambda: _by_vllm(path, for_vllm, context_length))
+    vllm = _side("vllm", lambda: _by_vllm(path, model, rope, context_length))
     hf["limit"], vllm["limit"] = limits(model, rope, context_length)
     lines = [] if "not_installed" in {**hf, **vllm} else _disagreements(hf, vllm)
     if rope is not None and "not_installed" not in vllm:
@@ -79,11 +79,14 @@ def limits(
     model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
 ) -> tuple[int | None, int | None]:
     """Longest sequence in tokens on transformers and on vLLM; None where it is unknown."""
-    for_vllm = {} if rope is None else vllm_hf_overrides(rope, model, context_length)
     return (
         _limit(lambda: length_limit(model, rope, context_length)),
-        _limit(lambda: vllm_limit(model.overridden(for_vllm))),
+        _limit(lambda: vllm_limit(model.overridden(_for_vllm(model, rope, context_length)))),
     )
+
+
+def _for_vllm(model: ModelPositions, rope: RopeSpec | None, length: int | None) -> dict[str, Any]:
+    return {} if rope is None else vllm_hf_overrides(rope, model, length)
 
 
 def length_remark(model: ModelPositions) -> str | None:
@@ -104,7 +107,10 @@ def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[RotaryRep
     return report_of_checkpoint(path, overrides)
 
 
-def _by_vllm(path: str, overrides: dict[str, Any], length: int | None) -> Sequence[RotaryReport]:
+def _by_vllm(
+    path: str, model: ModelPositions, rope: RopeSpec | None, length: int | None
+) -> Sequence[RotaryReport]:
+    overrides = _for_vllm(model, rope, length)
     from resonance_vllm.vllm.build import report_of_checkpoint
 
     return report_of_checkpoint(path, overrides, length)
@@ -200,6 +206,8 @@ def about_vllm(
     rope: RopeSpec, model: ModelPositions, context_length: int | None = None
 ) -> list[str]:
     """How vLLM's side differs by its settings, beside what its modules hold at start-up."""
+    if isinstance(rope.method, MappedMethod):
+        return []  # it refuses the method
     on_vllm = fixed_for_vllm(rope, model, context_length)
     seen = model.overridden(vllm_hf_overrides(rope, model, context_length))
     lines = []

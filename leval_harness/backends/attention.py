@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 from transformers import AttentionInterface
+
+from resonance_vllm.hf import position_map
+from resonance_vllm.hf.partial_attention import Partial, join, partial_attention
+from resonance_vllm.hf.parts import Segment
+from resonance_vllm.hf.position_map import MappedRotation
 
 if TYPE_CHECKING:
     from leval_harness.backends.cache import PrefixCache
-
-# Output `[batch, heads, n, head_dim]`, and `log(sum(exp(scores)))` `[batch, heads, n]` in float32.
-Partial = tuple[Tensor, Tensor]
+    from leval_harness.backends.cache_layers import PrefixLayer, RingLayer
 
 NAME = "leval_shared_prefix"
 # Options of other attention functions that change the result. A model that uses one of them keeps
 # its own attention function.
 _UNSUPPORTED = ("softcap", "position_bias", "head_mask", "sinks")
-_SCORES_AT_ONCE = 1 << 26
 
 _active: ContextVar["PrefixCache | None"] = ContextVar("leval_prefix_cache", default=None)
 
@@ -44,6 +45,7 @@ def shared_attention(model: Any, *, split: bool) -> Iterator[None]:
         return
     before = model.config._attn_implementation
     AttentionInterface.register(NAME, shared_prefix_attention)
+    position_map.IMPLEMENTATIONS.add(NAME)
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
         raise UnsupportedAttentionError(
@@ -96,12 +98,16 @@ def shared_prefix_attention(
             f"{type(module).__name__} needs {', '.join(foreign) or 'its own attention function'}"
         )
     layer = cache.layer_of(module.layer_idx, key)
+    mapped = getattr(module, position_map.ATTRIBUTE, None)
     window = kwargs.get("sliding_window")
     if window is not None and (layer.window is None or layer.window.size != window):
         raise UnsupportedAttentionError(
             f"{type(module).__name__} has a sliding_window of {window}, its cache: {layer.window}"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if mapped is not None:
+        position_map.refuse_options(module, query, dropout, kwargs)
+        return _mapped(mapped, query, key, value, scale, cache, layer), None
     own_mask, shared_mask = cache.masks(layer, query.shape[2], key)
     out, norm = own_part(query, key, value, scale, own_mask)
     if layer.shared_length and layer.shared_pair:
@@ -113,16 +119,24 @@ def shared_prefix_attention(
     return out.to(query.dtype).transpose(1, 2).contiguous(), None
 
 
-def join(first: Partial, second: Partial) -> Partial:
-    """Attention over two disjoint sets of keys, from the attention over each; in float32.
-
-    The weight of the second set in the joint softmax is `exp(b) / (exp(a) + exp(b))` with the
-    logarithms `a` and `b` of the two normalisers.
-    """
-    (out, norm), (other, other_norm) = first, second
-    weight = torch.sigmoid(other_norm - norm).unsqueeze(-1)
-    joined = torch.lerp(out.to(norm.dtype), other.to(norm.dtype), weight)
-    return joined, torch.logaddexp(norm, other_norm)
+def _mapped(
+    mapped: MappedRotation,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    cache: "PrefixCache",
+    layer: "PrefixLayer | RingLayer",
+) -> Tensor:
+    """Attention of a layer with a position map, whose parts divide own and shared keys alike."""
+    rows = query.shape[0]
+    pads = (0,) * rows if cache.pads is None else tuple(cache.pads.tolist())
+    segments = [Segment(key, value, mapped.first(key.shape[2], rows), pads)]
+    if layer.shared_length and layer.shared_pair:
+        segments.append(Segment(*layer.shared_pair, (layer.start,), (0,)))
+    lowest = None if layer.window is None else layer.window.first
+    out, _ = mapped.attend(query, segments, scale, lowest)
+    return out.to(query.dtype).transpose(1, 2).contiguous()
 
 
 def own_part(
@@ -161,55 +175,3 @@ def shared_part(
     out = out.reshape(kv_heads, groups, batch, n, -1).permute(2, 0, 1, 3, 4)
     norm = norm.reshape(kv_heads, groups, batch, n).permute(2, 0, 1, 3)
     return out.reshape(batch, heads, n, -1), norm.reshape(batch, heads, n)
-
-
-def partial_attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
-) -> Partial:
-    """Softmax attention and the logarithm of its normaliser, by the fastest exact kernel.
-
-    Args:
-        query: `[batch, heads, n, head_dim]`.
-        key: `[batch, heads, m, head_dim]`.
-        value: Like `key`; its head dimension may be another.
-        scale: Factor of the scores.
-        mask: Additive, broadcast to `[batch, heads, n, m]`; no row may be masked completely.
-        causal: Query `i` sees keys up to `i`; needs `n == m` and no mask.
-    """
-    kind = query.device.type
-    width = value.shape[-1]
-    if width != query.shape[-1]:  # the kernels need equal sizes; zeros change no score
-        size = max(width, query.shape[-1])
-        query, key, value = (pad(each, (0, size - each.shape[-1])) for each in (query, key, value))
-        out, norm = partial_attention(query, key, value, scale, mask, causal)
-        return out[..., :width], norm
-    if kind == "cpu":
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
-        )
-    if kind == "cuda" and mask is None and query.dtype in (torch.float16, torch.bfloat16):
-        return torch.ops.aten._scaled_dot_product_flash_attention(
-            query, key, value, 0.0, causal, scale=scale
-        )[:2]
-    return plain_attention(query, key, value, scale, mask, causal)
-
-
-def plain_attention(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor | None, causal: bool
-) -> Partial:
-    """`partial_attention` in plain float32 tensor operations, a block of queries at a time."""
-    n, m = query.shape[2], key.shape[2]
-    block = max(1, _SCORES_AT_ONCE // (query.shape[0] * query.shape[1] * m))
-    outs, norms = [], []
-    for first in range(0, n, block):
-        part = query[:, :, first : first + block].float()
-        scores = part @ key.float().transpose(-1, -2) * scale
-        if mask is not None:
-            scores = scores + (mask if mask.shape[2] == 1 else mask[:, :, first : first + block])
-        if causal:
-            rows = torch.arange(first, first + part.shape[2], device=query.device)
-            future = torch.arange(m, device=query.device) > rows[:, None]
-            scores = scores.masked_fill(future, float("-inf"))
-        norms.append(scores.logsumexp(-1))
-        outs.append((scores - norms[-1].unsqueeze(-1)).exp() @ value.float())
-    return torch.cat(outs, 2).to(query.dtype), torch.cat(norms, 2)

@@ -16,6 +16,7 @@ from leval_border.files import write_text
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
@@ -33,7 +34,9 @@ def check_there(checkpoint: Path) -> None:
 
 
 def check_fixed(rope: RopeSpec) -> None:
-    """Raise RopeConfigError for a method whose frequencies no fixed list can hold."""
+    """Raise RopeConfigError for a method that no fixed list of frequencies can hold."""
+    if isinstance(rope.method, MappedMethod):
+        raise rope.method.refusal("a portable checkpoint holds frequencies alone")
     if rope.method.follows_length or rope.method.switch_length is not None:
         raise RopeConfigError(
             f"rope_type: {rope.rope_type!r} cannot be exported: its frequencies change with the "

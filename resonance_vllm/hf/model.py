@@ -11,7 +11,8 @@ from torch import nn
 
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.hf import float32
+from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.hf import float32, position_map
 from resonance_vllm.hf import request as config_requests
 from resonance_vllm.hf.request import Request
 from resonance_vllm.hf.rotary import fill, give
@@ -169,6 +170,9 @@ def apply_requests(model: nn.Module) -> None:
         if own:
             built = off_meta(module)
             give(module, {k: RequestedRotation(built, k, name, each) for k, each in own.items()})
+        for layer_type, request in own.items():
+            if isinstance(request.spec.method, MappedMethod):
+                position_map.install(model, module, layer_type)
         for layer_type, request in requests.items():
             if not request.own:
                 _verify_stock(module, name, layer_type, request)

@@ -69,6 +69,7 @@ def adapted_class(base: Any) -> type[nn.Module]:
         return base
     namespace = {
         "forward": _forward,
+        "turned": _turned,
         "_apply": _apply,
         FAMILY_CLASS: base,
         "__module__": __name__,
@@ -100,8 +101,16 @@ def _apply(self: Any, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> A
     return result
 
 
-@torch.no_grad()
 def _forward(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
+    """The family's answer for the positions at which a position map keeps keys."""
+    each = self._requested.get(layer_type)
+    if each is not None and each.mapped is not None:
+        position_ids = each.mapped.begin(self, position_ids)
+    return _turned(self, x, position_ids, layer_type)
+
+
+@torch.no_grad()
+def _turned(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
     """The family's answer, in the dtype of `x`, or in float32 with that `rope_precision`."""
     like = x
     if self._rope_precision == "float32" and x.dtype != torch.float32:

@@ -220,6 +220,7 @@ class RequestedRotation:
         layout: of the family's cos and sin.
         scale: what cos and sin are multiplied by.
         follows: whether the frequencies change with every further token.
+        mapped: the position map with the attention layers that follow it; None without one.
     """
 
     def __init__(self, module: Any, layer_type: str | None, name: str, request: Request) -> None:
@@ -260,6 +261,7 @@ class RequestedRotation:
         self.follows = method.follows_length and not fixed_by_model
         self.trained = self.length = self.spec.trained_length or 0
         self.exact = self.spec.resonance is not None or self.beyond is not None
+        self.mapped: Any = None
 
     def at_length(self, module: Any, length: int) -> Rotation:
         """The rotation of a sequence of `length` tokens, past the trained length."""
@@ -362,7 +364,7 @@ def held_turns(module: Any, layer_type: str | None) -> Turns:
         device = module._buffers[f"{prefix(layer_type)}inv_freq"].device
         one = torch.ones(1, 1, dtype=torch.int64, device=device)
         like = torch.zeros(1, dtype=torch.float32, device=device)
-        return requested.layout.turns(module(like, one, **keywords(layer_type)))
+        return requested.layout.turns(module.turned(like, one, layer_type))
     found = held_frequencies(module, layer_type)
     try:
         return Turns(found, find_layout(module, layer_type, len(found)).scale)

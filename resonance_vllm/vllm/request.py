@@ -128,7 +128,9 @@ def spec_of(rope: Mapping[str, Any]) -> RopeSpec:
     Raises:
         RopeConfigError: a setting is unknown or missing, or a value is not allowed.
     """
-    return RopeSpec.from_dict({k: v for k, v in rope.items() if k in _SETTINGS and k != "type"})
+    spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k in _SETTINGS and k != "type"})
+    spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
+    return spec
 
 
 def at_length(rope: Mapping[str, Any], length: int) -> RopeSpec:

@@ -2,11 +2,9 @@ import pytest
 import torch
 
 from leval_harness.backends import attention, cache, cache_layers
-from leval_harness.backends.attention import (
-    UnsupportedAttentionError,
-    partial_attention,
-    plain_attention,
-)
+from leval_harness.backends.attention import UnsupportedAttentionError
+from resonance_vllm.hf import partial_attention as partials
+from resonance_vllm.hf.partial_attention import partial_attention, plain_attention
 
 
 def reference(query, key, value, scale, mask):
@@ -19,7 +17,7 @@ def reference(query, key, value, scale, mask):
 @pytest.mark.parametrize("function", [partial_attention, plain_attention])
 @pytest.mark.parametrize("kind", ["free", "causal", "masked"])
 def test_partial_attention_gives_output_and_normaliser(function, kind, monkeypatch):
-    monkeypatch.setattr(attention, "_SCORES_AT_ONCE", 2 * 3 * 7 * 2)  # two queries at a time
+    monkeypatch.setattr(partials, "_SCORES_AT_ONCE", 2 * 3 * 7 * 2)  # two queries at a time
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 7, 16) for _ in range(3))
     mask = None

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from naive_maps import MOVING
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
@@ -22,7 +23,8 @@ def fixed(rope_type):
     asked = method.example(16) | {"factor": 4, "short_factor": RESCALED, "long_factor": RESCALED}
     asked.pop("original_max_position_embeddings", None)
     kept = {key: value for key, value in asked.items() if key in method.key_names()}
-    return None if method.follows_length else {"rope_type": rope_type, **kept}
+    missing = method.follows_length or rope_type in MOVING
+    return None if missing else {"rope_type": rope_type, **kept}
 
 
 FIXED = [rope for rope in map(fixed, ROPE_TYPES) if rope is not None]

@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from naive_maps import MOVING
 
 from leval_tasks.context import resolve_context
 from resonance_vllm.check import limits
+from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
 from resonance_vllm.model_config import overrides as settings
 from resonance_vllm.model_config.limits import length_limit
@@ -97,13 +99,26 @@ def answers(rope, config, folder):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("rope_type", ROPE_TYPES)
+@pytest.mark.parametrize("rope_type", [t for t in ROPE_TYPES if t not in MOVING])
 def test_everybody_gives_the_same_limit(rope_type, name, tmp_path):
     spec, found = answers(asked(rope_type), {**LLAMA, **CONFIGS[name]}, tmp_path)
     assert len(set(found.values())) == 1, found
     if spec.method.name in ("default", "linear", "ntk_aware", "yarn"):
         limit = LIMITS[name][spec.method.name != "default"]
         assert set(found.values()) == {limit}
+
+
+@pytest.mark.parametrize("rope_type", sorted(MOVING))
+def test_what_vllm_cannot_run_has_a_limit_on_transformers_alone(rope_type, tmp_path):
+    config = {**LLAMA, **CONFIGS["llama 2"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = ModelPositions.of_checkpoint(str(tmp_path))
+    spec = model.complete({"rope_type": rope_type, "factor": 4.0})
+    assert limits(model, spec) == (16384, None)
+    args = settings.model_args(spec, model, library="transformers", model_path=str(tmp_path))
+    assert resolve_context({**args, "max_length": None}).length == args["max_length"] == 16384
+    with pytest.raises(RopeConfigError, match="vLLM's attention meets every key at its own"):
+        settings.model_args(spec, model, library="vllm", model_path=str(tmp_path))
 
 
 @pytest.mark.parametrize("rope_type", ["llama3", "resonance_llama3"])

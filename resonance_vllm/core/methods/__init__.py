@@ -1,7 +1,8 @@
 """One RoPE method a module; every list of methods and types is made from what stands here.
 
 A module dropped into this folder is a method of both libraries, of every command, of sweep
-configs, of the documentation's table and of the parametrised tests.
+configs, of the documentation's table and of the parametrised tests. A class without a `name` is a
+base of others.
 """
 
 import importlib
@@ -16,7 +17,12 @@ def _classes() -> Iterator[type[Method]]:
         module = importlib.import_module(f"{__name__}.{info.name}")
         for value in vars(module).values():
             own = getattr(value, "__module__", None) == module.__name__
-            if own and isinstance(value, type) and issubclass(value, Method):
+            if (
+                own
+                and isinstance(value, type)
+                and issubclass(value, Method)
+                and hasattr(value, "name")
+            ):
                 yield value
 
 

@@ -1,0 +1,73 @@
+"""Position maps on `hf-long`: shared prefixes, chunks, batches and windows change no answer."""
+
+import naive_llama
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from naive_maps import BASE, MAPS, settings, text, tiny
+
+from leval_harness.backends.hf_long import HFLong
+from resonance_vllm.hf import parts
+
+PLAIN = naive_llama.inverse_frequencies(BASE, 8)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(parts, "_QUERIES", 8)
+    monkeypatch.setattr(parts, "_UNMASKED", 2)
+
+
+def logprobs(model, tokens, name, first, window=None):
+    """Of the tokens from `first` on, by the naive implementation."""
+    found = naive_llama.logits(model, tokens, MAPS[name][1], PLAIN, window=window)
+    after = found.log_softmax(-1)[first - 1 : -1]
+    return after.gather(-1, torch.tensor(tokens[first:])[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("llama", {"prefill_chunk": 7}),
+        ("llama", {"prefill_chunk": 64}),
+        ("llama", {"share_attention": False, "prefill_chunk": 16}),
+        ("qwen3", {"prefill_chunk": 16}),
+        ("mistral", {"prefill_chunk": 16, "sliding_window": 12}),
+    ],
+)
+def test_likelihoods_after_a_shared_prefix(tokenizer, name, family, options):
+    """Four continuations of unequal length of two prefixes, and one text alone."""
+    window = options.pop("sliding_window", None)
+    model = tiny(family, settings(name), **({"sliding_window": window} if window else {}))
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", max_length=72, **options)
+    rows = [(text(40, seed), text(more, 9 + more)) for seed in (0, 1) for more in (5, 12, 21, 3)]
+    rows.append((text(30, 5), text(20, 6)))
+    found = ours._loglikelihood_tokens([(None, *row) for row in rows], disable_tqdm=True)
+    for (context, scored), (total, _) in zip(rows, found, strict=True):
+        expected = logprobs(model, context + scored, name, len(context), window)
+        torch.testing.assert_close(
+            torch.tensor(total.logprobs).double(), expected, atol=5e-4, rtol=0
+        )
+    assert ours.telemetry()["tokens_shared"] > 0
+    assert ours.reuse.mode == ("copied" if "share_attention" in options else "split")
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_answers_are_those_of_hf(tokenizer, name):
+    """Rows of unequal length after a document, decoded together, past the trained length."""
+    model = tiny("llama", settings(name))
+    document = " ".join(f"w{each}" for each in text(40))
+    prompts = [f"{document} " + " ".join(["w7", "w9", "w11", "w5"][:n]) for n in (1, 4, 2)]
+    given = {"until": ["w63"], "max_gen_toks": 20, "do_sample": False}
+    requests = [
+        Instance("generate_until", {}, (prompt, dict(given)), 0, ("task", at, 1))
+        for at, prompt in enumerate(prompts)
+    ]
+    ours = HFLong(model, tokenizer=tokenizer, device="cpu", max_length=72, prefill_chunk=16)
+    answers = ours.generate_until(requests, disable_tqdm=True)
+    assert ours.telemetry()["near_ties"] == []
+    theirs = HFLM(model, tokenizer=tokenizer, device="cpu", logits_cache=False, max_length=72)
+    assert answers == theirs.generate_until(requests, disable_tqdm=True)
+    assert ours.reuse.mode == "split"

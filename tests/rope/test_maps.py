@@ -1,0 +1,259 @@
+"""Position maps on transformers, against a naive float64 implementation and closed forms."""
+
+import copy
+
+import naive_llama
+import naive_maps
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from naive_maps import BASE, MAPS, MOVING, settings, text, tiny
+from transformers import AutoConfig
+
+from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.export.checkpoint import export_checkpoint
+from resonance_vllm.export.gguf import export_gguf
+from resonance_vllm.hf import parts
+from resonance_vllm.vllm import request as vllm_request
+
+PLAIN = naive_llama.inverse_frequencies(BASE, 8)
+CHUNKS = ((0, 17), (17, 40), (40, 41), (41, 42), (42, 61))
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks and slices that a text of 61 tokens has several of."""
+    monkeypatch.setattr(parts, "_QUERIES", 8)
+    monkeypatch.setattr(parts, "_UNMASKED", 2)
+
+
+def in_chunks(model, tokens, chunks=CHUNKS):
+    from transformers import DynamicCache
+
+    past = DynamicCache(config=model.config)
+    found = [
+        model(torch.tensor([tokens[a:b]]), past_key_values=past, use_cache=True).logits[0]
+        for a, b in chunks
+    ]
+    return torch.cat(found)
+
+
+def close(found, expected):
+    torch.testing.assert_close(found.double(), expected, atol=5e-4, rtol=0)
+
+
+def test_every_map_has_a_naive_form():
+    assert set(MAPS) == {n for n, method in METHODS.items() if issubclass(method, MappedMethod)}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_logits_are_those_of_the_definition(name, family):
+    """Prefill, chunked prefill and decoding."""
+    model, tokens = tiny(family, settings(name)), text()
+    expected = naive_llama.logits(model, tokens, MAPS[name][1], PLAIN)
+    plain = naive_llama.logits(model, tokens, lambda i, j: i - j, PLAIN)
+    assert float((plain - expected).abs().max()) > 0.1
+    close(model(torch.tensor([tokens])).logits[0], expected)
+    close(in_chunks(model, tokens), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("window", [4, 20])
+def test_a_sliding_window_hides_keys_from_every_part(name, window):
+    model, tokens = tiny("mistral", settings(name), sliding_window=window), text()
+    expected = naive_llama.logits(model, tokens, MAPS[name][1], PLAIN, window=window)
+    close(model(torch.tensor([tokens])).logits[0], expected)
+    close(in_chunks(model, tokens), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAPS)
+def test_yarn_below_the_map(name):
+    """transformers' own frequencies and attention factor, at the map's distances."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    model, tokens = tiny("llama", settings(name, yarn_factor=2.0)), text()
+    config = copy.deepcopy(model.config)
+    known = {"original_max_position_embeddings": naive_maps.TRAINED, "rope_theta": BASE}
+    config.rope_parameters = {"rope_type": "yarn", "factor": 2.0, **known}
+    frequencies, scale = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu")
+    found = model(torch.tensor([tokens])).logits[0]
+    close(
+        found,
+        naive_llama.logits(model, tokens, MAPS[name][1], frequencies.double(), scale=scale),
+    )
+
+
+@torch.no_grad()
+def test_resonance_below_the_map():
+    model, tokens = (
+        tiny("llama", settings("self_extend") | {"rope_type": "resonance_self_extend"}),
+        text(),
+    )
+    wavelengths = (2 * torch.pi / PLAIN).round()
+    expected = naive_llama.logits(model, tokens, MAPS["self_extend"][1], 2 * torch.pi / wavelengths)
+    close(model(torch.tensor([tokens])).logits[0], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAPS)
+def test_up_to_the_trained_length_it_is_plain_rope(name):
+    """With the default window and chunk, and with factor 1; ReRoPE is one up to its window."""
+    rope = {k: v for k, v in settings(name, factor=1.0).items() if k not in MAPS[name][0]}
+    mapped, tokens = tiny("llama", rope), text(naive_maps.TRAINED)
+    if name == "rerope":
+        tokens = tokens[: naive_maps.TRAINED // 4]
+    plain = tiny("llama", {"rope_type": "default", "rope_theta": BASE})
+    assert mapped.config._attn_implementation != plain.config._attn_implementation
+    found, expected = (each(torch.tensor([tokens])).logits for each in (mapped, plain))
+    torch.testing.assert_close(found, expected, atol=5e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MAPS)
+def test_padded_rows_generate_what_each_does_alone(name):
+    model, long, short = tiny("llama", settings(name)), text(40), text(27, seed=1)
+    padded = torch.tensor([long, [3] * 13 + short])
+    mask = torch.ones_like(padded)
+    mask[1, :13] = 0
+    options = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 3}
+    together = model.generate(padded, attention_mask=mask, **options)[:, 40:].tolist()
+    alone = [
+        model.generate(torch.tensor([each]), **options)[0, len(each) :].tolist()
+        for each in (long, short)
+    ]
+    assert together == alone
+
+
+@torch.no_grad()
+def test_saved_copied_and_cast_models_keep_the_map(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model, tokens = tiny("llama", settings("self_extend")), torch.tensor([text()])
+    expected = model(tokens).logits
+    model.save_pretrained(tmp_path)
+    reloaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert reloaded(tokens).logits.equal(expected)
+    assert copy.deepcopy(model)(tokens).logits.equal(expected)
+    half = AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.bfloat16, rope_precision="float32"
+    )
+    difference = half(tokens).logits.double().log_softmax(-1) - expected.double().log_softmax(-1)
+    assert float(difference.abs().mean()) < 0.1
+
+
+LENGTHS = st.integers(8, 64)
+
+
+@given(st.data(), LENGTHS, st.sampled_from([1.0, 1.5, 2.0, 7.0]), st.sampled_from([1.0, 2.0]))
+@pytest.mark.parametrize("name", MAPS)
+def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, factor, yarn):
+    given_keys = {
+        "rope_theta": BASE,
+        "original_max_position_embeddings": trained,
+        "yarn_factor": yarn,
+    }
+    reach = int(trained * yarn)
+    if name == "dual_chunk":
+        farthest = data.draw(st.integers(2, reach - 1))
+        chunk = data.draw(st.integers(farthest // 2 + 1, farthest))
+        given_keys |= {"farthest": farthest, "chunk_size": chunk}
+    else:
+        given_keys["window_size"] = data.draw(st.integers(1, reach - 1))
+    method = RopeSpec.from_dict({"rope_type": name, "factor": factor, **given_keys}).method
+    length = int(trained * factor)
+    at = torch.arange(length)
+    seen = torch.zeros(length, length, dtype=torch.int64)
+    for part in method.parts():
+        first = torch.zeros_like(at) if part.first is None else part.first(at)
+        end = at + 1 if part.end is None else part.end(at)
+        inside = (at[None] >= first[:, None]) & (at[None] < end[:, None])
+        query = at if part.query is None else part.query(at)
+        key = at if part.key is None else part.key(at)
+        distance = query[:, None] - key[None]
+        assert bool((first[1:] >= first[:-1]).all() and (end[1:] >= end[:-1]).all())
+        assert bool(
+            ((distance >= 0) & (distance < reach))[inside & (at[None] <= at[:, None])].all()
+        )
+        seen += inside
+    assert seen.tril().equal(torch.ones_like(seen).tril())
+
+
+@given(LENGTHS, st.sampled_from([1.0, 1.5, 2.0, 7.0, 33.0]), st.data())
+def test_the_smallest_group_that_covers_the_factor(trained, factor, data):
+    window = data.draw(st.integers(1, trained - 1))
+    given_keys = {
+        "rope_theta": BASE,
+        "original_max_position_embeddings": trained,
+        "window_size": window,
+    }
+    rope = {"rope_type": "self_extend", "factor": factor, **given_keys}
+    group, last = RopeSpec.from_dict(rope).method.group, int(trained * factor) - 1
+
+    def longest(size):
+        return last // size + window - window // size
+
+    assert group == min(size for size in range(1, last + 2) if longest(size) < trained)
+    if group > 1:
+        with pytest.raises(RopeConfigError, match=f"group_size: .* allowed: {group}, which"):
+            RopeSpec.from_dict({**rope, "group_size": group - 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("self_extend", {"window_size": 24}, "window_size: 24 .*below 24"),
+        ("rerope", {"window_size": 24}, "window_size: 24 .*below 24"),
+        ("dual_chunk", {"farthest": 24}, "farthest: 24 .*below 24"),
+        ("dual_chunk", {"farthest": 20, "chunk_size": 10}, "chunk_size: 10 .*more than half"),
+        ("dual_chunk", {"farthest": 9}, "chunk_size: 10 .*at most farthest=9"),
+        ("self_extend", {"yarn_factor": 0.5}, "yarn_factor: 0.5"),
+    ],
+)
+def test_settings_that_leave_the_trained_distances_are_refused(name, wrong, message):
+    with pytest.raises(RopeConfigError, match=message):
+        RopeSpec.from_dict(settings(name, **wrong))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "phi3", "deepseek_v3", "granite"])
+def test_families_that_were_not_compared_are_refused(family):
+    with pytest.raises(RopeConfigError, match=f"model_type '{family}'; allowed: llama, "):
+        tiny(family, settings("self_extend"))
+
+
+@torch.no_grad()
+def test_another_attention_function_is_refused():
+    model, tokens = tiny("llama", settings("rerope")), torch.tensor([text()])
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(RopeConfigError, match=r"attn_implementation: 'sdpa' .* 'rerope' needs"):
+        model(tokens)
+
+
+def test_training_and_foreign_caches_are_refused():
+    model, tokens = tiny("llama", settings("rerope")), torch.tensor([text(20)])
+    with pytest.raises(RopeConfigError, match="no gradients"):
+        model(tokens)
+    with torch.no_grad(), pytest.raises(RopeConfigError, match="allowed: a growing cache"):
+        model.generate(tokens, max_new_tokens=3, cache_implementation="static")
+    with torch.no_grad(), pytest.raises(RopeConfigError, match="start at position 0"):
+        model(tokens, position_ids=torch.arange(5, 25)[None])
+
+
+@pytest.mark.parametrize("rope_type", sorted(MOVING))
+def test_vllm_and_export_refuse_with_the_reason(rope_type, tmp_path):
+    rope = settings(rope_type.removeprefix("resonance_")) | {"rope_type": rope_type}
+    tiny("llama", {"rope_type": "default", "rope_theta": BASE}).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path, rope_parameters=rope)
+    with pytest.raises(RopeConfigError, match="vLLM's attention meets every key at its own"):
+        vllm_request.requests_of(config)
+    request = RopeRequest.from_dict(rope)
+    for export, out in ((export_checkpoint, "folder"), (export_gguf, "model.gguf")):
+        with pytest.raises(RopeConfigError, match="a portable checkpoint holds frequencies alone"):
+            export(tmp_path, request, tmp_path / out)
