@@ -21,6 +21,7 @@ GROUPS = {
         "table": "Tables of what came out: Markdown, LaTeX, HTML, CSV, JSON.",
         "page": "A leaderboard page with figures that opens from disk.",
         "card": "Results as Every Eval Ever records and the Hub's .eval_results.",
+        "upload": "Results, a page or cards to a repository of the Hub.",
         "score": "Score answers in L-Eval's published format.",
     },
     "RoPE methods": {
