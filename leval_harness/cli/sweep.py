@@ -35,6 +35,14 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> Sha
     return index, total
 
 
+def _print_schema(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from leval_harness.sweep.schema import file_schema
+
+        click.echo(json.dumps(file_schema(), indent=1))
+        ctx.exit()
+
+
 @click.command(
     name="sweep",
     epilog="Example: leval-harness sweep quickstart --set metadata.num_docs=2 --out results",
@@ -57,6 +65,10 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> Sha
     help="Every N-th cell only, from the I-th: one of N jobs on a shared folder.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: the cells as JSON.")
+@click.option(
+    "--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
+    help="Print the JSON Schema of sweep files, for editors.",
+)  # fmt: skip
 def command(
     config: str,
     overrides: tuple[str, ...],

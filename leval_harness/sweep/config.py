@@ -235,7 +235,12 @@ class EntrySettings(Settings):
 
 
 class TaskEntry(EntrySettings):
-    """Tasks that one cell evaluates; `context_lengths` wins over those of model and sweep."""
+    """Tasks that one cell evaluates.
+
+    Attributes:
+        tasks: tasks or groups of lm-eval.
+        context_lengths: in tokens, in place of those of model and sweep.
+    """
 
     tasks: Several[Text]
     context_lengths: Several[Count | None] | None = None
@@ -262,10 +267,14 @@ class SweepConfig(EntrySettings):
 
     Attributes:
         name: of its folder.
+        models: name -> one model and how it is run.
         methods: name -> RoPE settings, or None for the model as shipped.
         tasks: entries; the sweep's own task settings are already merged into them.
         context_lengths: of every model and task that has none of its own.
+        seed: of lm-eval, for few-shot examples and sampling.
         baseline: method that the others are compared with.
+        rope_precision: in which cos and sin are computed and applied on transformers; `model` is
+            the model's own dtype.
         timeout: seconds after which a cell counts as hanging.
         jobs: cells at a time on this machine.
         confirm_run_unsafe_code: as lm-eval's option.
