@@ -31,18 +31,6 @@ TrainedLength = Annotated[Tokens, Field(examples=[4096], description="Trained le
 Divisors = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
 
 
-def above(lower: str) -> AfterValidator:
-    """Lets a number pass that is above another key, which the class names before it."""
-
-    def check(value: float, info: ValidationInfo) -> float:
-        low = info.data.get(lower, 0.0)
-        if value <= low:
-            raise PydanticCustomError("order", "above {key}={low}", {"key": lower, "low": low})
-        return value
-
-    return AfterValidator(check)
-
-
 def at_least(lower: str) -> AfterValidator:
     """Lets a number pass that is not below another key, which the class names before it."""
 

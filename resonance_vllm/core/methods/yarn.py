@@ -10,7 +10,7 @@ from resonance_vllm.core.method import (
     ScaledMethod,
     Tensor,
     TrainedLength,
-    above,
+    at_least,
     plain_frequencies,
 )
 
@@ -36,10 +36,10 @@ class Yarn(ScaledMethod):
         description="By dimension index, as in code, or the paper's gamma.",
     )
     beta_slow: Positive = Field(1.0, description="Turns within L below which s applies in full.")
-    beta_fast: Annotated[float, above("beta_slow")] = Field(
+    beta_fast: Annotated[float, at_least("beta_slow")] = Field(
         default=32.0,
         validate_default=True,
-        description="Turns within L above which a feature is left alone; above beta_slow.",
+        description="Turns within L above which a feature is left alone; at least beta_slow.",
     )
     truncate: bool = Field(True, description="Round the ramp's two dimensions outward.")
     attention_factor: Positive | None = Field(
