@@ -46,7 +46,16 @@ def check_fixed(rope: RopeSpec) -> None:
 
 
 def divisors(rope: RopeSpec, inv_freq: Sequence[float]) -> list[float]:
-    """Plain frequency over frequency, one a feature."""
+    """Plain frequency over frequency, one a feature.
+
+    Raises:
+        RopeConfigError: a feature stands still.
+    """
+    if not all(inv_freq):
+        raise RopeConfigError(
+            f"rope_type: {rope.rope_type!r} cannot be exported: features of it stand still, and a "
+            "list of divisors holds no frequency of 0"
+        )
     plain = plain_frequencies(rope.method.rope_theta, 2 * len(inv_freq)).tolist()
     return [a / b for a, b in zip(plain, inv_freq, strict=True)]
 

@@ -23,7 +23,7 @@ def fixed(rope_type):
     asked = method.example(16) | {"factor": 4, "short_factor": RESCALED, "long_factor": RESCALED}
     asked.pop("original_max_position_embeddings", None)
     kept = {key: value for key, value in asked.items() if key in method.key_names()}
-    missing = method.follows_length or rope_type in MOVING
+    missing = method.follows_length or rope_type in MOVING or method.name == "cope"
     return None if missing else {"rope_type": rope_type, **kept}
 
 

@@ -13,6 +13,7 @@ from naive_maps import MOVING
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
+from resonance_vllm.export.checkpoint import export_checkpoint
 from resonance_vllm.export.gguf import export_gguf
 
 TRAINED = 256
@@ -83,8 +84,19 @@ def written(source, tmp_path, rope):
 FIXED = [
     name
     for name in ROPE_TYPES
-    if not RopeType.read(name).method.follows_length and name not in MOVING
+    if not RopeType.read(name).method.follows_length
+    and name not in MOVING
+    and not name.endswith("cope")  # a feature of it stands still
 ]
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("rope_type", ["cope", "resonance_cope"])
+def test_features_that_stand_still_are_refused(source, tmp_path, rope_type):
+    with pytest.raises(RopeConfigError, match="features of it stand still"):
+        export_gguf(source, request(rope_type), tmp_path / "model.gguf")
+    with pytest.raises(RopeConfigError, match="stands still"):
+        export_checkpoint(Path(source), request(rope_type), tmp_path / "folder")
 
 
 @pytest.mark.hf

@@ -198,3 +198,27 @@ def test_longrope_refuses_a_list_of_the_wrong_length():
     ours = spec("longrope", short_factor=(1.0,) * 3, long_factor=(1.0,) * 3)
     with pytest.raises(ValueError, match="3 numbers given; allowed: 64"):
         frequencies.inv_freq(ours, 128)
+
+
+@pytest.mark.parametrize(
+    ("dim", "count", "extra"), [(128, 20, {}), (64, 10, {}), (64, 3, {"tapered": 3})]
+)
+def test_cope_tapers_the_slowest_features(dim, count, extra):
+    found = frequencies.inv_freq(
+        RopeSpec.from_dict({"rope_type": "cope", "rope_theta": 1e4, **extra}), dim
+    )
+    plain = closed(1e4, dim)
+    kept = len(plain) - count
+    tapered = [
+        theta * (1 + math.cos(math.pi * k / (count - 1))) / 2
+        for k, theta in enumerate(plain[kept:])
+    ]
+    assert found.tolist() == pytest.approx(plain[:kept] + tapered, rel=1e-12, abs=1e-20)
+    assert found[-1] == 0
+
+
+@pytest.mark.parametrize("count", [1, 33])
+def test_cope_refuses_a_number_of_features_that_it_cannot_taper(count):
+    rope = RopeSpec.from_dict({"rope_type": "cope", "rope_theta": 1e4, "tapered": count})
+    with pytest.raises(ValueError, match=f"tapered: {count} .*allowed: 2 to 32"):
+        frequencies.inv_freq(rope, 64)
