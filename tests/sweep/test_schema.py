@@ -13,7 +13,6 @@ from leval_harness.cli.sweep import command
 from leval_harness.sweep.config import ModelConfig, SweepConfig, TaskEntry
 from leval_harness.sweep.schema import file_schema
 
-ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((Path(harness_configs.__path__[0]) / "sweeps").glob("*.yaml"))
 VALIDATOR = jsonschema.Draft202012Validator(file_schema())
 BROKEN = {
@@ -55,8 +54,7 @@ def test_every_key_has_a_description() -> None:
         assert set(model.model_fields) <= described
 
 
-def test_the_published_schema_is_that_of_this_version() -> None:
+def test_the_command_prints_the_schema() -> None:
     shown = CliRunner().invoke(command, ["--schema"])
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout) == file_schema()
-    assert (ROOT / "docs" / "sweep.schema.json").read_text() == shown.stdout
