@@ -5,13 +5,14 @@ lm-eval itself merges its command line and its config file, so both are checked 
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from leval_border.errors import SettingError, UserError, hint, one_of
+from leval_border.errors import SettingError, UserError, hint, not_allowed, one_of
 from leval_border.settings import Settings, field_names, read
 from leval_harness.backends import libraries, library_of
 from leval_harness.cli.errors import MENDABLE
@@ -148,15 +149,21 @@ def _rope_args(options: RopeOptions, backend: str, given: Mapping[str, Any]) -> 
     if "pretrained" not in given:
         raise SettingError("--rope needs --model_args pretrained=MODEL")
     model = ModelPositions.of_checkpoint(str(given["pretrained"]))
+    library = library_of(backend)
+    limit = "max_model_len" if library == "vllm" else "max_length"
+    length = options.length or given.get(limit)
+    if length is not None and not re.fullmatch("0*[1-9][0-9]*", str(length)):
+        raise SettingError(not_allowed(f"model_args.{limit}", length, "a whole number above 0"))
     args = overrides.model_args(
         model.complete(RopeRequest.parse(options.rope)),
         model,
-        library=library_of(backend),
+        library=library,
         model_path=str(given["pretrained"]),
-        context_length=None if options.length is None else int(options.length),
+        context_length=None if length is None else int(length),
         rope_precision=precision,
     )
-    if clash := sorted(set(args) & set(given) - {"pretrained"}):
+    clash = sorted(key for key in set(args) & set(given) if str(args[key]) != str(given[key]))
+    if clash:
         raise SettingError(f"--rope sets {', '.join(clash)}: leave that out of --model_args")
     return args
 

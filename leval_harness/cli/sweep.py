@@ -12,7 +12,7 @@ import click
 from leval_border.errors import printable
 from leval_harness.cli.console import interrupted_by_signals, outlive_readers
 from leval_harness.cli.output import FOLDER
-from leval_harness.layout import LOG
+from leval_harness.layout import LOG, SUPERSEDED
 from leval_harness.secrets import redact
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _print_schema(ctx: click.Context, param: click.Parameter, value: bool) -> No
 
 @click.command(
     name="sweep",
-    epilog="Example: leval-harness sweep quickstart --set metadata.num_docs=2 --out results",
+    epilog="Example: leval-harness sweep quickstart --set methods.yarn.factor=4 --out results",
 )
 @click.argument("config")
 @click.option(
@@ -107,11 +107,20 @@ def command(
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
     """Print the cells with their estimated costs."""
     from leval_harness.sweep.estimate import METHOD, dry_run
+    from leval_harness.sweep.identity import few
     from leval_harness.sweep.progress import duration
+    from leval_harness.sweep.runner import earlier_cells
 
     rows, total = dry_run(cells, folder)
+    known = not any(cell.is_preview for cell in cells)  # else no id of the plan lasts
+    earlier = earlier_cells(folder, cells) if known else []
     if as_json:
-        click.echo(json.dumps({"cells": rows, "total": total, "method": METHOD}, indent=2))
+        superseded = [
+            {"cell_id": each.folder.name, "title": each.title, "differs": each.differs}
+            for each in earlier
+        ]
+        facts = {"cells": rows, "total": total, "superseded": superseded, "method": METHOD}
+        click.echo(json.dumps(facts, indent=2))
         return
 
     def cost(row: dict[str, Any], between: str) -> str:
@@ -128,6 +137,12 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
         cell_id = row["cell_id"] or "(model to come)"
         click.echo(f"{cell_id:16}  {cost(row, '  ')}  {state}  {row['title']}")
     click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(total, ', ')}")
+    if earlier:
+        place = printable(str(folder / SUPERSEDED))
+        click.echo(f"{len(earlier)} cells of an earlier config would be moved to {place}:")
+    for each in earlier:
+        changes = [f"{name}: {old} -> {new}" for name, (old, new) in each.differs.items()]
+        click.echo(printable(f"{each.folder.name:16}  {each.title}: {few(changes)}"))
     click.echo(METHOD)
 
 

@@ -110,8 +110,8 @@ def _settings(
         merged.pop("task_gen_kwargs", None)
     if not generates:
         merged.pop("gen_kwargs", None)
-    if run.context_length is not None and run.context_length != length:
-        merged["max_length"] = f"{run.context_length}"
+    if run.context_length is not None and length is not None and run.context_length < length:
+        merged["max_length"] = f"{run.context_length}"  # shorter than the texts
     if fingerprint := data.fingerprint():
         merged["data"] = fingerprint
     return merged

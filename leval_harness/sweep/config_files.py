@@ -14,7 +14,7 @@ from typing import Any
 from leval_border.errors import hint, not_allowed, shown
 from leval_border.files import user_path
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import SweepConfig, parse_config
+from leval_harness.sweep.config import CellRequest, EntrySettings, SweepConfig, parse_config
 from leval_harness.yaml_files import parse_yaml, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
@@ -25,13 +25,32 @@ def load_config(name: str, overrides: Iterable[str] = ()) -> SweepConfig:
     """A sweep config from a path or a shipped name, overrides applied, everything checked.
 
     Raises:
-        ConfigError: names every field that is wrong, its value and what is allowed.
+        ConfigError: names every field that is wrong, its value and what is allowed; or an override
+            that reaches no cell.
     """
-    path = find_config(name)
-    content = load_with_includes(path)
-    for text in overrides:
-        content = override(content, text)
-    return parse_config({"name": path.stem, **content})
+    path, texts = find_config(name), list(overrides)
+    content = {"name": path.stem, **load_with_includes(path)}
+    config = parse_config(reduce(override, texts, content))
+    for number, text in enumerate(texts):
+        others = reduce(override, [*texts[:number], *texts[number + 1 :]], content)
+        try:
+            without = parse_config(others)
+        except ConfigError:
+            continue  # the config needs it
+        if config != without and _seen_by_cells(config) == _seen_by_cells(without):
+            why = "no model runs this method"
+            if not text.startswith("methods."):
+                entries = f"0 to {len(config.tasks) - 1}" if len(config.tasks) > 1 else "0"
+                why = f"the task entries have their own; write tasks.N.{text} (N: {entries})"
+            raise ConfigError(f"--set {text}: reaches no cell: {why}")
+    return config
+
+
+def _seen_by_cells(config: SweepConfig) -> tuple[list[CellRequest], dict[str, Any]]:
+    """What the cells get of a config, and its settings of the whole sweep."""
+    shared = {*EntrySettings.model_fields, "context_lengths", "models", "methods", "tasks"}
+    rest = {key: getattr(config, key) for key in SweepConfig.model_fields if key not in shared}
+    return list(config.requests()), rest
 
 
 def shipped_sweeps() -> dict[str, Path]:

@@ -136,7 +136,7 @@ def verified_identity(record: CellRecord) -> Iterator[None]:
         _verify(record, environment(record.model.backend))
     yield
     if written := changed(files):
-        raise CellError(f"written while the cell ran: {_few(written)}; compute it again")
+        raise CellError(f"written while the cell ran: {few(written)}; compute it again")
     # libraries set variables of their own once they are imported: those of before count
     _verify(record, record.environment)
 
@@ -145,15 +145,17 @@ def _verify(record: CellRecord, variables: Mapping[str, str]) -> None:
     model = dict(record.identity["model"])
     if "files" in model:
         model["files"] = checkpoint_hashes(Path(record.model.path), record.model.args)
-    here = json.loads(json.dumps(cell_identity(record, model, variables)))
-    before, now = _leaves(record.identity), _leaves(here)
-    found = [
-        f"{place}: {_short(before.get(place))} planned, {_short(now.get(place))} here"
-        for place in sorted({*before, *now})
-        if before.get(place) != now.get(place)
-    ]
+    found = differences(record.identity, cell_identity(record, model, variables))
     if found:
-        raise CellError(f"the cell's inputs are not those that the sweep planned: {_few(found)}")
+        texts = [f"{place}: {old} planned, {new} here" for place, (old, new) in found.items()]
+        raise CellError(f"the cell's inputs are not those that the sweep planned: {few(texts)}")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Dotted place -> old and new value, as short texts, of what differs in two identities."""
+    old, new = (_leaves(json.loads(json.dumps(each))) for each in (before, now))
+    places = sorted(place for place in {*old, *new} if old.get(place) != new.get(place))
+    return {place: (_short(old.get(place)), _short(new.get(place))) for place in places}
 
 
 def _leaves(value: Any, place: str = "") -> dict[str, Any]:
@@ -172,6 +174,7 @@ def _short(value: Any) -> str:
     return "nothing" if value is None else str(value)[:80]
 
 
-def _few(names: list[str]) -> str:
+def few(names: list[str]) -> str:
+    """The first of some names, and how many more there are."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return "; ".join(names[:MOST_NAMED]) + more

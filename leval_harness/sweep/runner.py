@@ -4,15 +4,17 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from leval_border.files import read_object
-from leval_harness.cell_record import FailedRecord, read_record
+from leval_harness.cell_record import CellRecord, FailedRecord, read_record
 from leval_harness.layout import CELL, DONE, FAILED, SUPERSEDED
 from leval_harness.locks import LockedError, is_locked, lock
 from leval_harness.sweep import SweepLockedError
 from leval_harness.sweep.cell_files import relabel, why_not_done
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.executors import Executor
+from leval_harness.sweep.identity import differences, few
 from leval_harness.sweep.launch import CellOutcome
 from leval_harness.sweep.progress import Progress
 
@@ -97,8 +99,11 @@ def take_stock(
         others = set(folder.glob(f"{LOCK}-*-of-*")) - {_shard_lock(folder, shard or (0, 0))}
         alone = shard is None or not any(map(is_locked, others))
         if alone and (moved := set_aside(folder, plan)):
-            attic = folder / SUPERSEDED
-            stock.notes.append(f"{moved} cells of an earlier config moved to {attic}")
+            places = few(list(dict.fromkeys(place for each in moved for place in each.differs)))
+            stock.notes.append(
+                f"{len(moved)} cells of an earlier config moved to {folder / SUPERSEDED}; they "
+                f"differ in {places}"
+            )
         for cell in shard_of(plan, shard):
             wrong = why_not_done(folder / cell.id, cell.id)
             if wrong is None:
@@ -121,19 +126,48 @@ def bring_back(folder: Path, plan: list[PlannedCell]) -> None:
             (folder / SUPERSEDED / cell.id).replace(folder / cell.id)
 
 
-def set_aside(folder: Path, plan: list[PlannedCell]) -> int:
-    """Move cells that a plan lacks to `SUPERSEDED` and return how many there were.
+class EarlierCell(NamedTuple):
+    """A cell of an earlier config.
+
+    Attributes:
+        folder: of the cell; its name is the id.
+        title: what messages call it.
+        differs: place in the identity -> old and new value, against the planned cell that is most
+            like it.
+    """
+
+    folder: Path
+    title: str
+    differs: dict[str, tuple[str, str]]
+
+
+def earlier_cells(folder: Path, plan: list[PlannedCell]) -> list[EarlierCell]:
+    """The cells in a sweep's folder that a plan lacks, and what sets each apart from the plan."""
+    wanted, found = {cell.id for cell in plan}, []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        is_cell = (read_object(path / CELL) or {}).get("cell_id") == path.name
+        if not is_cell or path.name in wanted or (folder / SUPERSEDED / path.name).exists():
+            continue
+        record = read_record(CellRecord, path / CELL)
+        if record is None:
+            found.append(EarlierCell(path, path.name, {}))
+            continue
+        compared = [(differences(record.identity, c.record.identity), c) for c in plan]
+        same_title = {c.id for c in plan if c.record.title == record.title}
+        differs, _ = min(compared, key=lambda each: (len(each[0]), each[1].id not in same_title))
+        found.append(EarlierCell(path, record.title, differs))
+    return found
+
+
+def set_aside(folder: Path, plan: list[PlannedCell]) -> list[EarlierCell]:
+    """Move cells that a plan lacks to `SUPERSEDED` and return them.
 
     Tables would show two versions of one row otherwise.
     """
-    wanted, attic = {cell.id for cell in plan}, folder / SUPERSEDED
-    moved = 0
-    for path in sorted(folder.iterdir()):
-        is_cell = (read_object(path / CELL) or {}).get("cell_id") == path.name
-        if is_cell and path.name not in wanted and not (attic / path.name).exists():
-            attic.mkdir(exist_ok=True)
-            path.replace(attic / path.name)
-            moved += 1
+    moved = earlier_cells(folder, plan)
+    for cell in moved:
+        (folder / SUPERSEDED).mkdir(exist_ok=True)
+        cell.folder.replace(folder / SUPERSEDED / cell.folder.name)
     return moved
 
 

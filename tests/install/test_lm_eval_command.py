@@ -71,6 +71,18 @@ def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str)
     assert args["max_model_len" if "vllm" in backend else "max_length"] == 16384
 
 
+@pytest.mark.parametrize(("backend", "limit"), [("hf", "max_length"), ("vllm", "max_model_len")])
+def test_two_factors_can_have_one_length(model: Path, backend: str, limit: str) -> None:
+    lengths = set()
+    for factor in (2, 4):
+        arguments = ["--model_args", f"pretrained={model},{limit}=9000", "--model", backend]
+        args = asked("--rope", f"yarn:factor={factor}", *arguments).model_args
+        rope = (args["hf_overrides"] if backend == "vllm" else args)["rope_parameters"]
+        assert rope["factor"] == factor
+        lengths.add(args[limit])
+    assert lengths == {9000}
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -82,7 +94,26 @@ def test_rope_settings_join_the_model_args(model: Path, form: Any, backend: str)
             (["--rope", "yarn:factor=2", "--context-length", wrong], f"--context-length: '{wrong}'")
             for wrong in ("long", "0", "-1", "", "٩")
         ),
-        (["--rope", "yarn:factor=2", "--model_args", "pretrained=M,max_length=9"], "max_length"),
+        (
+            [
+                "--rope",
+                "yarn:factor=2",
+                "--context-length=8",
+                "--model_args=pretrained=M,max_length=9",
+            ],
+            "--rope sets max_length: leave that out",
+        ),
+        *(
+            (
+                ["--rope", "yarn:factor=2", f"--model_args=pretrained=M,max_length={wrong}"],
+                "max_length",
+            )
+            for wrong in ("long", "0", "-1", "1.5")
+        ),
+        (
+            ["--rope", "yarn:factor=2", "--model_args=pretrained=M,max_length=16385"],
+            "above the limit",
+        ),
     ],
 )
 def test_wrong_usage_is_named(model: Path, arguments: list[str], says: str) -> None:

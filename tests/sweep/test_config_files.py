@@ -1,16 +1,21 @@
 """Reading, including and overriding YAML: what is written is meant, or an error says why."""
 
 import contextlib
+import functools
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_border.errors import SettingError
 from leval_harness.sweep import ConfigError
+from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.config_files import (
     find_config,
+    load_config,
     load_with_includes,
     merge,
     override,
@@ -142,3 +147,53 @@ def test_overrides_that_cannot_be_meant(text: str, message: str) -> None:
 def test_no_override_text_ends_in_anything_but_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):
         override({"a": {"b": 1}, "tasks": [1]}, text)
+
+
+SHADOWED = {
+    "models": {"m": {"path": "p", "methods": ["rope"]}},
+    "methods": {"rope": None, "yarn": {"rope_type": "yarn", "factor": 2}},
+    "context_lengths": [8192],
+    "metadata": {"truncation": "left", "num_docs": 1},
+    "tasks": [
+        {"tasks": "a", "metadata": {"data_dir": "sample"}, "limit": 1, "context_lengths": [4096]},
+        {"tasks": "b", "metadata": {"data_dir": "sample"}, "limit": 2, "context_lengths": [4096]},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("metadata.data_dir=DATA", r"have their own; write tasks\.N\.metadata\.data_dir=DATA"),
+        ("limit=9", r"write tasks\.N\.limit=9 \(N: 0 to 1\)"),
+        ("context_lengths=[2048]", r"write tasks\.N\.context_lengths"),
+        ("methods.yarn.factor=4", "no model runs this method"),
+    ],
+)
+def test_an_override_that_reaches_no_cell_is_an_error(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(SHADOWED))
+    with pytest.raises(ConfigError, match=rf"^--set {re.escape(text)}: reaches no cell: .*{why}"):
+        load_config(str(file), ["seed=1", text])
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["metadata.num_docs=2"],
+        ["metadata.num_docs=1"],
+        ["seed=0"],
+        ["limit=null"],
+        ["tasks.0.limit=5"],
+        ["models.m.methods=[rope, yarn]", "methods.yarn.factor=4"],
+        ["tasks.1.metadata={}", "metadata.data_dir=DATA"],
+        ["seed=1", "seed=2"],
+        ["timeout=5", "jobs=2", "baseline=rope", "name=other"],
+    ],
+)
+def test_other_overrides_are_taken(tmp_path: Path, texts: list[str]) -> None:
+    """A value that is the present one changes nothing, which is no mistake."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(SHADOWED))
+    content = functools.reduce(override, texts, SHADOWED)
+    assert load_config(str(file), texts) == parse_config({"name": "sweep", **content})

@@ -187,9 +187,43 @@ def test_foreign_folders_are_left_where_they_are(config: Path, tmp_path: Path) -
     old = tmp_path / "0123456789abcdef"
     old.mkdir()
     write_json(old / "cell.json", {"cell_id": old.name})
-    assert runner.set_aside(tmp_path, cells) == 1
+    assert [each.title for each in runner.set_aside(tmp_path, cells)] == [old.name]
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} >= {"notes", "page"}
     assert (tmp_path / ".superseded" / old.name / "cell.json").exists()
+
+
+def test_a_dry_run_names_what_differs_before_anything_is_put_aside(
+    config: Path, tmp_path: Path
+) -> None:
+    cells = plan(load_config(str(config)))
+    for cell in cells:
+        (tmp_path / "mine" / cell.id).mkdir(parents=True)
+        write_json(tmp_path / "mine" / cell.id / "cell.json", cell.record.written())
+
+    def dry_run(*more: str) -> str:
+        return sweep(str(config), "--dry-run", "--out", str(tmp_path), *more).output
+
+    def superseded(change: str) -> list[dict[str, Any]]:
+        return list(json.loads(dry_run("--json", "--set", change))["superseded"])
+
+    assert superseded("seed=0") == []
+    changes = {"seed=7": "seed", "models.small.dtype=bfloat16": "model.dtype", "limit=2": "limit"}
+    for change, place in changes.items():
+        found = superseded(change)
+        assert {each["cell_id"] for each in found} == {cell.id for cell in cells}
+        assert {each["title"] for each in found} == {cell.record.title for cell in cells}
+        assert [list(each["differs"]) for each in found] == [[place]] * len(cells), change
+    for each in superseded("methods.yarn.factor=4"):
+        assert each["differs"] == {"rope_parameters.factor": ["2.0", "4.0"]}
+    (tmp_path / "model" / "generation_config.json").write_text("{}")
+    place = "model.files.generation_config.json"
+    assert [list(each["differs"]) for each in superseded("seed=0")] == [[place]] * len(cells)
+    text = dry_run("--set", "limit=2")
+    assert f"{len(cells)} cells of an earlier config would be moved to" in text
+    assert text.count(f"limit: nothing -> 2; {place}: nothing -> ") == len(cells)
+    assert all((tmp_path / "mine" / cell.id).is_dir() for cell in cells)
+    stock = runner.take_stock(tmp_path / "mine", plan(load_config(str(config))))
+    assert stock.notes[0].endswith(f".superseded; they differ in {place}")
 
 
 def old_cells(folder: Path, number: int) -> list[str]:

@@ -2,12 +2,14 @@ import itertools
 import json
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from leval_border.errors import UserError
 from leval_harness.training import text
+from leval_harness.training.finetune_settings import preset
 from leval_harness.training.text import TrainingText
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
@@ -107,3 +109,29 @@ def test_no_source_is_named(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="data: "):
         text.read_documents([source])
+
+
+@pytest.mark.parametrize(("documents", "refused"), [(1, True), (1000, False)])
+def test_text_that_memory_cannot_hold_is_refused_before_it_is_tokenised(
+    monkeypatch, tmp_path, documents, refused
+):
+    """2 million characters: 300 MB as one document, 16 MB as a thousand."""
+    lines = [json.dumps({"text": f"{i:04} " * (400_000 // documents)}) for i in range(documents)]
+    (tmp_path / "d.jsonl").write_text("\n".join(lines))
+    memory = type(psutil.virtual_memory())(*psutil.virtual_memory())._replace(available=100 << 20)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    calls = []
+
+    def tokenizer(content, **_):
+        calls.append(len(content))
+        raise InterruptedError
+
+    settings = preset("cpu").changed(sequence_length=64, held_out=0)
+    error = UserError if refused else InterruptedError
+    with pytest.raises(error) as caught:
+        text.prepare_text([str(tmp_path / "d.jsonl")], tokenizer, settings, 1)
+    assert bool(calls) is not refused
+    if refused:
+        said = "tokenizing 2,000,000 characters, 2,000,000 of them in the longest document (d)"
+        assert said in str(caught.value)
+        assert "0.1 GiB are available" in str(caught.value)
