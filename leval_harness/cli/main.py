@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.version_option(package_name="leval-harness")
-def cli() -> None:
+def app() -> None:
     """How far does this model really read, and which RoPE method gets it there?
 
     \b
@@ -106,6 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     with safe_streams():
         try:
-            sys.exit(cli.main(arguments, standalone_mode=False) or 0)
+            sys.exit(app.main(arguments, standalone_mode=False) or 0)
         except BaseException as error:  # noqa: BLE001 - the place that turns errors into exit codes
             sys.exit(exit_code_for(error))

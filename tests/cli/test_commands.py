@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from every_command import leaves
 
 from leval_border.errors import SettingError, UserError
-from leval_harness.cli.main import COMMANDS, GROUPS, cli, main
+from leval_harness.cli.main import COMMANDS, GROUPS, app, main
 
 NOWHERE = "no-such-thing/anywhere"
 OWN_PARSER = ("lm-eval",)
 """Their arguments are another program's, which tells what is wrong with them."""
 
 
-LEAVES = dict(leaves(cli))
+LEAVES = dict(leaves(app))
 OURS = {path: command for path, command in LEAVES.items() if path != OWN_PARSER}
 by_path = pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 by_our_path = pytest.mark.parametrize("path", OURS, ids=" ".join)
@@ -206,7 +206,7 @@ def test_what_ends_a_command_decides_its_exit_code(run, monkeypatch, error, code
     def fail(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr(cli.get_command(None, "model"), "callback", fail)
+    monkeypatch.setattr(app.get_command(None, "model"), "callback", fail)
     ended, _, err = run("model", "smollm2")
     assert ended == code
     assert message in err
@@ -215,5 +215,5 @@ def test_what_ends_a_command_decides_its_exit_code(run, monkeypatch, error, code
 def test_a_failing_sweep_leaves_the_signal_handlers_as_they_were() -> None:
     ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in ending]
-    assert CliRunner().invoke(cli, ["sweep", "no_such_config"]).exit_code != 0
+    assert CliRunner().invoke(app, ["sweep", "no_such_config"]).exit_code != 0
     assert [signal.getsignal(number) for number in ending] == before

@@ -14,7 +14,7 @@ import pytest
 from every_command import leaves
 from tqdm import tqdm
 
-from leval_harness.cli.main import cli, main
+from leval_harness.cli.main import app, main
 from leval_harness.cli.output import write_or_print
 
 
@@ -101,7 +101,7 @@ def test_a_training_says_its_steps_beside_its_json(monkeypatch, capsys):
 
 PATHS = [
     (name, option)
-    for name, command in leaves(cli)
+    for name, command in leaves(app)
     for option in command.params
     if isinstance(option.type, click.Path)
 ]

@@ -10,7 +10,7 @@ import click
 import pytest
 from docs_shell_blocks import PAGES, ROOT, Block, blocks
 
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 
 BLOCKS = blocks()
 RUN = [block for block in BLOCKS if not block.why_not]
@@ -25,7 +25,7 @@ def test_blocks_are_found():
 @pytest.mark.parametrize("block", [b for b in BLOCKS if any(b.commands())], ids=lambda b: b.id)
 def test_every_option_exists(block: Block):
     for words in block.commands():
-        check(cli, words)
+        check(app, words)
 
 
 def check(command: click.Command, words: list[str]) -> None:

@@ -22,7 +22,7 @@ from fuzz_commands import command_lines
 from fuzz_world import TRAININGS, World, put
 from hypothesis import HealthCheck, Phase, event, given, settings
 
-from leval_harness.cli.main import cli, main
+from leval_harness.cli.main import app, main
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 UP = "\x1b[A"
@@ -42,7 +42,7 @@ WAITING = 600
 
 # Downloads.
 LEFT_OUT = {("model",), ("data", "fetch")}
-LEAVES = {path: command for path, command in leaves(cli) if path not in LEFT_OUT}
+LEAVES = {path: command for path, command in leaves(app) if path not in LEFT_OUT}
 # What they find wrong is their output.
 REPORTS = {("data", "verify"), ("table",)}
 # Commands that take a second an input get fewer.

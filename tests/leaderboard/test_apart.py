@@ -98,3 +98,21 @@ def test_what_was_prefilled_and_shared_are_columns(tmp_path):
 def test_the_command_line_names_every_extra_column():
     (option,) = [each for each in table_command.params if each.name == "columns"]
     assert all(name in option.help for name in COSTS)
+
+
+@pytest.mark.parametrize(("longest", "together"), [(4096, True), (2048, True), (1024, False)])
+def test_a_limit_beyond_the_texts_sets_no_run_apart(tmp_path, longest, together):
+    """The task fixes its lengths; two factors have two limits and read the same texts."""
+    rows = make.perplexity_samples((2048,), -0.02, 5)
+    for cell_id, method, length in (("a", "yarn2", 8192), ("bb", "yarn4", longest)):
+        cell = make.write_cell(
+            tmp_path, cell_id, {"ppl_pg19": rows}, method=method, context_length=length
+        )
+        path = next(cell.glob("results_*.json"))
+        content = json.loads(path.read_text())
+        content["configs"]["ppl_pg19"]["metadata"]["prompt"] = {"context_length": 2048}
+        path.write_text(json.dumps(content))
+        done = json.loads((cell / "done.json").read_text())
+        (cell / "done.json").write_text(json.dumps({**done, "files": {}}))
+    (table,) = token_tables(tmp_path)
+    assert methods(table) == ([["yarn2", "yarn4"]] if together else [["yarn2"], ["yarn4"]])

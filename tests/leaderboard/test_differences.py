@@ -14,7 +14,7 @@ from scipy import stats
 from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.analysis.differences import paired_differences, parse_pairs
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.results import ResultsError, load_results
 from leval_harness.tables.differences import difference_tables
 
@@ -146,7 +146,7 @@ def test_errors_name_what_is_wrong(results, tmp_path, drawn):
 def test_the_command_prints_it_in_every_format(results):
     def run(*more):
         pair = ("--pair", "resonance:rope")
-        outcome = CliRunner().invoke(cli, ["table", str(results), *pair, *more])
+        outcome = CliRunner().invoke(app, ["table", str(results), *pair, *more])
         assert outcome.exit_code == 0, outcome.output
         return outcome.stdout
 

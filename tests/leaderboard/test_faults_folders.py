@@ -7,7 +7,7 @@ import fixture_results as make
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.results import load_results
 from leval_harness.results.fields import DEEPEST_JSON, LARGEST_JSON
 
@@ -16,7 +16,7 @@ TOO_DEEP = '{"results": ' + '{"a": ' * 200 + "1" + "}" * 201
 
 
 def table(*folders, flags=()):
-    return CliRunner().invoke(cli, ["table", *map(str, folders), *flags])
+    return CliRunner().invoke(app, ["table", *map(str, folders), *flags])
 
 
 def cell(root, name="x1", **given):
@@ -220,5 +220,5 @@ def test_a_position_that_was_not_asked_is_absent(tmp_path, questions):
         name for name, at in asked.items() if at <= questions
     }
     assert table(tmp_path).exit_code == 0
-    page = CliRunner().invoke(cli, ["page", str(tmp_path), "--out", str(tmp_path / "page")])
+    page = CliRunner().invoke(app, ["page", str(tmp_path), "--out", str(tmp_path / "page")])
     assert page.exit_code == 0, page.output

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from plain_output import ACC, ROPE, STAMP, build_tables_of, cells, entries, sample, write
 
 from leval_harness.analysis import analyse
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.results import load_results
 from leval_harness.results.settings import LENGTHS
 from leval_harness.tables import build_tables, details_table, render
@@ -374,7 +374,7 @@ def test_one_value_above_one_shows_that_a_metric_is_no_share(tmp_path):
 def test_every_metric_of_a_task_is_in_the_table(tmp_path):
     write(tmp_path, {"word_perplexity,none": 31.2, "byte_perplexity,none": 1.9,
                      "bits_per_byte,none": 0.93}, "wikitext")  # fmt: skip
-    ran = CliRunner().invoke(cli, ["table", str(tmp_path)])
+    ran = CliRunner().invoke(app, ["table", str(tmp_path)])
     assert ran.exit_code == 0
     for number in ("31.200", "1.900", "0.930"):
         assert number in ran.output
@@ -506,7 +506,7 @@ def test_rulers_lengths_are_rows_and_minus_one_is_no_number(tmp_path):
     assert (four.score.n, eight.score.n) == (4, 4), "the count of each length"
     assert four.score.stderr > 0, "from the samples, where lm-eval says N/A"
     assert four.interval == "exact"
-    verified = CliRunner().invoke(cli, ["table", str(tmp_path), "--verify"])
+    verified = CliRunner().invoke(app, ["table", str(tmp_path), "--verify"])
     assert verified.exit_code == 0, verified.output
 
 
@@ -521,7 +521,7 @@ def test_few_questions_a_length_have_no_certainty(tmp_path, score, asked, stated
         rows = [sample(number, score, "4096") for number in range(asked)] if at else None
         write(tmp_path / method, values, "ruler_vt", samples=rows, config={"model_args": rope},
               **{"n-samples": {"ruler_vt": {"original": asked, "effective": asked}}})  # fmt: skip
-    ran = CliRunner().invoke(cli, ["table", str(tmp_path), "--baseline", "linear x2"])
+    ran = CliRunner().invoke(app, ["table", str(tmp_path), "--baseline", "linear x2"])
     assert ran.exit_code == 0, ran.output
     assert "± 0.00" not in ran.output
     for each in entries(tmp_path):
@@ -544,14 +544,14 @@ def test_an_uncertainty_that_is_not_known_is_not_printed_as_zero(
 ):
     rows = [sample(at, value) for at in range(20)] if with_samples else None
     write(tmp_path, {"acc,none": value, "acc_stderr,none": 0.0}, samples=rows)
-    ran = CliRunner().invoke(cli, ["table", str(tmp_path)])
+    ran = CliRunner().invoke(app, ["table", str(tmp_path)])
     assert "± 0.00" not in ran.output
     assert text in ran.output
 
 
 def test_a_spread_of_zero_of_another_metric_is_not_printed(tmp_path):
     write(tmp_path, {"eqbench,none": 40.0, "eqbench_stderr,none": 0.0})
-    assert "±" not in CliRunner().invoke(cli, ["table", str(tmp_path)]).output.replace("- ±", "")
+    assert "±" not in CliRunner().invoke(app, ["table", str(tmp_path)]).output.replace("- ±", "")
 
 
 EDITED = {
@@ -618,10 +618,10 @@ def test_answers_that_were_not_scored_are_no_numbers(tmp_path):
         "leval_closed_gsm",
         samples=rows,
     )
-    ran = CliRunner().invoke(cli, ["table", str(tmp_path)])
+    ran = CliRunner().invoke(app, ["table", str(tmp_path)])
     assert "99900" not in ran.output
     assert "not scored" in ran.output
-    verified = CliRunner().invoke(cli, ["table", str(tmp_path), "--verify"])
+    verified = CliRunner().invoke(app, ["table", str(tmp_path), "--verify"])
     assert (verified.exit_code, "outside" in verified.output) == (0, False), verified.output
 
 
@@ -650,10 +650,10 @@ def test_credentials_in_somebody_elses_arguments_go_nowhere(tmp_path):
     cell = json.loads((tmp_path / "c" / "cell.json").read_text()) | {"model": model}
     (tmp_path / "c" / "cell.json").write_text(json.dumps(cell))
     for flags in (("md",), ("csv",), ("html",), ("tex",), ("md", "--json"), ("md", "--verify")):
-        ran = CliRunner().invoke(cli, ["table", str(tmp_path), "--format", *flags])
+        ran = CliRunner().invoke(app, ["table", str(tmp_path), "--format", *flags])
         assert ran.output
         assert secret not in ran.output
-    page = CliRunner().invoke(cli, ["page", str(tmp_path), "--out", str(tmp_path / "page")])
+    page = CliRunner().invoke(app, ["page", str(tmp_path), "--out", str(tmp_path / "page")])
     assert page.exit_code == 0, page.output
     for path in (tmp_path / "page").rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes()

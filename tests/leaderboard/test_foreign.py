@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness.analysis import analyse
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.results import load_results
 from leval_harness.tables import build_tables, details_table, render
 
@@ -119,9 +119,9 @@ def test_all_of_them_in_one_table_are_mixed_in_no_block():
         rivals = [each for each in analysis.entries if each.block == entry.block]
         assert {each.run.model for each in rivals} == {entry.run.model}
         assert {each.score.partial for each in rivals} == {entry.score.partial}
-    ran = CliRunner().invoke(cli, ["table", str(FOREIGN)])
+    ran = CliRunner().invoke(app, ["table", str(FOREIGN)])
     assert ran.exit_code == 0, ran.output
-    verified = CliRunner().invoke(cli, ["table", str(FOREIGN), "--verify", "--json"])
+    verified = CliRunner().invoke(app, ["table", str(FOREIGN), "--verify", "--json"])
     differences = json.loads(verified.stdout)["differences"]
     # Infinity is no score; of mmlu's groups most tasks were cut away
     assert [text for text in differences if "mmlu" not in text] == differences[:1]

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.format_names import format_names
 from leval_harness.results import Score, load_results
 from leval_harness.tables import build_tables, details_table, leaderboard_table
@@ -139,8 +139,8 @@ def test_each_format_renders_and_is_offered(name, analysis):
     assert "resonance" in form.text(tables)
     assert form.suffix == name
     for command in (["table"], ["posgen", "table"]):
-        assert name in CliRunner().invoke(cli, [*command, "--help"]).output
+        assert name in CliRunner().invoke(app, [*command, "--help"]).output
 
 
 def test_an_unknown_format_is_wrong_usage(sweep):
-    assert CliRunner().invoke(cli, ["table", str(sweep), "--format", "xls"]).exit_code == 2
+    assert CliRunner().invoke(app, ["table", str(sweep), "--format", "xls"]).exit_code == 2

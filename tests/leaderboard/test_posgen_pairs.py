@@ -12,7 +12,7 @@ from scipy import stats
 
 from leval_border.errors import SettingError
 from leval_harness.analysis.posgen import HALVES, ceiling, compare_by_seed
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.figures.posgen import pairs_figure, position_figure, ranges
 from leval_harness.results import ResultsError
 from leval_harness.results.posgen import read_experiment
@@ -160,7 +160,7 @@ HALF = ("first", "second")
 def test_pairs_on_the_command_line(folder, tmp_path):
     def table(*args):
         command = ["posgen", "table", str(folder), *args]
-        return CliRunner().invoke(cli, command, standalone_mode=False)
+        return CliRunner().invoke(app, command, standalone_mode=False)
 
     text = table("--crossed", "--pair", "rope:yarn_code", "rope", "--only", "rope:yarn_code").stdout
     assert "trained with × tested with" in text
@@ -189,7 +189,7 @@ def test_tables_of_the_task_name_its_ceiling(tmp_path):
         target = tmp_path / name / file.name
         target.parent.mkdir()
         target.write_text(file.read_text().replace("posgen_cot", name))
-        result = CliRunner().invoke(cli, ["table", str(target.parent)], standalone_mode=False)
+        result = CliRunner().invoke(app, ["table", str(target.parent)], standalone_mode=False)
         notes.append("52.9% with modulus 17" in result.stdout)
     assert notes == [False, True]
 

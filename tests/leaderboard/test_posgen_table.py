@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from leval_border.errors import SettingError
 from leval_border.files import file_sha256
 from leval_harness.cli.errors import exit_code_for
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.figures.posgen import loss_figure, position_figure
 from leval_harness.figures.style import write_figure
 from leval_harness.results import ResultsError
@@ -151,7 +151,7 @@ def test_several_folders_are_blocks_of_one_table(folder, tmp_path):
 
 
 def run(*args):
-    return CliRunner().invoke(cli, ["posgen", "table", *map(str, args)], standalone_mode=False)
+    return CliRunner().invoke(app, ["posgen", "table", *map(str, args)], standalone_mode=False)
 
 
 def test_every_format(folder, tmp_path):

@@ -12,7 +12,7 @@ from scipy import stats
 from leval_harness.analysis import analyse
 from leval_harness.analysis.differences import paired_differences
 from leval_harness.analysis.reach import reach_gaps, reach_lines
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.page.data import leaderboard
 from leval_harness.results import ResultsError, load_results
 from leval_harness.tables import build_tables, leaderboard_table
@@ -239,7 +239,7 @@ def test_perplexity_and_reach_stand_side_by_side_in_every_format(tmp_path, drawn
         make.write_cell(root, f"{method}-ppl", {"ppl_pg19": rows}, method=method)
 
     def run(*more):
-        outcome = CliRunner().invoke(cli, ["table", str(root), "--pair", "yarn:rope", *more])
+        outcome = CliRunner().invoke(app, ["table", str(root), "--pair", "yarn:rope", *more])
         assert outcome.exit_code == 0, outcome.output
         return outcome.stdout
 

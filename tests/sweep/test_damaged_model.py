@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 
 pytestmark = pytest.mark.hf
 
@@ -34,7 +34,7 @@ def test_a_damaged_file_is_a_message(
     monkeypatch.chdir(tmp_path)
     asked = ["run", "--model", backend, "--model_args", f"pretrained={model},device=cpu"]
     asked += ["--tasks", "tiny_gen", "--include_path", str(tiny)]
-    ran = CliRunner().invoke(cli, ["lm-eval", *asked])
+    ran = CliRunner().invoke(app, ["lm-eval", *asked])
     assert ran.exit_code == 1, ran.output
     assert "Traceback" not in ran.stderr
     *_, last = ran.stderr.strip().splitlines()

@@ -4,13 +4,13 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli.errors import exit_code_for
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 
 pytestmark = pytest.mark.hf
 
 
 def _run(*args):
-    return CliRunner().invoke(cli, [str(arg) for arg in args])
+    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 @pytest.mark.parametrize(

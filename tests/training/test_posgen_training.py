@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_atte
 
 from leval_border.errors import SettingError, UserError
 from leval_border.files import file_sha256
-from leval_harness.cli.main import cli
+from leval_harness.cli.main import app
 from leval_harness.training import posgen_evaluate, posgen_train, stacked, t5_layer, trainer
 from leval_harness.training import posgen_settings as settings
 from leval_harness.training.posgen_evaluate import cross, evaluate_checkpoint
@@ -493,7 +493,7 @@ def test_the_codes_reading_trains_unscaled_and_tests_scaled(tmp_path, no_driver)
 
     def posgen(*words):
         command = ["posgen", *map(str, words)]
-        return CliRunner().invoke(cli, command, standalone_mode=False, catch_exceptions=False)
+        return CliRunner().invoke(app, command, standalone_mode=False, catch_exceptions=False)
 
     shape = "--hidden 32 --heads 2 --head-dim 16 --feed-forward 48 --modulus 7 --train-sequences 96"
     words = [*shape.split(), "--train-length", 16, "--length", 32, "--epochs", 1, "--batch-size", 8]

@@ -269,7 +269,7 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[...
     import numpy as np
     from click.testing import CliRunner
 
-    from leval_harness.cli.main import cli
+    from leval_harness.cli.main import app
     from leval_tasks.posgen.vocabulary import build_tokenizer
 
     root = tmp_path_factory.mktemp("finetuned")
@@ -283,7 +283,7 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[...
     arguments = ["finetune", str(root / "base"), "--data", str(root / "text.jsonl")]
     arguments += ["--rope", "resonance_yarn:factor=4", "--sequence-length", "512", "--steps", "3"]
     arguments += ["--held-out", "1", "--no-bf16", "--out", str(root / "tuned")]
-    result = CliRunner().invoke(cli, arguments)
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     return root / "tuned"
 
