@@ -15,6 +15,7 @@ from leval_border.errors import SettingError, one_of
 from leval_tasks.data import numbered_rows, read_bytes, resolve_source
 from leval_tasks.errors import DataError
 from leval_tasks.metadata import TextSettings
+from leval_tasks.repetition import without_repeats
 
 logger = logging.getLogger(__name__)
 
@@ -203,32 +204,18 @@ def draw(texts: Iterable[Text], encode: Encode, settings: TextSettings) -> Drawn
     return Drawn([chosen[index] for index in sorted(chosen)], left_out)
 
 
-def distinct_topics(topics: Mapping[str, str]) -> list[str]:
-    """Names of the topics to keep, sorted: none whose text is contained in another kept one.
-
-    Of equal texts the first name in the alphabet stays. The same passage is shipped under several
-    names, and a model would predict a repeated passage from its first copy.
-    """
-    texts = {name: text.strip() for name, text in topics.items() if text.strip()}
-
-    def contained(name: str) -> bool:
-        text = texts[name]
-        return any(
-            text in other and (len(other) > len(text) or other_name < name)
-            for other_name, other in texts.items()
-            if other_name != name
-        )
-
-    return sorted(name for name in texts if not contained(name))
-
-
 def language_reference(topics: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """The joined topics, by default of this Python's `pydoc_data.topics`, and their SHA-256."""
+    """The topics without passages that an earlier one holds, and their SHA-256.
+
+    The same passages are shipped under several names. By default of this Python's
+    `pydoc_data.topics`, in the order of their names.
+    """
     if topics is None:
         from pydoc_data.topics import topics as shipped
 
         topics = shipped
-    text = "\n\n".join(topics[name].strip() for name in distinct_topics(topics))
+    paragraphs = (each for name in sorted(topics) for each in topics[name].split("\n\n"))
+    text = "\n\n".join(each.strip("\n") for each in without_repeats(paragraphs))
     return text, hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
