@@ -3,6 +3,7 @@
 <sweep>/<cell id>/cell.json            the request, with the identity whose hash is the id
 results_*.json, samples_<task>_*.jsonl   lm-eval's own
 log.txt              output of the cell's process
+losses_<task>_<text>_<read>.npy   nats of each token of a text, float32
 rope_features.json   wavelengths and feature gaps, for the figures
 failed.json          why the last attempt ended without results
 done.json            written last, with the SHA-256 of the others; without it the cell is not done
@@ -13,7 +14,16 @@ SCHEMA_VERSION = 1
 
 CELL, DONE, FAILED, LOG = "cell.json", "done.json", "failed.json", "log.txt"
 FEATURES = "rope_features.json"
+LOSSES = "losses_"
+"""Prefix of the files with the losses of tokens."""
+SHORT_WINDOWS = "short windows"
+"""Method of the cell that reads short windows for all methods of a model."""
 PARTIAL = "partial"
 """Prefix of the folders in which an attempt writes before its files are moved into place."""
 SUPERSEDED = ".superseded"
 """Folder of a sweep that holds the cells of an earlier config."""
+
+
+def losses_file(task: str, document: str, read: str) -> str:
+    """Name of the file with the losses of a text's tokens in one read."""
+    return f"{LOSSES}{task}_{document}_{read}.npy"

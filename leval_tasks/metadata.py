@@ -54,7 +54,7 @@ OptionalCount = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_a
 Lengths = Annotated[tuple[int, ...] | None, BeforeValidator(_lengths)]
 Folder = Annotated[str | None, BeforeValidator(_folder)]
 WHERE: Any = {"decides_numbers": False}
-"""Marks a setting that locates data: what was read is recorded by its digest."""
+"""Marks a setting that locates data, or divides work: what was read is recorded elsewhere."""
 
 
 class TaskSettings(Settings):
@@ -209,6 +209,27 @@ class ReachSettings(TextSettings):
     key_tokens: str | None = None
 
 
+class EffectiveContextSettings(TextSettings):
+    """Settings of an effective-context task.
+
+    Several context lengths are those of the texts in turn. A text that is shorter than its turn
+    is read as far as it goes, where `min_tokens` allows it.
+
+    Attributes:
+        short_window: positions of a short window; None for a quarter of the trained length.
+        trained_window: positions of a second, longer window for longer texts; None for the trained
+            length, 0 for none.
+        reads: `full` and `windows` leave the other to another cell of a sweep.
+    """
+
+    group = "effective_context"
+
+    num_docs: Count = 8
+    short_window: OptionalCount = None
+    trained_window: Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_absent)] = None
+    reads: Literal["all", "full", "windows"] = Field(default="all", json_schema_extra=WHERE)
+
+
 class PosGenSettings(TaskSettings):
     """What one PosGen data set is made of.
 
@@ -254,7 +275,14 @@ class PosGenSettings(TaskSettings):
 
 
 Family = TypeVar("Family", bound=TaskSettings)
-FAMILIES = (ContextSettings, ClosedSettings, PerplexitySettings, ReachSettings, PosGenSettings)
+FAMILIES = (
+    ContextSettings,
+    ClosedSettings,
+    PerplexitySettings,
+    ReachSettings,
+    EffectiveContextSettings,
+    PosGenSettings,
+)
 _KEYS = {name for family in FAMILIES for name in (*field_names(family), family.group) if name}
 
 

@@ -19,7 +19,7 @@ FAMILY_OF = {
     file.stem: file.parent.parent.name
     for file in Path(__file__).parent.glob("*/tasks/*.yaml")
 }  # fmt: skip
-"""Each of our tasks and groups, and its family: `closed`, `perplexity`, `reach` or `posgen`."""
+"""Each of our tasks and groups, and its family: the folder below `leval_tasks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ _EVERYWHERE: dict[str, Metric] = {
     "document_tokens": _TOKENS,
     "kept_tokens": replace(_TOKENS, higher_is_better=True),
     "key_spans": _COUNT,
+    "blocks": _COUNT,
     "failed": _COUNT,
 }
 OURS: dict[str, Metric] = {
@@ -87,6 +88,7 @@ OURS: dict[str, Metric] = {
     "token_perplexity": _PERPLEXITY,
     "paper_perplexity": _PERPLEXITY,
     "key_loss": _NATS,
+    "short_loss": _NATS,
     "gain": replace(_NATS, higher_is_better=True),
 }
 """Metrics of our tasks, without the context lengths in their names."""

@@ -143,8 +143,12 @@ class Reader:
         return tokens, [end for _, end in encoded["offset_mapping"]]
 
 
-def find_reader(settings: Mapping[str, Any]) -> Reader:
+def find_reader(settings: Mapping[str, Any], softmax: str = "") -> Reader:
     """The reader of this run; without a running model only its tokenizer is known.
+
+    Args:
+        settings: a task's metadata.
+        softmax: precision of the softmax where the task computes it; empty for the model's.
 
     Raises:
         TokenizerError: there is no fast tokenizer.
@@ -156,7 +160,8 @@ def find_reader(settings: Mapping[str, Any]) -> Reader:
         return Reader(tokenizer, None, "the server's")
     config = getattr(model, "config", None) or getattr(model, "_config", None)
     text_config = getattr(config, "get_text_config", lambda: config)()
-    return Reader(tokenizer, getattr(text_config, "vocab_size", None), _softmax_precision(model))
+    vocabulary = getattr(text_config, "vocab_size", None)
+    return Reader(tokenizer, vocabulary, softmax or _softmax_precision(model))
 
 
 def _softmax_precision(model: Any) -> str:

@@ -5,7 +5,7 @@ backends `hf`, `hf-long`, `vllm` and `vllm-long` and keeps every token apart.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,25 @@ Request = tuple[Sequence[int], Sequence[int]]
 
 SLICE = 1 << 24
 """Logits that are made float32 at a time: 64 MiB."""
+
+
+_NONE: Logprobs = np.zeros(0, np.float32)
+
+
+class SumOfLogprobs(float):
+    """The sum of tokens' log-probabilities, which lm-eval expects, and each of them.
+
+    Attributes:
+        logprobs: Natural logarithms, float32 `[tokens]`.
+    """
+
+    logprobs: Logprobs
+
+    def __new__(cls, total: float, logprobs: Logprobs = _NONE) -> Self:
+        """A float with an attribute; pickling calls this with the float alone."""
+        self = super().__new__(cls, total)
+        self.logprobs = logprobs
+        return self
 
 
 def token_logprobs(lm: Any, requests: Sequence[Request]) -> list[Logprobs]:

@@ -8,9 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
 
-import numpy as np
 import torch
 
 from leval_harness.backends.attention import shared_attention
@@ -18,27 +16,9 @@ from leval_harness.backends.forward import Head
 from leval_harness.backends.path_reader import PathReader, Setup
 from leval_harness.backends.prompt_trie import Step, make_plan
 from leval_harness.backends.resources import attempt, halving
-from leval_tasks.token_logprobs import SLICE, Logprobs
+from leval_tasks.token_logprobs import SLICE, SumOfLogprobs
 
 logger = logging.getLogger(__name__)
-
-_NONE: Logprobs = np.zeros(0, np.float32)
-
-
-class SumOfLogprobs(float):
-    """The sum of tokens' log-probabilities, which lm-eval expects, and each of them.
-
-    Attributes:
-        logprobs: Natural logarithms, float32 `[tokens]`.
-    """
-
-    logprobs: Logprobs
-
-    def __new__(cls, total: float, logprobs: Logprobs = _NONE) -> Self:
-        """A float with an attribute; pickling calls this with the float alone."""
-        self = super().__new__(cls, total)
-        self.logprobs = logprobs
-        return self
 
 
 @dataclass(frozen=True)

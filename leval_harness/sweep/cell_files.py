@@ -10,7 +10,7 @@ from pathlib import Path
 from leval_border.errors import printable
 from leval_border.files import file_sha256, read_object, sync_folder, write_json, write_text
 from leval_harness.cell_record import CellRecord, DoneRecord, cell_id, read_record
-from leval_harness.layout import CELL, DONE, FAILED, FEATURES, LOG, PARTIAL, SCHEMA_VERSION
+from leval_harness.layout import CELL, DONE, FAILED, FEATURES, LOG, LOSSES, PARTIAL, SCHEMA_VERSION
 
 _TEMPORARY = tuple(f".{name}." for name in (DONE, CELL, FAILED, LOG))
 """Prefixes of temporary files that a killed process leaves."""
@@ -53,8 +53,8 @@ def clear_attempt(folder: Path) -> None:
         if path.name.startswith(PARTIAL) and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name.startswith(_TEMPORARY) or (
-            path.name.startswith(("results_", "samples_", FEATURES))
-            and path.suffix in (".json", ".jsonl")
+            path.name.startswith(("results_", "samples_", LOSSES, FEATURES))
+            and path.suffix in (".json", ".jsonl", ".npy")
         ):
             path.unlink()
 

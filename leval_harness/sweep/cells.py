@@ -2,13 +2,13 @@
 
 import dataclasses
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from leval_harness.backends import environment
 from leval_harness.cell_record import CellRecord, cell_id
-from leval_harness.layout import SCHEMA_VERSION
+from leval_harness.layout import SCHEMA_VERSION, SHORT_WINDOWS
 from leval_harness.secrets import without_credentials
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import ROPE_BACKENDS, CellRequest, EntrySettings, SweepConfig
@@ -19,9 +19,13 @@ from leval_harness.sweep.task_registry import (
     cell_length,
     checked_entries,
     foreign,
+    own_tasks,
 )
+from leval_tasks.metadata import EffectiveContextSettings, family_settings
 from resonance_vllm.model_config import overrides
 from resonance_vllm.model_config.limits import length_limit
+
+EFFECTIVE_CONTEXT, READS = "effective_context", "reads"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,7 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
     config = config.model_copy(update={"tasks": tuple(checked_entries(config.tasks))})
     files: dict[int, ModelFiles] = {}
     cells: dict[str, PlannedCell] = {}
-    for request in config.requests():
+    for request in with_short_windows(config.requests()):
         key = id(request.model)
         if key not in files:
             files[key] = find_model(request.model, prepare)
@@ -80,6 +84,41 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
         record = cell.record.model_copy(update={"place": len(cells)})
         cells[cell.id] = dataclasses.replace(cell, record=record)
     return list(cells.values())
+
+
+def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]:
+    """The requests, with a cell of its own for the short windows of effective-context tasks.
+
+    The checkpoint as it is reads them, once for all methods; the methods read the texts in full.
+
+    Raises:
+        ConfigError: such tasks without a context length, which all methods must share.
+    """
+    planned: list[CellRequest] = []
+    for request in requests:
+        task, known = request.task, own_tasks()
+        ours = [n for n in task.tasks if n in known and known[n].family == EFFECTIVE_CONTEXT]
+        if not ours or READS in family_settings(EffectiveContextSettings, task.metadata):
+            yield request
+            continue
+        if request.context_length is None:
+            raise ConfigError(
+                f"context_lengths: missing; {ours[0]} needs it: every method reads the same texts"
+            )
+        length = {"context_length": [request.context_length], **task.metadata}
+        windows = request._replace(
+            method=SHORT_WINDOWS,
+            rope=None,
+            context_length=None,
+            task=task.model_copy(
+                update={"tasks": tuple(ours), "metadata": {**length, READS: "windows"}}
+            ),
+        )
+        if windows not in planned:
+            planned.append(windows)
+            yield windows
+        full = {**task.metadata, READS: "full"}
+        yield request._replace(task=task.model_copy(update={"metadata": full}))
 
 
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:

@@ -1,5 +1,6 @@
 """Tokens and time that `--dry-run` estimates for each cell, good to a factor of two."""
 
+import itertools
 import os
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,13 @@ from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.task_registry import members, own_tasks
 from leval_tasks.data import SAMPLE
 from leval_tasks.generation import generation_tokens
-from leval_tasks.metadata import ClosedSettings, PerplexitySettings, ReachSettings, read_metadata
+from leval_tasks.metadata import (
+    ClosedSettings,
+    EffectiveContextSettings,
+    PerplexitySettings,
+    ReachSettings,
+    read_metadata,
+)
 from leval_tasks.reach.targets import default_lengths
 
 Sizes = tuple[tuple[int, int], ...]
@@ -63,6 +70,8 @@ def estimate(record: CellRecord) -> TokenCounts:
             prompt += perplexity_tokens(sizes, windows, context)
         elif task and task.family == "reach":
             prompt += _reach_tokens(read_metadata(ReachSettings, metadata), context)
+        elif task and task.family == "effective_context":
+            prompt += _reads_tokens(read_metadata(EffectiveContextSettings, metadata), context)
         elif sizes is None:
             return TokenCounts(None, None)
         else:
@@ -119,6 +128,14 @@ def _reach_tokens(settings: ReachSettings, context: int) -> float:
     if len(lengths) == 1:
         lengths = default_lengths(max(lengths[0] // 2, 1), lengths[0])
     return float(sum(lengths) * settings.num_docs * settings.num_targets)
+
+
+def _reads_tokens(settings: EffectiveContextSettings, context: int) -> float:
+    """Tokens of the reads of some texts: windows of both sizes read each token twice."""
+    turns = itertools.cycle(settings.context_length or (context,))
+    tokens = sum(itertools.islice(turns, settings.num_docs))
+    twice = 2 if settings.trained_window == 0 else 4
+    return float(tokens * {"all": 1 + twice, "full": 1, "windows": twice}[settings.reads])
 
 
 def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -17,6 +17,7 @@ from leval_border.errors import one_of
 from leval_border.files import read_object
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
+from leval_harness.layout import losses_file
 from leval_harness.secrets import redact_samples, without_credentials
 from leval_harness.sweep import CellError
 from leval_harness.sweep.cell_files import DISK_ERRORS
@@ -100,6 +101,7 @@ def evaluate(cell: CellRecord, partial: Path) -> dict[str, Any]:
     mark_answer_ends(ends, samples)
     _save(tracker, results, redact_samples(samples))
     _flatten(partial, {name: len(rows) for name, rows in samples.items()})
+    _write_token_losses(tasks, partial)
     telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
     if failed := telemetry.get("requests_failed"):
         # an unanswered request scores as a wrong answer: not a result of the method
@@ -191,6 +193,16 @@ def _save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> 
         if any(f"Error({code}," in text for code in DISK_ERRORS):  # the repr of an OSError
             raise CellError(DISK_ERRORS[0], f"the disk is full: {text}")
         raise CellError(f"lm-eval could not save its results: {text}")
+
+
+def _write_token_losses(tasks: list[Any], partial: Path) -> None:
+    """The losses of tokens that tasks keep, a file for each text and read."""
+    import numpy as np
+
+    for task in tasks:
+        for document, reads in getattr(task, "token_losses", {}).items():
+            for read, losses in reads.items():
+                np.save(partial / losses_file(task.task_name, document, read), losses)
 
 
 def _flatten(partial: Path, rows: Mapping[str, int]) -> None:

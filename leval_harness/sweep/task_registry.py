@@ -22,6 +22,7 @@ from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import VERSION
 from leval_tasks.metadata import (
     ClosedSettings,
+    EffectiveContextSettings,
     PerplexitySettings,
     ReachSettings,
     TaskSettings,
@@ -29,11 +30,12 @@ from leval_tasks.metadata import (
 )
 
 ROOT = Path(str(files("leval_tasks")))
-FAMILIES = ("closed", "perplexity", "reach", "posgen")
+FAMILIES = ("closed", "perplexity", "reach", "effective_context", "posgen")
 SETTINGS: dict[str, type[TaskSettings]] = {
     "closed": ClosedSettings,
     "perplexity": PerplexitySettings,
     "reach": ReachSettings,
+    "effective_context": EffectiveContextSettings,
 }
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
 

@@ -47,12 +47,16 @@ class PerplexityTask(PlainTask):
     OUTPUT_TYPE = REQUEST
 
     settings_type: type[TextSettings] = PerplexitySettings
+    softmax = ""  # the model's
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; documents and tokenizer are read when requests are built."""
         self._metadata = dict(config.get("metadata") or {})
         lm_config = TaskConfig(
-            task=config.get("task"), output_type=REQUEST, num_fewshot=0, metadata=self._metadata
+            task=config.get("task"),
+            output_type=self.OUTPUT_TYPE,
+            num_fewshot=0,
+            metadata=self._metadata,
         )
         self._configure(lm_config)
         self._given: Any = read_metadata(self.settings_type, self._metadata)
@@ -86,7 +90,8 @@ class PerplexityTask(PlainTask):
 
     @cached_property
     def _reading(self) -> tuple[TextSettings, dict[str, TokenizedText]]:
-        reader, corpus = find_reader(self._metadata), str(self._metadata["corpus"])
+        reader = find_reader(self._metadata, self.softmax)
+        corpus = str(self._metadata["corpus"])
         bos = reader.tokenizer.bos_token_id
         settings = self._complete(has_bos=bos is not None)
         self._bos = [bos] * bool(settings.bos)
@@ -107,7 +112,14 @@ class PerplexityTask(PlainTask):
             tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),
             softmax=reader.softmax,
         )
-        return settings, {document.document_id: document for document in drawn.documents}
+        documents = self._cut(drawn.documents, settings)
+        return settings, {document.document_id: document for document in documents}
+
+    def _cut(
+        self, documents: Sequence[TokenizedText], settings: TextSettings
+    ) -> Sequence[TokenizedText]:
+        """The part of each document that is read."""
+        return documents
 
     def build_all_requests(self, **kwargs: Any) -> None:
         """As lm-eval, of plain text and never from its request cache."""
@@ -138,6 +150,7 @@ class PerplexityTask(PlainTask):
                 window,
                 self._bos * window.bos + tokens[window.start : window.score_start],
                 tokens[window.score_start : window.end],
+                self.OUTPUT_TYPE,
                 doc=doc,
                 idx=index,
                 metadata=kwargs["metadata"],
@@ -258,13 +271,15 @@ class WindowRequest(Instance):
     text requests only.
     """
 
-    def __init__(self, window: Window, context: list[int], scored: list[int], **kwargs: Any):
+    def __init__(
+        self, window: Window, context: list[int], scored: list[int], kind: str, **kwargs: Any
+    ):
         digest = hashlib.sha256(repr((context, scored)).encode()).hexdigest()[:16]
         label = (
             f"{kwargs['doc']['document_id']} @{window.context_length}: tokens "
             f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
         )
-        super().__init__(request_type=REQUEST, arguments=(label,), **kwargs)
+        super().__init__(request_type=kind, arguments=(label,), **kwargs)
         self.token_parts = (None, context, scored)
 
     def __iter__(self) -> Iterator[Any]:

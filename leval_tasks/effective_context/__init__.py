@@ -1,0 +1,1 @@
+"""How far a text is worth reading: full context against short windows, token by token."""
