@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.analysis.reach import reach_lines
+from leval_harness.figures.effective_context import effective_figure
 from leval_harness.figures.rope import rope_figure
 from leval_harness.figures.scores import difference_figure, length_figure, reach_figure
 from leval_harness.figures.style import Looks, method_looks, write_figure
@@ -57,10 +59,21 @@ def planned_figures(analysis: Analysis) -> Iterator[Planned]:
     """What there is to draw: steps and scores by length, differences to the baseline, RoPE."""
     looks = method_looks(entry.label for entry in analysis.entries)
     finished = without_twins([e for e in analysis.entries if e.score.finished and e.score.primary])
+    yield from _effective(analysis, looks)
     yield from _reach(analysis, looks)
     yield from _lengths(finished, looks)
     yield from _differences(finished, analysis.baselines, looks)
     yield from _rope_features(analysis.entries, looks)
+
+
+def _effective(analysis: Analysis, looks: Looks) -> Iterator[Planned]:
+    """One for each block whose texts were read in full and in short windows."""
+    commands = {entry.block: entry.run.command for entry in reversed(analysis.entries)}
+    lines, _ = effective_lines(analysis)
+    for block, part in grouped(lines, lambda line: line.block).items():
+        if len(part) <= MOST_METHODS:
+            draw = partial(effective_figure, part, looks, commands[block])
+            yield Planned("effective", f"{block}: gain from full context by position", draw)
 
 
 def _reach(analysis: Analysis, looks: Looks) -> Iterator[Planned]:

@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 from leval_harness.analysis import Analysis
+from leval_harness.analysis.effective_context import effective_lines, sentence, yardstick
 from leval_harness.analysis.labels import task_label
 from leval_harness.analysis.reach import (
     Point,
@@ -73,6 +74,13 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
         "parts": DEPTHS,
         "notes": [chance_note()] if any(column.chance is not None for column in tasks) else [],
     }
+
+
+def effective_sentences(analysis: Analysis) -> list[str]:
+    """The verdicts on the effective context length, and what they rest on; empty without any."""
+    lines, gaps = effective_lines(analysis)
+    texts = (*map(sentence, lines), *dict.fromkeys(map(yardstick, lines)), *gaps)
+    return [plain(text) for text in texts]
 
 
 def _row(table: Table, block: Block, row: Row) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from leval_border.errors import UserError
 from leval_border.files import write_text
 from leval_harness.analysis import Analysis
 from leval_harness.figures import write_figures
-from leval_harness.page.data import comparisons, leaderboard, script
+from leval_harness.page.data import comparisons, effective_sentences, leaderboard, script
 from leval_harness.page.samples import write_samples
 from leval_harness.secrets import redact
 from leval_harness.tables import details_table, leaderboard_table
@@ -79,6 +79,7 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
         scripts=SCRIPTS,
         numbers=NUMBERS,
         reach=bool(board["reach"]),
+        effective=effective_sentences(analysis),
         **{flag: any(row.get(flag) for row in board["rows"]) for flag in FLAGS},
     )
     write_text(out / INDEX, redact(html, names=False))

@@ -185,7 +185,8 @@ def _score(
         if_wrong=bounds[0] if bounds else None,
         if_right=bounds[1] if bounds else None,
         n=base.n if ratios is None else ratios.questions.size,
-        primary=base.task not in FAMILY_OF or metric == main or is_curve,
+        primary=FAMILY_OF.get(base.task) != "effective_context"
+        and (base.task not in FAMILY_OF or metric == main or is_curve),
         higher_is_better=higher,
         status="malformed" if why_not else "done",
         note=why_not,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import LEVEL, Item, grouped
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.analysis.reach import (
@@ -14,6 +15,7 @@ from leval_harness.analysis.reach import (
     reach_lines,
     reach_text,
 )
+from leval_harness.tables.effective_context import effective_tables
 from leval_harness.tables.model import (
     METHOD,
     NOTHING,
@@ -77,7 +79,7 @@ def build_tables(
     posgen = [task for task in POSGEN if task in tasks]
     lines = reach_lines(analysis)
     answers = _reach_table(lines, reach_gaps(analysis, lines)), _against_table(lines)
-    tables = [table for table in answers if table]
+    tables = effective_tables(*effective_lines(analysis)) + [each for each in answers if each]
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)

@@ -1,0 +1,313 @@
+"""How far does a text help? A line for each model and method, and the sentence that says it.
+
+The full read of a method is compared with short windows token by token: those of the unscaled
+model in a sweep, the model's own in a single run. `leval_tasks.statistics.effective_context`
+defines the estimator.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from leval_harness.analysis.entries import Analysis, Entry, grouped
+from leval_harness.analysis.labels import length_label
+from leval_harness.layout import SHORT_WINDOWS
+from leval_harness.results.fields import ResultsError
+from leval_harness.results.token_losses import ReadText, read_texts
+from leval_tasks.effective_context.reads import FULL, SHORT, TRAINED
+from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.effective_context import (
+    BINS,
+    BLOCK,
+    FEWEST_TEXTS,
+    Bin,
+    Blocks,
+    EffectiveContext,
+    Length,
+    bin_edges,
+    block_sums,
+    break_position,
+    clipped_gain,
+    effective_context,
+    texts_that_agree,
+)
+from leval_tasks.statistics.skewed_t import MARGIN
+
+FAMILY = "effective_context"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveLine:
+    """What some texts say of one model under one method.
+
+    Attributes:
+        block: title of the rows that it may be compared with.
+        model, method: their names.
+        claimed: tokens that the config claims under the method.
+        unscaled: whether the short windows are the unscaled model's; else they are its own.
+        window: tokens of a short window.
+        trained: tokens of the second window, 0 where there is none.
+        texts, tokens: read past the first window.
+        margin: nats a token.
+        these: for these texts, blocks as units; past the end of the second window, where there is
+            one, `no_degradation` is that against both windows.
+        like: for texts like these; None below `FEWEST_TEXTS`.
+        agree: texts that show no degradation by their own mean, over the positions shown (over all
+            where none is), and all texts.
+        break_at: position from which the model no longer gains; None where none was measured.
+        raw: mean gain in nats without clipping.
+        against: the gain over the baseline by bin, on the same tokens; None for the baseline.
+    """
+
+    block: str
+    model: str
+    method: str
+    claimed: int | None
+    unscaled: bool
+    window: int
+    trained: int
+    texts: int
+    tokens: int
+    margin: float
+    these: EffectiveContext
+    like: EffectiveContext | None
+    agree: tuple[int, int]
+    break_at: int | None
+    raw: float
+    against: tuple[Bin, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gains:
+    """Clipped gains of a text over windows, in blocks from a position on; `full` nats beside."""
+
+    start: int
+    gain: Floats
+    tokens: Floats
+
+
+def effective_lines(
+    analysis: Analysis, margin: float = MARGIN
+) -> tuple[list[EffectiveLine], list[str]]:
+    """A line for each model and method, and what was run and is in none of them, with the reason.
+
+    Args:
+        analysis: from `analyse`.
+        margin: nats a token; a smaller loss is no degradation, a smaller gain no benefit.
+    """
+    entries = [e for e in analysis.entries if e.family == FAMILY and e.score.finished]
+    lines, gaps = [], []
+    for block, of_block in grouped(entries, lambda entry: entry.block).items():
+        windows, full = [], []
+        for entry in of_block:
+            (windows if entry.run.method == SHORT_WINDOWS else full).append(entry)
+        reference = _texts(windows, analysis, gaps)
+        by_method = {
+            label: (part, _texts(part, analysis, gaps))
+            for label, part in grouped(full, lambda entry: entry.label).items()
+        }
+        base = by_method.get(analysis.baselines.get(block, ""))
+        for label, (part, texts) in by_method.items():
+            line, missing = _line(part, texts, reference, margin)
+            gaps += [f"Not counted: {label}: {each}" for each in missing]
+            if line and base and base[1] is not texts:
+                edges = _edges(line)
+                line = replace(line, against=_against(texts, base[1], edges))
+            lines += [line] if line else []
+    return lines, gaps
+
+
+def _texts(entries: Sequence[Entry], analysis: Analysis, gaps: list[str]) -> dict[str, ReadText]:
+    """Texts by name; of one that was read twice the longer read."""
+    found: dict[str, ReadText] = {}
+    for run, task in dict.fromkeys((entry.score.run, entry.task) for entry in entries):
+        samples = analysis.results.samples.get((run, task))
+        record = analysis.results.runs[run]
+        try:
+            texts = read_texts(record, task, samples.path) if samples else []
+        except ResultsError as error:
+            gaps.append(f"Not counted: {error}")
+            continue
+        if not texts:
+            gaps.append(f"Not counted: {record.method}: {task}, whose samples were not logged")
+        for text in texts:
+            if text.name not in found or found[text.name].end < text.end:
+                found[text.name] = text
+    return found
+
+
+def _line(
+    entries: Sequence[Entry],
+    texts: Mapping[str, ReadText],
+    reference: Mapping[str, ReadText],
+    margin: float,
+) -> tuple[EffectiveLine | None, list[str]]:
+    """The line of one method, and the texts that it leaves out."""
+    short, longer, missing, raw = [], [], [], 0.0
+    for name, text in texts.items():
+        other = reference.get(name) if reference else text
+        if other is None or other.digest != text.digest:
+            missing.append(f"{name}, of which there are no short windows")
+        elif (gains := _gains(text, other, SHORT)) is None:
+            missing.append(f"{name}, of which there is no full read")
+        else:
+            short.append(gains)
+            longer += [found] if (found := _gains(text, other, TRAINED)) else []
+            raw += _raw(text, other)
+    if not short:
+        return None, missing
+    blocks, start = _joined(short)
+    longest = int(blocks.end.max())
+    edges = bin_edges(start, longest, max(1, min(BINS, longest // (2 * BLOCK))))
+    these = effective_context(blocks, edges, margin=margin)
+    like = None
+    if len(short) >= FEWEST_TEXTS:
+        like = effective_context(blocks, edges, margin=margin, texts_as_units=True)
+    trained = 0
+    if longer:
+        later, trained = _joined(longer)
+        bins = [trained, *(edge for edge in edges if edge > trained)]
+        these = _both(these, effective_context(later, bins, margin=margin))
+        if like is not None:
+            strict = effective_context(later, bins, margin=margin, texts_as_units=True)
+            like = _both(like, strict)
+    score = entries[0].score
+    tokens = int(blocks.tokens.sum())
+    return EffectiveLine(
+        block=entries[0].block,
+        model=entries[0].run.model,
+        method=entries[0].label,
+        claimed=score.claimed_length,
+        unscaled=bool(reference),
+        window=start,
+        trained=trained,
+        texts=len(short),
+        tokens=tokens,
+        margin=margin,
+        these=these,
+        like=like,
+        agree=texts_that_agree(blocks, _looked_at(these.no_degradation), margin),
+        break_at=break_position(blocks, margin),
+        raw=raw / tokens,
+    ), missing
+
+
+def _gains(text: ReadText, other: ReadText, read: str) -> _Gains | None:
+    """Gains of a full read over windows of another read of the same text."""
+    if FULL in text.losses and read in other.losses:
+        gains = clipped_gain(other.losses[read], text.losses[FULL])
+        known = np.flatnonzero(~np.isnan(gains))
+        if not known.size:
+            return None
+        return _Gains(text.start + int(known[0]), *block_sums(gains[known[0] :]))
+    if text is not other:
+        return None
+    sums = text.column("gain" if read == SHORT else "trained_gain")
+    known = np.flatnonzero(~np.isnan(sums))
+    if not known.size:
+        return None
+    first = int(known[0])
+    return _Gains(int(text.column("start")[first]), sums[first:], text.column("tokens")[first:])
+
+
+def _raw(text: ReadText, other: ReadText) -> float:
+    """Sum of the gains over short windows without clipping, nats."""
+    return float(other.column("short").sum() - text.column("full").sum())
+
+
+def _joined(texts: Sequence[_Gains]) -> tuple[Blocks, int]:
+    """Blocks of all texts, and where the first of them begins."""
+    sizes = [each.gain.size for each in texts]
+    ends = [each.start + np.cumsum(each.tokens) for each in texts]
+    blocks = Blocks(
+        np.repeat(np.arange(len(texts)), sizes),
+        np.concatenate(ends),
+        np.concatenate([each.gain for each in texts]),
+        np.concatenate([each.tokens for each in texts]),
+    )
+    return blocks, min(each.start for each in texts)
+
+
+def _both(short: EffectiveContext, longer: EffectiveContext) -> EffectiveContext:
+    """No degradation against both windows past the end of the second one."""
+    one, two = short.no_degradation, longer.no_degradation
+    refused = [each.refused for each in (one, two) if each.refused is not None]
+    shown = one.shown if one.shown <= two.start else min(one.shown, two.shown)
+    both = replace(one, shown=shown, refused=min(refused, default=None))
+    return replace(short, no_degradation=both)
+
+
+def _looked_at(length: Length) -> Length:
+    """The positions over which texts may agree: all of them where nothing is shown."""
+    nothing = length.shown == length.start
+    return replace(length, shown=length.measured) if nothing else length
+
+
+def _edges(line: EffectiveLine) -> list[int]:
+    return [line.these.bins[0].start, *(each.end for each in line.these.bins)]
+
+
+def _against(
+    texts: Mapping[str, ReadText], base: Mapping[str, ReadText], edges: Sequence[int]
+) -> tuple[Bin, ...] | None:
+    """Gains over the baseline's full read of the same tokens, by bin."""
+    gains = []
+    for name, text in texts.items():
+        other = base.get(name)
+        if other is None or other.digest != text.digest:
+            continue
+        difference = other.column("full") - text.column("full")
+        if not np.isnan(difference).any():
+            gains.append(_Gains(text.start, difference, text.column("tokens")))
+    return effective_context(_joined(gains)[0], edges).bins if gains else None
+
+
+def length_text(length: Length) -> str:
+    """`12K`, `8K, not 10K`, `not 8K`, or `not shown beyond 8K`."""
+    shown = length_label(length.shown)
+    if length.verdict == "shown":
+        return shown
+    if length.verdict == "undecided":
+        return f"not shown beyond {shown}"
+    refused = f"not {length_label(length.refused)}"
+    return refused if length.shown == length.start else f"{shown}, {refused}"
+
+
+def sentence(line: EffectiveLine) -> str:
+    """The verdict on a model and method, for these texts."""
+    kept, benefits = line.these.no_degradation, line.these.benefits
+    shown = length_label(kept.shown)
+    if kept.verdict == "shown":
+        text = f"no degradation up to {shown}, the longest position measured"
+    elif kept.verdict == "undecided":
+        text = f"no degradation is not shown beyond {shown}"
+    elif kept.shown == kept.start:
+        text = f"degradation by {length_label(kept.refused)}"
+    else:
+        text = f"no degradation up to {shown}, degradation by {length_label(kept.refused)}"
+    if kept.refused is not None and line.break_at is not None:
+        text += f", it breaks near {line.break_at:,}"
+    if benefits.shown > benefits.start:
+        text += f"; benefits from context up to {length_label(benefits.shown)}"
+    else:
+        text += "; no benefit from context is shown"
+    return f"{line.method}: {text} ({line.agree[0]} of {line.agree[1]} texts agree)"
+
+
+def like_text(line: EffectiveLine, length: Length | None) -> str:
+    """The same for texts like these; `inconclusive` where texts are too few."""
+    if length is None or length.verdict == "undecided":
+        return f"inconclusive (n = {line.texts})"
+    return length_text(length)
+
+
+def yardstick(line: EffectiveLine) -> str:
+    """What the full read was compared with, in words."""
+    whose = "the unscaled model's" if line.unscaled else "the model's own"
+    second = f", past {length_label(line.trained)} also windows of that length"
+    return (
+        f"Compared with {whose} windows of {length_label(line.window)}"
+        f"{second if line.trained else '; no second window at the trained length'}; a difference "
+        f"below {line.margin:g} nats a token is none"
+    )

@@ -1,0 +1,114 @@
+"""Tables of the effective context length: the verdicts, and gains by position."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from leval_harness.analysis.effective_context import (
+    EffectiveLine,
+    length_text,
+    like_text,
+    sentence,
+    yardstick,
+)
+from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.labels import length_label
+from leval_harness.tables.model import (
+    METHOD,
+    NOTHING,
+    Block,
+    Cell,
+    Column,
+    Row,
+    Table,
+    number_cell,
+    text_columns,
+)
+from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Bin
+
+TEXT_HEADS = (
+    "No degradation up to",
+    "Benefits up to",
+    "Texts like these: no degradation",
+    "Texts like these: benefits",
+)
+NUMBER_HEADS = ("Breaks near", "Texts that agree", "Gain, nats", "Config")
+
+
+def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> list[Table]:
+    """The verdicts, gains over short windows by position, and gains over the baseline.
+
+    Args:
+        lines: from `effective_lines`.
+        gaps: notes of what has no line.
+    """
+    if not lines and not gaps:
+        return []
+    columns = (METHOD, *text_columns((*TEXT_HEADS, *NUMBER_HEADS), len(TEXT_HEADS)))
+    notes = (
+        *map(sentence, lines),
+        *dict.fromkeys(map(yardstick, lines)),
+        "Up to a position: shown in every 512-token block bin before it, for these texts; not: "
+        "the length is refused. Gain: mean over all positions, not clipped",
+        f"Texts like these: with texts as units, from {FEWEST_TEXTS} texts on",
+        *gaps,
+    )
+    tables = [Table("Effective context length", columns, _blocks(lines, _verdicts), notes)]
+    gains = "Gain from full context by position, nats a token, clipped to ±1"
+    tables += _by_position(gains, lines, lambda line: line.these.bins)
+    compared = [line for line in lines if line.against]
+    against = "Gain over the baseline by position, nats a token on the same tokens"
+    return tables + _by_position(against, compared, lambda line: line.against or ())
+
+
+def _blocks(
+    lines: Sequence[EffectiveLine], cells: Callable[[EffectiveLine], Iterable[Cell]]
+) -> tuple[Block, ...]:
+    return tuple(
+        Block(
+            title,
+            tuple(Row((Cell(e.method), *cells(e)), "ours", e.method) for e in of_block),
+        )
+        for title, of_block in grouped(lines, lambda line: line.block).items()
+    )
+
+
+def _verdicts(line: EffectiveLine) -> list[Cell]:
+    agree, texts = line.agree
+    like = line.like
+    return [
+        Cell(length_text(line.these.no_degradation)),
+        Cell(length_text(line.these.benefits)),
+        Cell(like_text(line, like.no_degradation if like else None)),
+        Cell(like_text(line, like.benefits if like else None)),
+        number_cell(line.break_at, ",d"),
+        Cell(f"{agree} of {texts}"),
+        number_cell(line.raw, "+.3f"),
+        Cell(length_label(line.claimed), line.claimed),
+    ]
+
+
+def _by_position(
+    title: str,
+    lines: Sequence[EffectiveLine],
+    bins: Callable[[EffectiveLine], Sequence[Bin]],
+) -> list[Table]:
+    """A table with a column for each bin; none without lines."""
+    places = sorted({(each.start, each.end) for line in lines for each in bins(line)})
+    if not places:
+        return []
+
+    def cells(line: EffectiveLine) -> list[Cell]:
+        at = {(each.start, each.end): each for each in bins(line)}
+        return [_gain(at.get(place)) for place in places]
+
+    heads = [Column(f"{start:,}–{end:,}") for start, end in places]
+    notes = ("In brackets: the gains at which the one-sided tests of a bin begin to decide",)
+    return [Table(title, (METHOD, *heads), _blocks(lines, cells), notes)]
+
+
+def _gain(found: Bin | None) -> Cell:
+    if found is None:
+        return NOTHING
+    text = f"{found.gain:+.3f}"
+    if found.low is not None and found.high is not None:
+        text += f" ({found.low:+.3f} to {found.high:+.3f})"
+    return Cell(text, found.gain)
