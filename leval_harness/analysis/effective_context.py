@@ -97,11 +97,11 @@ def effective_lines(
         margin: nats a token; a smaller loss is no degradation, a smaller gain no benefit.
     """
     entries = [e for e in analysis.entries if e.family == FAMILY and e.score.finished]
-    lines, gaps = [], []
+    lines: list[EffectiveLine] = []
+    gaps: list[str] = []
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
-        windows, full = [], []
-        for entry in of_block:
-            (windows if entry.run.method == SHORT_WINDOWS else full).append(entry)
+        windows = [entry for entry in of_block if entry.run.method == SHORT_WINDOWS]
+        full = [entry for entry in of_block if entry.run.method != SHORT_WINDOWS]
         reference = _texts(windows, analysis, gaps)
         by_method = {
             label: (part, _texts(part, analysis, gaps))

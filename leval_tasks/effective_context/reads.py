@@ -98,4 +98,4 @@ def gain_over(windows: Losses, full: Losses, read: str) -> Floats | None:
     """Clipped gain of each token of a full read over a read in windows; None without both."""
     if read not in windows or FULL not in full:
         return None
-    return clipped_gain(windows[read], full[FULL])
+    return clipped_gain(windows[read].astype(np.float64), full[FULL].astype(np.float64))

@@ -1,0 +1,176 @@
+"""Effective context length of a real small sweep: its lines against the losses on disk."""
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leval_harness.analysis import analyse
+from leval_harness.analysis.effective_context import (
+    effective_lines,
+    length_text,
+    like_text,
+    sentence,
+    yardstick,
+)
+from leval_harness.figures.write import planned_figures
+from leval_harness.page import write_page
+from leval_harness.results import load_results
+from leval_harness.tables import build_tables, render
+from leval_tasks.effective_context.reads import block_rows
+from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Length
+
+SWEEP = Path(__file__).parent / "effective"
+WINDOWS, ROPE, YARN = "161d7265de3e1099", "0c06ebb25cd3db15", "82d4b1879adb947b"
+START = 63
+
+
+@pytest.fixture(scope="module")
+def analysis():
+    return analyse(load_results(SWEEP))
+
+
+def losses(cell: str, read: str) -> dict[str, np.ndarray]:
+    files = (SWEEP / cell).glob(f"losses_*_{read}.npy")
+    return {each.stem.split("_")[-2]: np.load(each) for each in files}
+
+
+def test_a_line_is_what_the_losses_on_disk_say(analysis):
+    lines, gaps = effective_lines(analysis)
+    assert gaps == []
+    assert [(line.method, line.texts, line.unscaled) for line in lines] == [
+        ("rope", 4, True), ("yarn", 4, True),
+    ]  # fmt: skip
+    short = losses(WINDOWS, "short")
+    for line, cell in zip(lines, (ROPE, YARN), strict=True):
+        full = losses(cell, "full")
+        assert full.keys() == short.keys()
+        gains = {name: np.clip(short[name] - full[name], -1, 1) for name in full}
+        assert line.tokens == sum(each.size for each in gains.values())
+        raw = sum((short[name] - full[name]).sum(dtype=float) for name in full)
+        assert line.raw == pytest.approx(raw / line.tokens, abs=1e-5)
+        assert (line.window, line.these.bins[0].start) == (START, START)
+        # blocks belong to the bin of their middles; the bins of all texts hold every token
+        sums = sum(each.sum(dtype=float) for each in gains.values())
+        tokens = [_tokens(gains, each.start, each.end) for each in line.these.bins]
+        assert sum(tokens) == line.tokens
+        means = [each.gain for each in line.these.bins]
+        assert np.dot(means, tokens) == pytest.approx(sums, abs=0.02)
+
+
+def _tokens(gains, start, end):
+    """Tokens of the 512-token blocks whose middles lie in a bin."""
+    total = 0
+    for each in gains.values():
+        edges = [*range(0, each.size, 512), each.size]
+        if len(edges) > 2 and edges[-1] - edges[-2] < 256:
+            edges.pop(-2)
+        for a, b in itertools.pairwise(edges):
+            total += (b - a) * (start < START + (a + b) / 2 <= end)
+    return total
+
+
+def test_methods_are_compared_on_the_same_tokens(analysis):
+    (rope, yarn), _ = effective_lines(analysis)
+    assert rope.against is None
+    one, other = losses(ROPE, "full"), losses(YARN, "full")
+    saved = sum((one[name] - other[name]).sum(dtype=float) for name in one)
+    tokens = [_tokens(one, each.start, each.end) for each in yarn.against]
+    found = np.dot([each.gain for each in yarn.against], tokens)
+    assert found == pytest.approx(saved, abs=0.02)
+
+
+def test_a_second_window_is_used_past_the_trained_length(analysis):
+    for line in effective_lines(analysis)[0]:
+        assert line.trained == 255
+        assert "past 255 also windows of that length" in yardstick(line)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    return shutil.copytree(SWEEP, tmp_path / "sweep")
+
+
+def test_losses_that_were_altered_are_left_out_by_name(copied):
+    name = "losses_effective_context_govreport_govreport-1_full.npy"
+    content = np.load(copied / YARN / name)
+    np.save(copied / YARN / name, content + 1)
+    lines, gaps = effective_lines(analyse(load_results(copied)))
+    assert [line.method for line in lines] == ["rope"]
+    assert any(name in gap for gap in gaps)
+
+
+def test_texts_without_short_windows_are_named(copied):
+    shutil.rmtree(copied / WINDOWS)
+    lines, gaps = effective_lines(analyse(load_results(copied)))
+    assert lines == []
+    assert sum("no full read" in gap or "no short windows" in gap for gap in gaps) == 8
+
+
+def test_a_single_run_is_compared_with_its_own_windows(tmp_path, analysis):
+    """lm-eval's files alone, which hold blocks: the same bins as from the losses of tokens."""
+    windows, full = losses(WINDOWS, "short"), losses(ROPE, "full")
+    for path in (SWEEP / ROPE).glob("results_*.json"):
+        shutil.copy(path, tmp_path)
+    for path in (SWEEP / ROPE).glob("samples_*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows:
+            name = row["doc"]["document_id"]
+            row["blocks"] = block_rows({"full": full[name], "short": windows[name]}, START)
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / path.name).write_text(lines)
+    (own,), gaps = effective_lines(analyse(load_results(tmp_path)))
+    assert gaps == []
+    assert not own.unscaled
+    assert "the model's own windows" in yardstick(own)
+    rope = effective_lines(analysis)[0][0]
+    assert [each.gain for each in own.these.bins] == pytest.approx(
+        [each.gain for each in rope.these.bins], abs=1e-6
+    )
+    assert own.these.benefits == rope.these.benefits
+
+
+@pytest.mark.parametrize(
+    ("shown", "refused", "cell", "said"),
+    [
+        (12288, None, "12K", "no degradation up to 12K, the longest position measured"),
+        (8192, 9728, "8K, not 9,728", "no degradation up to 8K, degradation by 9,728"),
+        (2048, 4096, "not 4K", "degradation by 4K"),
+        (8192, None, "not shown beyond 8K", "no degradation is not shown beyond 8K"),
+        (2048, None, "not shown beyond 2K", "no degradation is not shown beyond 2K"),
+    ],
+)
+def test_the_verdict_has_one_form_in_cells_and_one_in_sentences(
+    analysis, shown, refused, cell, said
+):
+    length = Length(shown=shown, refused=refused, measured=12288, start=2048)
+    assert length_text(length) == cell
+    line = effective_lines(analysis)[0][0]
+    these = replace(line.these, no_degradation=length, benefits=length)
+    text = sentence(replace(line, these=these, agree=(3, 4), break_at=9850))
+    assert text.startswith(f"rope: {said}")
+    assert ("it breaks near 9,850" in text) == (refused is not None)
+    assert ("benefits from context up to" in text) == (shown > 2048)
+    assert text.endswith("(3 of 4 texts agree)")
+    few = like_text(replace(line, texts=FEWEST_TEXTS - 1), None)
+    assert few == f"inconclusive (n = {FEWEST_TEXTS - 1})"
+    undecided = like_text(line, length) == "inconclusive (n = 4)"
+    assert undecided == (refused is None and shown < 12288)
+
+
+def test_tables_figure_and_page_say_the_same(analysis, tmp_path):
+    lines, _ = effective_lines(analysis)
+    text = render(build_tables(analysis), "md")
+    page = (write_page(analysis, tmp_path / "page")).read_text(encoding="utf-8")
+    for line in lines:
+        assert sentence(line) in text
+        assert sentence(line) in page
+    assert "short windows |" not in text
+    (figure,) = [each for each in planned_figures(analysis) if each.kind == "effective"]
+    curves = [curve.get_ydata() for curve in figure.draw().axes[0].get_lines()][:2]
+    for curve, line in zip(curves, lines, strict=True):
+        assert list(curve) == [each.gain for each in line.these.bins]
