@@ -64,7 +64,14 @@ class MappedRotation:
     ) -> Partial:
         """`parts.attend` at the positions of the current forward pass."""
         parts = self.method.parts()
+        heat = self._pass.once(("heat", query.device), lambda: self._heat(query.device))
+        if heat is not None:
+            query = (query * heat).to(query.dtype)
         return attend(self._pass, query, segments, parts, self, scale=scale, lowest=lowest)
+
+    def _heat(self, device: torch.device) -> Tensor | None:
+        heat = self.method.temperature(self._pass.at)
+        return None if heat is None else heat.float().to(device)[:, None, :, None]
 
     def first(self, length: int, rows: int) -> tuple[int, ...]:
         """Position of each row's first key, where `length` keys end with those of the queries."""

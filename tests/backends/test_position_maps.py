@@ -1,16 +1,14 @@
 """Position maps on `hf-long`: shared prefixes, chunks, batches and windows change no answer."""
 
-import naive_llama
+import naive_maps
 import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
-from naive_maps import BASE, MAPS, settings, text, tiny
+from naive_maps import MAPS, settings, text, tiny
 
 from leval_harness.backends.hf_long import HFLong
 from resonance_vllm.hf import parts
-
-PLAIN = naive_llama.inverse_frequencies(BASE, 8)
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +19,7 @@ def small_blocks(monkeypatch):
 
 def logprobs(model, tokens, name, first, window=None):
     """Of the tokens from `first` on, by the naive implementation."""
-    found = naive_llama.logits(model, tokens, MAPS[name][1], PLAIN, window=window)
+    found = naive_maps.expected(model, tokens, name, window=window)
     after = found.log_softmax(-1)[first - 1 : -1]
     return after.gather(-1, torch.tensor(tokens[first:])[:, None])[:, 0]
 

@@ -56,7 +56,7 @@ def test_every_map_has_a_naive_form():
 def test_logits_are_those_of_the_definition(name, family):
     """Prefill, chunked prefill and decoding."""
     model, tokens = tiny(family, settings(name)), text()
-    expected = naive_llama.logits(model, tokens, MAPS[name][1], PLAIN)
+    expected = naive_maps.expected(model, tokens, name)
     plain = naive_llama.logits(model, tokens, lambda i, j: i - j, PLAIN)
     assert float((plain - expected).abs().max()) > 0.1
     close(model(torch.tensor([tokens])).logits[0], expected)
@@ -68,7 +68,7 @@ def test_logits_are_those_of_the_definition(name, family):
 @pytest.mark.parametrize("window", [4, 20])
 def test_a_sliding_window_hides_keys_from_every_part(name, window):
     model, tokens = tiny("mistral", settings(name), sliding_window=window), text()
-    expected = naive_llama.logits(model, tokens, MAPS[name][1], PLAIN, window=window)
+    expected = naive_maps.expected(model, tokens, name, window=window)
     close(model(torch.tensor([tokens])).logits[0], expected)
     close(in_chunks(model, tokens), expected)
 
@@ -87,7 +87,9 @@ def test_yarn_below_the_map(name):
     found = model(torch.tensor([tokens])).logits[0]
     close(
         found,
-        naive_llama.logits(model, tokens, MAPS[name][1], frequencies.double(), scale=scale),
+        naive_maps.expected(
+            model, tokens, name, frequencies.double(), scale=scale, reach=2 * naive_maps.TRAINED
+        ),
     )
 
 
@@ -98,8 +100,17 @@ def test_resonance_below_the_map():
         text(),
     )
     wavelengths = (2 * torch.pi / PLAIN).round()
-    expected = naive_llama.logits(model, tokens, MAPS["self_extend"][1], 2 * torch.pi / wavelengths)
+    expected = naive_maps.expected(model, tokens, "self_extend", 2 * torch.pi / wavelengths)
     close(model(torch.tensor([tokens])).logits[0], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", sorted(MAPS.keys() - {"log_n"}))
+def test_log_n_temperature_on_top_of_a_map(name):
+    model, tokens = tiny("llama", settings(name, log_n=True)), text()
+    expected = naive_maps.expected(model, tokens, name, heat=True)
+    close(in_chunks(model, tokens), expected)
+    assert float((expected - naive_maps.expected(model, tokens, name)).abs().max()) > 0.1
 
 
 @torch.no_grad()
@@ -161,7 +172,9 @@ def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, fac
         "yarn_factor": yarn,
     }
     reach = int(trained * yarn)
-    if name == "dual_chunk":
+    if name == "log_n":
+        factor = 1.0  # it leaves distances as they are
+    elif name == "dual_chunk":
         farthest = data.draw(st.integers(2, reach - 1))
         chunk = data.draw(st.integers(farthest // 2 + 1, farthest))
         given_keys |= {"farthest": farthest, "chunk_size": chunk}

@@ -1,5 +1,8 @@
 """Position maps as the distance of a query and a key, written from the papers, and tiny models."""
 
+import math
+
+import naive_llama
 import torch
 
 BASE, TRAINED, LENGTH = 100.0, 24, 61
@@ -18,7 +21,9 @@ MAPS = {
         ),
     ),
     "rerope": ({"window_size": 7}, lambda i, j: min(i - j, 7)),
+    "log_n": ({}, lambda i, j: i - j),
 }  # fmt: skip
+
 
 # Types that only transformers runs.
 MOVING = {f"{prefix}{name}" for name in MAPS for prefix in ("", "resonance_")}
@@ -27,6 +32,15 @@ MOVING = {f"{prefix}{name}" for name in MAPS for prefix in ("", "resonance_")}
 def settings(name, **more):
     common = {"rope_theta": BASE, "factor": 3.0, "original_max_position_embeddings": TRAINED}
     return {"rope_type": name, **common, **MAPS[name][0], **more}
+
+
+def expected(model, tokens, name, frequencies=None, *, heat=False, reach=TRAINED, **more):
+    """The naive logits of a model with a map, with log-n temperature or without."""
+    if heat or name == "log_n":
+        more["temperature"] = lambda i: max(1.0, math.log(i + 1) / math.log(reach))
+    if frequencies is None:
+        frequencies = naive_llama.inverse_frequencies(BASE, 8)
+    return naive_llama.logits(model, tokens, MAPS[name][1], frequencies, **more)
 
 
 def tiny(family, rope, **more):

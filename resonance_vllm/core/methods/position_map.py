@@ -5,6 +5,7 @@ divides the keys before a query into parts and gives each part positions of its 
 distance is longer than those of training. Attention over all parts is one softmax.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -50,6 +51,11 @@ class MappedMethod(ScaledMethod):
         default=1.0, description="Factor of the YaRN below the map; 1 is plain RoPE."
     )
 
+    log_n: bool = Field(
+        default=False,
+        description="Multiply scores of a query at i by max(1, ln(i+1)/ln(L*yarn_factor)).",
+    )
+
     @property
     def yarn(self) -> Yarn:
         """The method below the map."""
@@ -77,6 +83,16 @@ class MappedMethod(ScaledMethod):
 
     def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
         raise self.refusal("vLLM's attention meets every key at its own position")
+
+    def temperature(self, positions: Tensor) -> Tensor | None:
+        """What the scores of queries are multiplied by, float64 `[...]`; None is 1.
+
+        Lengths that the method below the map is meant for have 1.
+        """
+        if not self.log_n:
+            return None
+        logarithms = (positions.clamp(min=0) + 1).double().log()
+        return (logarithms / math.log(max(self.reach, 2))).clamp(min=1)
 
     def kept_at(self, positions: Tensor) -> Tensor:
         """Where cached keys stand, of their positions; non-negative integers `[...]`."""
