@@ -30,7 +30,7 @@ from leval_tasks.statistics.skewed_t import MARGIN, REFUSED_AT, SHOWN_AT, one_si
 START, LONGEST = 2048, 12288
 EDGES = bin_edges(START, LONGEST)
 ENDS = np.arange(START + BLOCK, LONGEST + 1, BLOCK)
-TEXTS = (3, 4, 8, 16)
+TEXTS = (3, 4, 8, 13, 16, 32)
 STRETCH = 4
 SCENARIOS = (
     "gains throughout",
@@ -54,15 +54,19 @@ def real_blocks(path):
 
 
 def noise(rng, blocks, runs, texts):
-    """Stretches of adjacent real blocks, one after the other, `[runs, texts, B]`."""
+    """Stretches of adjacent real blocks, one after the other, `[runs, texts, B]`.
+
+    A text goes on from its end at its beginning, so that every block is drawn as often as any other
+    and the noise has a mean of zero.
+    """
     pool = np.stack([each - each.mean() for each in blocks])
     out = np.empty((runs, texts, ENDS.size))
     at = 0
     while at < ENDS.size:
         length = STRETCH + int(rng.integers(0, 3))
         who = rng.integers(0, pool.shape[0], (runs, texts))
-        first = rng.integers(0, pool.shape[1] - length + 1, (runs, texts))
-        stretch = pool[who[..., None], first[..., None] + np.arange(length)]
+        first = rng.integers(0, pool.shape[1], (runs, texts))
+        stretch = pool[who[..., None], (first[..., None] + np.arange(length)) % pool.shape[1]]
         out[..., at : at + length] = stretch[..., : ENDS.size - at]
         at += length
     return out

@@ -12,6 +12,14 @@ from leval_tasks import data
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
+from leval_tasks.perplexity.documents import CORPORA, corpus_file, read_corpus
+from leval_tasks.repetition import repeated_share
+
+MOST_REPEATED = 0.05
+"""Share of repeated words above which texts measure copying."""
+
+MOST_WORDS = 32_768
+"""Words of a text that are looked at."""
 
 _CHANGED = (
     f"the copy in {data.HUB_REPOSITORY} is not the published file any more; nothing of it was kept"
@@ -22,7 +30,7 @@ _CHANGED = (
     epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify --data-dir DATA"
 )
 def command() -> None:
-    """List, verify or fetch the documents of the closed-ended tasks."""
+    """List, verify or fetch the documents of the closed-ended tasks; verify running texts."""
 
 
 data_dir_option = click.option(
@@ -65,15 +73,25 @@ def list_files(data_dir: str | None, as_json: bool) -> None:
 @data_dir_option
 @json_option
 def verify(data_dir: str | None, as_json: bool) -> None:
-    """Compare every file that is there with the published one.
+    """Compare every file that is there with the published one; of texts, say how much they repeat.
 
     Exit code 1 where a file is truncated, altered or unreadable.
     """
     source = data.resolve_source({"data_dir": data_dir})
     tasks = data.available(source)
-    if not tasks:
+    corpora = [each for each in CORPORA if source.folder and corpus_file(each, Path(source.path))]
+    if not tasks and not corpora:
         raise data.missing_file(source, next(iter(TASKS.values())))
-    _report([_check(source, task) for task in tasks], as_json)
+    rows = [_check(source, task) for task in tasks]
+    rows += [_check_texts(each, str(source.path)) for each in corpora]
+    for row in rows:
+        if row.get("repeated_share", 0.0) > MOST_REPEATED:
+            click.echo(
+                f"Warning: {row['file']}: {row['repeated_share']:.1%} of the words start a passage "
+                f"that was read before; a model predicts it from its first copy",
+                err=True,
+            )
+    _report(rows, as_json)
 
 
 @command.command(epilog="Example: leval-harness data fetch --out DATA")
@@ -121,6 +139,20 @@ def _check(source: data.Source, task: ClosedTask) -> dict[str, Any]:
     }
 
 
+def _check_texts(corpus: str, folder: str) -> dict[str, Any]:
+    """Read a file of texts; how many they are and what share of their words repeats a passage."""
+    file = f"{corpus}.jsonl"
+    try:
+        texts, _ = read_corpus(corpus, folder)
+    except DataError as error:
+        return {"file": file, "ok": False, "problem": str(error)}
+    words = [each.text.split()[:MOST_WORDS] for each in texts]
+    total = sum(map(len, words))
+    repeated = sum(repeated_share(each) * len(each) for each in words)
+    share = repeated / total if total else 0.0
+    return {"file": file, "ok": True, "documents": len(texts), "repeated_share": round(share, 6)}
+
+
 def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows; exit code 1 where one is not fine."""
     lines = [f"  {row['file']:32s} {_state(row)}" for row in rows]
@@ -132,6 +164,8 @@ def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _state(row: dict[str, Any]) -> str:
     if not row["ok"]:
         return f"FAILED: {row['problem']}"
+    if "repeated_share" in row:
+        return f"{row['documents']} texts, {row['repeated_share']:.1%} repeated"
     state = "as published" if row["verified"] else "not the published bytes"
     counts = f"{row['documents']} documents, {row['questions']} questions"
     return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"

@@ -105,9 +105,14 @@ def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str
     return _local(corpus, Path(source.path)) if source.folder else _hub(corpus)
 
 
-def _local(corpus: str, folder: Path) -> tuple[list[Text], dict[str, Any]]:
+def corpus_file(corpus: str, folder: Path) -> Path | None:
+    """The file of a corpus in a folder or in its subfolder `corpora`; None where there is none."""
     name = f"{corpus}.jsonl"
-    path = next((p for p in (folder / name, folder / "corpora" / name) if p.is_file()), None)
+    return next((p for p in (folder / name, folder / "corpora" / name) if p.is_file()), None)
+
+
+def _local(corpus: str, folder: Path) -> tuple[list[Text], dict[str, Any]]:
+    name, path = f"{corpus}.jsonl", corpus_file(corpus, folder)
     if path is None:
         raise DataError(
             f"{name} is neither in {folder} nor in {folder / 'corpora'}; data_dir must hold it, "

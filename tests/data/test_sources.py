@@ -190,3 +190,25 @@ def test_list_says_what_is_missing(tmp_path):
     present = {row["file"]: row["present"] for row in json.loads(result.stdout)["files"]}
     assert present["tpo.jsonl"]
     assert not present["codeU.jsonl"]
+
+
+def test_verify_says_how_much_texts_repeat(tmp_path):
+    words = " ".join(f"w{at}" for at in range(3000))
+    texts = [f"{words} {' '.join(words.split()[:1000])}", words]
+    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "pg19.jsonl").write_text(rows)
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "govreport.jsonl").write_text(json.dumps({"text": words}) + "\n")
+    found = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path), "--json"])
+    assert found.exit_code == 0
+    rows = {row["file"]: row for row in json.loads(found.stdout)}
+    repeated = (1000 - 31) / (4000 - 31) * 4000
+    assert rows["pg19.jsonl"]["repeated_share"] == pytest.approx(repeated / 7000, abs=1e-6)
+    assert rows["govreport.jsonl"]["repeated_share"] == 0
+    assert "pg19.jsonl: 14.0% of the words" in found.stderr
+    assert "govreport" not in found.stderr
+    plain = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path)])
+    assert "2 texts, 14.0% repeated" in plain.stdout
+    (tmp_path / "pg19.jsonl").write_text("{")
+    damaged = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path)])
+    assert damaged.exit_code == 1
