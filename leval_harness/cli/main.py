@@ -15,6 +15,7 @@ GROUPS = {
     "Evaluate": {
         "sweep": "Compare models, methods and context lengths; resumable.",
         "lm-eval": "lm-eval's own command line, with our methods, models and tasks.",
+        "diff": "Does setup B still read like A? By token losses, with a verdict.",
         "prompt": "Show what a model is really asked, and where texts are cut.",
     },
     "Results": {

@@ -77,10 +77,25 @@ def deciding_thresholds(sums: Floats, tokens: Floats) -> tuple[float | None, flo
     if sums.size < FEWEST:
         return None, None
     mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
-    a = float(_skewness(sums, tokens))
-    refused, shown = (float(stats.t.isf(each, df)) for each in (REFUSED_AT, SHOWN_AT))
-    wider = max(refused, _uncorrected(refused, a)) if sums.size > FEWEST else refused
-    return mean - stderr * wider, mean - stderr * _uncorrected(-shown, a)
+    shown = _uncorrected(-float(stats.t.isf(SHOWN_AT, df)), float(_skewness(sums, tokens)))
+    return lower_bound(sums, tokens, REFUSED_AT), mean - stderr * shown
+
+
+def lower_bound(sums: Floats, tokens: Floats, level: float) -> float:
+    """The threshold above which a mean is shown to lie, one-sided at `level`.
+
+    The lower of the bounds by the plain and the corrected t, as in `one_sided`. An upper bound is
+    `-lower_bound(-sums, tokens, level)`. The mean itself where all units agree to the last bit.
+
+    Args:
+        sums: `[U]`, total of each unit, nats; at least `FEWEST` units.
+        tokens: `[U]`.
+        level: probability that the true mean lies below the bound.
+    """
+    mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
+    t = float(stats.t.isf(level, df))
+    corrected = _uncorrected(t, float(_skewness(sums, tokens)))
+    return mean - stderr * (max(t, corrected) if sums.size > FEWEST else t)
 
 
 def _skewness(sums: Floats, tokens: Floats) -> Floats:

@@ -1,0 +1,165 @@
+"""`leval-harness diff`: does this setup still read like that one?"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leval_border.errors import SettingError, not_allowed, printable
+from leval_harness.cli.console import interrupted_by_signals
+from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
+
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+FIGURE = "difference"
+
+
+def seconds(text: str) -> float:
+    """Of `300`, `90s`, `5m` or `1h`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if not found or not float(found[1]):
+        raise SettingError(not_allowed("--budget", text, "a time above 0 such as 90s, 5m or 1h"))
+    return float(found[1]) * SECONDS[found[2]]
+
+
+def tokens(text: str | None) -> tuple[int, ...]:
+    """Of `1024,4096`."""
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise SettingError(not_allowed("--lengths", text, "numbers of tokens, e.g. 1024,4096"))
+    return tuple(map(int, parts))
+
+
+@click.command(
+    epilog="Example: leval-harness diff hf:./smollm2 vllm:./smollm2,kv_cache_dtype=fp8_e4m3"
+)
+@click.argument("setups", nargs=-1, metavar="[A] B")
+@click.option("--texts", default="pydocs", help="pydocs, a corpus, a JSONL or text file, a folder.")
+@click.option("--data-dir", help="Folder of the corpora govreport, pg19, proofpile.")
+@click.option("--lengths", help="Tokens of a text, e.g. 1024,4096. [default: up to 4096]")
+@click.option("--count", default=16, help="Most texts.")
+@click.option("--margin", default=0.01, help="Nats a token; a smaller difference counts as none.")
+@click.option("--budget", default="5m", help="Time for all, loading included: 90s, 5m, 1h.")
+@click.option("--rope-a", help="RoPE method of A: TYPE:key=value,... or JSON.")
+@click.option("--rope-b", help="RoPE method of B.")
+@click.option(
+    "--ignore", multiple=True, help="Finding that does not count: bos, tokenizer, template, probe."
+)
+@click.option(
+    "--probe", is_flag=True, help="Generate a few tokens too, with a cold and a warm cache."
+)
+@click.option("--save", type=FILE, help="Keep what A reads in this JSON file; B may be left out.")
+@click.option("--against", type=EXISTING_FILE, help="A file that --save wrote, in the place of A.")
+@click.option(
+    "--out", type=FOLDER, help="diff.json, a figure, and readings: a stopped diff resumes."
+)
+@json_option
+def command(
+    setups: tuple[str, ...],
+    lengths: str | None,
+    budget: str,
+    rope_a: str | None,
+    rope_b: str | None,
+    save: Path | None,
+    against: Path | None,
+    out: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Does setup B still read like setup A? Both score the same tokens of the same texts.
+
+    A and B are checkpoints (hf:, hf-long:, vllm:, vllm-long: with any argument of the backend), the
+    address of a server that returns prompt log-probabilities, a GGUF file, or a saved reference.
+    Texts are added until the difference is shown to lie within the margin (same) or not (worse,
+    better), or the budget is spent.
+
+    Exit codes: 0 same or better, 4 worse or different input, 3 not decided, 1 could not be
+    measured, 2 wrong usage.
+    """
+    from leval_harness.parity.compare import Options, diff, save_reference
+    from leval_harness.parity.setups import Setup
+
+    wanted = Options(
+        lengths=tokens(lengths),
+        budget=seconds(budget),
+        out=out,
+        report=lambda line: click.echo(printable(line), err=True),
+        **options,
+    ).checked()
+    a, b = sides(setups, rope_a, rope_b, against, alone=save is not None)
+    setup_a = Setup.parse(a, rope_a)
+    with interrupted_by_signals():
+        if b is None:
+            assert save is not None
+            reference = save_reference(setup_a, save, wanted)
+            facts = {"saved": str(save), "texts": len(reference.texts), "setup": reference.setup}
+            click.echo(json.dumps(facts) if as_json else f"Saved: {save}, {facts['texts']} texts")
+            return 0
+        result = diff(setup_a, Setup.parse(b, rope_b), wanted, save=save)
+    content = result.as_json()
+    if out is not None:
+        write(content, out)
+    if as_json:
+        click.echo(json.dumps(content, allow_nan=False))
+    else:
+        for line in lines(content):
+            click.echo(printable(line))
+    return result.exit_code
+
+
+def sides(
+    setups: tuple[str, ...],
+    rope_a: str | None,
+    rope_b: str | None,
+    against: Path | None,
+    *,
+    alone: bool,
+) -> tuple[str, str | None]:
+    """A, and B or None where A alone is saved.
+
+    Raises:
+        SettingError: the number of setups does not fit the options.
+    """
+    if against is not None:
+        if len(setups) != 1 or rope_a is not None:
+            raise SettingError("--against stands for A: give B alone, and no --rope-a")
+        return f"saved:{against}", setups[0]
+    if len(setups) == 2:
+        return setups[0], setups[1]
+    if len(setups) == 1 and alone and rope_b is None:
+        return setups[0], None
+    raise SettingError("give A and B; or B with --against FILE; or A with --save FILE")
+
+
+def write(content: dict[str, Any], out: Path) -> None:
+    """`diff.json` and the figure."""
+    from leval_border.files import write_json
+    from leval_harness.figures.parity import parity_figure
+    from leval_harness.figures.style import write_figure
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "diff.json", content)
+    files = [out / f"{FIGURE}.svg", out / f"{FIGURE}.png"]
+    write_figure(lambda: parity_figure(content), *files)
+
+
+def lines(content: dict[str, Any]) -> list[str]:
+    """The result for a terminal."""
+    shown = [*content["sentences"]]
+    for each in content["lengths"]:
+        if not each["texts"]:
+            continue
+        shown.append(f"{each['texts']} texts of {each['length']:,} tokens: loss of A "
+                     f"{each['loss_a']:.4f}, of B {each['loss_b']:.4f} nats a token")  # fmt: skip
+        if each["equivalence"]:
+            shown.append(f"  {'positions':>17}  {'B - A':>8}  interval")
+            shown += [
+                f"  {part['start']:>7,} – {part['end']:>7,}  {part['difference']:+8.4f}  "
+                f"{part['low']:+.4f} to {part['high']:+.4f}"
+                for part in each["equivalence"]["bins"]
+            ]
+        agreement, divergence = each["agreement"], each["divergence"]
+        shown.append(f"  same token first: {100 * agreement['value']:.2f} % of positions")
+        shown.append(f"  KL(A || B): {divergence['value']:.5f} nats ({divergence['what']})")
+    return shown

@@ -1,0 +1,52 @@
+"""One figure of a diff: the difference of losses by position, with band and margin."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from leval_harness.analysis.labels import length_label
+from leval_harness.figures.style import PALETTE, Picture, literal, mark_level
+
+
+def parity_figure(content: Mapping[str, Any]) -> Any:
+    """A panel for each length, as a `Figure`; `content` is that of `diff.json`.
+
+    The line is the mean over texts in stretches of position, the band its pointwise 95% interval.
+    The steps are the bins of the verdict, their boxes the corrected intervals.
+    """
+    measured = [each for each in content["lengths"] if each["curve"]]
+    picture = Picture(7.2, 0.8 + 2.9 * max(1, len(measured)), rows=max(1, len(measured)))
+    for axes, each in zip(picture.grid, measured, strict=False):
+        middle = [(point["start"] + point["end"]) / 2 for point in each["curve"]]
+        low, high = ([point[end] for point in each["curve"]] for end in ("low", "high"))
+        mean = [point["difference"] for point in each["curve"]]
+        axes.fill_between(middle, low, high, color=PALETTE[0], alpha=0.2, linewidth=0)
+        axes.plot(middle, mean, color=PALETTE[0], linewidth=1.4, label="mean over texts, 95% band")
+        found = each["equivalence"]
+        if found:
+            _bins(axes, found)
+            if found["onset"]:
+                axes.axvline(found["onset"], color="#555555", linewidth=0.9, linestyle="--")
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set_ylabel("loss of B − loss of A,\nnats a token")
+        axes.set_xlim(0, each["length"])
+        title = f"{length_label(each['length'])} tokens, {each['texts']} texts: {each['verdict']}"
+        axes.set_title(title, loc="left")
+    picture.grid[-1].set_xlabel("position in the text, tokens")
+    picture.legend(picture.grid[:1], "upper center", columns=2)
+    a, b = (content[side].get("text", "saved reference") for side in ("a", "b"))
+    picture.sign(f"A: {a}", [f"B: {b}"])
+    return picture.figure
+
+
+def _bins(axes: Any, found: Mapping[str, Any]) -> None:
+    """The bins of the verdict and the margin."""
+    for number, part in enumerate(found["bins"]):
+        place = [part["start"], part["end"]]
+        label = "bin, corrected interval" if number == 0 else "_bin"
+        axes.plot(place, [part["difference"]] * 2, color=PALETTE[1], linewidth=2, label=label)
+        if part["low"] is not None and part["high"] is not None:
+            ends = ([part["low"]] * 2, [part["high"]] * 2)
+            axes.fill_between(place, *ends, color=PALETTE[1], alpha=0.12, linewidth=0)
+    for sign in (1, -1):
+        text = f"margin {literal(format(sign * found['margin'], '+g'))}"
+        mark_level(axes, sign * found["margin"], text, x=0, color="#888888")

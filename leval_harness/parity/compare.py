@@ -1,0 +1,369 @@
+"""`diff(a, b)`: both setups read the same tokens, until it is decided or the budget is spent."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leval_border.errors import SettingError, UserError, not_allowed, one_of
+from leval_harness.parity import probe
+from leval_harness.parity.inputs import CHAT, KINDS, Finding, compare_encodings, compare_templates
+from leval_harness.parity.reading import Reading
+from leval_harness.parity.result import DiffResult, LengthResult, length_result
+from leval_harness.parity.saved import Reference
+from leval_harness.parity.setups import SAVED, SERVER, Setup
+from leval_harness.parity.texts import Text, ids_sha256, read_texts
+from leval_harness.parity.worker import Worker, both_fit
+from leval_tasks.statistics.equivalence import looks_at
+from leval_tasks.statistics.skewed_t import MARGIN
+
+DEFAULT_LENGTH = 4096
+DEFAULT_TEXTS = 16
+DEFAULT_BUDGET = 300.0
+SEED = 0
+"""Order in which texts are taken; the same in every run."""
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to compare.
+
+    Attributes:
+        texts: a source of `texts.read_texts`.
+        data_dir: folder of the corpora.
+        lengths: tokens of a text, ascending; () is 4,096 or what both can read, and for a saved
+            reference its own lengths.
+        count: most texts.
+        margin: nats a token; a smaller difference counts as none.
+        budget: seconds, loading included; the last text may exceed it.
+        ignore: kinds of findings that do not count: `bos`, `tokenizer`, `template`, `probe`.
+        probe: whether to generate a few tokens, too.
+        out: folder in which readings are kept, so that a stopped diff resumes.
+        isolated: whether each setup runs in a process of its own.
+    """
+
+    texts: str = "pydocs"
+    data_dir: str | None = None
+    lengths: tuple[int, ...] = ()
+    count: int = DEFAULT_TEXTS
+    margin: float = MARGIN
+    budget: float = DEFAULT_BUDGET
+    ignore: tuple[str, ...] = ()
+    probe: bool = False
+    out: Path | None = None
+    isolated: bool = True
+    report: Report = field(default=lambda line: None, compare=False)
+
+    def checked(self) -> "Options":
+        """Itself.
+
+        Raises:
+            SettingError: names the option and what is allowed.
+        """
+        if any(length < 8 for length in self.lengths):
+            raise SettingError(not_allowed("--lengths", self.lengths, "at least 8 tokens each"))
+        if self.count < 3:
+            raise SettingError(not_allowed("--count", self.count, "at least 3 texts"))
+        for name, value in (("--margin", self.margin), ("--budget", self.budget)):
+            if not 0 < value < float("inf"):
+                raise SettingError(not_allowed(name, value, "a number above 0"))
+        for kind in self.ignore:
+            one_of("--ignore", kind, KINDS)
+        return replace(self, lengths=tuple(sorted(set(self.lengths))))
+
+
+class Side:
+    """A setup with what it has read so far."""
+
+    def __init__(self, name: str, setup: Setup, options: Options, longest: int) -> None:
+        self.name, self.setup, self.options, self.longest = name, setup, options, longest
+        self.worker: Worker | None = None
+        self.readings: dict[str, Reading] = {}
+        self.facts: dict[str, Any] = {}
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Of the reader, which is loaded if it is not."""
+        if self.worker is None:
+            self.options.report(f"{self.name}: loading {self.setup.text}")
+            self.worker = Worker(self.setup, self.longest, isolated=self.options.isolated)
+            self.facts = self.worker.call("facts")
+        return self.worker.call(name, *arguments)
+
+    def close(self) -> None:
+        """Free the memory of the loaded setup."""
+        if self.worker is not None:
+            self.worker.close()
+            self.worker = None
+
+    def known(self, ids: list[int]) -> Reading | None:
+        """The reading of these tokens if it was made already, in this run or a stopped one."""
+        key = ids_sha256(ids)
+        file = self._file(ids)
+        if key not in self.readings and file is not None and file.is_file():
+            self.readings[key] = Reading.load(file)
+        return self.readings.get(key)
+
+    def read(self, rows: Sequence[list[int]]) -> None:
+        """Score texts that are not known yet."""
+        rows = [row for row in rows if self.known(row) is None]
+        if not rows:
+            return
+        self.options.report(f"{self.name}: {len(rows)} x {len(rows[0]):,} tokens")
+        for row, reading in zip(rows, self.call("read", rows), strict=True):
+            if not np.isfinite(reading.logprob).all():
+                at = int(np.flatnonzero(~np.isfinite(reading.logprob))[0]) + 1
+                raise UserError(f"{self.name}: log-probability {reading.logprob[at - 1]} at "
+                                f"position {at} of {len(row)}")  # fmt: skip
+            self.readings[ids_sha256(row)] = reading
+            if file := self._file(row):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                reading.save(file)
+
+    def _file(self, ids: list[int]) -> Path | None:
+        """Where a reading is kept; nowhere for a server, which may run something else next time."""
+        if self.options.out is None or self.setup.kind in (SERVER, SAVED):
+            return None
+        return self.options.out / "readings" / f"{self.setup.key(ids)}.npz"
+
+    def described(self) -> dict[str, Any]:
+        """What goes into results about this setup."""
+        if self.setup.kind == SAVED and self.facts:
+            return {**self.facts, "saved": self.setup.target}
+        return {"text": self.setup.text, **self.setup.identity(), "facts": self.facts}
+
+
+class Comparison:
+    """Two sides (or one, to save it), the texts, and the budget."""
+
+    def __init__(self, a: Setup, b: Setup | None, options: Options) -> None:
+        self.options, self.started = options, time.monotonic()
+        self.reference = Reference.load(Path(a.target).expanduser()) if a.kind == SAVED else None
+        if self.reference is not None:
+            kept = tuple(sorted({len(ids) for ids in self.reference.ids.values()}))
+            if missing := sorted(set(options.lengths) - set(kept)):
+                allowed = f"{kept}, the lengths in {a.target}"
+                raise SettingError(not_allowed("--lengths", missing, allowed))
+            options = replace(options, lengths=options.lengths or kept)
+        longest = max(options.lengths, default=DEFAULT_LENGTH)
+        self.stay = b is None or both_fit(a, b)
+        self.a = Side("A", a, options, longest)
+        self.b = None if b is None else Side("B", b, options, longest)
+        self.sides = [self.a] if self.b is None else [self.a, self.b]
+        self.lengths = options.lengths or (self._longest_of(self.a, longest),)
+        self.texts: list[Text] = []
+        self.encodings: dict[str, list[int]] = {}
+
+    def _longest_of(self, side: Side, longest: int) -> int:
+        limit = self.use(side).call("limit")
+        return longest if limit is None else min(longest, int(limit))
+
+    def use(self, side: Side) -> Side:
+        """A side, the other one unloaded if both do not fit."""
+        for other in self.sides:
+            if other is not side and not self.stay:
+                other.close()
+        return side
+
+    def close(self) -> None:
+        """End the processes."""
+        for side in self.sides:
+            side.close()
+
+    def choose_texts(self) -> list[Finding]:
+        """Pin the texts and their tokens; compare how both sides make tokens.
+
+        Raises:
+            UserError: too few texts are long enough, or a side cannot read so many tokens.
+        """
+        longest = max(self.lengths)
+        found = (
+            self.reference.texts
+            if self.reference is not None
+            else read_texts(self.options.texts, longest, self.options.data_dir)
+        )
+        if self.reference is None:
+            random.Random(SEED).shuffle(found)
+        rendered: list[dict[str, Any]] = []
+        templates = []
+        for side in self.sides:
+            limit = self.use(side).call("limit")
+            if limit is not None and longest > limit:
+                raise UserError(
+                    f"{side.name} reads at most {limit} tokens, fewer than the {longest} of the "
+                    f"texts; --lengths {limit} compares up to there"
+                )
+            rendered.append(self._encodings(side, found, longest))
+            templates.append(side.call("template", CHAT))
+        tokens = next((each for each in rendered if None not in each.values()), None)
+        if tokens is None:
+            raise UserError("neither setup makes tokens of a text; compare with one that does")
+        chosen = [each for each in found if len(tokens[each.sha256]) >= longest]
+        self.texts = chosen[: self.options.count]
+        if len(self.texts) < 3:
+            raise UserError(
+                f"{len(self.texts)} of {len(found)} texts have {longest} tokens; at least 3 are "
+                "needed: shorter --lengths, or other --texts"
+            )
+        self.encodings = {each.sha256: tokens[each.sha256] for each in self.texts}
+        self.template = templates[0]
+        if self.b is None:
+            return []
+        names = {each.sha256: each.name for each in found}
+        a, b = ({names[k]: v for k, v in each.items()} for each in rendered)
+        return compare_encodings(a, b) + compare_templates(*templates)
+
+    def _encodings(self, side: Side, texts: Sequence[Text], longest: int) -> dict[str, Any]:
+        made = {}
+        for text in texts:
+            ids = side.call("encode", text.text)
+            made[text.sha256] = None if ids is None else ids[:longest]
+        return made
+
+    def probe(self) -> list[Finding]:
+        """What both sides generate, against their own readings."""
+        row = self.rows(min(self.lengths), 1)[0]
+        sides = [side for side in self.sides if side.setup.kind != SAVED]
+        return [each for side in sides for each in probe.findings(self.use(side), row)]
+
+    def rows(self, length: int, texts: int) -> list[list[int]]:
+        """Token ids of the first texts."""
+        return [self.encodings[each.sha256][:length] for each in self.texts[:texts]]
+
+    def read(self, length: int, texts: int) -> bool:
+        """Let all sides read the first texts; False if the budget was spent before."""
+        rows = self.rows(length, texts)
+        if self.stay:
+            for row in rows:
+                if self._late():
+                    return False
+                for side in self.sides:
+                    side.read([row])
+            return True
+        for part, side in zip((0.5, 1.0), self.sides, strict=True):
+            spent = time.monotonic() - self.started
+            until = spent + part * (self.options.budget - spent)
+            for row in rows:
+                if time.monotonic() - self.started > until:
+                    break
+                self.use(side).read([row])
+        return not self._late()
+
+    def _late(self) -> bool:
+        return time.monotonic() - self.started > self.options.budget
+
+    def pairs(self, length: int, texts: int) -> list[tuple[Reading, Reading]]:
+        """Readings of both sides of the texts that both have read."""
+        assert self.b is not None
+        found = [(self.a.known(row), self.b.known(row)) for row in self.rows(length, texts)]
+        return [(a, b) for a, b in found if a is not None and b is not None]
+
+    def decide(self) -> list[LengthResult]:
+        """Look after 4, 8, 16, … texts, until every length is decided or the budget is spent."""
+        results: dict[int, LengthResult] = {}
+        for look in looks_at(len(self.texts)):
+            for length in self.lengths:
+                if length in results and results[length].verdict != "undecided":
+                    continue
+                in_time = self.read(length, look.texts)
+                results[length] = length_result(
+                    length,
+                    self.pairs(length, look.texts),
+                    margin=self.options.margin,
+                    share=look.share,
+                    lengths=len(self.lengths),
+                    last=look.last or not in_time,
+                )
+            if self._late() or all(each.verdict != "undecided" for each in results.values()):
+                break
+        return [results[length] for length in self.lengths]
+
+    def reference_of(self, side: Side) -> Reference:
+        """What a side has read, to be saved."""
+        ids = {ids_sha256(row): row for n in self.lengths for row in self.rows(n, len(self.texts))}
+        known = {key: side.readings[key] for key in ids if key in side.readings}
+        lengths_read = [len([k for k in known if len(ids[k]) == n]) for n in self.lengths]
+        texts = self.texts[: min(lengths_read)]
+        keep = {ids_sha256(row) for n in self.lengths for row in self.rows(n, len(texts))}
+        return Reference(
+            setup=side.described(),
+            texts=texts,
+            encodings={each.sha256: self.encodings[each.sha256] for each in texts},
+            template=self.template,
+            readings={key: known[key] for key in keep},
+            ids={key: ids[key] for key in keep},
+        )
+
+
+def diff(
+    a: Setup | str, b: Setup | str, options: Options | None = None, *, save: Path | None = None,
+    **more: Any,
+) -> DiffResult:  # fmt: skip
+    """Does setup `b` still read like setup `a`?
+
+    Args:
+        a: a setup, or its text as `setups` reads it.
+        b: the other one.
+        options: how to compare.
+        save: file in which what A reads is kept as a reference.
+        **more: single fields of `Options`.
+
+    Raises:
+        SettingError: a setup or an option is wrong.
+        UserError: a setup cannot be loaded or cannot score given tokens.
+
+    Example:
+        >>> result = diff("hf:smollm2", "vllm:smollm2,kv_cache_dtype=fp8_e4m3")  # doctest: +SKIP
+        >>> result.verdict, result.lengths[0].equivalence.onset  # doctest: +SKIP
+        ('worse', 0)
+    """
+    options = replace(options or Options(), **more).checked()
+    a, b = (Setup.parse(each) if isinstance(each, str) else each for each in (a, b))
+    run = Comparison(a, b, options)
+    try:
+        findings = run.choose_texts()
+        if options.probe:
+            findings += run.probe()
+        lengths = run.decide()
+        if save is not None:
+            run.reference_of(run.a).write(save)
+        return DiffResult(
+            a=run.a.described(),
+            b=run.b.described() if run.b else {},
+            lengths=tuple(lengths),
+            findings=tuple(findings),
+            ignored=options.ignore,
+            texts=tuple({"name": each.name, "sha256": each.sha256} for each in run.texts),
+            seconds=time.monotonic() - run.started,
+        )
+    finally:
+        run.close()
+
+
+def save_reference(
+    a: Setup | str, path: Path, options: Options | None = None, **more: Any
+) -> Reference:
+    """Let a setup read the texts and keep what it reads, for `diff --against`.
+
+    Raises:
+        UserError: as for `diff`, or the budget did not suffice for three texts.
+    """
+    options = replace(options or Options(), **more).checked()
+    run = Comparison(Setup.parse(a) if isinstance(a, str) else a, None, options)
+    try:
+        run.choose_texts()
+        for length in run.lengths:
+            run.read(length, len(run.texts))
+        reference = run.reference_of(run.a)
+        if len(reference.texts) < 3:
+            raise UserError(f"--budget: {options.budget:g} s were spent after "
+                            f"{len(reference.texts)} texts; at least 3 are needed")  # fmt: skip
+        reference.write(path)
+        return reference
+    finally:
+        run.close()

@@ -1,0 +1,211 @@
+"""Readers of models that run in this process: lm-eval's transformers and vLLM backends."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from leval_border.errors import SettingError, UserError
+from leval_harness.backends.registry import register
+from leval_harness.parity.reading import TOP, Messages, Reader, Reading, dense_positions
+from leval_harness.parity.setups import Setup
+
+
+def load(setup: Setup) -> Any:
+    """lm-eval's model of a setup."""
+    from lm_eval.api.registry import get_model
+
+    register()
+    arguments = setup.backend_arguments()
+    if setup.kind == "hf":
+        import torch
+
+        from resonance_vllm.hf import registration as hf
+
+        hf.register()
+        arguments.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
+    return get_model(setup.kind)(**arguments)
+
+
+class _Local(Reader):
+    """What both libraries have in common: lm-eval's tokenizer."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.lm = load(setup)
+
+    def encode(self, text: str) -> list[int]:
+        return list(self.lm.tok_encode(text))
+
+    def template(self, messages: Messages) -> list[int]:
+        tokenizer = self.lm.tokenizer
+        if tokenizer.chat_template is None:
+            return []
+        rendered = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return list(tokenizer.encode(rendered, add_special_tokens=False))
+
+
+class HFReader(_Local):
+    """`hf` and `hf-long`. `batch_size` texts a forward pass; `prefill_chunk` tokens a pass."""
+
+    def __init__(self, setup: Setup) -> None:
+        import torch
+
+        from leval_harness.backends.forward import Head
+
+        if "threads" in setup.arguments:
+            torch.set_num_threads(int(setup.arguments["threads"]))
+        super().__init__(setup)
+        self.model = self.lm.model
+        self.limit = self.lm.max_length
+        with torch.no_grad():
+            self.head = Head(self.model)
+
+    def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
+        size = self.lm.batch_size if isinstance(self.lm.batch_size, int) else 1
+        at = 0
+        while at < len(rows):
+            batch = [row for row in rows[at : at + size] if len(row) == len(rows[at])]
+            yield from self._batch(batch)
+            at += len(batch)
+
+    def _batch(self, batch: list[list[int]]) -> list[Reading]:
+        import torch
+
+        dtype = getattr(self.lm, "mixed_precision_dtype", None)
+        device = self.model.device.type
+        with torch.no_grad(), torch.autocast(device, dtype=dtype, enabled=dtype is not None):
+            states = self._states([row[:-1] for row in batch])
+            return [self._reading(each, row) for each, row in zip(states, batch, strict=True)]
+
+    def _states(self, rows: list[list[int]]) -> Any:
+        """What `Head.logits` takes, `[rows, T - 1, ...]`; in chunks with a cache if asked to."""
+        import torch
+        from transformers import DynamicCache
+
+        chunk = self.setup.arguments.get("prefill_chunk")
+        if chunk is None or int(chunk) >= len(rows[0]):
+            return self.head.states(rows)
+        cache, parts = DynamicCache(config=self.model.config), []
+        module = self.head.decoder or self.model
+        for start in range(0, len(rows[0]), int(chunk)):
+            ids = torch.tensor([row[start : start + int(chunk)] for row in rows])
+            out = module(ids.to(self.model.device), past_key_values=cache, use_cache=True)
+            parts.append(out.logits if self.head.decoder is None else out.last_hidden_state)
+        return torch.cat(parts, dim=1)
+
+    def _reading(self, states: Any, row: list[int]) -> Reading:
+        dense, parts = dense_positions(len(row)), []
+        block = 256
+        for start in range(0, len(states), block):
+            logprob = self.head.logits(states[start : start + block]).log_softmax(-1).cpu()
+            parts.append(of_logprobs(logprob.numpy(), row[start + 1 :], dense - start))
+        return joined(parts)
+
+    def generate(self, ids: list[int], tokens: int) -> list[int]:
+        import torch
+
+        given = torch.tensor([ids], device=self.model.device)
+        made = self.model.generate(
+            given, attention_mask=torch.ones_like(given), do_sample=False, max_new_tokens=tokens
+        )
+        return list(made[0, len(ids) :].tolist())
+
+    def facts(self) -> dict[str, Any]:
+        used = getattr(self.model, "rope_precision_used", "model")
+        return {"dtype": str(self.model.dtype).removeprefix("torch."), "rotation": used}
+
+
+def of_logprobs(logprob: Any, targets: Sequence[int], dense: Any) -> Reading:
+    """The reading of consecutive positions from whole distributions.
+
+    Args:
+        logprob: float32 `[P, V]`.
+        targets: the tokens that follow; the first `P` count.
+        dense: indices at which the distribution is kept; those outside of `[0, P)` are ignored.
+    """
+    places = np.arange(len(logprob))
+    goal = np.asarray(targets[: len(logprob)])
+    if goal.max() >= logprob.shape[1]:
+        raise UserError(
+            f"token {goal.max()} is outside of the vocabulary of {logprob.shape[1]} tokens: the "
+            "setups have different tokenizers"
+        )
+    k = min(TOP, logprob.shape[1])
+    best = np.argpartition(-logprob, k - 1, axis=1)[:, :k]
+    order = np.argsort(-np.take_along_axis(logprob, best, 1), axis=1, kind="stable")
+    best = np.take_along_axis(best, order, 1)
+    top = np.take_along_axis(logprob, best, 1)
+    kept = dense[(dense >= 0) & (dense < len(logprob))]
+    return Reading(logprob[places, goal], best.astype(np.int32), top, logprob[kept])
+
+
+def joined(parts: Sequence[Reading]) -> Reading:
+    """The reading of consecutive parts."""
+    fields = ("logprob", "top_ids", "top", "dense")
+    return Reading(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+
+
+class VLLMReader(_Local):
+    """`vllm` and `vllm-long`: log-probabilities of a prompt's tokens."""
+
+    def __init__(self, setup: Setup) -> None:
+        if int(setup.arguments.get("data_parallel_size", 1)) > 1:
+            raise SettingError("data_parallel_size: allowed: 1, diff reads with one engine")
+        super().__init__(setup)
+        # The engine generates one token after the prompt.
+        self.limit = self.lm.model.llm_engine.model_config.max_model_len - 1
+
+    def read(self, rows: Sequence[list[int]]) -> Iterator[Reading]:
+        from vllm import SamplingParams
+
+        asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=TOP)
+        for output, row in zip(self._run(rows, asked), rows, strict=True):
+            each = [
+                {token: entry.logprob for token, entry in found.items()}
+                for found in output.prompt_logprobs[1:]
+            ]
+            yield of_entries(each, row)
+
+    def generate(self, ids: list[int], tokens: int) -> list[int]:
+        from vllm import SamplingParams
+
+        asked = SamplingParams(max_tokens=tokens, temperature=0.0)
+        return list(self._run([ids], asked)[0].outputs[0].token_ids)
+
+    def _run(self, rows: Sequence[list[int]], asked: Any) -> list[Any]:
+        prompts = [{"prompt_token_ids": list(row)} for row in rows]
+        return list(self.lm.model.generate(prompts, asked, use_tqdm=False))
+
+    def facts(self) -> dict[str, Any]:
+        engine = self.lm.model.llm_engine
+        cache = engine.vllm_config.cache_config
+        return {
+            "dtype": str(engine.model_config.dtype).removeprefix("torch."),
+            "kv_cache_dtype": str(cache.cache_dtype),
+            "prefix_caching": bool(cache.enable_prefix_caching),
+        }
+
+
+def of_entries(entries: Sequence[dict[int, float]], row: Sequence[int]) -> Reading:
+    """The reading of a text from a dictionary a position: the top tokens and the text's own.
+
+    Raises:
+        UserError: a position is missing, or the text's own token is.
+    """
+    if len(entries) != len(row) - 1:
+        raise UserError(
+            f"{len(entries)} of {len(row) - 1} positions were scored: the prompt was cut"
+        )
+    logprob = np.empty(len(entries), np.float32)
+    k = min(TOP, min(map(len, entries)))
+    top_ids, top = np.empty((len(entries), k), np.int32), np.empty((len(entries), k), np.float32)
+    for at, (found, token) in enumerate(zip(entries, row[1:], strict=True)):
+        if token not in found:
+            raise UserError(f"position {at + 1}: token {token} of the text was not scored")
+        logprob[at] = found[token]
+        best = sorted(found, key=lambda each: -found[each])[:k]
+        top_ids[at], top[at] = best, [found[each] for each in best]
+    return Reading(logprob, top_ids, top)

@@ -1,0 +1,93 @@
+"""The texts that both setups read, pinned by their hashes."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from leval_border.errors import SettingError, not_allowed
+from leval_border.files import json_lines
+from leval_border.json_texts import parse_json
+from leval_tasks.perplexity.documents import CORPORA, PYDOCS, language_reference, read_corpus
+
+CHARACTERS_PER_TOKEN = 6
+"""A piece of a long text has this many characters for each token that is read of it, which is more
+than tokenizers put into one."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, its name in reports, and the SHA-256 of its UTF-8 bytes."""
+
+    name: str
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest."""
+        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
+
+
+def read_texts(source: str, longest: int, data_dir: str | None = None) -> list[Text]:
+    """All texts of a source, which may be too short for `longest` tokens.
+
+    Args:
+        source: `pydocs` (the language reference that comes with Python), one of `CORPORA`, a JSONL
+            file with `text` a line, a text file, or a folder of text files. The language reference
+            and a single text file are cut into pieces.
+        longest: tokens that will be read of each.
+        data_dir: of `CORPORA`.
+
+    Raises:
+        SettingError: an unknown source.
+        DataError: a corpus cannot be read.
+    """
+    size = longest * CHARACTERS_PER_TOKEN
+    if source == PYDOCS:
+        return list(_pieces(PYDOCS, language_reference()[0], size))
+    if source in CORPORA:
+        return _unique(
+            Text(each.document_id, each.text) for each in read_corpus(source, data_dir)[0]
+        )
+    path = Path(source).expanduser()
+    if path.is_dir():
+        files = sorted(each for each in path.iterdir() if each.suffix in (".txt", ".md"))
+        return _unique(Text(each.name, _content(each)) for each in files)
+    if not path.is_file():
+        allowed = f"{PYDOCS}, {', '.join(CORPORA)}, a JSONL or text file, a folder of text files"
+        raise SettingError(not_allowed("--texts", source, allowed))
+    if path.suffix in (".jsonl", ".json"):
+        rows = [
+            (n, parse_json(line, f"{path}, line {n}")) for n, line in json_lines(_content(path))
+        ]
+        for number, row in rows:
+            if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+                raise SettingError(f"{path}, line {number}: an object with 'text' is needed")
+        return _unique(Text(f"{path.stem}-{number}", row["text"]) for number, row in rows)
+    return list(_pieces(path.stem, _content(path), size))
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"--texts: {path} cannot be read: {error}") from None
+
+
+def _unique(texts: Iterator[Text]) -> list[Text]:
+    """Without empty texts and second copies: a copy is no further unit of chance."""
+    return list({each.text.strip(): each for each in texts if each.text.strip()}.values())
+
+
+def _pieces(name: str, text: str, size: int) -> Iterator[Text]:
+    """Pieces of `size` characters, each from the beginning of a line; what remains is left out."""
+    start = 0
+    while start + size <= len(text):
+        yield Text(f"{name}-{start}", text[start : start + size])
+        start = text.find("\n", start + size - 1) + 1 or len(text)
+
+
+def ids_sha256(ids: Sequence[int]) -> str:
+    """What identifies the tokens that were read."""
+    return hashlib.sha256(json.dumps(list(ids)).encode()).hexdigest()

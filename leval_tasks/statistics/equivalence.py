@@ -1,0 +1,242 @@
+"""Does setup B lose as many nats as setup A on the same tokens? A sequential equivalence test.
+
+`difference = loss of B - loss of A` for each token of texts of equal length; positive is worse.
+The text is the unit of chance. Positions are cut into bins that double in length, so that damage
+that grows with the length is seen. After 4, 8, 16, … texts (the *looks*) the verdict is one of:
+
+- *same*: in every bin, and over all positions, two one-sided tests (TOST) show that the mean
+  difference lies within `±margin`. All tests have to succeed, so that only the looks are corrected
+  for (Berger 1982). A difference that is shown and lies within the margin is "same, measurably
+  worse".
+- *worse*: not same, and a lower bound lies above zero, over all positions or in a bin. Half of the
+  level is for all positions, half is divided by the bins (Bonferroni). A look gets a part of the
+  level in proportion to its texts, since few texts show little.
+  At a look that is not the last one, the estimate has to lie above the margin too: otherwise more
+  texts may still show that it is the same.
+- *better*: the mirror image, if no part is worse.
+- *undecided*: none of these; `more_texts` estimates how many more would decide.
+
+`benchmarks/equivalence_simulation.py` measures the error rates on real differences.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from leval_tasks.statistics.clustered import Floats
+from leval_tasks.statistics.skewed_t import FEWEST, MARGIN, lower_bound
+
+LEVEL = 0.05
+"""Probability of a wrong "worse" at no difference, and of a wrong "same" beyond the margin."""
+
+FIRST_LOOK = 4
+"""Texts at the first look; every further look doubles them."""
+
+FIRST_BIN = 512
+"""Tokens of the first bin, or a quarter of the length where that is less."""
+
+MOST_TEXTS = 4096
+"""`more_texts` is not given beyond this number."""
+
+Answer = Literal["same", "worse", "better", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The mean difference between two positions.
+
+    Attributes:
+        start, end: positions in tokens from the start of the text.
+        difference: nats a token, positive where B is worse.
+        low, high: simultaneous interval over looks and bins, at `LEVEL` on each side.
+        same_low, same_high: interval of the equivalence test.
+    """
+
+    start: int
+    end: int
+    difference: float
+    low: float
+    high: float
+    same_low: float
+    same_high: float
+
+    def within(self, margin: float) -> bool:
+        """Whether the equivalence test succeeds."""
+        return -margin < self.same_low and self.same_high < margin
+
+
+@dataclass(frozen=True, slots=True)
+class Equivalence:
+    """What the texts read so far say.
+
+    Attributes:
+        verdict: see the module.
+        whole: all positions.
+        bins: by position.
+        margin: nats a token.
+        texts: how many were read by both.
+        onset: the position from which B is worse (better), a point estimate; None for other
+            verdicts.
+        more_texts: estimate of how many more texts decide; None where it is decided, or where more
+            than `MOST_TEXTS` were needed.
+    """
+
+    verdict: Answer
+    whole: Part
+    bins: tuple[Part, ...]
+    margin: float
+    texts: int
+    onset: int | None
+    more_texts: int | None
+
+    @property
+    def measurable(self) -> bool:
+        """Whether a difference over all positions is shown, within the margin or not."""
+        return self.whole.low > 0 or self.whole.high < 0
+
+
+def bin_edges(length: int) -> list[int]:
+    """Positions that bound the bins of texts of `length` tokens: 0, …, length/4, length/2, length.
+
+    Raises:
+        ValueError: fewer than 8 tokens.
+    """
+    if length < 8:
+        raise ValueError(f"length: {length} tokens; allowed: at least 8")
+    halvings = max(1, math.floor(math.log2(length / min(FIRST_BIN, length // 4))))
+    return [0, *(length >> k for k in range(halvings, 0, -1)), length]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A point at which it is decided whether to read on.
+
+    Attributes:
+        texts: how many are read by then.
+        share: the part of the level that this look gets.
+        last: whether no look follows.
+    """
+
+    texts: int
+    share: float = 1.0
+    last: bool = True
+
+
+def looks_at(texts: int) -> list[Look]:
+    """Looks after 4, 8, 16, … and after all `texts`; their shares add up to 1."""
+    sizes = [FIRST_LOOK << k for k in range(max(texts, 1).bit_length()) if FIRST_LOOK << k < texts]
+    sizes.append(texts)
+    return [Look(size, size / sum(sizes), last=size == texts) for size in sizes]
+
+
+def equivalence(
+    differences: Floats,
+    edges: Sequence[int],
+    *,
+    margin: float = MARGIN,
+    share: float = 1.0,
+    lengths: int = 1,
+    last: bool = True,
+) -> Equivalence:
+    """The verdict at one look.
+
+    Args:
+        differences: `[G, T]`, loss of B minus loss of A, nats; token `t` of a text is at position
+            `t + 1`, since nothing stands before the first token.
+        edges: positions that bound the bins, ascending, from 0 to `T + 1`.
+        margin: nats a token; a smaller difference counts as none.
+        share: the part of the level that this look gets, see `Look`.
+        lengths: how many lengths of texts are tested beside each other; "worse" at any of them
+            counts, so the level is divided by their number.
+        last: whether this is the last look.
+
+    Raises:
+        ValueError: fewer texts than `FEWEST`, or a difference that is not finite.
+    """
+    if len(differences) < FEWEST or not np.isfinite(differences).all():
+        raise ValueError(f"differences: at least {FEWEST} texts and finite numbers are needed")
+    bounds = [max(edge - 1, 0) for edge in edges]
+    count = len(bounds) - 1
+    level = share * LEVEL / (2 * lengths)
+    whole = _part(differences, 0, edges[-1], level, share * LEVEL)
+    bins = tuple(
+        _part(differences[:, a:b], start, end, level / count, share * LEVEL)
+        for (a, b), (start, end) in zip(
+            itertools.pairwise(bounds), itertools.pairwise(edges), strict=True
+        )
+    )
+    parts = (whole, *bins)
+    least = 0.0 if last else margin
+    worse = [each for each in parts if each.low > 0 and each.difference > least]
+    better = [each for each in parts if each.high < 0 and each.difference < -least]
+    verdict: Answer = "undecided"
+    if all(each.within(margin) for each in parts):
+        verdict = "same"
+    elif worse or better:
+        verdict = "worse" if worse else "better"
+    shown = {"worse": worse, "better": better}.get(verdict)
+    sign = 1.0 if verdict == "worse" else -1.0
+    more = _more_texts(differences, bounds, margin, level) if verdict == "undecided" else None
+    return Equivalence(
+        verdict=verdict,
+        whole=whole,
+        bins=bins,
+        margin=margin,
+        texts=len(differences),
+        onset=onset(sign * differences.mean(axis=0), bins, shown) if shown else None,
+        more_texts=more,
+    )
+
+
+def _part(d: Floats, start: int, end: int, level: float, same_level: float) -> Part:
+    sums, tokens = d.sum(axis=1), np.full(len(d), float(d.shape[1]))
+    low, same_low = (lower_bound(sums, tokens, each) for each in (level, same_level))
+    high, same_high = (-lower_bound(-sums, tokens, each) for each in (level, same_level))
+    return Part(start, end, float(sums.sum() / tokens.sum()), low, high, same_low, same_high)
+
+
+def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
+    """The position from which a shift begins: a point estimate within the first bin that shows it.
+
+    It minimises the running sum of `mean - shift / 2`, which for a step from 0 to `shift` in normal
+    noise is the maximum-likelihood position. `shift` is the largest mean of a bin.
+
+    Args:
+        mean: `[T]`, mean over texts of the difference in the direction of the verdict.
+        bins: all bins.
+        shown: the parts in which the shift is shown; where no bin is, the bin with the largest mean
+            counts.
+    """
+    size = {each: abs(each.difference) for each in bins}
+    first = next((each for each in bins if each in shown), max(bins, key=lambda b: size[b]))
+    start, end = max(first.start - 1, 0), first.end - 1
+    running = np.cumsum(mean[start:end] - max(size.values()) / 2)
+    at = int(np.argmin(np.append(0.0, running)))
+    return first.start if at == 0 else min(start + at + 1, first.end)
+
+
+def _more_texts(d: Floats, bounds: Sequence[int], margin: float, level: float) -> int | None:
+    """Texts that would decide if mean and spread stayed as they are: "same", or a shift."""
+    whole = _needed(d, margin, level)
+    parts = [_needed(d[:, a:b], margin, level / (len(bounds) - 1)) for a, b in
+             itertools.pairwise(bounds)]  # fmt: skip
+    same = max(each[0] for each in (whole, *parts))
+    shifted = min(each[1] for each in (whole, *parts))
+    needed = min(same, shifted)
+    return None if needed > MOST_TEXTS else max(1, math.ceil(needed) - len(d))
+
+
+def _needed(d: Floats, margin: float, level: float) -> tuple[float, float]:
+    """Texts for "within the margin" and for "shifted", normal approximation; infinite if never."""
+    means = d.mean(axis=1)
+    mean, spread = abs(float(means.mean())), float(means.std(ddof=1))
+    within, apart = float(stats.norm.isf(LEVEL)), float(stats.norm.isf(level))
+    room = margin - mean
+    same = (within * spread / room) ** 2 + 2 if room > 0 else math.inf
+    shifted = (apart * spread / mean) ** 2 + 2 if mean > 0 else math.inf
+    return same, shifted

@@ -1,0 +1,149 @@
+"""The sequential equivalence test, on differences whose truth is known."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from leval_tasks.statistics.equivalence import (
+    LEVEL,
+    MARGIN,
+    bin_edges,
+    equivalence,
+    looks_at,
+)
+from leval_tasks.statistics.skewed_t import lower_bound, one_sided
+
+LENGTH = 1024
+EDGES = bin_edges(LENGTH)
+
+
+def differences(shift, texts=8, noise=0.05, own=0.001, seed=0):
+    """Token differences `[texts, LENGTH - 1]` whose mean at a position is `shift(position)`."""
+    rng = np.random.default_rng(seed)
+    position = np.arange(1, LENGTH)
+    peculiar = own * rng.normal(size=(texts, 1))
+    return shift(position) + peculiar + noise * rng.normal(size=(texts, position.size))
+
+
+def test_bins_double_in_length():
+    assert bin_edges(4096) == [0, 512, 1024, 2048, 4096]
+    assert bin_edges(32768) == [0, 512, 1024, 2048, 4096, 8192, 16384, 32768]
+    assert bin_edges(128) == [0, 32, 64, 128]
+
+
+@given(st.integers(8, 200_000))
+def test_bins_ascend_from_zero_to_the_length(length):
+    edges = bin_edges(length)
+    assert edges[0] == 0
+    assert edges[-1] == length
+    assert all(a < b for a, b in itertools.pairwise(edges))
+    assert len(edges) >= 3
+
+
+def test_a_text_too_short_for_bins_is_refused():
+    with pytest.raises(ValueError, match="length: 7 tokens; allowed: at least 8"):
+        bin_edges(7)
+
+
+def test_looks_double_up_to_all_texts():
+    assert [each.texts for each in looks_at(16)] == [4, 8, 16]
+    assert [each.texts for each in looks_at(11)] == [4, 8, 11]
+    assert [each.texts for each in looks_at(3)] == [3]
+    assert [each.last for each in looks_at(16)] == [False, False, True]
+    assert [each.share for each in looks_at(16)] == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+
+
+@given(st.integers(0, 10_000), st.sampled_from([3, 4, 8]), st.sampled_from([0.2, 0.05, 0.01]))
+def test_the_lower_bound_is_where_the_one_sided_test_begins_to_decide(seed, units, level):
+    sums = np.random.default_rng(seed).gumbel(size=units) * 10
+    tokens = np.full(units, 100.0)
+    bound = lower_bound(sums, tokens, level)
+    above = [float(one_sided(sums, tokens, bound + step)[1]) for step in (-1e-6, 1e-6)]
+    assert above[0] < level < above[1]
+
+
+def test_bounds_of_three_texts_are_those_of_the_paired_t_test():
+    d = differences(lambda p: 0.03 + 0 * p, texts=3, own=0.01)
+    found = equivalence(d, EDGES, share=1.0).whole
+    test = stats.ttest_1samp(d.mean(axis=1), 0.0)
+    ends = test.confidence_interval(1 - LEVEL)  # half of the level on each side
+    assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
+    ends = test.confidence_interval(1 - 2 * LEVEL)
+    assert (found.same_low, found.same_high) == pytest.approx((ends.low, ends.high))
+
+
+def test_looks_bins_and_lengths_widen_the_interval_of_worse_and_only_looks_that_of_same():
+    d = differences(lambda p: 0.0 * p)
+    one, looks, lengths = (
+        equivalence(d, EDGES, **more) for more in ({}, {"share": 1 / 3}, {"lengths": 3})
+    )
+    widths = [each.whole.high - each.whole.low for each in (one, looks, lengths)]
+    assert widths[0] < widths[1] == widths[2]
+    widths = [each.whole.same_high - each.whole.same_low for each in (one, looks, lengths)]
+    assert widths[0] == widths[2] < widths[1]
+
+
+def test_no_difference_is_the_same_and_equal_losses_are_so_at_once():
+    found = equivalence(differences(lambda p: 0 * p), EDGES, share=1 / 3)
+    assert found.verdict == "same"
+    assert not found.measurable
+    exact = equivalence(np.zeros((3, LENGTH - 1)), EDGES, share=1 / 3)
+    assert (exact.verdict, exact.whole.low, exact.whole.high) == ("same", 0.0, 0.0)
+
+
+def test_a_shown_difference_within_the_margin_is_the_same_measurably_worse():
+    found = equivalence(differences(lambda p: 0.004 + 0 * p, noise=0.01), EDGES)
+    assert found.verdict == "same"
+    assert found.measurable
+    assert found.whole.low > 0
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "worse"), (-1, "better")])
+def test_a_shift_everywhere_begins_at_the_start(sign, verdict):
+    found = equivalence(sign * differences(lambda p: 0.05 + 0 * p), EDGES)
+    assert (found.verdict, found.onset) == (verdict, 0)
+    assert sign * found.whole.difference == pytest.approx(0.05, abs=0.005)
+
+
+@pytest.mark.parametrize("start", [100, 256, 400, 700, 900])
+def test_the_onset_is_named_to_a_few_tokens(start):
+    found = equivalence(differences(lambda p: 0.2 * (p >= start)), EDGES)
+    assert found.verdict == "worse"
+    assert abs(found.onset - start) <= 8
+
+
+def test_damage_of_the_last_bin_is_not_hidden_by_the_others():
+    """Over all positions it stays within the margin; a part better elsewhere does not cancel it."""
+    late = equivalence(differences(lambda p: 0.015 * (p >= 512), noise=0.01), EDGES)
+    assert late.whole.within(MARGIN)
+    assert late.verdict == "worse"
+    mixed = equivalence(differences(lambda p: np.where(p >= 512, 0.1, -0.1)), EDGES)
+    assert mixed.verdict == "worse"
+    assert mixed.onset == pytest.approx(512, abs=8)
+
+
+def test_a_small_shown_difference_waits_for_the_last_look():
+    d = np.full((4, LENGTH - 1), 0.006)
+    d[:, :255] += np.array([[0.012], [-0.012], [0.011], [-0.011]])  # so that bin 1 is not shown
+    early, late = (equivalence(d, EDGES, share=1 / 2, last=last) for last in (False, True))
+    assert early.verdict == "undecided"
+    assert late.verdict == "worse"
+    assert early.more_texts is not None
+
+
+def test_wide_spread_is_undecided_and_the_estimate_of_texts_decides():
+    d = differences(lambda p: 0 * p, texts=4, own=0.02, noise=0.0, seed=1)
+    found = equivalence(d, EDGES)
+    assert found.verdict == "undecided"
+    more = differences(lambda p: 0 * p, texts=4 + 2 * found.more_texts, own=0.02, noise=0.0, seed=1)
+    assert equivalence(more, EDGES).verdict == "same"
+
+
+def test_too_few_texts_and_numbers_that_are_not_finite_are_refused():
+    for d in (np.zeros((2, LENGTH - 1)), np.full((4, LENGTH - 1), np.nan)):
+        with pytest.raises(ValueError, match="at least 3 texts and finite numbers"):
+            equivalence(d, EDGES)
