@@ -1,5 +1,6 @@
 # make leaderboard   install, prepare a small real model, run the comparison, print its table
 # make test          install everything, then every check
+# make test-all      the tests that `make test` leaves out: about an hour, in parts that resume
 # make docs          the documentation site, in site/
 # make lint, make fast   the quick loops: static checks; tests without engines and slow ones
 # All start from a bare machine with Python >= 3.11; what is done already is not done again.
@@ -9,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 CONFIG ?= quickstart
 BIN := .venv/bin
 
-.PHONY: leaderboard test lint fast docs format clean
+.PHONY: leaderboard test test-all lint fast docs format clean
 
 leaderboard: .venv-quickstart
 	@$(BIN)/leval-harness model smollm2
@@ -18,11 +19,14 @@ leaderboard: .venv-quickstart
 test: .venv-test
 	@$(BIN)/python packaging/checks.py
 
+test-all: test
+	@$(BIN)/python packaging/long_parts.py
+
 lint: .venv-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 fast: .venv-test
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not (slow or vllm or ray or browser or latex)"
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not (slow or long or vllm or ray or browser or latex)"
 
 docs: .venv-test
 	@$(BIN)/mkdocs build --strict

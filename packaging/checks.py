@@ -95,10 +95,10 @@ def main() -> None:
     # One thread each: two test processes with two threads each wait for one another on two cores.
     # Tests that one process has not begun go to one that is idle: files differ tenfold in cost.
     spread = ("-n", "2", "--dist", "worksteal")
-    fast = ("pytest", "-q", *spread, "--durations=25", "-m", f"not ({REAL})")
+    fast = ("pytest", "-q", *spread, "--durations=25", "-m", f"not (long or {REAL})")
     run("fast tests", fast, OMP_NUM_THREADS="1")
     absent = missing(installed)
-    wanted = " and ".join([f"({REAL})", *(f"not {marker}" for marker in absent)])
+    wanted = " and ".join([f"({REAL})", "not long", *(f"not {marker}" for marker in absent)])
     # A file stays in one process: its tests share an engine, a server or a cluster.
     real = ("pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations=15", "-m", wanted)
     run("real engines", real, OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind")

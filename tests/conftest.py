@@ -15,6 +15,7 @@ from typing import Any
 import assertion_count
 import hypothesis
 import pytest
+import restored
 
 pytest.register_assert_rewrite(*assertion_count.HELPERS)
 
@@ -29,6 +30,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 def pytest_configure(config: pytest.Config) -> None:
     """A test that checks nothing fails."""
     assertion_count.install(config)
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    """Fail a test that leaves the process changed: later tests would depend on it."""
+    before, imported = restored.state(), set(sys.modules)
+    yield
+    changed = restored.changes(before, restored.state(), imported)
+    if changed:
+        pytest.fail("the test left changed: " + "; ".join(changed))
 
 
 @pytest.fixture(scope="session")

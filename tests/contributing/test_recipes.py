@@ -152,7 +152,7 @@ def model(tmp_path: Path, save_llama: Callable[..., Path]) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rope_method(copy, model):
     project = copy("A RoPE method")
     project.follow("docs/reference/rope.md")
@@ -173,6 +173,7 @@ def test_rope_method(copy, model):
 
 
 @pytest.mark.vllm
+@pytest.mark.long
 def test_vllm_builds_the_new_rope_method(copy):
     project = copy("A RoPE method")
     project.follow("docs/reference/rope.md")
@@ -181,7 +182,7 @@ def test_vllm_builds_the_new_rope_method(copy):
     assert built == [pytest.approx(row, abs=1e-6) for row in expected]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_closed_task(copy, model, tmp_path):
     project = copy("A closed-ended task")
     project.follow()
@@ -196,7 +197,7 @@ def test_closed_task(copy, model, tmp_path):
     assert re.search(r"^\| Method .*\| Years \|", table, re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_table_format(copy):
     project = copy("A table format")
     project.follow()
@@ -209,7 +210,7 @@ def test_table_format(copy):
     assert (project.root / "OUT" / "table.org").read_text() == table
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_backend(copy, model, tmp_path):
     project = copy("A backend")
     project.follow()

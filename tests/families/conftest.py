@@ -1,6 +1,7 @@
 """Model families: one folder with a config.json each, here and where LEVAL_FAMILIES points.
 
-A test that takes `family` runs once for every folder; nothing else names them.
+A test that takes `family` runs once for every folder, unless it names the families that it is
+about (`families_compare.outcomes`); no test names a folder.
 """
 
 import os
@@ -13,7 +14,10 @@ import pytest
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "family" in metafunc.fixturenames:
+    chosen = any(
+        "family" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")
+    )
+    if "family" in metafunc.fixturenames and not chosen:
         folders = families_record.folders()
         metafunc.parametrize("family", folders, ids=lambda folder: folder.name)
 

@@ -9,8 +9,8 @@ import re
 
 import pytest
 import torch
-from families_compare import LENGTH, L, refusal, settings_of, shipped_model
-from families_models import answers, config_of, global_rotations, model_of
+from families_compare import LENGTH, L, in_turn, outcomes, settings_of
+from families_models import answers, config_of, global_rotations, model_of, shipped_of
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -28,18 +28,24 @@ pytestmark = pytest.mark.hf
 FAILS = (AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
 
 
+# A request reaches their rotary modules; Resonance may still be refused.
+TURNING = [
+    family
+    for family, outcome in outcomes().items()
+    if not re.search("no rotary|the encoder|does not know|no RoPE", outcome)
+]
+NOT_OF_THE_FAMILY = "features of a whole head|pairs dimensions over all of it"
+
+
 def overrides_of(folder, name):
-    """What is asked of transformers, None where the request does not fit the family at all."""
+    """What is asked of transformers."""
     model = ModelPositions.of_checkpoint(str(folder))
     settings = settings_of(folder, name) | {"replace": True}
     if name in ("default", "proportional"):
         settings.pop(L)
     if name == "longrope":
         settings["long_factor"] = [2 + j / 16 for j in range(len(settings["short_factor"]))]
-    try:
-        return hf_overrides(model.complete(settings), model)
-    except RopeConfigError:
-        return None
+    return hf_overrides(model.complete(settings), model)
 
 
 def computed(text, kind, length=None):
@@ -105,14 +111,18 @@ def counts(held):
     return {len(each.inv_freq) for each in held if not windowed(each.layer_type)}
 
 
-@pytest.mark.parametrize("name", sorted(STOCK_TYPES))
+@in_turn(TURNING, sorted(STOCK_TYPES), "name")
 def test_a_type_that_is_asked_for_is_what_the_model_turns_by(family, name):
-    known = not re.search("has no rotary|the encoder|does not know", str(refusal(family)))
-    if not known or not global_rotations(shipped_model(family)):
-        return
-    overrides = overrides_of(family, name)
-    if overrides is None:
-        return
+    shipped = shipped_of(config_of(family))
+    partly = shipped.get("partial_rotary_factor", 1) < 1
+    if partly and (name == "proportional") != (shipped["rope_type"] == "proportional"):
+        with pytest.raises(RopeConfigError, match=NOT_OF_THE_FAMILY):
+            overrides_of(family, name)
+    else:
+        turns_as_asked_or_says_why(family, overrides_of(family, name))
+
+
+def turns_as_asked_or_says_why(family, overrides):
     held, reason = looked_at(family, overrides)
     if reason is not None:
         assert "features turn" in reason or not is_as_computed(family, overrides), reason

@@ -13,7 +13,9 @@ from families_compare import (
     check,
     expected,
     fixed_in_code,
+    in_turn,
     name_of,
+    outcomes,
     refusal,
     settings_of,
     shipped_model,
@@ -26,10 +28,10 @@ from families_models import (
     global_rotations,
     model_of,
     output,
-    shipped_of,
 )
-from families_record import settle
+from families_record import RIGHT, settle
 from naive_maps import MAPS
+from transformers import AutoConfig
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES
@@ -41,6 +43,25 @@ from resonance_vllm.model_config.family import by_layer
 
 pytestmark = pytest.mark.hf
 
+RUNS = [family for family, outcome in outcomes().items() if outcome == RIGHT]
+every_family_that_runs = pytest.mark.parametrize("family", RUNS, ids=lambda folder: folder.name)
+CONFIGS = {family: AutoConfig.from_pretrained(family) for family in RUNS}
+HEAD_SIZE_OPEN = [
+    family for family, config in CONFIGS.items() if vars(config).get("head_dim", 1) is None
+]
+SEVERAL_AXES = [
+    family
+    for family, config in CONFIGS.items()
+    if "mrope_section" in (config.get_text_config().rope_parameters or {})
+]
+SHORT = 16
+METHODS = [  # the library's own without Resonance are tested in `test_stock.py`
+    name_of(base, resonance=resonance)
+    for base in BASE_TYPES
+    for resonance in (False, True)
+    if base not in MAPS and (resonance or base not in STOCK_TYPES)
+]
+
 
 def test_resonance_on_what_is_shipped_or_a_reason(family):
     refused = refusal(family)
@@ -49,19 +70,18 @@ def test_resonance_on_what_is_shipped_or_a_reason(family):
         check(family, SHIPPED, resonance=True)
 
 
+@every_family_that_runs
 def test_yarn_and_resonance_are_not_the_model_as_shipped(family):
-    if refusal(family) is None and global_rotations(shipped_model(family)):
-        shipped = output(shipped_model(family), IDS)
-        ours = check(family, "yarn", resonance=True)
-        assert float((ours - shipped).abs().max()) > 1e-3 * float(shipped.abs().max())
+    shipped = output(shipped_model(family), IDS)
+    ours = check(family, "yarn", resonance=True)
+    assert float((ours - shipped).abs().max()) > 1e-3 * float(shipped.abs().max())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("resonance", [False, True])
-@pytest.mark.parametrize("name", [name for name in BASE_TYPES if name not in MAPS])
-def test_every_method(family, name, resonance):
-    if refusal(family) is None and (resonance or name not in STOCK_TYPES):
-        check(family, name, resonance=resonance)
+@in_turn(RUNS, METHODS, "method")
+def test_every_method(family, method):
+    resonance = method.startswith("resonance")
+    base = method.removeprefix("resonance").removeprefix("_") or "default"
+    check(family, base, resonance=resonance)
 
 
 def own_model(folder, name=SHIPPED, length=None, **more):
@@ -71,14 +91,9 @@ def own_model(folder, name=SHIPPED, length=None, **more):
     return model_of(asked(config_of(folder), {**settings, "rope_type": kind}, length))
 
 
-def runs(folder):
-    """Whether there is a rotation to ask for."""
-    return refusal(folder) is None and bool(global_rotations(shipped_model(folder)))
-
-
+@pytest.mark.parametrize("family", HEAD_SIZE_OPEN, ids=lambda folder: folder.name)
 def test_types_of_the_library_build_where_a_config_leaves_the_head_size_open(family):
-    if not runs(family) or vars(config := config_of(family)).get("head_dim", 1) is not None:
-        return
+    config = config_of(family)
     for kind in ("yarn", "linear", "dynamic"):
         model = model_of(asked(config, {"rope_type": kind, "factor": 2.0, L: 16}, 16))
         output(model, torch.arange(5, 45)[None])
@@ -86,28 +101,29 @@ def test_types_of_the_library_build_where_a_config_leaves_the_head_size_open(fam
         assert {len(m.inv_freq) for m, _, _ in global_rotations(model)} == {size // 2}
 
 
-@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+@in_turn(RUNS, ["dynamic", "longrope"], "name")
 def test_frequencies_that_change_with_the_length(family, name):
     """Short, long and short again: at each length the library's own, rounded."""
-    if not runs(family) or shipped_of(config_of(family))["rope_type"] == "proportional":
-        return
-    length, settings = 16, settings_of(family, name) | {L: 16}
+    settings = settings_of(family, name) | {L: SHORT}
     if stock_model(family, settings) is None:
-        return
-    stock = model_of(asked(config_of(family), settings, length))
-    if name == "dynamic" and fixed_in_code(family):
+        check(family, name, resonance=True)  # refused, or an error as in the library
+    elif name == "dynamic" and fixed_in_code(family):
         with pytest.raises(RopeConfigError, match="of its own, which factor 4 does not change"):
-            own_model(family, name, length, **{L: 16})
-        return
-    ours = own_model(family, name, length, **{L: 16})
+            own_model(family, name, SHORT, **{L: SHORT})
+    else:
+        stock = model_of(asked(config_of(family), settings, SHORT))
+        same_at_each_length(own_model(family, name, SHORT, **{L: SHORT}), stock)
+
+
+def same_at_each_length(ours, stock):
     same = {kind: module for module, _, kind in global_rotations(ours)}
     for module, prefix, kind in global_rotations(stock):
         for count in (10, 40, 50, 45, 12):
             positions = list(range(count))
             try:
-                answers(module, kind, positions)
+                answers(module, kind, positions)  # which is when it follows the length
             except UnboundLocalError:
-                return  # transformers cannot do this by layer type
+                continue  # transformers cannot do this by layer type
             held = getattr(module, f"{prefix}inv_freq").double()
             wavelengths = (2 * math.pi / held).round().clamp(min=1)
             turned = torch.tensor(positions)[:, None] % wavelengths * (2 * math.pi / wavelengths)
@@ -118,9 +134,8 @@ def test_frequencies_that_change_with_the_length(family, name):
             torch.testing.assert_close(found.double(), cos, rtol=0, atol=2e-5)
 
 
+@every_family_that_runs
 def test_a_saved_model_is_loaded_alike(family, tmp_path, caplog):
-    if not runs(family):
-        return
     model = own_model(family)
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path, dtype=torch.float32)
@@ -131,10 +146,11 @@ def test_a_saved_model_is_loaded_alike(family, tmp_path, caplog):
     torch.testing.assert_close(output(loaded, IDS), output(model, IDS), rtol=0, atol=1e-4)
 
 
+@every_family_that_runs
 def test_rotary_modules_compile_whole(family):
-    if not runs(family):
-        return
     for module, _, kind in global_rotations(own_model(family)):
+        axes = module._requested[kind].layout.axes
+        assert (axes is not None) == (family in SEVERAL_AXES)
         if module._requested[kind].follows:
             continue  # a length that frequencies follow is looked at, by transformers too
         keywords = {} if kind is None else {"layer_type": kind}
@@ -151,18 +167,14 @@ def test_rotary_modules_compile_whole(family):
         torch.compiler.reset()
 
 
+@pytest.mark.parametrize("family", SEVERAL_AXES, ids=lambda folder: folder.name)
 def test_positions_of_several_axes(family):
     """A picture's tokens have three positions; text has three equal ones."""
-    if not runs(family):
-        return
     wanted = expected(family, settings_of(family, SHIPPED), rounded=True)
     ours = own_model(family)
     pairs = zip(global_rotations(ours), global_rotations(wanted), strict=True)
     for (module, _, kind), (reference, _, _) in pairs:
-        axes = module._requested[kind].layout.axes
-        if axes is None:
-            continue
-        count = max(axes) + 1
+        count = max(module._requested[kind].layout.axes) + 1
         apart = torch.stack([torch.arange(30) * (axis + 1) for axis in range(count)])[:, None]
         equal = torch.arange(30).expand(count, 1, -1)
         x = torch.zeros(1)
@@ -173,10 +185,9 @@ def test_positions_of_several_axes(family):
             assert a.equal(b)
 
 
+@every_family_that_runs
 def test_rotation_in_float32(family):
     """Queries and keys are turned in float32 and given back in the model's dtype, or it is said."""
-    if not runs(family):
-        return
     model = own_model(family).to(torch.bfloat16)
     before = output(model, IDS)
     hf.set_rope_precision(model, "float32")

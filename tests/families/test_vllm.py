@@ -1,18 +1,16 @@
 """Every family in vLLM: its own modules with their wavelengths rounded, as on transformers.
 
 All models are built in one process, without weights. Every family is asked for Resonance on what
-it ships and for one of the methods, in turn; with FAMILIES_ALL=1 for all of them. Engines that run
-them are in `tests/vllm/test_families_run.py`.
+it ships and for one of the methods, in turn; the tests marked `long` ask for all of them. Engines
+that run them are in `tests/vllm/test_families_run.py`.
 """
 
 import functools
 import math
-import os
 import re
-import zlib
 
 import pytest
-from families_record import folders, settle
+from families_record import RIGHT, folders, read, settle
 from naive_maps import MAPS
 
 from resonance_vllm.core.errors import RopeConfigError
@@ -30,6 +28,18 @@ METHODS = [
     for name, (method, _) in BASE_TYPES.items()
     if not method.follows_length and name not in MAPS
 ]
+
+
+def families_right_in(*libraries):
+    """By the records, and those that have no note yet."""
+    notes = [read(library) for library in libraries]
+    right = [f for f in folders() if {note.get(f.name, RIGHT) for note in notes} == {RIGHT}]
+    return pytest.mark.parametrize("family", right, ids=lambda folder: folder.name)
+
+
+one_method_or_all = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["one method", "all methods"]
+)
 
 
 def name_of(base, *, resonance):
@@ -71,17 +81,16 @@ def request(folder, name):
 
 
 @functools.cache
-def looked_at():
+def looked_at(every):
     """What vLLM holds for every family: as shipped (None), and for every request."""
     from resonance_vllm.vllm.build import look_at
 
     asked, jobs = [], []
-    for folder in folders():
+    for turn, folder in enumerate(folders()):
         asked.append((folder, None))
         jobs.append({"model": str(folder), "hf_overrides": None, "max_model_len": None})
-        mine = METHODS[zlib.crc32(folder.name.encode()) % len(METHODS)]
-        turn = METHODS if os.environ.get("FAMILIES_ALL") else [mine]
-        for name in [ON_SHIPPED, *turn, *(f"resonance_{name}" for name in turn)]:
+        methods = METHODS if every else [METHODS[turn % len(METHODS)]]
+        for name in [ON_SHIPPED, *methods, *(f"resonance_{name}" for name in methods)]:
             found = request(folder, name)
             if found is not None:
                 spec, model = found
@@ -93,19 +102,20 @@ def looked_at():
     return dict(zip(asked, look_at(jobs, timeout=HOUR), strict=True))
 
 
-def held(folder, name):
-    """What vLLM holds, or why the test has nothing to compare."""
+def built(folder, every):
+    """Name of a request -> what vLLM holds; without those that it refuses on the family."""
     from resonance_vllm.verifier import RotaryReport
 
-    answer = looked_at().get((folder, name))
-    if answer is None or "refused" in answer:
-        return None
-    return [RotaryReport(**one) for one in answer["held"]]
+    return {
+        name: [RotaryReport(**one) for one in answer["held"]]
+        for (asked, name), answer in looked_at(every).items()
+        if asked == folder and name is not None and "held" in answer
+    }
 
 
 def test_resonance_on_what_is_shipped_or_a_reason(family):
-    shipped = looked_at()[family, None]
-    asked = looked_at().get((family, ON_SHIPPED))
+    shipped = looked_at(every=False)[family, None]
+    asked = looked_at(every=False).get((family, ON_SHIPPED))
     if asked is None:
         with pytest.raises(RopeConfigError) as refused:
             ModelPositions.of_checkpoint(str(family)).complete(RopeRequest.parse(ON_SHIPPED))
@@ -120,51 +130,65 @@ def test_resonance_on_what_is_shipped_or_a_reason(family):
         assert re.search(reasons, asked["refused"])
 
 
-@pytest.mark.parametrize("name", [f"resonance_{name}" for name in METHODS])
-def test_wavelengths_of_vllms_own_modules_are_rounded(family, name):
+@one_method_or_all
+@families_right_in("vllm")
+def test_wavelengths_of_vllms_own_modules_are_rounded(family, every):
     """Against stock modules that vLLM builds without us, where it has the method."""
-    base = name.removeprefix("resonance_")
-    stock, ours = held(family, base), held(family, name)
-    if base not in STOCK_TYPES or stock is None or ours is None:
+    found = built(family, every)
+    for base in found.keys() & set(METHODS):
+        for plain, rounded in zip(found[base], found[f"resonance_{base}"], strict=True):
+            same_but_rounded(plain, rounded)
+
+
+def same_but_rounded(plain, rounded):
+    assert plain.module == rounded.module
+    assert not plain.exact_phase
+    if not is_global(rounded):
+        assert rounded.inv_freq == plain.inv_freq
         return
-    for plain, rounded in zip(stock, ours, strict=True):
-        assert plain.module == rounded.module
-        assert not plain.exact_phase
-        if not is_global(rounded):
-            assert rounded.inv_freq == plain.inv_freq
+    assert rounded.attention_factor == pytest.approx(plain.attention_factor, rel=1e-5)
+    assert rounded.exact_phase
+    if len(plain.inv_freq) != len(rounded.inv_freq):
+        return  # of a family whose still features vLLM's scaled types leave out
+    for a, b in zip(plain.inv_freq, rounded.inv_freq, strict=True):
+        if a == 0 or b == 0:
+            assert a == b
             continue
-        assert rounded.attention_factor == pytest.approx(plain.attention_factor, rel=1e-5)
-        assert rounded.exact_phase
-        if len(plain.inv_freq) != len(rounded.inv_freq):
-            continue  # of a family whose still features vLLM's scaled types leave out
-        for a, b in zip(plain.inv_freq, rounded.inv_freq, strict=True):
-            if a == 0 or b == 0:
-                assert a == b
-                continue
-            wave, integer = 2 * math.pi / a, 2 * math.pi / b
-            assert integer == pytest.approx(round(integer), rel=1e-9)
-            assert abs(integer - wave) <= 0.5 + 1e-5 * wave
+        wave, integer = 2 * math.pi / a, 2 * math.pi / b
+        assert integer == pytest.approx(round(integer), rel=1e-9)
+        assert abs(integer - wave) <= 0.5 + 1e-5 * wave
 
 
-@pytest.mark.parametrize("name", [ON_SHIPPED, *METHODS, *(f"resonance_{name}" for name in METHODS)])
-def test_both_libraries_hold_the_same(family, name):
+@one_method_or_all
+@families_right_in("vllm", "transformers")
+def test_both_libraries_hold_the_same(family, every):
+    found = built(family, every)
+    compared = []
+    for name, held in found.items():
+        reference = in_transformers(family, name)
+        stock = found.get(name.removeprefix("resonance_"), ())
+        # The libraries' own types differ on some families, in how much of a head turns.
+        if reference and (not stock or turned(reference) <= turned(*stock)):
+            near = 1e-4 if name in STOCK_TYPES else 1e-5  # those are read off a table
+            for entry in [entry for entry in held if is_global(entry)] or held:
+                assert entry.inv_freq == pytest.approx(reference.inv_freq, rel=near)
+                assert entry.attention_factor == pytest.approx(reference.attention_factor, rel=near)
+                assert entry.exact_phase == name.startswith("resonance")
+            compared.append(name)
+    assert compared
+
+
+def in_transformers(folder, name):
+    """The global rotation there; None where it refuses the request, as its own tests say."""
     from resonance_vllm.hf.build import report_of_checkpoint
 
-    found = held(family, name)
-    if found is None:
-        return
-    spec, model = request(family, name)
+    spec, model = request(folder, name)
     try:
-        theirs = report_of_checkpoint(str(family), hf_overrides(spec, model, SERVED))
+        report = report_of_checkpoint(str(folder), hf_overrides(spec, model, SERVED))
     except (RopeConfigError, RuntimeError):
-        return  # what transformers makes of it is its own tests' question
-    reference = next(entry for entry in theirs if is_global(entry))
-    stock = held(family, name.removeprefix("resonance_"))
-    if stock and {len(e.inv_freq) for e in stock}.isdisjoint({len(reference.inv_freq)}):
-        return  # the libraries' own types differ on this family, in how much of a head turns
-    near = 1e-4 if name in STOCK_TYPES else 1e-5  # those are read off a table
-    checked = [entry for entry in found if is_global(entry)] or found
-    for entry in checked:
-        assert entry.inv_freq == pytest.approx(reference.inv_freq, rel=near)
-        assert entry.attention_factor == pytest.approx(reference.attention_factor, rel=near)
-        assert entry.exact_phase == (spec.resonance is not None)
+        return None
+    return next(entry for entry in report if is_global(entry))
+
+
+def turned(*entries):
+    return {len(entry.inv_freq) for entry in entries}

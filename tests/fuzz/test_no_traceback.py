@@ -222,7 +222,7 @@ def test_in_process(path, world, monkeypatch, without_vllm):
     no_traceback()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_as_processes(path, world):
     """A few of each command, of those that load a model or vLLM the fewest."""

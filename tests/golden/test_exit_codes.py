@@ -125,6 +125,9 @@ export model --rope yarn:factor=0.5 --out new
 export model --rope dynamic:factor=1 --out new
 export model --rope {{ --out new
 """
+# `check` and `export` would start a process of vLLM; `tests/rope/test_check.py` runs that.
+pytestmark = pytest.mark.usefixtures("without_vllm")
+
 # 1 today; nobody asked for a change, and 2 would be as right.
 EITHER = """
 table {results}/posgen --baseline nope

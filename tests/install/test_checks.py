@@ -48,7 +48,7 @@ def test_what_cannot_run_is_named_and_in_ci_that_is_a_failure(checks, monkeypatc
     assert "pdflatex not found" in output
     assert "tests/t.py::test_latex" in output
     assert set(checks.STATIC) <= set(steps)
-    assert steps[-1][-1] == "(vllm or ray or browser or latex) and not latex"
+    assert steps[-1][-1] == "(vllm or ray or browser or latex) and not long and not latex"
 
 
 def test_checks_side_by_side_are_shown_whole_and_any_failure_ends_the_run(

@@ -136,7 +136,7 @@ class Environment:
         return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_base(wheel, tmp_path):
     """Stock lm-eval finds our tasks, beside others of like names; scoring needs no torch."""
     environment = Environment(tmp_path, wheel, "")
@@ -178,7 +178,7 @@ def model(tmp_path: Path, save_llama) -> Path:
 CHECK = ("--rope", "resonance_yarn:factor=2", "--context-length", "1024")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.hf
 def test_hf(wheel, tmp_path, model):
     """A model is checked and asked by lm-eval with one of our methods; there is no vLLM."""
@@ -194,7 +194,7 @@ def test_hf(wheel, tmp_path, model):
     assert "TOEFL" in environment.fine("leval-harness", "table", "out")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.vllm
 def test_vllm_cpu(wheel, tmp_path, model):
     """vLLM finds our plugin by itself and builds a model with one of our methods."""

@@ -149,7 +149,7 @@ def test_hf_scores_the_same_windows_alike(tiny, folder, on_hf_long, evaluate):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["vllm", "vllm-long"])
+@pytest.mark.parametrize("model", [pytest.param("vllm", marks=pytest.mark.long), "vllm-long"])
 def test_vllm_scores_the_same_windows_alike(model, tiny, folder, on_hf_long, evaluate):
     served = evaluate(model, tiny, ASKED | {"data_dir": str(folder)}, "reach_govreport")
     check_alike(served, on_hf_long)

@@ -14,6 +14,7 @@ from families_models import (
     output,
     shipped_of,
 )
+from families_record import RIGHT, folders, read
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
@@ -39,6 +40,35 @@ def refusal(folder):
     except RopeConfigError as error:
         return str(error)
     return None
+
+
+def outcomes():
+    """Family -> `right` or why transformers refuses it: as noted, or tried without a note."""
+    notes = read("transformers")
+    return {
+        folder: notes.get(folder.name) or refusal(folder) or RIGHT  # one just added has no note
+        for folder in folders()
+    }
+
+
+def in_turn(families, values, argument):
+    """Parametrise by every family with every value; `make test` runs one value of each family.
+
+    The values take turns, so that each of them runs on some family.
+    """
+    return pytest.mark.parametrize(
+        ("family", argument),
+        [
+            pytest.param(
+                family,
+                value,
+                marks=() if at == turn % len(values) else pytest.mark.long,
+                id=f"{family.name}-{value}",
+            )
+            for turn, family in enumerate(families)
+            for at, value in enumerate(values)
+        ],
+    )
 
 
 def settings_of(folder, name):

@@ -1,6 +1,6 @@
 """Hundreds of kills of a real sweep and its cells, in forks so that a cell starts at once.
 
-`SWEEP_KILLS` (default 4, for CI) says how many of each kind, `SWEEP_KILL_SEED` where; on Ray, where
+`SWEEP_KILLS` (default 4) says how many of each kind, `SWEEP_KILL_SEED` where; on Ray, where
 nothing can be forked, it is `SWEEP_RAY_KILLS` (default 1). The full run, in parts of other seeds:
 `SWEEP_KILLS=160 SWEEP_RAY_KILLS=20 pytest tests/sweep/test_many_kills.py -s`
 """
@@ -136,7 +136,7 @@ class Trial:
         self.out, self.known = self.scratch / f"round{self.rounds}", {}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_no_kill_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path, jobs: int) -> None:
     trial = Trial(tiny, tmp_path, f"--set=jobs={jobs}")
     with forked(tmp_path) as sweep:
@@ -172,6 +172,7 @@ def test_no_kill_of_a_shard_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_p
     print(f"seed {SEED}, shards: {trial.kills} kills in {trial.rounds} sweeps")  # noqa: T201
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_no_kill_on_ray_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path) -> None:
     """Whole processes: the sweep with its cluster, or a cell."""

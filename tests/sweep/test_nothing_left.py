@@ -106,8 +106,8 @@ def defaults() -> None:
     [
         (signal.SIGKILL, -signal.SIGKILL),
         (signal.SIGTERM, 130),
-        (signal.SIGINT, 130),
-        (signal.SIGHUP, 130),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 130, marks=pytest.mark.long),
     ],
 )
 def test_no_signal_to_a_sweep_leaves_anything(
@@ -131,7 +131,11 @@ def helpers_of(root: int) -> list[int]:
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130), (signal.SIGINT, 130)],
+    [
+        (signal.SIGKILL, -signal.SIGKILL),
+        pytest.param(signal.SIGTERM, 130, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
+    ],
 )
 def test_no_signal_to_a_sweep_on_ray_leaves_anything(
     tiny: Path, tmp_path: Path, number: signal.Signals, code: int
@@ -155,8 +159,16 @@ ENGINE, RAYLET = "VLLM::EngineCore", "raylet/raylet"
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "replicas"),
+    [
+        (signal.SIGKILL, 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in ((signal.SIGHUP, 1), (signal.SIGKILL, 2), (signal.SIGHUP, 2))
+        ),
+    ],
+)
 def test_engines_of_vllm_die_with_their_sweep(
     tiny: Path, tmp_path: Path, number: signal.Signals, replicas: int
 ) -> None:

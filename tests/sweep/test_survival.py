@@ -150,6 +150,7 @@ def kill_at_a_moment(config: Path, out: Path, victim: str, seconds: float) -> bo
     return alive
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_and_resumed(
     tiny: Path, quiet: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -225,7 +226,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(where)], check=True)
 
 
-@pytest.mark.parametrize("kib", [4, 20, 40, 100])
+@pytest.mark.parametrize(
+    "kib", [20, *(pytest.param(kib, marks=pytest.mark.long) for kib in (4, 40, 100))]
+)
 def test_a_really_full_disk_at_any_point_costs_nothing(
     tiny: Path, quiet: dict[str, Any], forks: Forks, small_disk: Path, kib: int
 ) -> None:

@@ -1,8 +1,7 @@
 """Families in the real engine, with the text model's logits beside transformers'.
 
-SmolLM3 runs through transformers' modules, compiled by default; Ministral 3 scales its queries by
-their positions. With FAMILIES_ALL=1 every family that is right in vLLM, in both modes;
-docs/reports/vllm.md has the results.
+SmolLM3 runs through transformers' modules, compiled by default. `pytest -m long` runs every family
+that is right in vLLM, in both modes; docs/reports/vllm.md has the results.
 """
 
 import json
@@ -12,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from families_record import folders, read
+from families_record import RIGHT, folders, read
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -28,19 +27,20 @@ PLAIN_APART = {"cohere2_7b": 0.5, "gemma3_1b": 0.2, "gemma3_4b": 0.05, "granite3
 WITHOUT_YARN = ("gemma4", "gemma4_text")
 
 
-def cases() -> list[tuple[str, str]]:
-    """Family and mode."""
-    if not os.environ.get("FAMILIES_ALL"):
-        return [("smollm3", "compiled"), ("ministral3_text", "eager")]
-    noted = read("vllm")
-    right = [folder.name for folder in folders() if noted.get(folder.name, "right") == "right"]
-    return [(name, mode) for name in right for mode in ("eager", "compiled")]
+USUAL = ("smollm3", "compiled")
+CASES = [
+    (folder.name, mode)
+    for folder in folders()
+    for mode in ("eager", "compiled")
+    if read("vllm").get(folder.name, RIGHT) == RIGHT and folder.name not in NOT_RUN
+]
 
 
-@pytest.mark.parametrize(("family", "mode"), cases())
+@pytest.mark.parametrize(
+    ("family", "mode"),
+    [pytest.param(*case, marks=() if case == USUAL else pytest.mark.long) for case in CASES],
+)
 def test_the_engine_is_as_transformers(tmp_path: Path, family: str, mode: str) -> None:
-    if family in NOT_RUN:
-        pytest.skip(NOT_RUN[family])
     out = tmp_path / "out.jsonl"
     command = [sys.executable, str(SCRIPT), str(out), mode, family]
     env = os.environ | {"PYTHONPATH": str(Path(sys.prefix) / "pictures")}
