@@ -52,10 +52,7 @@ def features(folder):
     """Features of the global rotation, as transformers builds them."""
     from resonance_vllm.hf.build import report_of_checkpoint
 
-    try:
-        return next(len(e.inv_freq) for e in report_of_checkpoint(str(folder)) if is_global(e))
-    except (RopeConfigError, StopIteration):
-        return None
+    return next(len(e.inv_freq) for e in report_of_checkpoint(str(folder)) if is_global(e))
 
 
 def is_global(entry):
@@ -64,62 +61,55 @@ def is_global(entry):
 
 @functools.cache
 def request(folder, name):
-    """Complete settings of a method on a family, and its config; None where it has no RoPE."""
-    try:
-        model = ModelPositions.of_checkpoint(str(folder))
-        if name == ON_SHIPPED:
-            return model.complete(RopeRequest.parse(ON_SHIPPED)), model
-        base = "default" if name == "resonance_default" else name.removeprefix("resonance_")
-        method, _ = BASE_TYPES[base]
-        keys = {k: v for k, v in method.example(2 * features(folder)).items() if k != "rope_theta"}
-        keys |= {"factor": FACTOR} if "factor" in method.key_names() else {}
-        keys |= {LENGTH: SERVED} if LENGTH in method.key_names() else {}
-        own = name_of(base, resonance=name.startswith("resonance_"))
-        return model.complete({"rope_type": own, **keys, "replace": True}), model
-    except (RopeConfigError, TypeError):
-        return None
+    """Complete settings of a method on a family, and its config."""
+    model = ModelPositions.of_checkpoint(str(folder))
+    if name == ON_SHIPPED:
+        return model.complete(RopeRequest.parse(ON_SHIPPED)), model
+    base = "default" if name == "resonance_default" else name.removeprefix("resonance_")
+    method, _ = BASE_TYPES[base]
+    keys = {k: v for k, v in method.example(2 * features(folder)).items() if k != "rope_theta"}
+    keys |= {"factor": FACTOR} if "factor" in method.key_names() else {}
+    keys |= {LENGTH: SERVED} if LENGTH in method.key_names() else {}
+    own = name_of(base, resonance=name.startswith("resonance_"))
+    return model.complete({"rope_type": own, **keys, "replace": True}), model
+
+
+def methods_of(folder, every):
+    """All methods, or the one of a family's turn."""
+    return METHODS if every else [METHODS[folders().index(folder) % len(METHODS)]]
 
 
 @functools.cache
-def looked_at(every):
-    """What vLLM holds for every family: as shipped (None), and for every request."""
+def looked_at(*, every):
+    """What vLLM holds for every family: as shipped (None), and for every request; or a reason."""
     from resonance_vllm.vllm.build import look_at
 
-    asked, jobs = [], []
-    for turn, folder in enumerate(folders()):
-        asked.append((folder, None))
-        jobs.append({"model": str(folder), "hf_overrides": None, "max_model_len": None})
-        methods = METHODS if every else [METHODS[turn % len(METHODS)]]
+    jobs, refused = {}, {}
+    for folder in folders():
+        model, methods = str(folder), methods_of(folder, every)
+        jobs[folder, None] = {"model": model, "hf_overrides": None, "max_model_len": None}
         for name in [ON_SHIPPED, *methods, *(f"resonance_{name}" for name in methods)]:
-            found = request(folder, name)
-            if found is not None:
-                spec, model = found
-                overrides = vllm_hf_overrides(spec, model, SERVED)
-                asked.append((folder, name))
-                jobs.append(
-                    {"model": str(folder), "hf_overrides": overrides, "max_model_len": SERVED}
-                )
-    return dict(zip(asked, look_at(jobs, timeout=HOUR), strict=True))
+            try:
+                overrides = vllm_hf_overrides(*request(folder, name), SERVED)
+            except (RopeConfigError, StopIteration) as error:
+                refused[folder, name] = {"refused": str(error)}
+            else:
+                jobs[folder, name] = {
+                    "model": model, "hf_overrides": overrides, "max_model_len": SERVED
+                }  # fmt: skip
+    answers = look_at(list(jobs.values()), timeout=HOUR)
+    return refused | dict(zip(jobs, answers, strict=True))
 
 
-def built(folder, every):
-    """Name of a request -> what vLLM holds; without those that it refuses on the family."""
+def held(answer):
+    """What vLLM has built; None where it refuses."""
     from resonance_vllm.verifier import RotaryReport
 
-    return {
-        name: [RotaryReport(**one) for one in answer["held"]]
-        for (asked, name), answer in looked_at(every).items()
-        if asked == folder and name is not None and "held" in answer
-    }
+    return [RotaryReport(**one) for one in answer["held"]] if "held" in answer else None
 
 
 def test_resonance_on_what_is_shipped_or_a_reason(family):
-    shipped = looked_at(every=False)[family, None]
-    asked = looked_at(every=False).get((family, ON_SHIPPED))
-    if asked is None:
-        with pytest.raises(RopeConfigError) as refused:
-            ModelPositions.of_checkpoint(str(family)).complete(RopeRequest.parse(ON_SHIPPED))
-        asked = {"refused": str(refused.value)}
+    shipped, asked = (looked_at(every=False)[family, name] for name in (None, ON_SHIPPED))
     if "ImportError" in (reason := shipped.get("refused", "")) or "No module named" in reason:
         pytest.skip(f"not at hand: {reason}")
     settle("vllm", family, shipped.get("refused", asked.get("refused")))
@@ -131,13 +121,17 @@ def test_resonance_on_what_is_shipped_or_a_reason(family):
 
 
 @one_method_or_all
-@families_right_in("vllm")
+@families_right_in("vllm", "transformers")
 def test_wavelengths_of_vllms_own_modules_are_rounded(family, every):
-    """Against stock modules that vLLM builds without us, where it has the method."""
-    found = built(family, every)
-    for base in found.keys() & set(METHODS):
-        for plain, rounded in zip(found[base], found[f"resonance_{base}"], strict=True):
-            same_but_rounded(plain, rounded)
+    """Against modules without Resonance; or a method is refused, with the reason."""
+    for base in methods_of(family, every):
+        answers = [looked_at(every=every)[family, name] for name in (base, f"resonance_{base}")]
+        stock, ours = map(held, answers)
+        if stock and ours:
+            for plain, rounded in zip(stock, ours, strict=True):
+                same_but_rounded(plain, rounded)
+        else:
+            assert "rope_type: " in "".join(answer.get("refused", "") for answer in answers)
 
 
 def same_but_rounded(plain, rounded):
@@ -162,20 +156,20 @@ def same_but_rounded(plain, rounded):
 @one_method_or_all
 @families_right_in("vllm", "transformers")
 def test_both_libraries_hold_the_same(family, every):
-    found = built(family, every)
+    answers = {name: held(a) for (of, name), a in looked_at(every=every).items() if of == family}
     compared = []
-    for name, held in found.items():
-        reference = in_transformers(family, name)
-        stock = found.get(name.removeprefix("resonance_"), ())
+    for name, found in answers.items():
+        reference = name and found and in_transformers(family, name)
+        stock = name and answers.get(name.removeprefix("resonance_"))
         # The libraries' own types differ on some families, in how much of a head turns.
         if reference and (not stock or turned(reference) <= turned(*stock)):
             near = 1e-4 if name in STOCK_TYPES else 1e-5  # those are read off a table
-            for entry in [entry for entry in held if is_global(entry)] or held:
+            for entry in [entry for entry in found if is_global(entry)] or found:
                 assert entry.inv_freq == pytest.approx(reference.inv_freq, rel=near)
                 assert entry.attention_factor == pytest.approx(reference.attention_factor, rel=near)
                 assert entry.exact_phase == name.startswith("resonance")
             compared.append(name)
-    assert compared
+    assert ON_SHIPPED in compared
 
 
 def in_transformers(folder, name):

@@ -42,14 +42,16 @@ def folders(tmp_path_factory, save_llama):
     return {"sample": SAMPLE, "root": root}
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_cells(golden, sweep, folders, tmp_path):
-    flags = [f"--set={text.format(**folders)}" for text in SWEEPS[sweep]]
-    told = json.loads(fine("sweep", sweep, *flags, "--out", tmp_path, "--dry-run", "--json"))
-    for cell in told["cells"]:
-        del cell["cell_id"]
-    cells = {f"{at}": cell for at, cell in enumerate(told["cells"])}
-    golden(f"dry_run/{sweep}.json", cells | {"total": told["total"]})
+def test_cells(golden, folders, tmp_path):
+    lines = []
+    for sweep, settings in SWEEPS.items():
+        flags = [f"--set={text.format(**folders)}" for text in settings]
+        plan = json.loads(fine("sweep", sweep, *flags, "--out", tmp_path, "--dry-run", "--json"))
+        for cell in plan["cells"]:
+            del cell["cell_id"]
+        rows = [*plan["cells"], {"title": "total", **plan["total"]}]
+        lines += [f"{sweep}: {json.dumps(row)}" for row in rows]
+    golden("dry_run.txt", "\n".join([*lines, ""]))
     assert not any(tmp_path.iterdir())
 
 

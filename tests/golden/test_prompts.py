@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from golden_access import SAMPLE, TASK_YAML, TASKS, TOKENIZER, run
+from golden_access import SAMPLE, TASK_YAML, TASKS, TOKENIZER, fine
 from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
@@ -83,86 +83,71 @@ def evaluated(setting: str, frame: str) -> dict[str, Any]:
     )
 
 
-def asked(sample: dict[str, Any]) -> dict[str, Any]:
-    """What one question's prompts were, in few characters."""
-    texts = [argument[0] for argument in sample["arguments"]]
-    return {
-        "sha256": [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts],
-        "tokens": [len(tokenizer()(text)["input_ids"]) for text in texts],
-        **sample["doc"]["prompt"],
-        "cluster": sample["doc"]["cluster"],
-    }
+def digest(texts: Any) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def scored(sample: dict[str, Any]) -> dict[str, Any]:
-    """What was made of the answers."""
-    names = sorted(set(sample["metrics"]))
-    return {"extracted": sample["filtered_resps"], **{name: sample[name] for name in names}}
+def line_of(name: str, rows: list[dict[str, Any]]) -> str:
+    """All prompts of a task in one line: what differs is shown by `prompt` on both versions."""
+    texts = [argument[0] for row in rows for argument in row["arguments"]]
+    cuts = [row["doc"]["prompt"] for row in rows]
+    kept = sum(cut["kept_head"] + cut["kept_tail"] for cut in cuts)
+    numbers = f"{sum(cut['prompt_tokens'] for cut in cuts)} tokens, {kept} of documents kept"
+    truncated = sum(cut["truncated"] for cut in cuts)
+    return f"{name}: {len(texts)} prompts {digest(texts)}, {numbers}, {truncated} truncated\n"
 
 
-@pytest.mark.parametrize("frame", CHAT)
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_prompt(golden, setting, frame):
-    samples = evaluated(setting, frame)["samples"]
-    found = {
-        f"{task} {row['doc']['document_id']} {row['doc']['question_id']}": asked(row)
-        for task, rows in sorted(samples.items())
-        for row in rows
-    }
-    golden(f"prompts/{setting}-{frame}.json", found)
+def test_every_prompt(golden):
+    golden(
+        "prompts.txt",
+        "".join(
+            line_of(f"{setting} {frame} {task}", rows)
+            for setting in SETTINGS
+            for frame in CHAT
+            for task, rows in sorted(evaluated(setting, frame)["samples"].items())
+        ),
+    )
 
 
 @pytest.mark.parametrize("frame", CHAT)
-@pytest.mark.parametrize("file", TASKS)
-def test_the_first_prompt_to_read(golden, file, frame):
-    document = json.loads((SAMPLE / file).open(encoding="utf-8").readline())["input"]
-    sample = evaluated("whole", frame)["samples"][TASKS[file]][0]
-    texts = [argument[0] for argument in sample["arguments"]]
-    assert document in texts[0]
-    shown = texts[0].replace(document, f"{document[:80]}[…]{document[-80:]}")
-    golden(f"prompts/text/{file}-{frame}.txt", "\n=====\n".join([shown, *texts[1:]]))
+def test_the_first_prompts_to_read(golden, frame):
+    shown = []
+    for file, task in TASKS.items():
+        document = json.loads((SAMPLE / file).open(encoding="utf-8").readline())["input"]
+        first, *more = (a[0] for a in evaluated("whole", frame)["samples"][task][0]["arguments"])
+        assert document in first
+        cut = first.replace(document, f"{document[:80]}[…]{document[-80:]}")
+        shown.append("\n=====\n".join([f"## {task}", cut, *more]))
+    golden(f"prompts-{frame}.txt", "\n\n".join([*shown, ""]))
 
 
-@pytest.mark.parametrize("frame", CHAT)
-def test_every_answer(golden, frame):
-    samples = evaluated("2048", frame)["samples"]
-    found = {
-        f"{task} {row['doc']['document_id']} {row['doc']['question_id']}": scored(row)
-        for task, rows in sorted(samples.items())
-        for row in rows
-    }
-    golden(f"answers/{frame}.json", found)
+FIGURES = (
+    *("exact_match", "exact_match_stderr", "exact_match_strict", "right", "wrong", "unparsed"),
+    *("thinking_removed", "thinking_unfinished", "truncated", "prompt_tokens", "kept_tokens"),
+)
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_result(golden, setting):
-    results = evaluated(setting, "plain")
-    found = {**results["results"], "groups": results["groups"]}
-    for task, config in results["configs"].items():
-        about = config["metadata"]
-        found[f"{task} recorded"] = {
-            "data": {k: v for k, v in about["data"].items() if k != "path"},
-            "prompt": {k: v for k, v in about["prompt"].items() if k != "tokenizer"},
-            **{k: about[k] for k in ("settings", "documents", "partial", "chance")},
-        }
-    golden(f"answers/results-{setting}.json", found)
+def test_every_result(golden):
+    lines = []
+    for setting in SETTINGS:
+        results = evaluated(setting, "plain")
+        for task, found in {**results["results"], **results["groups"]}.items():
+            figures = {name: found.get(f"{name},none") for name in FIGURES}
+            lines.append(f"{setting} {task}: {json.dumps(figures)}")
+    golden("results.txt", "\n".join([*lines, ""]))
 
 
 REAL = ("coursera", "gsm", "quality", "toefl", "sfiction", "topic_retrieval")
 
 
-@pytest.mark.parametrize("frame", CHAT)
-@pytest.mark.parametrize("task", REAL)
-def test_prompts_of_the_published_documents(golden, real_data, task, frame):
-    flags = ["--model", TOKENIZER, "--data-dir", real_data / "leval" / "closed", "-n", 8]
-    flags += ["--context-length", 4096] + ["--apply-chat-template"] * CHAT[frame]
-    ran = run("prompt", task, *flags, "--json")
-    assert ran.code == 0, ran.err
-    told = json.loads(ran.out)
-    found = {"about": {k: v for k, v in told["about"].items() if k != "tokenizer"}}
-    for at, row in enumerate(told["questions"]):
-        texts = row.pop("prompts")
-        row["sha256"] = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        row["question"] = hashlib.sha256(row["question"].encode()).hexdigest()
-        found[f"question {at}"] = row
-    golden(f"prompts/published/{task}-{frame}.json", found)
+def test_prompts_of_the_published_documents(golden, real_data):
+    lines = []
+    for task in REAL:
+        for frame, chat in CHAT.items():
+            flags = ["--model", TOKENIZER, "--data-dir", real_data / "leval" / "closed", "-n", 2]
+            flags += ["--context-length", 4096] + ["--apply-chat-template"] * chat
+            rows = json.loads(fine("prompt", task, *flags, "--json"))["questions"]
+            texts = [text for row in rows for text in row["prompts"]]
+            cuts = [(row["prompt"]["kept_head"], row["prompt"]["kept_tail"]) for row in rows]
+            lines.append(f"{task} {frame}: {len(texts)} prompts {digest(texts)}, kept {cuts}")
+    golden("prompts-published.txt", "\n".join([*lines, ""]))

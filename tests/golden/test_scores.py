@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from golden_access import HERE, fine, inside
 
 PREDICTIONS = HERE / "predictions"
@@ -15,6 +14,7 @@ PUBLISHED = {
     "topic_retrieval": "topic_retrieval_longchat.pred.jsonl",
 }
 TASKS = (*PUBLISHED, "sfiction")
+NOT_OF_ONE = ("task", "n", "dropped_lines")
 
 
 def score(task, path):
@@ -23,33 +23,26 @@ def score(task, path):
 
 def one_by_one(task, folder):
     """Each answer's own score: a wrong one cannot hide behind another."""
-    found = {}
     lines = (PREDICTIONS / f"{task}.jsonl").read_text(encoding="utf-8").split("\n")
-    rows = [json.loads(line) for line in lines if line.startswith("{")]
-    for at, row in enumerate(rows):
+    for row in [json.loads(line) for line in lines if line.startswith("{")]:
         path = folder / "one.jsonl"
         path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-        told = score(task, path)
-        parts = {k: v for k, v in told.items() if k not in ("task", "n", "dropped_lines")}
-        found[f"{at}: {row['model_pred']!r} for {row['gt']!r}"] = parts
-    return found
+        parts = {k: v for k, v in score(task, path).items() if k not in NOT_OF_ONE}
+        numbers = " ".join(f"{name} {value:g}" for name, value in parts.items())
+        yield f"{task}: {row['model_pred']!r} for {row['gt']!r}: {numbers}\n"
 
 
 def test_published_predictions(golden, real_data):
     folder = real_data / "leval" / "predictions" / "turbo-16k-0613"
-    golden("scores/published.json", {t: score(t, folder / f) for t, f in PUBLISHED.items()})
+    scores = {task: json.dumps(score(task, folder / file)) for task, file in PUBLISHED.items()}
+    golden("scores-published.txt", "".join(f"{task}: {each}\n" for task, each in scores.items()))
 
 
-def test_every_file(golden):
-    golden("scores/files.json", {t: score(t, PREDICTIONS / f"{t}.jsonl") for t in TASKS})
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_every_answer(golden, task, tmp_path):
-    golden(f"scores/{task}.json", one_by_one(task, tmp_path))
+def test_every_answer(golden, tmp_path):
+    golden("scores.txt", "".join(line for task in TASKS for line in one_by_one(task, tmp_path)))
 
 
 def test_printed(golden):
     with inside(PREDICTIONS):
         told = [fine("score", "--task", f"leval_{task}", f"{task}.jsonl") for task in TASKS]
-    golden("scores/printed.txt", "".join(told))
+    golden("scores-printed.txt", "".join(told))
