@@ -17,8 +17,8 @@ REGISTRIES = {  # module -> names of dictionaries
     "leval_tasks.metrics": ("FAMILY_OF",),
     "transformers.modeling_rope_utils": ("ROPE_INIT_FUNCTIONS",),
 }
-SET_BY_IMPORTS = ("PYTEST_", "TORCH", "KINETO_", "KMP_", "CUDA_", "TRITON_", "TF_", "MPL", "RAY_")
-"""Beginnings of the variables that libraries set for themselves when they are first used."""
+SET_BY_USE = ("PYTEST_", "TORCH", "KINETO_", "KMP_", "CUDA_", "TRITON_", "VLLM_", "RAY_", "LD_")
+"""Beginnings of the variables that pytest and libraries set for themselves while they run."""
 
 
 def state() -> dict[str, Any]:
@@ -26,7 +26,7 @@ def state() -> dict[str, Any]:
     return {
         "the working directory": Path.cwd(),
         **{f"the handler of {name}": signal.getsignal(getattr(signal, name)) for name in SIGNALS},
-        **{f"${k}": v for k, v in os.environ.items() if not k.startswith(SET_BY_IMPORTS)},
+        **{f"${k}": v for k, v in os.environ.items() if not k.startswith(SET_BY_USE)},
         **_logging(),
         **{
             f"{module}.{name}[{key!r}]": value
@@ -67,6 +67,8 @@ def changes(before: dict[str, Any], after: dict[str, Any], imported: set[str]) -
 
 
 def _by_first_import(name: str, imported: set[str]) -> bool:
+    if name.startswith("$"):
+        return not imported >= {each for each in sys.modules if "." not in each}
     if name.startswith("transformers."):  # our types join its registry at their first use
         return True
     if name.startswith("the logger "):
