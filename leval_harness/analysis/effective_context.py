@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leval_harness.analysis.entries import Analysis, Entry, grouped
+from leval_harness.analysis.entries import LEVEL, Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label
 from leval_harness.layout import SHORT_WINDOWS
 from leval_harness.results.fields import ResultsError
@@ -32,7 +32,7 @@ from leval_tasks.statistics.effective_context import (
     effective_context,
     texts_that_agree,
 )
-from leval_tasks.statistics.skewed_t import MARGIN
+from leval_tasks.statistics.skewed_t import MARGIN, one_sided
 
 FAMILY = "effective_context"
 
@@ -57,7 +57,7 @@ class EffectiveLine:
             where none is), and all texts.
         break_at: position from which the model no longer gains; None where none was measured.
         raw: mean gain in nats without clipping.
-        against: the gain over the baseline by bin, on the same tokens; None for the baseline.
+        against: how it compares with the block's baseline; None for the baseline itself.
     """
 
     block: str
@@ -75,7 +75,23 @@ class EffectiveLine:
     agree: tuple[int, int]
     break_at: int | None
     raw: float
-    against: tuple[Bin, ...] | None = None
+    against: "Against | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A method and the baseline on the same tokens.
+
+    Attributes:
+        baseline: its label.
+        bins: the gain over it by position, nats a token, not clipped.
+        verdicts: for each bin `better`, `worse` or empty: one-sided t tests with Hall's correction,
+            5% over both sides and all bins together (Bonferroni), blocks as units.
+    """
+
+    baseline: str
+    bins: tuple[Bin, ...]
+    verdicts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +123,14 @@ def effective_lines(
             label: (part, _texts(part, analysis, gaps))
             for label, part in grouped(full, lambda entry: entry.label).items()
         }
-        base = by_method.get(analysis.baselines.get(block, ""))
+        baseline = analysis.baselines.get(block, "")
+        base = by_method.get(baseline)
         for label, (part, texts) in by_method.items():
             line, missing = _line(part, texts, reference, margin)
             gaps += [f"Not counted: {label}: {each}" for each in missing]
             if line and base and base[1] is not texts:
                 edges = _edges(line)
-                line = replace(line, against=_against(texts, base[1], edges))
+                line = replace(line, against=_against(texts, base[1], edges, baseline))
             lines += [line] if line else []
     return lines, gaps
 
@@ -249,9 +266,12 @@ def _edges(line: EffectiveLine) -> list[int]:
 
 
 def _against(
-    texts: Mapping[str, ReadText], base: Mapping[str, ReadText], edges: Sequence[int]
-) -> tuple[Bin, ...] | None:
-    """Gains over the baseline's full read of the same tokens, by bin."""
+    texts: Mapping[str, ReadText],
+    base: Mapping[str, ReadText],
+    edges: Sequence[int],
+    baseline: str,
+) -> Against | None:
+    """Gains over the baseline's full read of the same tokens, by bin; None without any."""
     gains = []
     for name, text in texts.items():
         other = base.get(name)
@@ -260,7 +280,17 @@ def _against(
         difference = other.column("full") - text.column("full")
         if not np.isnan(difference).any():
             gains.append(_Gains(text.start, difference, text.column("tokens")))
-    return effective_context(_joined(gains)[0], edges).bins if gains else None
+    if not gains:
+        return None
+    blocks, _ = _joined(gains)
+    bins = effective_context(blocks, edges).bins
+    level = LEVEL / 2 / len(bins)
+    verdicts = []
+    for each in bins:
+        part = blocks.within(each.start, each.end)
+        below, above = one_sided(part.gain, part.tokens, 0.0)
+        verdicts.append("better" if above <= level else "worse" if below <= level else "")
+    return Against(baseline, bins, tuple(verdicts))
 
 
 def length_text(length: Length) -> str:
@@ -293,6 +323,38 @@ def sentence(line: EffectiveLine) -> str:
     else:
         text += "; no benefit from context is shown"
     return f"{line.method}: {text} ({line.agree[0]} of {line.agree[1]} texts agree)"
+
+
+def verdicts(lines: Sequence[EffectiveLine]) -> list[str]:
+    """Every sentence of some lines: what each method does, against what, and on which yardstick."""
+    compared = (text for line in lines if (text := against_sentence(line)))
+    return [*map(sentence, lines), *compared, *dict.fromkeys(map(yardstick, lines))]
+
+
+def _spans(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Stretches of positions in order; those that touch are one."""
+    spans: list[tuple[int, int]] = []
+    for start, end in places:
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def against_sentence(line: EffectiveLine) -> str:
+    """At which positions a method is better or worse than the baseline; empty for the baseline."""
+    if line.against is None:
+        return ""
+    parts = []
+    for verdict in ("better", "worse"):
+        pairs = zip(line.against.bins, line.against.verdicts, strict=True)
+        places = [(each.start, each.end) for each, found in pairs if found == verdict]
+        if places:
+            spans = ", ".join(f"{start:,}–{end:,}" for start, end in _spans(places))
+            parts.append(f"{verdict} at {spans}")
+    found = "; ".join(parts) or "no difference is shown"
+    return f"{line.method} against {line.against.baseline}, by position: {found}"
 
 
 def like_text(line: EffectiveLine, length: Length | None) -> str:

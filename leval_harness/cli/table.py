@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     help="Show the paper's tables; default: where they match what was run.",
 )  # fmt: skip
 @click.option(
+    "--margin", type=click.FloatRange(min=0, max=1), default=0.01, metavar="NATS",
+    help="Effective context length: a smaller loss is no degradation, a smaller gain no benefit; "
+    "nats a token.",
+)  # fmt: skip
+@click.option(
     "--pair", "pairs", multiple=True, metavar="METHOD:BASELINE",
     help="Only paired differences of perplexity and reach, nats a token, by text and pooled. "
     "Repeatable.",
@@ -70,7 +75,7 @@ def command(
         tables = [details_table(analysis, bool(chosen["published"]))]
     else:
         names = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
-        tables = build_tables(analysis, names, chosen["published"])
+        tables = build_tables(analysis, names, chosen["published"], chosen["margin"])
     records = [record for table in tables for record in table.records()] if as_json else []
     text = records_text(records) if as_json else form.text(tables)
     write_or_print(text, out)

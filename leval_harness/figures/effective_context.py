@@ -21,8 +21,8 @@ def effective_figure(lines: Sequence[EffectiveLine], looks: Looks, command: str)
     for line in sorted(lines, key=lambda line: line.method):
         look = {**looks[line.method], "label": literal(line.method), "markersize": 4}
         _draw(gains, line.these.bins, look)
-        for axes in below if line.against else ():
-            _draw(axes, line.against or (), look)
+        if line.against:
+            _draw(below[0], line.against.bins, look)
     for axes in picture.grid:
         axes.axhline(0, color="black", linewidth=1)
         axes.axhline(-lines[0].margin, color="black", linewidth=0.8, linestyle=":")

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.analysis.effective_context import effective_lines, sentence, yardstick
+from leval_harness.analysis.effective_context import effective_lines, verdicts
 from leval_harness.analysis.labels import task_label
 from leval_harness.analysis.reach import (
     Point,
@@ -79,8 +79,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
 def effective_sentences(analysis: Analysis) -> list[str]:
     """The verdicts on the effective context length, and what they rest on; empty without any."""
     lines, gaps = effective_lines(analysis)
-    texts = (*map(sentence, lines), *dict.fromkeys(map(yardstick, lines)), *gaps)
-    return [plain(text) for text in texts]
+    return [plain(text) for text in (*verdicts(lines), *gaps)]
 
 
 def _row(table: Table, block: Block, row: Row) -> dict[str, Any]:

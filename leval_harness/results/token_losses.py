@@ -35,12 +35,12 @@ class ReadText:
 
     @property
     def start(self) -> int:
-        """First token that is scored."""
+        """Position of the first token that is scored."""
         return int(self.blocks[0, 0])
 
     @property
     def end(self) -> int:
-        """Tokens of the text."""
+        """Tokens of the text, BOS counted."""
         return int(self.blocks[-1, :2].sum())
 
     def column(self, name: str) -> Floats:

@@ -56,7 +56,10 @@ PERPLEXITIES = {
 
 
 def build_tables(
-    analysis: Analysis, costs: Sequence[str] = (), published: bool | None = None
+    analysis: Analysis,
+    costs: Sequence[str] = (),
+    published: bool | None = None,
+    margin: float = MARGIN,
 ) -> list[Table]:
     """Every table that the results have rows for, the effective context first.
 
@@ -65,6 +68,7 @@ def build_tables(
         costs: optional columns, names of `COSTS`.
         published: show the paper's tables; None shows them where a model of theirs or PosGen was
             run.
+        margin: of the effective context length, nats a token.
 
     Raises:
         SettingError: unknown name in `costs`.
@@ -79,7 +83,8 @@ def build_tables(
     posgen = [task for task in POSGEN if task in tasks]
     lines = reach_lines(analysis)
     answers = _reach_table(lines, reach_gaps(analysis, lines)), _against_table(lines)
-    tables = effective_tables(*effective_lines(analysis)) + [each for each in answers if each]
+    tables = effective_tables(*effective_lines(analysis, margin))
+    tables += [table for table in answers if table]
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)

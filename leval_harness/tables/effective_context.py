@@ -6,8 +6,7 @@ from leval_harness.analysis.effective_context import (
     EffectiveLine,
     length_text,
     like_text,
-    sentence,
-    yardstick,
+    verdicts,
 )
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label
@@ -44,19 +43,18 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
         return []
     columns = (METHOD, *text_columns((*TEXT_HEADS, *NUMBER_HEADS), len(TEXT_HEADS)))
     notes = (
-        *map(sentence, lines),
-        *dict.fromkeys(map(yardstick, lines)),
-        "Up to a position: shown in every 512-token block bin before it, for these texts; not: "
-        "the length is refused. Gain: mean over all positions, not clipped",
+        *verdicts(lines),
+        "Up to a position: shown in every bin of positions before it, for these texts, with blocks "
+        "of 512 tokens as units; not: refused. Gain: mean over all positions, not clipped",
         f"Texts like these: with texts as units, from {FEWEST_TEXTS} texts on",
         *gaps,
     )
     tables = [Table("Effective context length", columns, _blocks(lines, _verdicts), notes)]
     gains = "Gain from full context by position, nats a token, clipped to ±1"
-    tables += _by_position(gains, lines, lambda line: line.these.bins)
-    compared = [line for line in lines if line.against]
+    tables += _by_position(gains, [(line, line.these.bins, ()) for line in lines])
+    compared = [(line, line.against.bins, line.against.verdicts) for line in lines if line.against]
     against = "Gain over the baseline by position, nats a token on the same tokens"
-    return tables + _by_position(against, compared, lambda line: line.against or ())
+    return tables + _by_position(against, compared)
 
 
 def _blocks(
@@ -87,28 +85,32 @@ def _verdicts(line: EffectiveLine) -> list[Cell]:
 
 
 def _by_position(
-    title: str,
-    lines: Sequence[EffectiveLine],
-    bins: Callable[[EffectiveLine], Sequence[Bin]],
+    title: str, rows: Sequence[tuple[EffectiveLine, Sequence[Bin], Sequence[str]]]
 ) -> list[Table]:
-    """A table with a column for each bin; none without lines."""
-    places = sorted({(each.start, each.end) for line in lines for each in bins(line)})
+    """A table with a column for each bin; none without rows of lines, bins and their verdicts."""
+    places = sorted({(each.start, each.end) for _, bins, _ in rows for each in bins})
     if not places:
         return []
+    of_line = {id(line): (bins, found) for line, bins, found in rows}
 
     def cells(line: EffectiveLine) -> list[Cell]:
-        at = {(each.start, each.end): each for each in bins(line)}
-        return [_gain(at.get(place)) for place in places]
+        bins, found = of_line[id(line)]
+        at = {(each.start, each.end): each for each in bins}
+        marked = {(b.start, b.end) for b, mark in zip(bins, found, strict=False) if mark}
+        return [_gain(at.get(place), "*" * (place in marked)) for place in places]
 
     heads = [Column(f"{start:,}–{end:,}") for start, end in places]
-    notes = ("In brackets: the gains at which the one-sided tests of a bin begin to decide",)
-    return [Table(title, (METHOD, *heads), _blocks(lines, cells), notes)]
+    notes = ["In brackets: the gains at which the one-sided tests of a bin begin to decide"]
+    if any(any(found) for _, _, found in rows):
+        notes.append("*: better or worse than the baseline, at 5% over all positions together")
+    blocks = _blocks([line for line, _, _ in rows], cells)
+    return [Table(title, (METHOD, *heads), blocks, tuple(notes))]
 
 
-def _gain(found: Bin | None) -> Cell:
+def _gain(found: Bin | None, mark: str) -> Cell:
     if found is None:
         return NOTHING
-    text = f"{found.gain:+.3f}"
+    text = f"{found.gain:+.3f}{mark}"
     if found.low is not None and found.high is not None:
         text += f" ({found.low:+.3f} to {found.high:+.3f})"
     return Cell(text, found.gain)

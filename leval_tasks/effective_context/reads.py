@@ -22,7 +22,7 @@ Losses = Mapping[str, Logprobs]
 """
 
 COLUMNS = ("start", "tokens", "full", "short", "gain", "trained_gain")
-"""What a block holds: its first position, and sums over its tokens; gains are clipped."""
+"""What a block holds: its first position, BOS counted, and sums over tokens; gains are clipped."""
 
 
 def default_short_window(trained: int) -> int:
@@ -75,7 +75,12 @@ def joined(
 
 
 def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
-    """Sums over blocks of `BLOCK` tokens, a row of `COLUMNS` each; None where a read is missing."""
+    """Sums over blocks of `BLOCK` tokens, a row of `COLUMNS` each; None where a read is missing.
+
+    Args:
+        losses: of a text.
+        start: position of the first token that they hold, BOS counted.
+    """
     size = next(iter(losses.values())).size
     _, tokens = block_sums(np.zeros(size), BLOCK)
     starts = start + np.cumsum(tokens) - tokens

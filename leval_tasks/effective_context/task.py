@@ -99,7 +99,8 @@ class EffectiveContextTask(PerplexityTask):
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
         """Pairs of (nats, tokens) over a text, and its blocks; zeros where a request failed."""
         name = doc["document_id"]
-        start = document_tokens(self.settings.short_window, bool(self.settings.bos))
+        bos = bool(self.settings.bos)
+        start = document_tokens(self.settings.short_window, bos)
         parts = [
             (read, window, total.logprobs)
             for (read, window), total in zip(self._reads(doc), results, strict=True)
@@ -118,7 +119,7 @@ class EffectiveContextTask(PerplexityTask):
             else [float(values.sum(dtype=np.float64)), values.size]
             for metric, values in found.items()
         }
-        blocks = [] if failed else block_rows(losses, start)
+        blocks = [] if failed else block_rows(losses, start + bos)
         return with_stderr(pairs, failed) | {BLOCKS: blocks}
 
     def metric_names(self) -> list[str]:

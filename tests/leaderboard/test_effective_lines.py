@@ -11,6 +11,8 @@ import pytest
 
 from leval_harness.analysis import analyse
 from leval_harness.analysis.effective_context import (
+    _against,
+    against_sentence,
     effective_lines,
     length_text,
     like_text,
@@ -20,13 +22,14 @@ from leval_harness.analysis.effective_context import (
 from leval_harness.figures.write import planned_figures
 from leval_harness.page import write_page
 from leval_harness.results import load_results
+from leval_harness.results.token_losses import ReadText
 from leval_harness.tables import build_tables, render
 from leval_tasks.effective_context.reads import block_rows
-from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Length
+from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Length, block_sums
 
 SWEEP = Path(__file__).parent / "effective"
 WINDOWS, ROPE, YARN = "161d7265de3e1099", "0c06ebb25cd3db15", "82d4b1879adb947b"
-START = 63
+START = 64
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +82,41 @@ def test_methods_are_compared_on_the_same_tokens(analysis):
     assert rope.against is None
     one, other = losses(ROPE, "full"), losses(YARN, "full")
     saved = sum((one[name] - other[name]).sum(dtype=float) for name in one)
-    tokens = [_tokens(one, each.start, each.end) for each in yarn.against]
-    found = np.dot([each.gain for each in yarn.against], tokens)
+    tokens = [_tokens(one, each.start, each.end) for each in yarn.against.bins]
+    found = np.dot([each.gain for each in yarn.against.bins], tokens)
     assert found == pytest.approx(saved, abs=0.02)
+
+
+def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
+    (rope, yarn), _ = effective_lines(analysis)
+    assert against_sentence(rope) == ""
+    one, other = losses(ROPE, "full"), losses(YARN, "full")
+    bins = yarn.against.bins
+    assert not any(yarn.against.verdicts)  # a random model
+    assert against_sentence(yarn).endswith("no difference is shown")
+    edges = [bins[0].start, *(each.end for each in bins)]
+
+    def text(read, end=4096):
+        sums, tokens = block_sums(read.astype(float))
+        starts = START + np.cumsum(tokens) - tokens
+        rows = np.full((tokens.size, 6), np.nan)
+        rows[:, 0], rows[:, 1], rows[:, 2] = starts, tokens, sums
+        return ReadText("t", "d", rows, {})
+
+    # what is better by far in the second bin alone
+    late = {name: each - 0.5 * (np.arange(each.size) > edges[1]) for name, each in one.items()}
+    sides = [{name: text(each) for name, each in side.items()} for side in (late, other)]
+    found = _against(*sides, edges, "yarn")
+    assert found.verdicts == ("", "better")
+    said = against_sentence(replace(yarn, against=found))
+    assert said == f"yarn against yarn, by position: better at {edges[1]:,}–{edges[2]:,}"
+    assert _against(*sides[::-1], edges, "rope").verdicts == ("", "worse")
 
 
 def test_a_second_window_is_used_past_the_trained_length(analysis):
     for line in effective_lines(analysis)[0]:
-        assert line.trained == 255
-        assert "past 255 also windows of that length" in yardstick(line)
+        assert line.trained == 256
+        assert "past 256 also windows of that length" in yardstick(line)
 
 
 @pytest.fixture
