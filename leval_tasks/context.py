@@ -8,6 +8,7 @@ it states none, from the run's settings (a task's metadata) and the checkpoint's
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from leval_border.json_texts import parse_json
@@ -191,6 +192,8 @@ def _checkpoints(settings: Mapping[str, Any]) -> Iterator[ModelPositions]:
 
 @functools.lru_cache(maxsize=8)
 def _positions(name: str, revision: str) -> ModelPositions | None:
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        return None  # of a tokenizer alone
     try:
         return ModelPositions.of_checkpoint(name, revision)
     except RopeConfigError:

@@ -51,6 +51,8 @@ def report(
 ) -> dict[str, Any]:
     """What each library's rotary modules hold, how long a sequence may be, and where they differ.
 
+    With settings each library also runs a small model of the family on a few tokens.
+
     Args:
         path: checkpoint folder or hub name.
         model: its config.
@@ -59,8 +61,8 @@ def report(
 
     Returns:
         `transformers` and `vllm`, each with `limit` in tokens (None where it is unknown) and
-        `modules` (the fields of `RotaryReport`), or `refused` or `not_installed` with the reason in
-        place of these; `disagreements`, a list of sentences.
+        `modules` (the fields of `RotaryReport`), or `refused` with the reason in place of these, or
+        `not_installed` alone; `disagreements`, a list of sentences.
 
     Raises:
         RopeConfigError: the settings cannot be written for this model.
@@ -68,7 +70,9 @@ def report(
     written = {} if rope is None else hf_overrides(rope, model, context_length)
     hf = _side("transformers", lambda: _by_transformers(path, written))
     vllm = _side("vllm", lambda: _by_vllm(path, model, rope, context_length))
-    hf["limit"], vllm["limit"] = limits(model, rope, context_length)
+    known = model.with_length(context_length or (rope and rope.trained_length))
+    for side, limit in zip((hf, vllm), limits(known, rope, context_length), strict=True):
+        side |= {} if "not_installed" in side else {"limit": limit}
     lines = [] if "not_installed" in {**hf, **vllm} else _disagreements(hf, vllm)
     if rope is not None and "not_installed" not in vllm:
         lines += about_vllm(rope, model, context_length)
@@ -103,8 +107,12 @@ def length_remark(model: ModelPositions) -> str | None:
 
 def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[RotaryReport]:
     from resonance_vllm.hf.build import report_of_checkpoint
+    from resonance_vllm.hf.tiny import forward_problem, run_forward
 
-    return report_of_checkpoint(path, overrides)
+    reports = report_of_checkpoint(path, overrides)
+    if overrides and (problem := forward_problem(run_forward, path, overrides)):
+        raise NoRope(problem)
+    return reports
 
 
 def _by_vllm(
@@ -113,7 +121,7 @@ def _by_vllm(
     overrides = _for_vllm(model, rope, length)
     from resonance_vllm.vllm.build import report_of_checkpoint
 
-    return report_of_checkpoint(path, overrides, length)
+    return report_of_checkpoint(path, overrides, length, run=bool(overrides))
 
 
 def _side(library: str, look: Callable[[], Sequence[RotaryReport]]) -> Side:

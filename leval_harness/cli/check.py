@@ -59,7 +59,8 @@ def _shipped(positions: Any) -> str:
     from resonance_vllm.check import length_remark
 
     rope = {k: "[...]" if isinstance(v, list) else v for k, v in positions.rope.items()}
-    text = f"{json.dumps(rope, default=str)}, {positions.max_position_embeddings} positions"
+    length = positions.max_position_embeddings
+    text = f"{json.dumps(rope, default=str)}, {length or 'an unknown number of'} positions"
     return "\n  ".join(filter(None, (text, length_remark(positions))))
 
 
@@ -68,7 +69,9 @@ def _lines(side: dict[str, Any]) -> Iterator[str]:
     for reason in ("not_installed", "refused"):
         if reason in side:
             yield f"  {reason.replace('_', ' ')}: {side[reason]}"
-    yield f"  limit                    {side['limit']} tokens"
+    if "limit" in side:
+        limit = side["limit"]
+        yield f"  limit                    {'unknown' if limit is None else f'{limit} tokens'}"
     names_of: dict[str, list[str]] = {}
     for module in side.get("modules", ()):
         names_of.setdefault(_description(module), []).append(module["module"])

@@ -24,7 +24,7 @@ SHOWN_PERIODS = 3
 # Distances looked at together.
 _BLOCK = 2**16
 # Every feature of every position is looked at: gigabytes beyond.
-MOST_POSITIONS = 2**22
+MOST_POSITIONS, MOST_ANGLES = 2**22, 2**28
 
 
 def describe(
@@ -97,11 +97,17 @@ def feature_gap(
         Distances of unit vectors, float64 `[dim/2]`, from 0 to 2.
 
     Raises:
-        RopeConfigError: `original` or `factor` is below 1, or their product above
-            `MOST_POSITIONS`.
+        RopeConfigError: `original` or `factor` is below 1, their product above `MOST_POSITIONS`,
+            or that times the number of features above `MOST_ANGLES`.
     """
+    positions = _tested(original, factor)
+    if original * factor * dim / 2 > MOST_ANGLES:
+        raise RopeConfigError(
+            f"dim, original, factor: {dim}, {original}, {factor} are not allowed; allowed: a "
+            f"product of at most {2 * MOST_ANGLES:,}"
+        )
     trained = angles_by_feature(spec, dim, torch.arange(original), seq_len)
-    tested = angles_by_feature(spec, dim, _tested(original, factor), seq_len)
+    tested = angles_by_feature(spec, dim, positions, seq_len)
     return torch.stack([gap_of_angles(a, b) for a, b in zip(trained, tested, strict=True)])
 
 

@@ -15,6 +15,8 @@ from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.core.wavelengths import choose_wavelengths
 
+MOST_DIMENSIONS = 1024
+"""Of a head; the largest published ones have 512."""
 # Relative: transformers takes powers in float32, where one of 5e5 is that far from its value.
 FLOAT32_ROUNDING = 1e-5
 
@@ -115,8 +117,10 @@ def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
     Raises:
         RopeConfigError: `dim` is odd or does not fit, or the method lacks a setting.
     """
-    if dim < 2 or dim % 2:
-        raise RopeConfigError(f"dim: {dim} is not allowed; allowed: an even number of at least 2")
+    if dim % 2 or not 2 <= dim <= MOST_DIMENSIONS:
+        raise RopeConfigError(
+            f"dim: {dim} is not allowed; allowed: an even number from 2 to {MOST_DIMENSIONS}"
+        )
     return rotation(spec, spec.method.frequencies(dim, seq_len))
 
 

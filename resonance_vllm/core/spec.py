@@ -152,6 +152,8 @@ class RopeRequest:
                     f"rope: {item!r} in {text!r} has no value; allowed: TYPE:key=value,key=value "
                     "or a JSON dictionary"
                 )
+            if key.strip() in rope:
+                raise RopeConfigError(f"{key.strip()}: given twice in {shown(text)}; allowed: once")
             rope[key.strip()] = parsed_value(value.strip())
         return cls.from_dict(rope)
 

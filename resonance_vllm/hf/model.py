@@ -24,6 +24,7 @@ from resonance_vllm.hf.rotation import (
     features_as_shipped,
     held_turns,
     keywords,
+    plain_features_differ,
     twin,
 )
 from resonance_vllm.model_config.family import has_no_rope
@@ -166,17 +167,19 @@ def apply_requests(model: nn.Module) -> None:
     for name, module in model.named_modules():
         requests = config_requests.requests_of(getattr(module, "config", None))
         requests = {kind: requests[kind] for kind in layer_types(module) if kind in requests}
-        own = {kind: each for kind, each in requests.items() if each.own}
-        if own:
+        given = {}
+        for kind, request in requests.items():
             built = off_meta(module)
-            give(module, {k: RequestedRotation(built, k, name, each) for k, each in own.items()})
-        for layer_type, request in own.items():
+            if request.own or plain_features_differ(built, kind, request):
+                given[kind] = RequestedRotation(built, kind, name, request)
+            else:
+                _verify_stock(built, name, kind, request)
+            reached.add((kind, request.spec))
+        if given:
+            give(module, given)
+        for kind, request in requests.items():
             if isinstance(request.spec.method, MappedMethod):
-                position_map.install(model, module, layer_type)
-        for layer_type, request in requests.items():
-            if not request.own:
-                _verify_stock(module, name, layer_type, request)
-            reached.add((layer_type, request.spec))
+                position_map.install(model, module, kind)
     verify(model)
     for config in config_requests.configs(getattr(model, "config", None)):
         for layer_type, request in config_requests.requests_of(config).items():
@@ -239,8 +242,7 @@ def _verify_stock(module: Any, name: str, layer_type: str | None, request: Reque
         RopeConfigError: the module turns by something else.
     """
     method = request.spec.method
-    built = off_meta(module)
-    held = held_turns(built, layer_type)
+    held = held_turns(module, layer_type)
     features = features_as_shipped(module, layer_type, request, method.name)
     wrong = differences(held, method, features=features)
     if not wrong and method.trained_length is not None:

@@ -244,13 +244,15 @@ class RequestedRotation:
             whole = twin(module, layer_type, plain | {"rope_type": "proportional"})
             self.stock = held_frequencies(whole, layer_type)
             self.stock_type, self.by_library = "proportional", False
-        count = len(self.stock)
-        self.layout = find_layout(module, layer_type, count)
+        features = features_as_shipped(module, layer_type, request, self.stock_type)
+        if plain_features_differ(module, layer_type, request):
+            part = twin(module, layer_type, shown | {"rope_type": "linear", "factor": 1.0})
+            self.stock = held_frequencies(part, layer_type)
+        self.layout = find_layout(module, layer_type, len(self.stock))
         self.scale = self.layout.scale if self.by_library else method.scale()
         # Code may choose frequencies of its own by the settings, and a base of its own.
         by_formula = self.by_library and not fixed_by_model and method.name != "default"
         held = Turns(self.stock, self.layout.scale)
-        features = features_as_shipped(module, layer_type, request, self.stock_type)
         wrong = differences(held, method if by_formula else held, features=features)
         if wrong:
             where = f"{name} ({family(module).__name__})"
@@ -334,6 +336,17 @@ def features_as_shipped(
         return len(held_frequencies(twin(module, layer_type, shipped), layer_type))
     except (AttributeError, KeyError, TypeError, ValueError):  # a type that is unknown here
         return None
+
+
+def plain_features_differ(module: Any, layer_type: str | None, request: Request) -> bool:
+    """Whether a family's own plain frequencies are of another number than the model turns.
+
+    Mistral 4's are of whole heads, of which a part turns; transformers' functions are of that part.
+    """
+    if request.shown["rope_type"] != "default":
+        return False
+    features = features_as_shipped(module, layer_type, request, "default")
+    return features not in (None, len(held_frequencies(module, layer_type)))
 
 
 def _type_of(module: Any, layer_type: str | None) -> Any:

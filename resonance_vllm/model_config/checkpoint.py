@@ -27,9 +27,9 @@ def read_config(path: str, revision: str | None = None) -> Any:
     is logged.
 
     Raises:
-        RopeConfigError: there is no such folder, transformers cannot read its config.json, or that
-            has more layers or experts than could be built.
-        OSError: the folder holds no config.json, or the hub did not give it.
+        RopeConfigError: there is no such folder, it holds no config.json, transformers cannot read
+            that, or it has more layers or experts than could be built.
+        OSError: neither a folder nor a model of the hub has the name, or the hub did not answer.
     """
     folder = user_path(path, "model")
     if not folder.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
@@ -40,7 +40,13 @@ def read_config(path: str, revision: str | None = None) -> Any:
     if folder.is_dir():
         content = _json_object(folder / "config.json")
     else:
-        content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+        try:
+            content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+        except OSError as error:
+            raise OSError(
+                f"model: there is no folder {shown(path)}, and the hub gives no such model: "
+                f"{reason_of(error)}"
+            ) from error
     _refuse_endless(content)
     kind = content.get("model_type")
     if kind is not None and (not isinstance(kind, str) or kind not in CONFIG_MAPPING):
@@ -79,7 +85,7 @@ def reason_of(error: Exception) -> str:
 
 def _json_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise FileNotFoundError(f"model: {file.parent} holds no config.json")
+        raise RopeConfigError(f"model: {file.parent} holds no config.json")
     content = parse_json(file.read_bytes(), str(file), RopeConfigError)
     if not isinstance(content, Mapping):
         raise RopeConfigError(f"{file}: {shown(content)} is not allowed; allowed: an object")

@@ -9,23 +9,30 @@ from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import RopeType
+from resonance_vllm.core.spec import LENGTH, RopeType
+from resonance_vllm.core.wavelengths import Resonance
 
 Settings = dict[str, Any]
 """One RoPE dictionary: `rope_type` and its keys."""
 
 # In the names of layer types that attend to a part of the text only.
 _WINDOWS = ("sliding", "chunked")
+# Mistral's code scales queries by this and by the trained length, whatever the method is.
+QUERY_SCALE_BETA = "llama_4_scaling_beta"
 # Keys that model code reads and its config class does not declare -> beginning of the model types.
 _FAMILY_KEYS = {
     "alpha": "hunyuan",
     "xdrope_section": "hunyuan",
     "mrope_section": "paddleocr",
-    "llama_4_scaling_beta": "mistral4",
+    QUERY_SCALE_BETA: "mistral4",
 }
 # Published dictionaries keep keys of methods that they do not name; no code reads `finetuned`.
 _SHARED_KEYS = {key for method in METHODS.values() if method.stock for key in method.key_names()}
 _SHARED_KEYS |= {"rope_type", "type", "finetuned"}
+METHOD_KEYS = {"rope_type", "type", *Resonance.model_fields}.union(
+    *(method.key_names() for method in METHODS.values())
+)
+"""Keys of a RoPE dictionary that belong to a method; all others belong to the model."""
 
 
 def windowed(layer_type: str | None) -> bool:
@@ -38,10 +45,10 @@ def by_layer_type(rope: Mapping[str, Any]) -> bool:
     return "rope_type" not in rope and any(isinstance(value, Mapping) for value in rope.values())
 
 
-def one_global(rope: Mapping[str, Any]) -> str | None:
-    """The one layer type without a window that has settings; None if none or several have."""
+def without_window(rope: Mapping[str, Any]) -> list[str]:
+    """The layer types without a window that have settings, those with a scaling first."""
     wide = [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
-    return wide[0] if len(wide) == 1 else None
+    return sorted(wide, key=lambda kind: rope[kind].get("rope_type", "default") == "default")
 
 
 def global_layers(rope: Mapping[str, Any]) -> str:
@@ -50,14 +57,20 @@ def global_layers(rope: Mapping[str, Any]) -> str:
     Raises:
         RopeConfigError: no type, or several, have no window.
     """
-    found = one_global(rope)
-    if found is None:
+    wide = without_window(rope)
+    if len(wide) != 1:
         raise RopeConfigError(
             f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one "
             "alone for layers without a window, which methods change; allowed: no method, which "
-            "runs it as shipped"
+            f"runs it as shipped{', or resonance on each of them' if wide else ''}"
         )
-    return found
+    return wide[0]
+
+
+def model_keys(rope: Mapping[str, Any]) -> Settings:
+    """What belongs to the model in a RoPE dictionary: it stays under any method."""
+    read = {LENGTH} if QUERY_SCALE_BETA in rope else set()
+    return {key: value for key, value in rope.items() if key not in METHOD_KEYS - read}
 
 
 def by_layer(config: Any) -> dict[str | None, Any]:

@@ -28,8 +28,10 @@ def length_limit(
         requested: length in tokens that the user requests explicitly.
 
     Raises:
-        RopeConfigError: the config has no length, or a type of ours that cannot be read.
+        RopeConfigError: neither the config nor the user gives a length, or the config has a type
+            of ours that cannot be read.
     """
+    model = model.with_length(requested or (rope and rope.trained_length))
     if rope is None:
         if model.plain:
             return max(model.max_positions, requested or 0)

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from leval_border.errors import shown
 from leval_border.settings import LENIENT
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import (
     LENGTH,
     OWN_TYPES,
@@ -27,10 +27,11 @@ from resonance_vllm.model_config.family import (
     by_layer_type,
     global_layers,
     known_settings,
-    one_global,
+    model_keys,
     pairs_whole_heads,
     text_config,
     value_of,
+    without_window,
 )
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,6 @@ logger = logging.getLogger(__name__)
 _LANGUAGE_MODEL = ("text_config", "llm_config", "language_config")
 # What the length of a sequence is called in config.json files, by families without RoPE too.
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-# Keys of a RoPE dictionary that belong to a method; all others belong to the model.
-METHOD_KEYS = {"rope_type", "type", *Resonance.model_fields}.union(
-    *(method.key_names() for method in METHODS.values())
-)
 
 Integer = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, LENIENT]
 Number = Annotated[int | float | None, LENIENT]
@@ -59,6 +56,7 @@ class ModelPositions(BaseModel):
         nested: keys under which the language model's config stands in the model's.
         whole_head: whether the family pairs dimensions over whole heads of which a part may stand
             still, as transformers' `proportional` type has it (Gemma 4).
+        length_as_written: of `max_position_embeddings`, whatever its value is.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
@@ -72,6 +70,7 @@ class ModelPositions(BaseModel):
     partial_rotary_factor: Number = None
     nested: tuple[str, ...] = ()
     whole_head: bool = False
+    length_as_written: Any = None
 
     @classmethod
     def of(
@@ -81,9 +80,10 @@ class ModelPositions(BaseModel):
         for name in _LANGUAGE_MODEL if not nested else ():
             if isinstance(inner := config.get(name), Mapping):
                 return cls.of(inner, nested=(name,))
-        length = next((config[key] for key in LENGTH_KEYS if config.get(key)), None)
+        lengths = [config[key] for key in LENGTH_KEYS if config.get(key) is not None]
+        length = next(filter(None, lengths), next(iter(lengths), None))
         written = {key: config[key] for key in cls.model_fields if key in config}
-        ours = {"nested": nested, "whole_head": whole_head}
+        ours = {"nested": nested, "whole_head": whole_head, "length_as_written": length}
         return cls.model_validate({**written, LENGTH_KEYS[0]: length, **ours})
 
     @classmethod
@@ -112,14 +112,14 @@ class ModelPositions(BaseModel):
 
     @property
     def rope(self) -> dict[str, Any]:
-        """The model's own settings as one flat dictionary; of several layer types the global one.
+        """The model's own settings as one flat dictionary; of several layer types a global one.
 
         Older config.json files keep `rope_theta` at the top and the rest in `rope_scaling`.
         """
         rope: Mapping[str, Any] = self.rope_parameters or self.rope_scaling or {}
         if self.by_layer_type:
-            one = one_global(rope)
-            rope = {} if one is None else rope[one]
+            wide = without_window(rope)
+            rope = rope[wide[0]] if wide else {}
         result = {key: value for key, value in rope.items() if value is not None}
         result.setdefault("rope_type", result.pop("type", None) or "default")
         for key in ("rope_theta", "partial_rotary_factor"):
@@ -130,7 +130,7 @@ class ModelPositions(BaseModel):
     @property
     def model_keys(self) -> dict[str, Any]:
         """Keys of the dictionary that belong to the model: they stay under any method."""
-        return {key: value for key, value in self.rope.items() if key not in METHOD_KEYS}
+        return model_keys(self.rope)
 
     @property
     def plain(self) -> bool:
@@ -146,10 +146,24 @@ class ModelPositions(BaseModel):
     def max_positions(self) -> int:
         """`max_position_embeddings`, or RopeConfigError if there is none."""
         if self.max_position_embeddings is None:
+            written = self.length_as_written
+            wrong = "missing" if written is None else f"{shown(written)} is not allowed"
             raise RopeConfigError(
-                "max_position_embeddings: missing in the model's config; allowed: a whole number"
+                f"max_position_embeddings: {wrong} in the model's config; allowed: a whole number "
+                "of at least 1, or a context length with the request"
             )
         return self.max_position_embeddings
+
+    def with_length(self, requested: int | None) -> Self:
+        """The same, its length the requested one in tokens where its config states none."""
+        if self.max_position_embeddings is not None or requested is None:
+            return self
+        return self.model_copy(update={"max_position_embeddings": requested})
+
+    def of_layers(self, layer_type: str) -> Self:
+        """The same as if all layers were of one type, of a model with settings by layer type."""
+        rope = (self.rope_parameters or self.rope_scaling or {})[layer_type]
+        return self.model_copy(update={"rope_parameters": rope, "rope_scaling": None})
 
     @property
     def stated_length(self) -> int | None:
@@ -208,7 +222,7 @@ class ModelPositions(BaseModel):
 
     def _completed(self, request: RopeRequest) -> RopeSpec:
         kind = request.type
-        if self.by_layer_type:
+        if self.by_layer_type and (kind.name != RESONANCE or request.replace):
             global_layers(self.rope_parameters or self.rope_scaling or {})
         if self.plain:
             return self._spec(kind, request.given)
@@ -223,7 +237,9 @@ class ModelPositions(BaseModel):
                     return spec
         if not request.replace:
             raise shipped_scaling.refusal(self, request)
-        return self._spec(kind, request.given, replaced=True)
+        spec = self._spec(kind, request.given, replaced=True)
+        shipped_scaling.intended.add((spec.rope_type, str(self.rope["rope_type"])))
+        return spec
 
     def check_override(self, overrides: Mapping[str, Any]) -> None:
         """Read overrides in a library's own form, which replace a whole dictionary.
@@ -305,7 +321,7 @@ class ModelPositions(BaseModel):
         if kind.asks_length(given):
             if LENGTH not in given:
                 given[LENGTH] = self._trained_length(kind.method, given, replaced)
-            kind.method.fill(given, self.max_positions)
+            kind.method.fill(given, self.max_position_embeddings or given[LENGTH])
         return RopeSpec.of(kind, given)
 
     def _kept(self, kind: RopeType, written: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,13 @@ The only place that writes such dictionaries. No torch.
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from leval_border.errors import one_of
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import COMPARED, PREFIX, RopeSpec
-from resonance_vllm.model_config.family import global_layers
+from resonance_vllm.core.spec import COMPARED, LENGTH, PREFIX, RESONANCE, RopeSpec
+from resonance_vllm.model_config.family import without_window
 from resonance_vllm.model_config.limits import length_limit, vllm_multiplies
 from resonance_vllm.model_config.model_positions import ModelPositions
 
@@ -27,12 +28,12 @@ def hf_overrides(
     `max_position_embeddings` stays the trained length for dynamic types, because transformers takes
     it for that. Without a `context_length` in tokens the limit of the settings counts.
     """
-    parameters = rope.method.for_transformers(rope.to_dict())
-    original = rope.method.trained_length or model.max_positions
-    positions = (
-        original if rope.method.follows_length else length_limit(model, rope, context_length)
+    limit = length_limit(model, rope, context_length)
+    original = rope.method.trained_length or model.with_length(limit).max_positions
+    positions = original if rope.method.follows_length else limit
+    written = _overrides(
+        rope, model, lambda each: each.method.for_transformers(each.to_dict()), positions, original
     )
-    written = _overrides(parameters, model, positions, original)
     if model.original_max_position_embeddings is None:
         # from_pretrained takes a key only where the model's config has it already.
         written.pop("original_max_position_embeddings", None)
@@ -51,10 +52,12 @@ def vllm_hf_overrides(
     """
     fixed = fixed_for_vllm(rope, model, max_model_len)
     limit = length_limit(model, fixed, max_model_len)
-    parameters = fixed.method.for_vllm(fixed.to_dict())
     original = fixed.method.trained_length or limit
     multiplied = fixed.method.extension is not None and vllm_multiplies(model, fixed.rope_type)
-    written = _overrides(parameters, model, original if multiplied else limit, original)
+    positions = original if multiplied else limit
+    written = _overrides(
+        fixed, model, lambda each: each.method.for_vllm(each.to_dict()), positions, original
+    )
     if model.nested:
         # There vLLM updates a dictionary key by key: what is shipped and not written stays.
         written["rope_parameters"] = _cancelling(written["rope_parameters"], model)
@@ -89,26 +92,50 @@ def _log_fixed(rope: RopeSpec, model: ModelPositions, length: int) -> None:
         )
 
 
-def _overrides(
-    parameters: dict[str, Any], model: ModelPositions, positions: int, original: int
+def _parameters(
+    rope: RopeSpec, model: ModelPositions, form: Callable[[RopeSpec], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Settings as the language model's config has them, beside the keys that are the model's."""
-    parameters = {**model.model_keys, **parameters}
-    result: dict[str, Any] = {"rope_parameters": parameters, "max_position_embeddings": positions}
-    if model.by_layer_type:
-        shipped = model.rope_parameters or {}
-        result["rope_parameters"] = {**shipped, global_layers(shipped): parameters}
+    """`rope_parameters` as the language model's config has them, with the keys of the model.
+
+    Several layer types without a window get Resonance, each on its own base method.
+    """
+    if not model.by_layer_type:
+        return {**model.model_keys, **form(rope)}
+    result = dict(model.rope_parameters or {})
+    if len(kinds := without_window(result)) == 1:
+        return {**result, kinds[0]: {**model.model_keys, **form(rope)}}
+    keys = rope.resonance.model_dump(exclude_none=True) if rope.resonance else {}
+    if rope.resonance and rope.resonance.needs_length():
+        keys[LENGTH] = rope.trained_length
+    for kind in kinds:
+        layers = model.of_layers(kind)
+        spec = layers.complete({"rope_type": RESONANCE, **keys})
+        result[kind] = {**layers.model_keys, **form(spec)}
+    return result
+
+
+def _overrides(
+    rope: RopeSpec,
+    model: ModelPositions,
+    form: Callable[[RopeSpec], dict[str, Any]],
+    positions: int,
+    original: int,
+) -> dict[str, Any]:
+    """Settings and the lengths that belong to them, under the keys that the model's config has."""
+    result: dict[str, Any] = {"rope_parameters": _parameters(rope, model, form)}
+    if model.max_position_embeddings is not None:
+        result["max_position_embeddings"] = positions
     # Where a config has this key at the top, both libraries let it win over the dictionary.
-    longrope = parameters["rope_type"].endswith("longrope")
-    if model.original_max_position_embeddings is not None or longrope:
+    if model.original_max_position_embeddings is not None or rope.method.name == "longrope":
         result["original_max_position_embeddings"] = original
     return result
 
 
 def _cancelling(rope: dict[str, Any], model: ModelPositions) -> dict[str, Any]:
     if model.by_layer_type:
-        kind = global_layers(rope)
-        return {**rope, kind: {**dict.fromkeys(model.rope), **rope[kind]}}
+        shipped: dict[str, Any] = model.rope_parameters or {}
+        kinds = without_window(shipped)
+        return {**rope, **{kind: {**dict.fromkeys(shipped[kind]), **rope[kind]} for kind in kinds}}
     return {**dict.fromkeys(model.rope), **rope}
 
 
@@ -155,7 +182,7 @@ def model_args(
             f"{model.rope if rope is None else rope.to_dict()}; allowed: up to {limit}, or a "
             "larger factor"
         )
-    length = context_length or limit
+    length, model = context_length or limit, model.with_length(limit)
     extrapolates = model.plain if rope is None else rope.method.extrapolates
     if extrapolates and length > (promised := length_limit(model, rope)):
         logger.warning(

@@ -55,12 +55,17 @@ def hiding(model: "ModelPositions", seen: "ModelPositions", requested: RopeSpec)
     )
 
 
+intended: set[tuple[str, str]] = set()
+"""Requested and shipped types of requests with `replace` in this process."""
+
+
 @functools.cache
 def log_once(logger: logging.Logger, requested: str, shipped: str) -> None:
-    """Log that a requested type replaces the shipped one."""
+    """Log that a requested type replaces the shipped one, unless a request has `replace`."""
+    if (requested, shipped) in intended:
+        return
     logger.warning(
-        "rope_type %r replaces the scaling that this checkpoint ships, %r, which is lost; %s would "
-        "keep it",
+        "rope_type %r replaces the scaling that this checkpoint ships, %r; %s would keep it",
         requested,
         shipped,
         f"{PREFIX}{shipped.removeprefix(PREFIX)} with its keys",

@@ -5,6 +5,7 @@ model class may hang. So `report_of_checkpoint` builds in a child process with a
 """
 
 import contextlib
+import functools
 import inspect
 import json
 import os
@@ -27,6 +28,8 @@ def report_of_checkpoint(
     hf_overrides: Mapping[str, Any] | None = None,
     max_model_len: int | None = None,
     timeout: float = TIMEOUT,
+    *,
+    run: bool = False,
 ) -> list[RotaryReport]:
     """The rotations that vLLM builds for a checkpoint, one entry a module and layer type.
 
@@ -35,11 +38,13 @@ def report_of_checkpoint(
         hf_overrides: as vLLM takes them.
         max_model_len: longest sequence in tokens; None is what vLLM derives.
         timeout: seconds before the look is given up.
+        run: whether a small model of the family is run on a few tokens, too.
 
     Raises:
-        NoRope: vLLM or our plugin refuses the model, with the reason; or it has no RoPE.
+        NoRope: vLLM or our plugin refuses the model, with the reason; or it has no RoPE, or its
+            forward pass fails with the overrides alone.
     """
-    job = {"model": model, "hf_overrides": hf_overrides, "max_model_len": max_model_len}
+    job = {"model": model, "hf_overrides": hf_overrides, "max_model_len": max_model_len, "run": run}
     (answer,) = look_at([job], timeout)
     if "refused" in answer:
         raise NoRope(answer["refused"])
@@ -49,7 +54,7 @@ def report_of_checkpoint(
 def look_at(jobs: list[dict[str, Any]], timeout: float = TIMEOUT) -> list[dict[str, Any]]:
     """Build several models in one child process: `held` or `refused` of each.
 
-    A job has `model`, `hf_overrides` and `max_model_len`; one that ends the process, and those
+    A job has the arguments of `report_of_checkpoint`; one that ends the process, and those
     after it, are refused with the last line of its errors.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -89,16 +94,37 @@ def _reason(error: Exception) -> str:
     return first if first and isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
 
 
-def _built(model: str, hf_overrides: Any, max_model_len: int | None) -> list[RotaryReport]:
+def _built(
+    model: str, hf_overrides: Any, max_model_len: int | None, run: bool = False
+) -> list[RotaryReport]:
     import torch
-    from vllm.config import set_current_vllm_config
-    from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.model_loader import utils
     from vllm.utils.torch_utils import set_default_torch_dtype
 
+    from resonance_vllm.hf.tiny import forward_problem
     from resonance_vllm.vllm.model import rotary_report
 
     _inspect_here()
+    engine = _engine(model, hf_overrides, max_model_len)
+    config = engine.model_config
+    # Weights are never written, so their memory is never taken.
+    with set_default_torch_dtype(config.dtype), torch.device("cpu"), _short_tables():
+        built = utils.initialize_model(vllm_config=engine)
+    reports = rotary_report(built, config.hf_text_config)
+    if not reports:
+        raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
+    if run:
+        forward = functools.partial(_run_forward, max_model_len=max_model_len)
+        if problem := forward_problem(forward, model, hf_overrides):
+            raise NoRope(problem)
+    return reports
+
+
+def _engine(model: str, hf_overrides: Any, max_model_len: int | None) -> Any:
+    """VLLM's config of a model without weights; this process becomes its only one."""
+    from vllm.config import set_current_vllm_config
+    from vllm.engine.arg_utils import EngineArgs
+
     engine = EngineArgs(
         model=model,
         hf_overrides={**(hf_overrides or {}), **_unquantised(model)},
@@ -108,16 +134,31 @@ def _built(model: str, hf_overrides: Any, max_model_len: int | None) -> list[Rot
         enforce_eager=True,
         language_model_only=True,
     ).create_engine_config()
-    config = engine.model_config
     with set_current_vllm_config(engine):
         _one_process()
-    # Weights are never written, so their memory is never taken.
-    with set_default_torch_dtype(config.dtype), torch.device("cpu"), _short_tables():
-        built = utils.initialize_model(vllm_config=engine)
-    reports = rotary_report(built, config.hf_text_config)
-    if not reports:
-        raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
-    return reports
+    return engine
+
+
+def _run_forward(folder: str, overrides: Mapping[str, Any], max_model_len: int | None) -> None:
+    """Build a small checkpoint with overrides by vLLM and run it, its attention without a cache.
+
+    That is how vLLM measures the memory of a model before there is a cache.
+    """
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.forward_context import set_forward_context
+    from vllm.model_executor.model_loader import get_model
+
+    from resonance_vllm.hf.tiny import TOKENS
+
+    engine = _engine(folder, overrides, max_model_len)
+    with set_current_vllm_config(engine):
+        model = get_model(vllm_config=engine)
+        positions = torch.arange(TOKENS)
+        if engine.model_config.uses_mrope:
+            positions = positions.expand(3, -1)
+        with torch.inference_mode(), set_forward_context(None, engine, num_tokens=TOKENS):
+            model(input_ids=torch.arange(1, TOKENS + 1), positions=positions)
 
 
 def _inspect_here() -> None:

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, ROPE_TYPES, RopeSpec, RopeType
+from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.model_config.family import (
+    QUERY_SCALE_BETA,
     Settings,
     by_layer,
     by_layer_type,
     global_layers,
+    model_keys,
     of_present_layers,
     unscaled_type,
     windowed,
@@ -29,16 +31,16 @@ from resonance_vllm.verifier import OverriddenRope
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
 
-# Keys that settings are made of; any other key of a dictionary belongs to the model.
-_SETTINGS = {"rope_type", "type"}.union(*(RopeType.read(t).key_names() for t in ROPE_TYPES))
 # With these a scaled type named by a model file is plain RoPE.
 _NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
 _ABSENT = object()
+_BASES = ("rope_theta", "compress_rope_theta")
+"""Keys of configs beside RoPE dictionaries that hold the base of one of them."""
 AXES = "mrope_section"
 """Key of models whose positions have several axes."""
 _ON_AXES = ("default", "yarn")
 """Types of vLLM that build a module for these; its others would take one axis for a sequence."""
-OWN_BASE, BETA, QUERY_SCALE = "alpha", "llama_4_scaling_beta", "llama_4_scaling"
+OWN_BASE, QUERY_SCALE = "alpha", "llama_4_scaling"
 
 
 class TaggedBase(float):
@@ -128,7 +130,8 @@ def spec_of(rope: Mapping[str, Any]) -> RopeSpec:
     Raises:
         RopeConfigError: a setting is unknown or missing, or a value is not allowed.
     """
-    spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k in _SETTINGS and k != "type"})
+    beside = model_keys(rope).keys() - RopeType.read(rope.get("rope_type")).key_names()
+    spec = RopeSpec.from_dict({k: v for k, v in rope.items() if k not in beside | {"type"}})
     spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
     return spec
 
@@ -199,8 +202,9 @@ def shown_as_stock(config: Any, length: int) -> Iterator[None]:
     }
     for one in shown.values():  # some files read the base beside the dictionary
         base = one.get("rope_theta")
-        if isinstance(base, TaggedBase) and vars(config).get("rope_theta") == base:
-            changes["rope_theta"] = base
+        if isinstance(base, TaggedBase):
+            names = [name for name in _BASES if vars(config).get(name) == base]
+            changes.update(dict.fromkeys(names, base))
     before = {key: getattr(config, key, _ABSENT) for key in changes}
     for key, value in changes.items():
         setattr(config, key, value)
@@ -221,10 +225,10 @@ def _query_scale(config: Any) -> dict[str, Any]:
     format has; without that queries past the original length are not scaled.
     """
     rope = config.rope_parameters
-    if not rope.get(BETA) or getattr(config, QUERY_SCALE, None):
+    if not rope.get(QUERY_SCALE_BETA) or getattr(config, QUERY_SCALE, None):
         return {}
     length = rope.get(LENGTH) or config.max_position_embeddings
-    return {QUERY_SCALE: {LENGTH: length, "beta": rope[BETA]}}
+    return {QUERY_SCALE: {LENGTH: length, "beta": rope[QUERY_SCALE_BETA]}}
 
 
 def fix_length(config: Any, length: int) -> None:
@@ -243,7 +247,8 @@ def fix_length(config: Any, length: int) -> None:
 
 def _model_keys(rope: Mapping[str, Any]) -> Settings:
     """What belongs to the model in a dictionary, whatever its method."""
-    return {k: v for k, v in rope.items() if k not in _SETTINGS or k == "partial_rotary_factor"}
+    share = {k: v for k, v in rope.items() if k == "partial_rotary_factor"}
+    return {**model_keys(rope), **share}
 
 
 # Overrides: vLLM's `hf_overrides`.

@@ -77,16 +77,17 @@ def test_a_type_that_turns_more_of_a_head_is_refused():
         asked_of("glm4_9b", "resonance_proportional")
 
 
-@pytest.mark.parametrize("rope", ["resonance:replace=true", "ntk_aware:factor=4,replace=true"])
-def test_a_type_of_ours_that_turns_more_features_is_refused(rope, tmp_path):
+@pytest.mark.parametrize("rope", ["resonance:", "ntk_aware:factor=4,", "default:"])
+def test_plain_frequencies_are_of_the_part_of_a_head_that_turns(rope, tmp_path):
     """Mistral 4 rotates 64 dimensions; its code makes plain frequencies for a whole head of 128."""
     CONFIG_MAPPING["mistral4"]().save_pretrained(tmp_path)
     model = ModelPositions.of_checkpoint(str(tmp_path))
     (shipped,) = report_of_checkpoint(str(tmp_path))
     assert len(shipped.inv_freq) == 32
-    overrides = hf_overrides(model.complete(RopeRequest.parse(rope)), model)
-    with pytest.raises(RopeConfigError, match="64 features turn, and 32 as it is shipped"):
-        report_of_checkpoint(str(tmp_path), overrides)
+    request = RopeRequest.parse(f"{rope}replace=true")
+    overrides = hf_overrides(model.complete(request), model)
+    (held,) = report_of_checkpoint(str(tmp_path), overrides)
+    assert len(held.inv_freq) == 32
 
 
 def test_a_model_of_another_dtype_is_compared_in_float32():
@@ -109,19 +110,6 @@ def test_an_encoder_that_a_type_of_the_library_would_miss():
         report_of_checkpoint(str(FAMILIES / "t5gemma_2b"), asked_of("t5gemma_2b", "yarn:factor=4"))
 
 
-def test_code_that_fails_past_the_trained_length_only():
-    """transformers' update of `longrope` by layer type forgets a name the second time."""
-    ones = [1.0] * 128
-    given = {
-        "rope_type": "longrope",
-        "factor": 4.0,
-        "short_factor": ones,
-        "long_factor": [2.0] * 128,
-    }
-    with pytest.raises(RopeConfigError, match="code fails at 65537 tokens: UnboundLocalError"):
-        report_of_checkpoint(str(FAMILIES / "gemma3_1b"), asked_of("gemma3_1b", json.dumps(given)))
-
-
 class _Other(modeling_llama.LlamaRotaryEmbedding):
     """Turns half as fast as its settings say."""
 
@@ -138,9 +126,19 @@ class _Amplifies(modeling_llama.LlamaRotaryEmbedding):
         return cos / self.attention_scaling, sin / self.attention_scaling
 
 
+class _FailsPast(modeling_llama.LlamaRotaryEmbedding):
+    """Fails on the last token of twice the trained length and later ones alone."""
+
+    def forward(self, x, position_ids):
+        if int(position_ids.max()) >= 2 * YARN["original_max_position_embeddings"]:
+            raise UnboundLocalError("a name that is forgotten the second time")
+        return super().forward(x, position_ids)
+
+
 @pytest.mark.parametrize(
     ("rotary", "says"),
     [
+        (_FailsPast, "its code fails at [0-9]+ tokens: UnboundLocalError"),
         (_Other, "16 of 16 frequencies differ"),
         (_Amplifies, "the attention factor is 1, not 1.13863"),
     ],

@@ -66,7 +66,7 @@ def test_every_family_has_the_documented_form(name, check):
     assert code == 0, err
     assert list(facts) == ["transformers", "vllm", "disagreements"]
     assert facts["disagreements"] == []
-    assert set(facts["vllm"]) == {"not_installed", "limit"}
+    assert set(facts["vllm"]) == {"not_installed"}
     side = facts["transformers"]
     assert isinstance(side["limit"], int | None)
     if RECORD[name] != "right":
@@ -188,8 +188,31 @@ def test_a_config_that_is_none(content, tmp_path, check):
 
 def test_a_folder_without_config(tmp_path, check):
     code, _, err = check(tmp_path)
-    assert code == 1
+    assert code == 2
     assert "holds no config.json" in err
+
+
+@pytest.mark.parametrize("length", [0, -5])
+def test_a_length_that_is_none_is_named(length, tmp_path, check):
+    folder = saved(tmp_path, max_position_embeddings=length)
+    code, _, err = check(folder, "--rope", "yarn:factor=4")
+    assert code == 2
+    assert f"max_position_embeddings: {length} is not allowed in the model's config" in err
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere/model"])
+def test_neither_a_folder_nor_a_name_of_the_hub(name, check):
+    code, _, err = check(name)
+    assert code == 1
+    assert f"there is no folder '{name}', and the hub gives no such model" in err
+
+
+def test_dynamic_has_one_limit(look):
+    """Trained on 4,096 tokens, factor 2: vLLM runs the base of 8,192 tokens, and serves so many."""
+    rope = {"rope_type": "dynamic", "factor": 2}
+    found = look([held()], [held()], rope, max_position_embeddings=4096)
+    assert [found[side]["limit"] for side in ("transformers", "vllm")] == [8192, 8192]
+    assert not any(line.startswith("limit") for line in found["disagreements"])
 
 
 JSON = st.recursive(

@@ -137,7 +137,8 @@ def test_other_layer_types_and_the_models_own_keys_stay(name):
 
 
 def test_the_models_own_keys_are_kept():
-    assert model("ministral3_text").model_keys == {"llama_4_scaling_beta": 0.1}
+    read = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 16384}
+    assert model("ministral3_text").model_keys == read
     assert set(model("qwen25_vl").model_keys) == {"mrope_section"}
     assert set(model("qwen35").model_keys) == {"mrope_section", "mrope_interleaved"}
 
@@ -341,13 +342,16 @@ def test_whatever_config_json_holds_is_read_or_refused(tmp_path_factory, name, c
         assert str(error)  # noqa: PT017 - the message is the point
 
 
-def test_layer_types_of_another_kind_are_not_given_one_that_no_layer_uses():
-    """DeepSeek V4 names its rotations `main` and `compress`."""
+def test_methods_on_layer_types_of_another_kind_are_refused():
+    """DeepSeek V4 names its rotations `main` and `compress`: Resonance alone is for both."""
     one = {"rope_type": "default", "rope_theta": 10000.0}
     content = {"model_type": "deepseek_v4", "max_position_embeddings": 4096, "rope_theta": 1e4}
     model = ModelPositions.of({**content, "rope_parameters": {"main": one, "compress": one}})
     with pytest.raises(RopeConfigError, match="for each of main, compress, and not one"):
-        model.complete(RopeRequest.parse("resonance"))
+        model.complete(RopeRequest.parse("yarn:factor=4"))
+    resonance = hf_overrides(model.complete(RopeRequest.parse("resonance")), model)
+    written = {"rope_type": "resonance", "rope_theta": 10000.0}
+    assert resonance["rope_parameters"] == {"main": written, "compress": written}
 
 
 @pytest.mark.parametrize("place", ["text_config", "llm_config", "language_config"])

@@ -34,4 +34,5 @@ class Dynamic(ScaledMethod):
 
     def at_length(self, length: int) -> NtkAware:
         """`ntk_aware` with the very base that `dynamic` has at this length."""
-        return NtkAware(**{**dict(self), "factor": self._factor_at(length)})
+        factor = self._factor_at(length)
+        return NtkAware(**{**dict(self), "factor": factor, "longest_sequence": length})

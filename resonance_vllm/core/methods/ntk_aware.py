@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.method import ScaledMethod, Tensor, plain_frequencies
+from resonance_vllm.core.method import ScaledMethod, Tensor, Tokens, plain_frequencies
 
 
 class NtkAware(ScaledMethod):
@@ -22,6 +22,13 @@ class NtkAware(ScaledMethod):
     base_scaling: Literal["exact", "paper"] = Field(
         default="exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
     )
+
+    longest_sequence: Tokens | None = Field(
+        default=None, description="Longest sequence in tokens. [L*s]"
+    )
+
+    def length_limit(self, positions: int) -> int:
+        return self.longest_sequence or super().length_limit(positions)
 
     def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
         if self.base_scaling == "paper":

@@ -1,0 +1,38 @@
+"""`check` runs a small model in vLLM: model code reads RoPE settings in its forward pass too."""
+
+import json
+
+import pytest
+from transformers import CONFIG_MAPPING
+
+from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.model_config.overrides import vllm_hf_overrides
+from resonance_vllm.vllm.build import look_at
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+SMALL = {
+    "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "pad_token_id": 0, "kv_lora_rank": 16,
+    "q_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
+    "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+REQUESTS = ("resonance", "linear:factor=4,replace=true", "ntk_aware:factor=4,replace=true")
+# A right rotary module, and without the length by which Mistral's code scales queries.
+LACKING = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0, "partial_rotary_factor": 0.5}
+
+
+def test_a_request_runs_forward_in_vllm_or_is_refused(tmp_path):
+    path = str(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG_MAPPING["mistral4"](**SMALL).to_dict()))
+    model = ModelPositions.of_checkpoint(path)
+    specs = [model.complete(RopeRequest.parse(text)) for text in REQUESTS]
+    overrides = [vllm_hf_overrides(spec, model, 256) for spec in specs]
+    overrides.append({"rope_parameters": LACKING | {"llama_4_scaling_beta": 0.1}})
+    job = {"model": path, "max_model_len": 256, "run": True}
+    *right, lacking = look_at([{**job, "hf_overrides": each} for each in overrides])
+    for found in right:
+        (module,) = found["held"]
+        assert len(module["inv_freq"]) == 8
+    assert lacking["refused"].startswith("its forward pass fails: TypeError")
