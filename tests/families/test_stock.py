@@ -10,7 +10,7 @@ import re
 import pytest
 import torch
 from families_compare import LENGTH, L, in_turn, outcomes, settings_of
-from families_models import answers, config_of, global_rotations, model_of, shipped_of
+from families_models import answers, config_of, global_rotations, shipped_of
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -18,6 +18,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import STOCK_TYPES
 from resonance_vllm.hf.build import on_meta, report_of_checkpoint
 from resonance_vllm.hf.request import configs
+from resonance_vllm.hf.tiny import model_of
 from resonance_vllm.model_config.family import by_layer, windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides

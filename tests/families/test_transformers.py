@@ -26,7 +26,6 @@ from families_models import (
     asked,
     config_of,
     global_rotations,
-    model_of,
     output,
 )
 from families_record import RIGHT, settle
@@ -39,6 +38,7 @@ from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.hf import registration as hf
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import rotary_report
+from resonance_vllm.hf.tiny import model_of
 from resonance_vllm.model_config.family import by_layer
 
 pytestmark = pytest.mark.hf

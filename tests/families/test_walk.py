@@ -12,9 +12,10 @@ import zlib
 import pytest
 import transformers
 from families_compare import IDS, SHIPPED, check, refusal
-from families_models import config_of, global_rotations, model_of, output
+from families_models import config_of, global_rotations, output
 
 from resonance_vllm.hf.build import on_meta
+from resonance_vllm.hf.tiny import model_of
 
 pytestmark = [pytest.mark.hf, pytest.mark.slow]
 

@@ -10,7 +10,6 @@ from families_models import (
     asked,
     config_of,
     global_rotations,
-    model_of,
     output,
     shipped_of,
 )
@@ -21,6 +20,7 @@ from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeRequest
 from resonance_vllm.core.spec import LENGTH as L
 from resonance_vllm.hf.build import report_of_checkpoint
+from resonance_vllm.hf.tiny import model_of
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
 
