@@ -70,12 +70,12 @@ def report(
     written = {} if rope is None else hf_overrides(rope, model, context_length)
     hf = _side("transformers", lambda: _by_transformers(path, written))
     vllm = _side("vllm", lambda: _by_vllm(path, model, rope, context_length))
-    known = model.with_length(context_length or (rope and rope.trained_length))
+    known = model.with_length(context_length or (rope.trained_length if rope else None))
     for side, limit in zip((hf, vllm), limits(known, rope, context_length), strict=True):
         side |= {} if "not_installed" in side else {"limit": limit}
     lines = [] if "not_installed" in {**hf, **vllm} else _disagreements(hf, vllm)
     if rope is not None and "not_installed" not in vllm:
-        lines += about_vllm(rope, model, context_length)
+        lines += about_vllm(rope, known, context_length)
     return {"transformers": hf, "vllm": vllm, "disagreements": lines}
 
 

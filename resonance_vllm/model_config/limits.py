@@ -31,7 +31,7 @@ def length_limit(
         RopeConfigError: neither the config nor the user gives a length, or the config has a type
             of ours that cannot be read.
     """
-    model = model.with_length(requested or (rope and rope.trained_length))
+    model = model.with_length(requested or (rope.trained_length if rope else None))
     if rope is None:
         if model.plain:
             return max(model.max_positions, requested or 0)
