@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from leval_border.errors import one_of
-from leval_harness.analysis.labels import block_titles, method_labels
+from leval_harness.analysis.labels import block_titles, method_labels, method_title
 from leval_harness.results import Results, Run, Score
 from leval_harness.results.scores import frame_of, score_record
+from leval_harness.results.settings import METHOD
 from leval_tasks.metrics import FAMILY_OF
 from leval_tasks.statistics.clustered import (
     Estimate,
@@ -31,6 +32,10 @@ from leval_tasks.statistics.paired import (
 )
 
 LEVEL = 0.05
+
+TWINS = ("paper_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
+"""Families that repeat the token perplexity of the same run and task."""
+
 SIGNIFICANT, CANNOT_TELL = "*", "?"
 
 UNKNOWN_DIRECTION = "it is unknown whether higher is better"
@@ -119,6 +124,16 @@ class Analysis:
     baselines: Mapping[str, str]
     results: Results
 
+    @property
+    def titles(self) -> dict[str, str]:
+        """Label of each method -> its name for readers; a label whose name is not its own stays."""
+        found = {e.label: method_title(e.score.settings.get(METHOD)) for e in self.entries}
+        names = [*found.values(), *found]
+        return {
+            label: name if name and names.count(name) == 1 else label
+            for label, name in found.items()
+        }
+
     def against(self, baseline: str) -> "Analysis":
         """The same with another baseline in every block that has this method.
 
@@ -158,6 +173,16 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     for item in items:
         groups[key(item)].append(item)
     return dict(groups)
+
+
+def without_twins(entries: Sequence[Entry]) -> list[Entry]:
+    """Without the `TWINS` of a token perplexity."""
+    token = {(e.score.run, e.task) for e in entries if e.score.family == "token_perplexity"}
+    return [
+        entry
+        for entry in entries
+        if entry.score.family not in TWINS or (entry.score.run, entry.task) not in token
+    ]
 
 
 def comparable(entry: Entry) -> tuple[str, ...]:

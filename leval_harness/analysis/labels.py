@@ -37,6 +37,20 @@ _LABELS = {
     **POSGEN,
 }
 
+METHOD_NAMES = {
+    "default": "RoPE",
+    "linear": "Linear scaling",
+    "ntk_aware": "NTK-aware",
+    "dynamic": "Dynamic NTK",
+    "yarn": "YaRN",
+    "llama3": "Llama 3 scaling",
+    "longrope": "LongRoPE",
+    "proportional": "Proportional RoPE",
+    "self_extend": "SelfExtend",
+    "dual_chunk": "Dual chunk attention",
+}
+"""RoPE methods as readers write them."""
+
 PRECISE_SOFTMAX = ("", "float32", "float64")
 """Precisions that need no mark; empty where a task computes no softmax."""
 
@@ -46,6 +60,30 @@ Item = TypeVar("Item")
 def task_label(task: str) -> str:
     """Short name of a task for a column head."""
     return _LABELS.get(task, task)
+
+
+def method_title(settings: str | None) -> str:
+    """A name for readers, such as `Resonance YaRN ×2`, made from the RoPE settings (JSON).
+
+    Empty where they do not give one.
+    """
+    try:
+        rope = json.loads(settings) if settings else {}
+    except ValueError:  # a long text was shortened
+        return ""
+    kind = rope.get("rope_type") if isinstance(rope, dict) else None
+    if not isinstance(kind, str):
+        return ""
+    base = kind.removeprefix("resonance").removeprefix("_")
+    name = METHOD_NAMES.get(base, "" if base else "RoPE")
+    if not name:
+        return ""
+    if kind != base:
+        name = f"Resonance {name}"
+    elif base == "default":
+        name += " (no scaling)"
+    factor = rope.get("factor")
+    return f"{name} ×{factor:g}" if isinstance(factor, int | float) else name
 
 
 def length_label(length: float | None) -> str:

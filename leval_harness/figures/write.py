@@ -10,7 +10,7 @@ from typing import Any
 
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import effective_lines
-from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.entries import grouped, without_twins
 from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.analysis.reach import reach_lines
 from leval_harness.figures.effective_context import effective_figure
@@ -18,7 +18,6 @@ from leval_harness.figures.rope import rope_figure
 from leval_harness.figures.scores import difference_figure, length_figure, reach_figure
 from leval_harness.figures.style import Looks, method_looks, write_figure
 from leval_harness.results.rope_features import RopeFeatures, read_features
-from leval_harness.tables.scores import without_twins
 
 MOST_METHODS = 14
 """More curves in one figure cannot be distinguished; such a block gets no figure."""

@@ -2,31 +2,42 @@
 
 import json
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.analysis.effective_context import effective_lines, verdicts
+from leval_harness.analysis.effective_context import effective_lines, sentence, yardstick
+from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import task_label
-from leval_harness.analysis.reach import (
-    Point,
-    ReachLine,
-    Retrieval,
-    reach_gaps,
-    reach_lines,
-    reach_text,
-)
+from leval_harness.analysis.reach import Retrieval, reach_lines
+from leval_harness.analysis.verdict import comparison_verdicts
 from leval_harness.layout import LOG
 from leval_harness.results import Run
 from leval_harness.results.sample_lines import DEPTHS
 from leval_harness.secrets import redact
 from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
+from leval_harness.tables.notes import machine
 from leval_tasks.closed.catalog import chance_note
 from leval_tasks.statistics.paired import ASSUMED, Difference
-from leval_tasks.statistics.reach import THRESHOLD, Reach
 
 MOST_BASELINES = 16
 """Comparisons with every method as baseline grow with its square; beyond this only the default."""
+
+CITATION = (
+    "leval-harness; Resonance RoPE: Wang et al., Findings of ACL 2024, arXiv 2403.00071; "
+    "L-Eval: An et al., ACL 2024, arXiv 2307.11088"
+)
+UNITS = {
+    "word_perplexity": "nats/word",
+    "byte_perplexity": "nats/byte",
+    "bits_per_byte": "nats/byte",
+    "paper_perplexity": "nats/token, mean of windows",
+    "perplexity": "nats/answer",
+}
+"""What a text's sums are divided by; in other losses tokens."""
+
+SHOWN_VERSIONS = ("leval-harness", "lm_eval", "transformers", "vllm", "torch")
 
 
 def script(name: str, value: object) -> str:
@@ -46,11 +57,55 @@ def number(value: float | None, digits: int = 6, times: float = 1) -> float | No
     return float(f"{times * value:.{digits}g}")
 
 
+def about(analysis: Analysis) -> dict[str, Any]:
+    """What stands below the title: models, dates, machines, versions, commands, citation."""
+    runs = analysis.results.runs
+    dates = sorted({run.created[:10] for run in runs if "T" in run.created})
+    versions = {
+        name: sorted({f"{run.versions[name]}" for run in runs if run.versions.get(name)})
+        for name in SHOWN_VERSIONS
+    }
+    facts = {
+        "models": _unique(run.model for run in runs),
+        "dates": list(dict.fromkeys(dates[:1] + dates[-1:])),
+        "machines": _unique(machine(run.host) for run in runs),
+        "versions": [f"{name} {' and '.join(each)}" for name, each in versions.items() if each],
+        "commands": _unique(run.command.partition(" --only ")[0] for run in runs),
+        "citation": [CITATION],
+    }
+    return {name: [plain(text)[:1000] for text in texts] for name, texts in facts.items()}
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return [text for text in dict.fromkeys(texts) if text]
+
+
+def verdict(analysis: Analysis) -> list[dict[str, Any]]:
+    """Sentences by block, the first thing that the page says."""
+    found: dict[str, dict[str, list[str]]] = {}
+
+    def of(block: str) -> dict[str, list[str]]:
+        return found.setdefault(block, {"sentences": [], "notes": []})
+
+    lines, gaps = effective_lines(analysis)
+    for line in lines:
+        name = analysis.titles.get(line.method, line.method)
+        of(line.block)["sentences"].append(name + sentence(line).removeprefix(line.method))
+        if (note := yardstick(line)) not in of(line.block)["notes"]:
+            of(line.block)["notes"].append(note)
+    for each in comparison_verdicts(analysis):
+        of(each.block)["sentences"].append(each.text)
+    if gaps:
+        of("")["notes"] += gaps
+    return [
+        {"block": plain(block), **{kind: list(map(plain, texts)) for kind, texts in said.items()}}
+        for block, said in found.items()
+    ]
+
+
 def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
     """Everything the first view needs of a `leaderboard_table`: columns, rows, runs, notes."""
     tasks = [column for column in table.columns if column.kind == "task"]
-    lines = reach_lines(analysis)
-    gaps = reach_gaps(analysis, lines)
     return {
         "columns": [
             {
@@ -59,12 +114,29 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
                 "lower": column.lower_is_better,
                 "raw": not column.percent,
                 "nats": column.nats,
+                "ppl": column.perplexity,
                 "chance": number(column.chance),
             }
             for column in tasks
         ],
-        "reach": [_reach(line) for line in lines],
-        "gaps": [plain(text) for text in gaps],
+        "titles": {plain(label): plain(name) for label, name in analysis.titles.items()},
+        "claimed": _claimed(analysis),
+        "gains": [
+            {
+                "block": plain(line.block),
+                "method": plain(line.method),
+                "points": [
+                    [each.end, *(number(n) for n in (each.gain, each.low, each.high))]
+                    for each in line.these.bins
+                ],
+            }
+            for line in effective_lines(analysis)[0]
+        ],
+        "retrieval": [
+            {"block": plain(line.block), "method": plain(line.method)} | _retrieval(line.retrieval)
+            for line in reach_lines(analysis)
+            if line.retrieval
+        ],
         "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
@@ -76,10 +148,14 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def effective_sentences(analysis: Analysis) -> list[str]:
-    """The verdicts on the effective context length, and what they rest on; empty without any."""
-    lines, gaps = effective_lines(analysis)
-    return [plain(text) for text in (*verdicts(lines), *gaps)]
+def _claimed(analysis: Analysis) -> dict[str, int]:
+    """Block -> tokens that its checkpoint claims as shipped, where all entries agree."""
+    found = {}
+    for block, part in grouped(analysis.entries, lambda entry: entry.block).items():
+        lengths = {e.score.shipped_length for e in part} - {None}
+        if len(lengths) == 1:
+            found[plain(block)] = lengths.pop()
+    return found
 
 
 def _row(table: Table, block: Block, row: Row) -> dict[str, Any]:
@@ -129,8 +205,9 @@ def _cell(cell: Cell) -> dict[str, Any]:
         known["ends"] = [number(end, times=score.percent) for end in ends]
     if cell.between and not cell.stderr_text:
         known["exact"] = 1
+    known |= {"m": score.metric, "f": score.chosen}  # their names in the samples
     if score.meaning.kind == "loss":
-        known["m"] = score.metric  # its name in the samples
+        known["unit"] = UNITS.get(score.family, "nats/token")
     data = plain(" ".join(text for text in (score.source, score.data) if text))
     return {**known, "run": score.run, "data": data}
 
@@ -138,8 +215,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
 def comparisons(table: Table, analysis: Analysis) -> dict[str, dict[str, Any]]:
     r"""For each baseline `"run column length" -> comparison`, in the blocks that have the method.
 
-    Under `reach`: `"block\nmethod" -> {length: differences}` of the losses. `table` is the
-    analysis's `leaderboard_table`.
+    `table` is the analysis's `leaderboard_table`.
     """
     labels = {entry.label: None for entry in analysis.entries if entry.label}
     if len(labels) > MOST_BASELINES:
@@ -160,12 +236,7 @@ def comparisons(table: Table, analysis: Analysis) -> dict[str, dict[str, Any]]:
             if id(own) in columns and entry.difference
             if other.baselines[entry.block] == baseline
         }
-        losses = {
-            f"{plain(line.block)}\n{plain(line.method)}": dict(map(_loss_differences, line.points))
-            for line in reach_lines(other)
-            if line.points and other.baselines[line.block] == baseline != line.method
-        }
-        found[plain(baseline)] = {**compared, "reach": losses} if losses else compared
+        found[plain(baseline)] = compared
     return found
 
 
@@ -186,62 +257,9 @@ def _comparison(difference: Difference, times: float) -> list[Any]:
     ]
 
 
-def _loss_differences(point: Point) -> tuple[int, list[float | None]]:
-    """A length, and the differences of both losses to a baseline with their ends, nats a token."""
-    values: list[float | None] = []
-    for found in (point.against, point.key_against):
-        values += (found.difference, found.low, found.high) if found else (None, None, None)
-    return point.length, [number(each, 5) for each in values]
-
-
-def _reach(line: ReachLine) -> dict[str, Any]:
-    """How far a model reads under a method, and the losses by length behind it."""
-    return {
-        "block": plain(line.block),
-        "method": plain(line.method),
-        "shipped": line.shipped,
-        "claimed": line.claimed,
-        "noLoss": reach_text(line.no_loss),
-        "gain": reach_text(line.gain),
-        "noLossEnds": _ends(line.no_loss),
-        "gainEnds": _ends(line.gain),
-        "texts": line.texts,
-        "tokens": line.tokens,
-        "keys": line.key_tokens,
-        "referred": line.referred,
-        "tasks": [task_label(task) for task in line.tasks],
-        "points": [_point(point) for point in line.points],
-        "retrieval": _retrieval(line.retrieval) if line.retrieval else None,
-    }
-
-
-def _ends(reach: Reach | None) -> list[int | None] | None:
-    return [reach.low, reach.high] if reach else None
-
-
-def _point(point: Point) -> list[Any]:
-    """A length, then the loss, the gain from the next shorter length and the loss on key tokens.
-
-    Each with the ends of its interval, nats a token.
-    """
-    key = point.key
-    values = (
-        *(point.loss, point.low, point.high),
-        *(point.step.gain if point.step else (None, None, None)),
-        *((key.value, key.low, key.high) if key else (None, None, None)),
-    )
-    return [point.length, *(number(each, 5) for each in values)]
-
-
 def _retrieval(found: Retrieval) -> dict[str, Any]:
-    """How far a model retrieves, and `[length, part, found, asked]` by depth in the prompt."""
+    """`[length, part, found, asked]` by depth in the prompt, and the tasks with the needles."""
     return {
-        "above": reach_text(found.above),
-        "kept": reach_text(found.kept),
-        "aboveEnds": _ends(found.above),
-        "keptEnds": _ends(found.kept),
-        "threshold": 100 * THRESHOLD,
-        "probes": found.probes,
         "lengths": [each.length for each in found.counts],
         "tasks": [task_label(task) for task in found.tasks],
         "names": list(found.tasks),

@@ -1,6 +1,7 @@
-"""Question texts and answers as script files that load when somebody compares two methods."""
+"""Questions, texts and answers as script files that load when somebody opens a number."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +9,22 @@ from leval_harness.page.data import number, script
 from leval_harness.results import Results
 from leval_harness.results.fields import finite, pair
 from leval_harness.results.sample_lines import (
+    Row,
     document_of,
     logged_metrics,
     needles_in,
     parsed_lines,
     question_key,
     responses_of,
-    rows_of_first_filter,
 )
+from leval_tasks.metrics import FAMILY_OF, metric_of
 
 LONGEST_QUESTION = 2_000
 LONGEST_ANSWER = 1_500
-SCORES = ("exact_match", "acc", "score")
-"""Metrics that can say whether an answer is right; the first one logged does."""
+FLAGS = {
+    "un": "unparsed", "cut": "truncated", "lim": "reached_limit", "open": "thinking_unfinished",
+}  # fmt: skip
+"""Short name of what an answer may be besides right and wrong -> the note in the samples."""
 
 
 def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
@@ -37,7 +41,7 @@ def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
     for (run, task), samples in results.samples.items():
         if results.runs[run].status != "done":
             continue
-        questions, answers = _read(samples.path)
+        questions, answers = _read(samples.path, task)
         content = json.dumps(questions)
         if content not in question_sets:
             name = question_sets[content] = f"q{len(question_sets):05d}"
@@ -48,63 +52,104 @@ def write_samples(results: Results, folder: Path) -> dict[str, dict[str, str]]:
     return index
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Questions and answers by key.
-
-    Questions are `[question, gold, document]` and answers `[answer, extracted, score, ...]`. Of
-    texts, which are read and not asked about, they are `["", "", document]` and
-    `{metric: [nats, tokens]}`.
-    """
+def _read(path: Path, task: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`{key: [question, expected, document]}` and `{filter: {key: answer}}`, see `_answer`."""
     questions: dict[str, Any] = {}
-    answers: dict[str, Any] = {}
-    texts: dict[str, Any] = {}
-    losses: dict[str, Any] = {}
-    for row in rows_of_first_filter(parsed_lines(path)):
+    answers: dict[str, dict[str, Any]] = {}
+    for row in parsed_lines(path):
+        if not row:
+            continue
         key, document, _ = question_key(row)
-        question, gold = _asked(row)
-        questions[key] = [
-            _shortened(question, LONGEST_QUESTION),
-            _shortened(gold, LONGEST_QUESTION),
-            document[:100],
-        ]
-        answers[key] = _answer(row)
-        texts[key] = ["", "", document[:100]]
-        losses[key] = {
-            name[:100]: [number(each) for each in ratio]
-            for name in logged_metrics(row)
-            if (ratio := pair(row.get(name)))
-        }
-    asked = any(text for text, *_ in (*questions.values(), *answers.values()))
-    return (questions, answers) if asked else (texts, losses)
+        texts = [_shortened(each, LONGEST_QUESTION) for each in _asked(row)]
+        questions.setdefault(key, [*texts, document[:100]])
+        answers.setdefault(str(row.get("filter", "")), {})[key] = _answer(row, task)
+    return questions, answers
 
 
-def _answer(row: dict[str, Any]) -> list[Any]:
-    doc = document_of(row)
-    prompt = doc.get("prompt")
+def _answer(row: Row, task: str) -> dict[str, Any]:
+    """What a model made of one question or text; what is not known is left out.
+
+    `m`: `metric -> [value, 1]`, of a loss `[nats, tokens]` (or words, bytes). `t`, `r`: its text
+    and what was read from it. `c`: `[text, log-likelihood]` of each choice, the best first. `doc`:
+    tokens of the document, and how many were kept at its beginning and end. `parts`: tenths of the
+    prompt that hold the needles.
+    """
+    prompt = document_of(row).get("prompt")
     prompt = prompt if isinstance(prompt, dict) else {}
-    extracted = row.get("filtered_resps")
-    if isinstance(extracted, list) and extracted:  # SFiction asks twice: both answers are shown
-        extracted = ", ".join(text for text in extracted if isinstance(text, str)) or extracted[0]
-    metrics = (*SCORES, str(doc.get("max_length")))  # the last is RULER's own
-    scores = (finite(row.get(metric)) for metric in metrics)
-    return [
-        _shortened("\n\n".join(responses_of(row)), LONGEST_ANSWER),
-        _shortened(extracted, 200),
-        number(next((score for score in scores if score is not None), None)),
-        1 if finite(row.get("unparsed")) else 0,
-        1 if prompt.get("truncated") is True else 0,
-        *(finite(prompt.get(name)) for name in ("document_tokens", "kept_head", "kept_tail")),
-        *(1 if finite(row.get(name)) else 0 for name in ("reached_limit", "thinking_unfinished")),
-        *([parts] if (parts := sorted({needle.part for needle in needles_in(row)})) else ()),
-    ]
+    read = row.get("filtered_resps")
+    read = [read] if isinstance(read, str) else read if isinstance(read, list) else []
+    # SFiction asks twice: both answers are shown; what is no text is no answer
+    read = ", ".join(each for each in read if isinstance(each, str))
+    choices = _choices(row)
+    answer = {
+        "m": {
+            name[:100]: value for name in logged_metrics(row) if (value := _value(row, name, task))
+        },
+        "t": "" if choices else _shortened("\n\n".join(responses_of(row)), LONGEST_ANSWER),
+        "r": "" if choices else _shortened(read, 200),
+        "c": choices,
+        "doc": [finite(prompt.get(name)) for name in ("document_tokens", "kept_head", "kept_tail")],
+        "parts": sorted({needle.part for needle in needles_in(row)}),
+        **{short: 1 for short, note in FLAGS.items() if finite(row.get(note))},
+    }
+    if answer["doc"][0] is None:
+        answer["doc"] = []
+    return {name: value for name, value in answer.items() if value}
 
 
-def _asked(row: dict[str, Any]) -> tuple[object, object]:
+def _value(row: Row, name: str, task: str) -> list[float | None] | None:
+    """A metric of one question as a ratio; None where the question alone has no value.
+
+    lm-eval logs log-likelihoods for losses, our tasks their negatives.
+    """
+    value = row.get(name)
+    single = finite(value)
+    ratio = pair(value) if single is None else (single, 1.0)
+    if ratio is None:
+        return None
+    is_loss = metric_of(name, task).kind == "loss"
+    if single is None and not is_loss:
+        return None  # a pair of other meaning, such as an answer beside its reference
+    sign = -1 if is_loss and task not in FAMILY_OF else 1
+    return [number(sign * ratio[0]), number(ratio[1])]
+
+
+def _choices(row: Row) -> list[list[Any]]:
+    """The continuations of a prompt with their log-likelihoods, the most likely first."""
+    requests, responses = row.get("arguments"), row.get("resps")
+    if not isinstance(requests, Mapping) or not isinstance(responses, list):
+        return []
+    found = []
+    for request, repeats in zip(requests.values(), responses, strict=False):
+        text = request.get("arg_1") if isinstance(request, Mapping) else None
+        first = repeats[0] if isinstance(repeats, list) and repeats else None
+        likelihood = _likelihood(first)
+        if not isinstance(text, str) or likelihood is None:
+            return []
+        found.append([_shortened(text.strip(), 200), number(likelihood)])
+    return sorted(found, key=lambda each: -each[1])
+
+
+def _likelihood(response: object) -> float | None:
+    """The log-likelihood of a response `[likelihood, whether greedy]`; None of another one."""
+    if not isinstance(response, list) or len(response) != 2 or isinstance(response[0], list):
+        return None
+    try:
+        return finite(float(response[0]))
+    except (TypeError, ValueError):
+        return None
+
+
+def _asked(row: Row) -> tuple[object, object]:
     """The question and its expected answer; RULER's question is the last line of its prompt."""
     doc = document_of(row)
     outputs = doc.get("outputs")
     if "max_length" not in doc or not isinstance(outputs, list):
-        return doc.get("question"), doc.get("gold", row.get("target"))
+        choices, gold = doc.get("choices"), doc.get("gold", row.get("target"))
+        at = int(gold) if isinstance(gold, str) and gold.isdecimal() and len(gold) < 4 else gold
+        if isinstance(choices, list) and isinstance(at, int) and 0 <= at < len(choices):
+            gold = choices[at]
+        return doc.get("question"), gold
     before, _, last = str(doc.get("input", "")).rstrip().rpartition("\n")
     return last if before else None, ", ".join(map(str, outputs))
 

@@ -10,7 +10,7 @@ from leval_border.errors import UserError
 from leval_border.files import write_text
 from leval_harness.analysis import Analysis
 from leval_harness.figures import write_figures
-from leval_harness.page.data import comparisons, effective_sentences, leaderboard, script
+from leval_harness.page.data import about, comparisons, leaderboard, script, verdict
 from leval_harness.page.samples import write_samples
 from leval_harness.secrets import redact
 from leval_harness.tables import details_table, leaderboard_table
@@ -21,7 +21,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"
 INDEX = "index.html"
 NUMBERS = "numbers.csv"
-SCRIPTS = ("page.js", "answer.js", "charts.js", "compare.js")
+SCRIPTS = ("page.js", "charts.js", "compare.js")
 NEW = ".new-"
 FOLDERS = ("data", "figures")
 FLAGS = ("sample", "partial", "published")
@@ -78,8 +78,8 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
         figures=[{"src": f"figures/{n}", "title": plain(text)} for n, text in figures.items()],
         scripts=SCRIPTS,
         numbers=NUMBERS,
-        reach=bool(board["reach"]),
-        effective=effective_sentences(analysis),
+        about=about(analysis),
+        verdict=verdict(analysis),
         **{flag: any(row.get(flag) for row in board["rows"]) for flag in FLAGS},
     )
     write_text(out / INDEX, redact(html, names=False))

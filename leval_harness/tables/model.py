@@ -74,8 +74,8 @@ def ranked(cells: Sequence[Cell]) -> list[Cell]:
 class Column:
     """A column; numbers are aligned right.
 
-    That of a task has the task, whether its metric is better lower, is shown in percent or counts
-    nats, and the score of a guess.
+    That of a task has the task, whether its metric is better lower, is shown in percent, counts
+    nats or is a perplexity of tokens, and the score of a guess.
     """
 
     label: str
@@ -85,6 +85,7 @@ class Column:
     lower_is_better: bool = False
     percent: bool = True
     nats: bool = False
+    perplexity: bool = False
     chance: float | None = None
 
 

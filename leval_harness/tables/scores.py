@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.entries import grouped, without_twins
 from leval_harness.analysis.labels import BESIDE, CLOSED, distinct, length_label, task_label
 from leval_harness.results import Run, Score
 from leval_harness.results.task_scores import PRIMARY
@@ -31,8 +31,7 @@ SHARES = {"cut": "Cut", "unparsed": "Unparsed"}
 OUT_OF_TOKENS = {"at_limit": "At limit", "thinking_cut": "Thinking cut"}
 """Fields of `Score` that stand beside scores; the second ones only where they are known."""
 
-HIDDEN = ("word_perplexity", "byte_perplexity", "bits_per_byte")
-"""Families that no table of several tasks shows: they repeat the token perplexity."""
+TOKEN_PERPLEXITIES = ("token_perplexity", "paper_perplexity")
 
 Heading = Callable[[Entry], str]
 
@@ -102,8 +101,7 @@ def leaderboard_table(analysis: Analysis) -> Table:
 
     A number stands in the row of the length in its metric's name, else of its run's.
     """
-    entries = [e for e in analysis.entries if e.score.primary and e.score.family not in HIDDEN]
-    entries = without_twins(entries)
+    entries = without_twins([entry for entry in analysis.entries if entry.score.primary])
     heading = _headings(entries, with_length=False)
     columns = _columns(entries, (*CLOSED, *BESIDE), heading)
     blocks = [
@@ -113,16 +111,6 @@ def leaderboard_table(analysis: Analysis) -> Table:
     models = [entry.run.model for entry in analysis.entries]
     blocks += [published_block(size, columns) for size in sorted(sizes_of(models))]
     return Table("Leaderboard", tuple(columns), tuple(blocks), table_notes(entries, analysis))
-
-
-def without_twins(entries: Sequence[Entry]) -> list[Entry]:
-    """Without the paper's perplexity where the same run has the token perplexity, its equal."""
-    token = {(e.score.run, e.task) for e in entries if e.score.family == "token_perplexity"}
-    return [
-        entry
-        for entry in entries
-        if entry.score.family != "paper_perplexity" or (entry.score.run, entry.task) not in token
-    ]
 
 
 def _columns(entries: Sequence[Entry], tasks: Sequence[str], heading: Heading) -> list[Column]:
@@ -141,6 +129,7 @@ def _columns(entries: Sequence[Entry], tasks: Sequence[str], heading: Heading) -
             lower_is_better=any(score.higher_is_better is False for score in scores),
             percent=all(score.percent == 100 for score in scores),
             nats=any(score.meaning.kind == "loss" for score in scores),
+            perplexity=bool(scores) and all(s.family in TOKEN_PERPLEXITIES for s in scores),
             chance=chance_of(part),
         )
         columns.append(column)

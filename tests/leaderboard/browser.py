@@ -48,7 +48,7 @@ def chromium(
         driver.quit()
 
 
-def ready(driver, condition="by('board').tBodies[0].rows.length"):
+def ready(driver, condition="document.querySelectorAll('#board tbody tr').length"):
     from selenium.webdriver.support.ui import WebDriverWait
 
     return WebDriverWait(driver, 20).until(lambda d: d.execute_script("return " + condition))

@@ -1,6 +1,7 @@
 """The page in a real browser, opened from disk."""
 
 import json
+import math
 import shutil
 
 import fixture_results as make
@@ -61,18 +62,80 @@ def wait(browser, condition):
     return WebDriverWait(browser, 20).until(lambda d: d.execute_script("return " + condition))
 
 
+def table(browser):
+    """Method -> heading of a column -> the cell's text."""
+    found = browser.execute_script(
+        "return [...document.querySelectorAll('#board table')].flatMap((t) => {"
+        " const [groups, heads] = t.tHead.rows;"
+        " const names = [...groups.cells].slice(1).flatMap((g) =>"
+        "   Array(g.colSpan).fill(g.textContent));"
+        " const keys = [...heads.cells].map((h, at) => names[at] + ' ' + h.innerText);"
+        " return [...t.tBodies[0].rows].filter((r) => r.className !== 'block').map((r) =>"
+        "   [r.cells[0].innerText, keys.map((k, at) =>"
+        "     [k.replace(/ [↑↓]$/, ''), r.cells[at + 1].textContent])]); })"
+    )
+    return {name: dict(cells) for name, cells in found}
+
+
+def numbers_of(browser, column):
+    """The numbers of a column, from above; what has none is left out."""
+    texts = [cells[column] for cells in table(browser).values()]
+    return [float(text.split(" ")[0].rstrip("*?")) for text in texts if text[0].isdigit()]
+
+
 @pytest.mark.browser
-def test_leaderboard_shows_what_the_analysis_says(opened, sweep):
+def test_each_method_has_one_row_and_lengths_are_columns(opened, sweep):
+    found = table(opened)
+    assert set(found) == {"none", "Linear scaling", "YaRN", "Resonance YaRN", "Dynamic NTK"}
     frame = analyse(load_results(sweep)).frame()
-    value = frame[
-        (frame["label"] == "yarn")
-        & (frame["context_length"] == 8192)
-        & (frame["task"] == "leval_closed_toefl")
-        & (frame["metric"] == "exact_match")
-    ]["value"].iloc[0]
-    row = next(r for r in rows(opened) if r[:2] == ["yarn", "8K"])
-    assert row[5].startswith(f"{100 * value:.2f}")
-    assert any(r[0] == "dynamic" and "failed" in r for r in rows(opened))
+    for length in (4096, 8192):
+        value = frame[
+            (frame["label"] == "yarn")
+            & (frame["context_length"] == length)
+            & (frame["task"] == "leval_closed_toefl")
+            & (frame["metric"] == "exact_match")
+        ]["value"].iloc[0]
+        assert found["YaRN"][f"TOEFL {length // 1024}K"].startswith(f"{100 * value:.2f}")
+    assert found["Dynamic NTK"]["GSM 8K"] == "failed"
+    assert [key for key in found["YaRN"] if "ppl" in key] == [
+        f"GovReport token ppl ↓ {length}K" for length in (1, 2, 4)
+    ]
+    assert len({tuple(cells) for cells in found.values()}) == 1
+
+
+@pytest.mark.browser
+def test_what_matters_comes_first(opened):
+    """Verdict, one large figure, the table; everything else is folded."""
+    order = opened.execute_script(
+        "return [...document.querySelectorAll('main > *')].filter((e) => e.checkVisibility())"
+        ".map((e) => [e.id, e.tagName, e.open])"
+    )
+    assert [name for name, *_ in order[:3]] == ["verdict", "hero", "comparison"]
+    assert {(tag, is_open) for _, tag, is_open in order[3:]} == {("DETAILS", False)}
+    subtitle = opened.execute_script("return document.querySelector('.subtitle').textContent")
+    for part in ("SmolLM2-135M", "2026-01-02", "torch 2.13.0", "leval-harness 0.1.0"):
+        assert part in subtitle
+    title = opened.execute_script("return by('hero-title').textContent")
+    assert title == "GovReport: NLL by context length"
+    sentences = opened.execute_script(
+        "return [...document.querySelectorAll('#verdict li')].map((e) => e.textContent)"
+    )
+    assert any(text.startswith("YaRN against none: ") for text in sentences)
+
+
+@pytest.mark.browser
+def test_the_large_figure_shows_every_method_at_every_length(opened, sweep):
+    drawn = opened.execute_script(
+        "return [...document.querySelectorAll('#hero .point title')].map((t) => t.textContent)"
+    )
+    found = {name: float(value) for name, value in (each.split(": ") for each in drawn)}
+    assert len(found) == 12
+    for entry in analyse(load_results(sweep)).entries:
+        if entry.score.family == "token_perplexity":
+            title = {"yarn": "YaRN", "linear": "Linear scaling", "none": "none"}.get(entry.label)
+            if title:
+                loss = found[f"{title}, {entry.length // 1024}K"]
+                assert loss == pytest.approx(math.log(entry.score.value), rel=1e-4)
 
 
 @pytest.mark.browser
@@ -92,59 +155,55 @@ def test_sorting_by_click_and_by_keyboard(opened):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    opened.find_element(By.CSS_SELECTOR, "thead button[data-key='0']").click()
-    values = [float(r[2].split(" ")[0].rstrip("*?")) for r in rows(opened) if r[2] != "–"]
+    opened.find_element(By.CSS_SELECTOR, "thead button[data-key='0|4096']").click()
+    values = numbers_of(opened, "Coursera 4K")
+    assert len(values) == 4
     assert values == sorted(values, reverse=True)
     focused = opened.switch_to.active_element
-    assert focused.get_attribute("data-key") == "0"
+    assert focused.get_attribute("data-key") == "0|4096"
     focused.send_keys(Keys.ENTER)
-    values = [float(r[2].split(" ")[0].rstrip("*?")) for r in rows(opened) if r[2] != "–"]
-    assert values == sorted(values)
+    assert numbers_of(opened, "Coursera 4K") == sorted(values)
     head = opened.find_element(By.CSS_SELECTOR, "th[aria-sort='ascending']")
-    assert "Coursera" in head.text
-    assert rows(opened)[-1][2] == "–"
+    assert "4K" in head.text
+    assert list(table(opened))[-1] == "Dynamic NTK"  # has no number
 
 
 @pytest.mark.browser
 def test_filtering(opened):
-    look = "return by('legend').querySelector('li:last-child span').className"
-    legend = "return [...by('legend').children].map(i => i.textContent.split(' ')[1])"
+    look = "return document.querySelector('#hero .legend li:last-child span').className"
+    legend = "return [...document.querySelectorAll('#hero .legend li')].map(i => i.innerText)"
     wait(opened, "view.compare !== null")
-    assert opened.execute_script(legend) == ["linear", "resonance_yarn", "yarn"]
+    names = [text.split(" ", 1)[1] for text in opened.execute_script(legend)]
+    assert names == ["none", "Linear scaling", "YaRN", "Resonance YaRN"]
     before = opened.execute_script(look)
     choose(opened, "search", "resonance")
-    assert {r[0] for r in rows(opened)} == {"resonance_yarn"}
-    assert opened.execute_script(legend) == ["resonance_yarn"]
-    choose(opened, "search", "")
+    assert set(table(opened)) == {"Resonance YaRN"}
+    assert [text[2:] for text in opened.execute_script(legend)] == ["Resonance YaRN"]
     assert opened.execute_script(look) == before
+    choose(opened, "search", "")
     choose(opened, "context", "4096")
-    assert {r[1] for r in rows(opened)} == {"4K"}
+    assert all(key.endswith(" 4K") for key in table(opened)["YaRN"])
     choose(opened, "tasks", "perplexity")
-    heads = opened.execute_script(
-        "return [...document.querySelectorAll('thead th')].map(h => h.textContent)"
-    )
-    assert heads[2:] == ["GovReport token ppl"]
-    assert {r[1] for r in rows(opened)} == {"4K"}
+    assert list(table(opened)["YaRN"]) == ["GovReport token ppl ↓ 4K"]
 
 
 @pytest.mark.browser
 def test_another_baseline_gives_other_differences(opened):
     choose(opened, "show", "difference")
     wait(opened, "view.baseline === 'none' && view.compare !== null")
-    assert next(r for r in rows(opened) if r[:2] == ["none", "4K"])[2] == "·"
+    assert table(opened)["none"]["Coursera 4K"] == "·"
     choose(opened, "baseline", "yarn")
     wait(opened, "view.baseline === 'yarn'")
-    assert next(r for r in rows(opened) if r[:2] == ["yarn", "4K"])[2] == "·"
-    assert next(r for r in rows(opened) if r[:2] == ["none", "4K"])[2][0] in "-+"
+    assert table(opened)["YaRN"]["Coursera 4K"] == "·"
+    assert table(opened)["none"]["Coursera 4K"][0] in "-+"
 
 
 @pytest.mark.browser
 def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
     before = opened.execute_script("return document.scripts.length")
     opened.execute_script(
-        "const r = [...document.querySelectorAll('#board tbody tr')]"
-        ".find(r => r.children[0].textContent === 'yarn' && r.children[1].textContent === '8K');"
-        "r.querySelector('button[aria-label^=TOEFL]').click();"
+        'document.querySelector(\'#board button[aria-label^="TOEFL 8K"][aria-label*=", yarn:"]\')'
+        ".click();"
     )
     wait(opened, "document.querySelectorAll('.question').length > 0")
     assert opened.execute_script("return document.scripts.length") == before + 3
@@ -177,44 +236,41 @@ def test_drill_down_shows_both_answers_and_never_runs_them(opened, sweep):
 
 
 @pytest.mark.browser
-def test_averages_and_shares_lead_to_the_answers_they_are_made_of(opened, sweep):
-    """Two clicks: the number, then a task; then the answers that a share counts, no others."""
-    cells = "[...document.querySelectorAll('#board tbody tr:not(.block)')].map((row) => "
-    heads = opened.execute_script(
-        "return [...by('board').tHead.rows[0].cells].map(c => c.innerText)"
+def test_averages_lead_to_the_tasks_they_are_made_of(opened):
+    averages = [cells["Avg. 8K"] for cells in table(opened).values()]
+    assert sum(text != "–" for text in averages) == 4
+    opened.execute_script(
+        'document.querySelector(\'#board button[aria-label^="Avg. 8K"][aria-label*=", yarn:"]\')'
+        ".click()"
     )
-    places = [heads.index(name) for name in ("Avg.", "Cut %", "Unparsed %")]
-    told = opened.execute_script(
-        f"return {cells} arguments[0].map((at) => [row.children[at].textContent,"
-        "Boolean(row.children[at].querySelector('button'))]))",
-        places,
-    )
-    assert all(leads == (text != "–") for row in told for text, leads in row)
-    assert sum(leads for row in told for _, leads in row) == 24  # four methods, two lengths
+    buttons = "[...by('facts').querySelectorAll('dd button')]"
+    assert opened.execute_script(f"return {buttons}.length") == 6
+    assert not opened.execute_script("return by('compare').checkVisibility()")
+    names = "return [...by('facts').querySelectorAll('dt')].map((name) => name.textContent)"
+    place = opened.execute_script(names).index("QuALITY")
+    opened.execute_script(f"{buttons}[{place}].click()")
+    wait(opened, "by('compare-status').textContent.includes('shown')")
+    title = opened.execute_script("return by('detail-title').textContent")
+    assert title == "YaRN · QuALITY · 8K"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("share", "note"), [("cut", "truncated"), ("un", "unparsed")])
+def test_shares_lead_to_the_answers_that_they_count(opened, sweep, share, note):
     path = next((sweep / "28192").glob("samples_leval_closed_quality_*"))
     logged = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    counted = (len(logged), sum(r["truncated"] for r in logged), sum(r["unparsed"] for r in logged))
-    for at, number in zip(places, counted, strict=True):
-        opened.execute_script(
-            f"{cells} row).find((row) => row.children[0].textContent === 'yarn' &&"
-            "row.children[1].textContent === '8K').children[arguments[0]]"
-            ".querySelector('button').click()",
-            at,
-        )
-        buttons = "[...by('facts').querySelectorAll('dd button')]"
-        assert opened.execute_script(f"return {buttons}.length") == 6
-        assert not opened.execute_script("return by('compare').checkVisibility()")
-        names = "return [...by('facts').querySelectorAll('dt')].map((name) => name.textContent)"
-        place = opened.execute_script(names).index("QuALITY")
-        opened.execute_script(f"{buttons}[{place}].click()")
-        wait(opened, "by('compare-status').textContent.includes('shown')")
-        assert (
-            opened.execute_script("return by('detail-title').textContent") == "yarn · QuALITY · 8K"
-        )
-        status = opened.execute_script("return by('compare-status').textContent")
-        assert status.startswith("202 questions. ")
-        assert status.endswith(f" of {number:g} shown.")
-        opened.execute_script("by('compare-status').textContent = ''")
+    count = sum(row[note] for row in logged)
+    choose(opened, "show", share)
+    assert table(opened)["YaRN"]["QuALITY 8K"] == f"{100 * count / len(logged):.1f}"
+    name = "truncated" if share == "cut" else "no answer found"
+    opened.execute_script(
+        f'document.querySelectorAll(\'#board button[aria-label^="{name} 8K"]'
+        '[aria-label*=", yarn:"]\')[2].click()'
+    )
+    wait(opened, "by('compare-status').textContent.includes('shown')")
+    status = opened.execute_script("return by('compare-status').textContent")
+    assert status.startswith("202 questions. ")
+    assert status.endswith(f" of {count:g} shown.")
 
 
 def press(browser, *keys):
@@ -241,12 +297,12 @@ def test_filter_baseline_and_drill_down_with_the_keyboard_alone(opened):
 
     tab_to(opened, "#search")
     press(opened, "resonance")
-    assert {r[0] for r in rows(opened)} == {"resonance_yarn"}
+    assert set(table(opened)) == {"Resonance YaRN"}
     press(opened, *[Keys.BACKSPACE] * len("resonance"))
-    assert len({r[0] for r in rows(opened)}) == 5
+    assert len(table(opened)) == 5
     tab_to(opened, "#context")
     press(opened, "8K")  # type-ahead of a list
-    assert {r[1] for r in rows(opened)} == {"8K"}
+    assert all(key.endswith(" 8K") for key in table(opened)["YaRN"])
     tab_to(opened, "#baseline")
     before = opened.execute_script("return view.baseline")
     press(opened, Keys.ARROW_DOWN)
@@ -259,7 +315,8 @@ def test_filter_baseline_and_drill_down_with_the_keyboard_alone(opened):
     press(opened, Keys.ENTER)
     wait(opened, "document.querySelectorAll('.question').length > 0")
     assert opened.switch_to.active_element.get_attribute("id") == "detail-title"
-    assert f"Against {chosen}" in opened.execute_script("return by('facts').textContent")
+    named = opened.execute_script("return titled(view.baseline)")
+    assert f"Against {named}" in opened.execute_script("return by('facts').textContent")
     tab_to(opened, "#detail summary")
     press(opened, Keys.ENTER)
     assert opened.execute_script("return document.querySelector('#detail details').open")
@@ -272,24 +329,21 @@ def test_filter_baseline_and_drill_down_with_the_keyboard_alone(opened):
 
 
 @pytest.mark.browser
-def test_rows_out_of_sight_are_found_sorted_and_reached(opened):
-    """Many rows: all of them are in the page, none is laid out before it is scrolled to."""
+def test_rows_out_of_sight_are_found_and_printed(opened):
+    """Many rows: all of them are in the page; on paper none is cut off."""
     opened.execute_script(
         "const one = LEVAL.board.rows[0]; LEVAL.board.rows = Array.from({length: 1000}, (_, at) =>"
         "({...one, at, method: 'method ' + at, text: 'method ' + at}));"
-        "view.charted = null; draw();"
+        "view.heroKey = null; draw();"
     )
-    wait(opened, "view.whole")
-    assert "too many for a chart" in opened.execute_script("return by('charts').textContent")
-    assert len(opened.execute_script("return [...by('board').tBodies[0].rows]")) == 1000
+    wait(opened, "document.querySelectorAll('#board tbody tr').length === 1000")
     assert opened.execute_script("return window.find('method 987')")
-    press(opened, *"x")  # a key that does nothing here
-    last = "const r = [...by('board').tBodies[0].rows].at(-1); r.scrollIntoView(); "
-    assert opened.execute_script(last + "return r.getBoundingClientRect().height > 20")
-    widths = "return [...r.children].map(c => Math.round(c.getBoundingClientRect().left))"
-    head = "return [...by('board').tHead.rows[0].children].map(c => "
-    seen = opened.execute_script(last + widths + ".filter(x => x)")
-    assert opened.execute_script(head + "Math.round(c.getBoundingClientRect().left))") == seen
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    last = "const r = [...document.querySelectorAll('#board tbody tr')].at(-1);"
+    inside = last + "const box = r.closest('.scroll'); return box.scrollHeight - box.clientHeight"
+    assert opened.execute_script(inside) <= 1
+    assert opened.execute_script(last + "return r.getBoundingClientRect().height > 15")
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
 @pytest.mark.browser

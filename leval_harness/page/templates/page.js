@@ -21,7 +21,13 @@ const LEVAL = {
     });
   },
 };
-const BATCH = 250;
+const BATCH = 250, SHARES = { cut: "truncated", un: "no answer found", lim: "hit max tokens", open: "thinking cut" };
+const TERMS = {
+  cut: "Share of the questions whose document was shortened to fit the context, %",
+  un: "Share of the answers in which no option or number was found, %",
+  lim: "Share of the answers that the generation limit ended, %",
+  open: "Share of the answers that ended before their thinking did, %",
+};
 const view = { sort: null, down: true, compare: null, turn: 0 };
 const by = (id) => document.getElementById(id);
 
@@ -50,9 +56,12 @@ function named(block) {
   return [model, settings.join(" · ")];
 }
 
+// a method as readers write it
+const titled = (method) => LEVAL.board.titles[method] || method;
+
 function start() {
   const board = LEVAL.board;
-  board.rows.forEach((row, at) => { row.at = at; row.text = (row.method + " " + row.block).toLowerCase(); });
+  board.rows.forEach((row, at) => { row.at = at; row.text = (row.method + " " + titled(row.method) + " " + row.block).toLowerCase(); });
   board.columns.forEach((column, at) => { column.at = at; });
   const blocks = unique(board.rows.map((r) => r.block));
   fill(by("model"), [["", "all"], ...blocks.map((b) => [b, b])]);
@@ -63,10 +72,13 @@ function start() {
   board.columns.forEach((c) => kinds.push([String(c.at), c.label]));
   fill(by("tasks"), kinds, "");
   view.usual = Object.values(board.baselines).find((name) => name in board.compare) || "";
-  fill(by("baseline"), [["", "(no comparison)"], ...Object.keys(board.compare).map((m) => [m, m])], view.usual);
+  fill(by("baseline"), [["", "(no comparison)"], ...Object.keys(board.compare).map((m) => [m, titled(m)])], view.usual);
+  const shares = Object.keys(SHARES).filter((key) => board.rows.some((row) => Object.values(row.cells).some((cell) => cell[key] !== undefined)));
+  const compared = Object.keys(board.compare).length;
+  fill(by("show"), [["score", "scores"], ...(compared ? [["difference", "difference to the baseline"]] : []), ...shares.map((key) => [key, SHARES[key] + ", %"])], "score");
   // what leaves no choice takes no room
-  const choices = { model: blocks.length, context: lengths.length, tasks: board.columns.length, baseline: Object.keys(board.compare).length, show: Object.keys(board.compare).length, search: board.rows.length - 8 };
-  for (const [id, n] of Object.entries(choices)) by(id).parentElement.hidden = n < 2 && !(id === "show" && n);
+  const choices = { model: blocks.length, context: lengths.length, tasks: board.columns.length, baseline: compared, show: 1 + compared + shares.length, search: unique(board.rows.map(lineOf)).length - 3 };
+  for (const [id, n] of Object.entries(choices)) by(id).parentElement.hidden = n < 2;
   board.notes.forEach((note) => by("notes").append(make("li", "", note)));
   for (const id of ["model", "context", "tasks", "show"]) by(id).addEventListener("change", draw);
   if (by("published")) by("published").addEventListener("change", draw);
@@ -88,16 +100,16 @@ function start() {
 
 // the address says what is shown, so that a link to it shows the same
 const KEPT = ["search", "model", "context", "tasks", "baseline", "show"];
+const usual = (id) => (id === "baseline" ? view.usual : id === "show" ? "score" : "");
 function address() {
   const says = new URLSearchParams();
-  for (const id of KEPT) if (by(id).value !== (id === "baseline" ? view.usual : id === "show" ? "score" : "")) says.set(id, by(id).value);
+  for (const id of KEPT) if (by(id).value !== usual(id)) says.set(id, by(id).value);
   if (by("published") && !by("published").checked) says.set("published", "0");
   if (view.sort !== null) says.set("sort", (view.down ? "-" : "") + view.sort);
   if (!by("detail").hidden && pair.row) {
     says.set("number", placeOf(pair.row, pair.column));
     if (pair.other) says.set("against", placeOf(pair.other, pair.column));
     if (!by("compare").hidden) says.set("which", by("which").value);
-    if (pair.key) says.set("key", pair.key);
   }
   return "#" + says;
 }
@@ -115,20 +127,19 @@ async function restore() {
   if (location.hash === view.hash) return;
   const says = new URLSearchParams(location.hash.slice(1));
   for (const id of KEPT) {
-    const value = says.get(id) ?? (id === "baseline" ? view.usual : id === "show" ? "score" : "");
+    const value = says.get(id) ?? usual(id);
     by(id).value = value;
-    if (by(id).value !== value) by(id).value = id === "baseline" ? view.usual : "";
+    if (by(id).value !== value) by(id).value = usual(id);
   }
   if (by("published")) by("published").checked = says.get("published") !== "0";
   const sort = says.get("sort");
-  view.sort = sort === null ? null : /^-?\d+$/.test(sort) ? Math.abs(Number(sort)) : sort.replace("-", "");
+  view.sort = sort === null ? null : sort.replace(/^-/, "");
   view.down = sort === null || sort.startsWith("-");
   await loadBaseline();
   const found = says.get("number") && rowAt(says.get("number"));
   if (found) {
     const other = says.get("against") && rowAt(says.get("against"));
-    const key = ["own", "referred"].find((name) => name === says.get("key"));
-    await openDetail(...found, { other: other ? other[0] : null, which: says.get("which"), key });
+    await openDetail(...found, { other: other ? other[0] : null, which: says.get("which") });
   }
 }
 function remember() {
@@ -143,15 +154,15 @@ async function copyLink() {
   setTimeout(() => { by("link").textContent = "Copy a link to this view"; }, 2000);
 }
 function downloadView() {
-  const columns = columnsShown(), rows = rowsShown(columns);
+  const lines = sorted(linesShown()), leaves = leavesOf(lines);
   const field = (value) => { const text = String(value ?? ""); return /^[=+@-]/.test(text) && isNaN(text) ? `"'${text.replaceAll('"', '""')}"` : `"${text.replaceAll('"', '""')}"`; };
-  const head = ["model and setting", "method", "context", ...columns.flatMap((c) => [c.label, c.label + " low", c.label + " high", c.label + " against " + view.baseline])];
-  const lines = rows.map((row) => [row.block, row.method, row.ctx, ...columns.flatMap((c) => {
-    const cell = row.cells[c.at] || {}, found = comparisonOf(row, c);
-    return [cell.v, cell.lo, cell.hi, found && found[0]];
+  const head = ["model and setting", "method", ...leaves.flatMap((leaf) => [leaf.name, leaf.name + " low", leaf.name + " high", leaf.name + " against " + view.baseline])];
+  const body = lines.map((line) => [line.block, line.method, ...leaves.flatMap((leaf) => {
+    const [row, cell] = placed(line, leaf), found = row && leaf.column && comparisonOf(row, leaf.column);
+    return leaf.column ? [cell && cell.v, cell && cell.lo, cell && cell.hi, found && found[0]] : [row && row.avg, "", "", ""];
   })]);
   const link = make("a");
-  link.href = URL.createObjectURL(new Blob([[head, ...lines].map((line) => line.map(field).join(",")).join("\n") + "\n"], { type: "text/csv" }));
+  link.href = URL.createObjectURL(new Blob([[head, ...body].map((line) => line.map(field).join(",")).join("\n") + "\n"], { type: "text/csv" }));
   link.download = "view.csv";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -164,27 +175,62 @@ async function loadBaseline() {
   draw();
 }
 
-function columnsShown() {
-  const chosen = by("tasks").value;
-  const answers = (c) => LEVAL.board.reach.length > 0 && / loss$/.test(c.label);  // what the answer rests on comes first
-  return [...LEVAL.board.columns].sort((a, b) => answers(b) - answers(a)).filter((c) =>
-    chosen === "" || (chosen === "scores" ? !c.nats : chosen === "perplexity" ? c.nats : String(c.at) === chosen));
+// the table: a line a model and method, a leaf column a task and length
+const lineOf = (row) => row.block + "\n" + row.method + "\n" + Boolean(row.published);
+function linesShown() {
+  const words = by("search").value.toLowerCase().split(/\s+/).filter(Boolean), model = by("model").value;
+  const published = !by("published") || by("published").checked, lines = new Map();
+  for (const row of LEVAL.board.rows) {
+    if ((model !== "" && row.block !== model) || (row.published && !published) || !words.every((word) => row.text.includes(word))) continue;
+    const key = lineOf(row);
+    if (!lines.has(key)) lines.set(key, { block: row.block, method: row.method, first: row, rows: new Map() });
+    lines.get(key).rows.set(row.ctx, row);
+  }
+  return [...lines.values()].filter((line) => leavesOf([line]).length);
 }
+function leavesOf(lines) {
+  const chosen = by("tasks").value, context = by("context").value, board = LEVAL.board, leaves = [];
+  const lengths = unique(lines.flatMap((line) => [...line.rows.keys()])).sort((a, b) => a - b).filter((n) => context === "" || String(n) === context);
+  const wanted = board.columns.filter((c) => chosen === "" || (chosen === "scores" ? !c.nats : chosen === "perplexity" ? c.nats : String(c.at) === chosen));
+  wanted.sort((a, b) => b.nats - a.nats || a.at - b.at);  // what the figure shows comes first
+  for (const column of wanted) {
+    for (const ctx of lengths) if (lines.some((line) => line.rows.get(ctx)?.cells[column.at])) leaves.push(leaf(column, ctx));
+    if (column.at === board.average - 1 && chosen !== "perplexity" && by("show").value === "score")
+      for (const ctx of lengths) if (lines.some((line) => known(line.rows.get(ctx)?.avg))) leaves.push(leaf(null, ctx));
+  }
+  return leaves;
+}
+function leaf(column, ctx) {
+  const label = column ? column.label : "Avg.";
+  return { column, ctx, label, key: (column ? column.at : "avg") + "|" + ctx, name: label + (ctx === null ? "" : " " + lengthLabel(ctx)) };
+}
+function placed(line, leaf) {
+  const row = line.rows.get(leaf.ctx);
+  return [row, row && leaf.column ? row.cells[leaf.column.at] : undefined];
+}
+const known = (n) => n !== null && n !== undefined;
 function comparisonOf(row, column) {
   const cell = row.cells[column.at];
   return view.compare && cell && cell.run !== undefined ? view.compare[cell.run + " " + column.label + " " + row.ctx] : undefined;
 }
-// what a column sorts by; undefined goes last
-function sortValue(row, key) {
-  if (key === "method") return row.method.toLowerCase();
-  if (key === "ctx") return row.ctx === null ? undefined : row.ctx;
-  if (key === "avg") return row.avg === null ? undefined : row.avg;
-  if (key in SHARES) return share(row, key);
-  if (by("show").value === "difference") {
-    const found = comparisonOf(row, LEVAL.board.columns[key]);
-    return found ? found[0] : undefined;
-  }
-  return row.cells[key] && row.cells[key].v;
+// what a line is sorted by; undefined goes last
+function sortValue(line) {
+  if (view.sort === "method") return titled(line.method).toLowerCase();
+  const [column, ctx] = view.sort.split("|"), length = ctx === "null" ? null : Number(ctx), row = line.rows.get(length), show = by("show").value;
+  if (!row) return undefined;
+  if (column === "avg") return row.avg ?? undefined;
+  const cell = row.cells[column];
+  if (show === "difference") return (comparisonOf(row, LEVAL.board.columns[column]) || [])[0];
+  return cell && (show in SHARES ? cell[show] : cell.v);
+}
+function sorted(lines) {
+  if (view.sort === null) return lines;
+  const way = view.down ? -1 : 1, keyed = lines.map((line, at) => [sortValue(line), at, line]);
+  keyed.sort(([a, x], [b, y]) => {
+    if (a === undefined || b === undefined) return (a === undefined) - (b === undefined) || x - y;
+    return (a < b ? -1 : a > b ? 1 : 0) * way || x - y;
+  });
+  return keyed.map(([, , line]) => line);
 }
 // As the tables round: of two that are equally near, the one whose last digit is even.
 function fixed(value, digits) {
@@ -192,166 +238,135 @@ function fixed(value, digits) {
   const tie = Number.isInteger(value * 2 ** (digits + 1)) && value * times - below === 0.5;
   return tie && below % 2 === 0 ? (below / times).toFixed(digits) : tie ? ((below + 1) / times).toFixed(digits) : value.toFixed(digits);
 }
-const SHARES = { cut: "Cut %", un: "Unparsed %", lim: "At limit %", open: "Thinking cut %" };
-function share(row, key) {
-  let top = 0, n = 0;
-  for (const cell of Object.values(row.cells)) if (cell[key] !== undefined) { top += cell[key] * cell.n; n += cell.n; }
-  return n ? top / n : undefined;
-}
-function rowsShown(columns) {
-  const words = by("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const model = by("model").value, context = by("context").value;
-  const published = !by("published") || by("published").checked;
-  const rows = LEVAL.board.rows.filter((row) =>
-    (model === "" || row.block === model) && (context === "" || String(row.ctx) === context) &&
-    (published || !row.published) && words.every((word) => row.text.includes(word)) &&
-    columns.some((c) => row.cells[c.at]));
-  if (view.sort === null) return rows;
-  const keyed = rows.map((row) => [sortValue(row, view.sort), row]);
-  const way = view.down ? -1 : 1;
-  keyed.sort(([a, x], [b, y]) => {
-    if (a === undefined || b === undefined) return (a === undefined) - (b === undefined) || x.at - y.at;
-    return (a < b ? -1 : a > b ? 1 : 0) * way || x.at - y.at;
-  });
-  return keyed.map(([, row]) => row);
-}
 
 function draw() {
-  const rows = rowsShown(columnsShown());
-  // a column in which no row shown has anything is left out
-  const columns = columnsShown().filter((c) => rows.some((row) => row.cells[c.at]));
-  const average = by("show").value === "score" && columns.length > 1 && by("tasks").value !== "perplexity" && rows.some((row) => row.avg !== null);
-  const shares = Object.keys(SHARES).filter((key) => columns.some((c) => !c.nats) && rows.some((row) => share(row, key) !== undefined));
-  const blocks = new Set(rows.map((row) => row.block)).size;
-  view.flat = blocks > 1 && view.sort !== null;  // sorted across models, each row says its own
-  drawHead(columns, average, shares);
-  const look = [by("tasks").value, by("show").value, view.baseline, view.compare !== null, view.flat, columns.map((c) => c.at), average, shares].join("\n");
-  if (look !== view.look) { view.look = look; view.drawn = new Map(); }
-  const lines = [];
-  rows.forEach((row, at) => {
-    if (blocks > 1 && !view.flat && (at === 0 || rows[at - 1].block !== row.block)) lines.push({ block: row.block, head: true });
-    lines.push(row);
-  });
-  show(lines, (line) => (line.head ? drawBlock(line.block) : drawRow(line, columns, average, shares)));
-  by("status").textContent = rows.length + (rows.length === 1 ? " row" : " rows") +
-    (blocks !== 1 ? "" : " of " + rows[0].block) + (view.baseline ? "; baseline: " + view.baseline : "");
-  drawAnswer();
+  const lines = linesShown(), groups = new Map(), blocks = unique(lines.map((line) => line.block));
+  view.flat = blocks.length > 1 && view.sort !== null;  // sorted across models, each line says its own
+  // blocks with the same columns share a table, so that no table has columns that nothing fills
+  for (const block of blocks) {
+    const own = lines.filter((line) => line.block === block), key = leavesOf(own).map((each) => each.key).join(" ");
+    groups.set(key, [...(groups.get(key) || []), ...own]);
+  }
+  const turn = ++view.turn, box = by("board");
+  view.tables = groups.size;
+  box.replaceChildren(...[...groups.values()].map((own) => drawTable(sorted(own), turn)));
+  by("status").textContent = counted(unique(lines.map((line) => line.method)).length, "method") +
+    (blocks.length === 1 ? " of " + blocks[0] : " in " + counted(blocks.length, "setting")) + (view.baseline ? "; baseline: " + titled(view.baseline) : "");
+  drawHero();
   drawCharts();
   remember();
 }
-// In batches, so that the first rows stand at once; those that are made already are only moved.
-function show(rows, drawn, from = 0, turn = ++view.turn) {
-  if (turn !== view.turn) return;
-  const body = by("board").tBodies[0], nodes = rows.slice(from, from + BATCH).map((row) => {
-    const key = row.head ? row.block : row;
-    if (!view.drawn.has(key)) view.drawn.set(key, drawn(row));
-    return view.drawn.get(key);
+function drawTable(lines, turn) {
+  const leaves = leavesOf(lines), table = make("table"), box = make("div", "scroll"), nodes = [];
+  const blocks = unique(lines.map((line) => line.block)).length;
+  lines.forEach((line, at) => {
+    if ((blocks > 1 || view.tables > 1) && !view.flat && (at === 0 || lines[at - 1].block !== line.block)) nodes.push({ head: line.block, wide: leaves.length + 1 });
+    nodes.push(line);
   });
-  if (from) body.append(...nodes); else body.replaceChildren(...nodes);
-  view.whole = from + BATCH >= rows.length;
-  if (!view.whole) setTimeout(show, 0, rows, drawn, from + BATCH, turn);
+  table.append(drawHead(leaves), make("tbody"));
+  box.tabIndex = 0;
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", "Table of results");
+  box.append(table);
+  show(table.tBodies[0], nodes, (line) => (line.head ? drawBlock(line) : drawLine(line, leaves)), 0, turn);
+  return box;
 }
-function drawHead(columns, average, shares) {
-  const heads = [["method", "Method", "--method"], ["ctx", "Context", "--short"], ...columns.map((c) => [c.at, c.label, c.raw ? "--exact" : "--number", c.lower])];
-  if (average) heads.splice(2 + spot(columns), 0, ["avg", "Avg.", "--short"]);
-  for (const key of shares) heads.push([key, SHARES[key], "--short"]);
-  const board = by("board"), widths = heads.map(([, , width]) => "var(" + width + ")");
-  board.style.setProperty("--columns", widths.map((width) => "minmax(" + width + ",1fr)").join(" "));
-  board.style.setProperty("--wide", "calc(" + widths.join(" + ") + ")");
-  const row = part("tr", "row");
-  for (const [key, label, , lower] of heads) {
-    const th = part("th", "columnheader");
-    const active = view.sort === key;
-    th.setAttribute("aria-sort", active ? (view.down ? "descending" : "ascending") : "none");
-    if (key === "method") th.className = "left";
-    const button = make("button", "", label + (active ? (view.down ? " ↓" : " ↑") : ""));
-    button.type = "button";
-    button.dataset.key = key;
-    button.title = lower ? "Sort; lower is better" : "Sort";
-    button.addEventListener("click", () => {
-      view.down = active ? !view.down : !(lower || key === "method" || key === "ctx");
-      view.sort = key;
-      draw();
-      document.querySelector(`thead button[data-key="${key}"]`).focus();
-    });
-    th.append(button);
-    row.append(th);
-  }
-  board.tHead.replaceChildren(row);
+// in batches, so that the first lines stand at once
+function show(body, lines, drawn, from, turn) {
+  if (turn !== view.turn) return;
+  body.append(...lines.slice(from, from + BATCH).map(drawn));
+  if (from + BATCH < lines.length) setTimeout(show, 0, body, lines, drawn, from + BATCH, turn);
 }
-// behind the last score
-function spot(columns) {
-  return columns.findLastIndex((c) => !c.nats) + 1;
+function drawHead(leaves) {
+  const groups = make("tr"), heads = make("tr"), first = make("th", "left"), head = make("thead");
+  first.rowSpan = 2;
+  first.append(sortButton("method", "Method", false));
+  groups.append(first);
+  leaves.forEach((each, at) => {
+    const begins = at === 0 || leaves[at - 1].label !== each.label;
+    if (begins) {
+      const group = make("th", "group"), { column } = each, term = make("abbr", "", each.label.replace(" (lower is better)", "") + (column && column.lower ? " ↓" : ""));
+      term.title = !column ? "Unweighted mean of the six tasks" : column.lower ? "Lower is better" : known(column.chance) ? "A guess scores " + fixed(100 * column.chance, 1) + "%" : "Higher is better";
+      group.append(term);
+      group.colSpan = leaves.filter((other) => other.label === each.label).length;
+      groups.append(group);
+    }
+    const th = make("th", begins ? "first" : "");
+    th.setAttribute("aria-sort", view.sort === each.key ? (view.down ? "descending" : "ascending") : "none");
+    th.append(sortButton(each.key, each.ctx === null ? "score" : lengthLabel(each.ctx), Boolean(each.column && each.column.lower)));
+    heads.append(th);
+  });
+  first.setAttribute("aria-sort", view.sort === "method" ? (view.down ? "descending" : "ascending") : "none");
+  head.append(groups, heads);
+  return head;
 }
-// a part of the table, with the role that its display as a grid would take from it
-function part(tag, role, className, text) {
-  const node = make(tag, className, text);
-  node.setAttribute("role", role);
-  return node;
+function sortButton(key, label, lower) {
+  const active = view.sort === key, button = make("button", "", label + (active ? (view.down ? " ↓" : " ↑") : ""));
+  button.type = "button";
+  button.dataset.key = key;
+  button.title = lower ? "Sort; lower is better" : "Sort";
+  button.addEventListener("click", () => {
+    view.down = active ? !view.down : !(lower || key === "method");
+    view.sort = key;
+    draw();
+    document.querySelector(`thead button[data-key="${key}"]`).focus();
+  });
+  return button;
 }
-function drawBlock(block) {
-  const [model, settings] = named(block), tr = part("tr", "row", "block"), th = part("th", "rowheader");
-  const told = make("div");
-  told.append(make("strong", "", model), " ", make("small", "", settings));
-  th.append(told);
-  th.title = block;
+function drawBlock({ head, wide }) {
+  const [model, settings] = named(head), tr = make("tr", "block"), th = make("th"), text = make("div");
+  text.append(make("strong", "", model), " ", make("small", "", settings));
+  th.colSpan = wide;
+  th.title = head;
+  th.append(text);
   tr.append(th);
   return tr;
 }
-function drawRow(row, columns, average, shares) {
-  const tr = part("tr", "row", row.published ? "published" : "");
-  const name = part("th", "rowheader");
-  row.method.split(/(?<=_)/).forEach((word, at) => name.append(...(at ? [make("wbr"), word] : [word])));
-  for (const tag of ["published", "sample", "partial"]) if (row[tag]) name.append(make("span", "tag", tag));
-  if (view.flat) name.append(make("small", "model", named(row.block)[0]));
-  name.title = row.block;
-  tr.append(name, part("td", "cell", "", lengthLabel(row.ctx)));
-  const cells = columns.map((column) => drawCell(row, column));
-  if (average) cells.splice(spot(columns), 0, drawAverage(row));
-  tr.append(...cells);
-  for (const key of shares) {
-    const value = share(row, key);
-    tr.append(value === undefined ? part("td", "cell", "none", "–") : drawShare(row, key, fixed(value, 1)));
-  }
+function drawLine(line, leaves) {
+  const tr = make("tr", line.first.published ? "published" : ""), name = make("th", "", titled(line.method));
+  name.scope = "row";
+  for (const tag of ["published", "sample", "partial"]) if (view.flat && line.first[tag]) name.append(make("span", "tag", tag));
+  if (view.flat) name.append(make("small", "model", named(line.block)[0]));
+  name.title = line.method + ", " + line.block;
+  tr.append(name, ...leaves.map((each, at) => {
+    const [row, cell] = placed(line, each), td = !row ? make("td", "none", "–") : each.column ? drawCell(row, each.column, cell) : drawAverage(row);
+    if (at === 0 || leaves[at - 1].label !== each.label) td.classList.add("first");
+    return td;
+  }));
   return tr;
 }
 function drawAverage(row) {
-  const td = part("td", "cell"), look = row.avgRank === 1 ? "best" : row.avgRank === 2 ? "second" : "";
-  td.title = "Mean of the six tasks to the left";
+  const td = make("td"), look = row.avgRank === 1 ? "best" : row.avgRank === 2 ? "second" : "";
   if (row.published || row.avg === null) td.append(make("span", look, row.avgText || "–"));
-  else td.append(leadingTo("Avg.", row, row.avgText, look, () => openParts(row.method + " · Avg. · " + lengthLabel(row.ctx), averaged(row))));
+  else td.append(leadingTo("Avg.", row, row.avgText, look, () => openParts(titled(row.method) + " · Avg. · " + lengthLabel(row.ctx), averaged(row))));
   return td;
 }
 // what an average is the mean of: each task's row, column and text
 function averaged(row) {
   return LEVAL.board.columns.slice(0, LEVAL.board.average).map((column) => [row, column, row.cells[column.at].t + "%"]);
 }
-// a share of all answers in a row, and behind it each task's
-function drawShare(row, key, text) {
-  const td = part("td", "cell"), name = SHARES[key];
-  td.title = "Of all answers in this row";
-  const parts = LEVAL.board.columns.filter((c) => row.cells[c.at] && row.cells[c.at][key] !== undefined)
-    .map((c) => [row, c, fixed(row.cells[c.at][key], 1) + "% of " + row.cells[c.at].n]);
-  td.append(leadingTo(name, row, text, "", () => openParts(row.method + " · " + name + " · " + lengthLabel(row.ctx), parts, { which: key })));
-  return td;
-}
-function drawCell(row, column) {
-  const td = part("td", "cell"), cell = row.cells[column.at];
-  if (!cell) { td.textContent = "–"; td.className = "none"; return td; }
+function drawCell(row, column, cell) {
+  if (!cell) return make("td", "none", "–");
+  const td = make("td");
   if (cell.v === undefined) {
     const why = make("span", "bad", cell.s);
     why.title = cell.why;
     td.append(why);
     return td;
   }
-  const found = comparisonOf(row, column), score = by("show").value === "score";
-  if (!score && !found) { td.textContent = row.published ? "–" : "·"; return td; }
-  const told = make("span");
-  td.append(told);
-  if (score) told.append(cellButton(row, column, cell.t, cell.rank === 1 ? "best" : cell.rank === 2 ? "second" : ""));
-  else told.append(cellButton(row, column, signed(found[0], column), ""));
-  if (found && found[4]) told.append(make("span", "mark", found[4]));
-  if (!score) return td;
+  const found = comparisonOf(row, column), what = by("show").value;
+  if (what in SHARES) {
+    if (cell[what] === undefined) return make("td", "none", "–");
+    td.append(leadingTo(SHARES[what], row, fixed(cell[what], 1), "", () => openDetail(row, column, { other: null, which: what })));
+    return td;
+  }
+  if (what === "difference" && !found) { td.textContent = row.published ? "–" : "·"; return td; }
+  const number = make("span");
+  td.append(number);
+  if (what === "score") number.append(cellButton(row, column, cell.t, cell.rank === 1 ? "best" : cell.rank === 2 ? "second" : ""));
+  else number.append(cellButton(row, column, signed(found[0], column), ""));
+  if (found && found[4]) number.append(make("span", "mark", found[4]));
+  if (what !== "score") return td;
   // a blank between them, where a narrow cell breaks
   if (cell.e) td.append(" ", make("small", "", "± " + cell.e));
   else if (cell.exact) td.append(" ", make("small", "", "(" + fixed(cell.lo, 1) + " to " + fixed(cell.hi, 1) + ")"));
@@ -369,7 +384,7 @@ function cellButton(row, column, text, className) {
 function leadingTo(name, row, text, className, open) {
   const button = make("button", className, text);
   button.type = "button";
-  button.setAttribute("aria-label", name + " " + text + ", " + row.method + ": details");
+  button.setAttribute("aria-label", name + " " + lengthLabel(row.ctx) + " " + text + ", " + row.method + ": details");
   button.addEventListener("click", open);
   return button;
 }
