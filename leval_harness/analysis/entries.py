@@ -127,11 +127,15 @@ class Analysis:
     @property
     def titles(self) -> dict[str, str]:
         """Label of each method -> its name for readers; a label whose name is not its own stays."""
-        found = {e.label: method_title(e.score.settings.get(METHOD)) for e in self.entries}
-        names = [*found.values(), *found]
+        names: dict[str, str] = {}
+        for entry in self.entries:
+            name = method_title(entry.score.settings.get(METHOD))
+            if names.setdefault(entry.label, name) != name:  # two models, two factors
+                names[entry.label] = name.partition(" ×")[0]
+        taken = [*names.values(), *names]
         return {
-            label: name if name and names.count(name) == 1 else label
-            for label, name in found.items()
+            label: name if name and taken.count(name) == 1 else label
+            for label, name in names.items()
         }
 
     def against(self, baseline: str) -> "Analysis":

@@ -51,6 +51,15 @@ METHOD_NAMES = {
 }
 """RoPE methods as readers write them."""
 
+LOSS_UNITS = {
+    "word_perplexity": "nats/word",
+    "byte_perplexity": "nats/byte",
+    "bits_per_byte": "nats/byte",
+    "paper_perplexity": "nats/token, mean of windows",
+    "perplexity": "nats/answer",
+}
+"""Unit of the differences of losses that are no nats a token, by family."""
+
 PRECISE_SOFTMAX = ("", "float32", "float64")
 """Precisions that need no mark; empty where a task computes no softmax."""
 

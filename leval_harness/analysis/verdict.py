@@ -12,7 +12,7 @@ from leval_harness.analysis.entries import (
     grouped,
     without_twins,
 )
-from leval_harness.analysis.labels import counted, length_label, task_label
+from leval_harness.analysis.labels import LOSS_UNITS, counted, length_label, task_label
 
 MOST_NAMED = 3
 """Differences that a sentence gives in numbers; the others are counted."""
@@ -70,7 +70,9 @@ def _difference(entry: Entry) -> str:
     assert difference is not None
     sign = 1 if score.higher else -1
     is_loss = score.meaning.kind == "loss"
-    times, unit = (1.0, "nats/token") if is_loss else (score.percent, "points")
+    times, unit = (
+        (1.0, LOSS_UNITS.get(score.family, "nats/token")) if is_loss else (score.percent, "points")
+    )
     unit = unit if is_loss or score.percent == 100 else score.family
     digits = 3 if is_loss or score.percent != 100 else 1
     size = sign * times * difference.difference

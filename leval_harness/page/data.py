@@ -8,7 +8,7 @@ from typing import Any
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.effective_context import effective_lines, sentence, yardstick
 from leval_harness.analysis.entries import grouped
-from leval_harness.analysis.labels import task_label
+from leval_harness.analysis.labels import LOSS_UNITS, task_label
 from leval_harness.analysis.reach import Retrieval, reach_lines
 from leval_harness.analysis.verdict import comparison_verdicts
 from leval_harness.layout import LOG
@@ -28,15 +28,6 @@ CITATION = (
     "leval-harness; Resonance RoPE: Wang et al., Findings of ACL 2024, arXiv 2403.00071; "
     "L-Eval: An et al., ACL 2024, arXiv 2307.11088"
 )
-UNITS = {
-    "word_perplexity": "nats/word",
-    "byte_perplexity": "nats/byte",
-    "bits_per_byte": "nats/byte",
-    "paper_perplexity": "nats/token, mean of windows",
-    "perplexity": "nats/answer",
-}
-"""What a text's sums are divided by; in other losses tokens."""
-
 SHOWN_VERSIONS = ("leval-harness", "lm_eval", "transformers", "vllm", "torch")
 
 
@@ -152,7 +143,7 @@ def _claimed(analysis: Analysis) -> dict[str, int]:
     """Block -> tokens that its checkpoint claims as shipped, where all entries agree."""
     found = {}
     for block, part in grouped(analysis.entries, lambda entry: entry.block).items():
-        lengths = {e.score.shipped_length for e in part} - {None}
+        lengths = {n for entry in part if (n := entry.score.shipped_length) is not None}
         if len(lengths) == 1:
             found[plain(block)] = lengths.pop()
     return found
@@ -207,7 +198,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         known["exact"] = 1
     known |= {"m": score.metric, "f": score.chosen}  # their names in the samples
     if score.meaning.kind == "loss":
-        known["unit"] = UNITS.get(score.family, "nats/token")
+        known["unit"] = LOSS_UNITS.get(score.family, "nats/token")
     data = plain(" ".join(text for text in (score.source, score.data) if text))
     return {**known, "run": score.run, "data": data}
 

@@ -81,7 +81,7 @@ def _answer(row: Row, task: str) -> dict[str, Any]:
     # SFiction asks twice: both answers are shown; what is no text is no answer
     read = ", ".join(each for each in read if isinstance(each, str))
     choices = _choices(row)
-    answer = {
+    answer: dict[str, Any] = {
         "m": {
             name[:100]: value for name in logged_metrics(row) if (value := _value(row, name, task))
         },

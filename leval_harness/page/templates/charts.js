@@ -67,6 +67,7 @@ function drawHero() {
   const claimed = LEVAL.board.claimed[block], [least, most] = [Math.min, Math.max].map((of) => of(...plot.series.flatMap((s) => s.points.map((p) => p[0]))));
   if (claimed >= least && claimed <= 2 * most) plot.claimed = claimed;
   plot.label = lossName(column) + plot.note;
+  if (column === GAIN) plot.across = "position, tokens";
   if (plot.series.length) figure.append(svgOf(plot, Math.max(300, box.clientWidth), LARGE));
   figure.append(make("figcaption", "dim", [plot.bandNote, claimed ? (plot.claimed ? "dashed: " : "") + "the checkpoint claims a context of " + lengthLabel(claimed) : ""].filter(Boolean).join("; ")));
 }
@@ -219,7 +220,7 @@ function svgOf(plot, width, HEIGHT) {
     free = X(x) - 38;
     svg.append(drawn("text", { x: X(x), y: HEIGHT - BOTTOM + 18, class: "middle" }, plot.x(x)));
   }
-  svg.append(drawn("text", { x: width / 2, y: HEIGHT - 6, class: "middle" }, plot.log ? "context length, tokens" : "seconds"));
+  svg.append(drawn("text", { x: width / 2, y: HEIGHT - 6, class: "middle" }, plot.across || (plot.log ? "context length, tokens" : "seconds")));
   if (plot.label) svg.append(drawn("text", { x: 4, y: 12 }, plot.label));
   if (plot.claimed) {
     svg.append(drawn("line", { x1: X(plot.claimed), x2: X(plot.claimed), y1: TOP + 12, y2: HEIGHT - BOTTOM, class: "claimed" }));
