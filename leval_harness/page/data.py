@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.analysis.effective_context import effective_lines, sentence, yardstick
+from leval_harness.analysis.effective_context import (
+    against_sentence,
+    effective_lines,
+    sentence,
+    yardstick,
+)
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import LOSS_UNITS, task_label
 from leval_harness.analysis.reach import Retrieval, reach_lines
@@ -82,6 +87,10 @@ def verdict(analysis: Analysis) -> list[dict[str, Any]]:
     for line in lines:
         name = analysis.titles.get(line.method, line.method)
         of(line.block)["sentences"].append(name + sentence(line).removeprefix(line.method))
+        if line.against and (compared := against_sentence(line)):
+            _, _, positions = compared.partition(", by position")
+            other = analysis.titles.get(line.against.baseline, line.against.baseline)
+            of(line.block)["sentences"].append(f"{name} against {other}, by position{positions}")
         if (note := yardstick(line)) not in of(line.block)["notes"]:
             of(line.block)["notes"].append(note)
     for each in comparison_verdicts(analysis):
