@@ -44,8 +44,13 @@ PARTS = {
     "families": Part(("-n", "2", "-m", "long and not vllm", "tests/families"), ROPE),
     # The same in vLLM's own modules, built without weights.
     "families in vLLM": Part(("-m", "long and vllm", "tests/families"), ROPE),
-    # Every family in vLLM's engine, eager and compiled.
-    "engines": Part(("-n", "2", "-m", "long", "tests/vllm"), (*ROPE, "tests/vllm")),
+    # Every family in vLLM's engine, and its other long tests.
+    "engines": Part(
+        ("-n", "2", "-m", "long", "-k", "not compiled", "tests/vllm"), (*ROPE, "tests/vllm")
+    ),
+    "compiled engines": Part(
+        ("-n", "2", "-m", "long", "-k", "compiled", "tests/vllm"), (*ROPE, "tests/vllm")
+    ),
     "inputs": Part(
         ("-n", "2", "-m", "long or not long", "--timeout=0", "tests/fuzz"),
         (*PRODUCT, "tests/fuzz"),

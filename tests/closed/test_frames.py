@@ -79,7 +79,7 @@ def test_prompts_are_the_scripts_own(frame: str, stem: str) -> None:
     check("sample", frame, stem, GOLDEN / "sample")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("frame", "stem"), cases("published"))
 def test_prompts_of_the_published_documents(real_data: Path, frame: str, stem: str) -> None:
     check("published", frame, stem, real_data / "leval" / "closed", num_docs=3)

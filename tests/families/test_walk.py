@@ -1,13 +1,10 @@
 """Every language model that the installed transformers knows: wavelengths rounded, or refused.
 
-Each model type is built small from the values that its config class has by itself. One in twelve
-is, the same ones each time; with FAMILIES_ALL=1 all of them (docs/reference/families.md has the
-counts).
+Each model type is built small from the values that its config class has by itself
+(docs/reference/families.md has the counts).
 """
 
-import os
 import re
-import zlib
 
 import pytest
 import transformers
@@ -17,15 +14,10 @@ from families_models import config_of, global_rotations, output
 from resonance_vllm.hf.build import on_meta
 from resonance_vllm.hf.tiny import model_of
 
-pytestmark = [pytest.mark.hf, pytest.mark.slow]
+pytestmark = [pytest.mark.hf, pytest.mark.long]
 
 MOST_WEIGHTS = 30_000_000
-ONE_IN = 1 if os.environ.get("FAMILIES_ALL") else 12
-TYPES = sorted(
-    config.model_type
-    for config in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    if zlib.crc32(config.model_type.encode()) % ONE_IN == 0
-)
+TYPES = sorted(config.model_type for config in transformers.MODEL_FOR_CAUSAL_LM_MAPPING)
 
 
 @pytest.mark.parametrize("model_type", TYPES)

@@ -30,6 +30,7 @@ def fake_python(folder: Path, script: str) -> str:
 
 
 @pytest.mark.hf
+@pytest.mark.long  # `make test` prepares the model with the command before its tests
 def test_checkpoint_is_made_and_opens_like_any_other(cache: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -11,7 +11,7 @@ from leval_harness.cli.main import app
 pytestmark = pytest.mark.hf
 
 
-@pytest.mark.parametrize("backend", ["hf", "hf-long"])
+@pytest.mark.parametrize("backend", [pytest.param("hf", marks=pytest.mark.long), "hf-long"])
 @pytest.mark.parametrize(
     ("file", "content"),
     [
