@@ -43,6 +43,11 @@ class Question:
     max_new_tokens: int
     options: Mapping[str, Any]
 
+    @property
+    def length(self) -> int:
+        """Positions of the prompt and its longest answer."""
+        return len(self.tokens) + self.max_new_tokens
+
 
 class StopStrings(StoppingCriteria):
     """Stop each row at its first stop string, searched in its last tokens as lm-eval does.
