@@ -1,0 +1,209 @@
+"""`leval-harness diff`: exit codes, files, the gate with a saved reference, and what goes wrong."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import leval_harness as lh
+from leval_border.errors import SettingError, UserError
+from leval_harness.cli.diff import command, seconds, sides, tokens
+from leval_harness.parity import worker
+from leval_harness.parity.compare import Options, save_reference
+from leval_harness.parity.reading import Reading
+from leval_harness.parity.result import length_result
+from leval_harness.parity.setups import Setup
+
+pytestmark = pytest.mark.hf
+LENGTH = "128"
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Setups are loaded in this process: a process each takes seconds to start."""
+    stock = worker.Worker.__init__
+
+    def init(self, setup, longest, *, isolated=True):
+        stock(self, setup, longest, isolated=False)
+
+    monkeypatch.setattr(worker.Worker, "__init__", init)
+
+
+@pytest.fixture
+def run(here, copying_texts):
+    def call(*arguments, texts="yarn"):
+        more = ["--texts", str(copying_texts(texts))] if texts else []
+        if "--against" not in arguments:
+            more += ["--lengths", LENGTH]
+        done = CliRunner().invoke(command, [*map(str, arguments), *more], standalone_mode=False)
+        if done.exception is not None:
+            raise done.exception
+        return done.return_value, done.stdout, done.stderr
+
+    return call
+
+
+def test_exit_codes_are_those_of_the_verdict(run, copying_model):
+    folder = copying_model("yarn")
+    a, plain = f"hf:{folder},dtype=float32", '{"rope_type": "default", "rope_theta": 10000.0}'
+    code, out, _ = run(a, a)
+    assert code == 0
+    assert out.startswith("Same within ±0.01 nats a token (+0.0000")
+    code, out, _ = run(a, f"{a},rope_parameters={plain}")
+    assert code == 4
+    assert out.startswith("Worse by")
+    code, out, _ = run(a, f"{a},rms_norm_eps=0.01", "--margin", "0.0001", "--count", "3")
+    assert code in (3, 4)
+
+
+def test_a_reference_replaces_a(run, copying_model, tmp_path):
+    folder, base = copying_model("yarn"), tmp_path / "base.json"
+    assert run(f"hf:{folder},dtype=float32", "--save", base)[0] == 0
+    code, out, _ = run("--against", base, f"hf:{folder},dtype=float32", "--json", texts=None)
+    content = json.loads(out)
+    assert (code, content["verdict"]) == (0, "same")
+    assert content["lengths"][0]["equivalence"]["whole"]["difference"] == 0
+    assert content["lengths"][0]["divergence"]["what"] == "lower bound, over the top 20 tokens"
+    assert content["a"]["arguments"] == {"dtype": "float32"}
+    code, out, _ = run("--against", base, f"{folder},dtype=bfloat16", texts=None)
+    assert code == 0
+    window = copying_model("window")
+    code, out, _ = run("--against", base, f"hf:{window},dtype=float32", texts=None)
+    assert code == 4
+
+
+def test_a_changed_text_of_a_reference_is_refused(run, copying_model, tmp_path):
+    folder, base = copying_model("yarn"), tmp_path / "base.json"
+    run(f"hf:{folder}", "--save", base)
+    base.write_text(base.read_text().replace('"text": "w', '"text": "v', 1))
+    with pytest.raises(UserError, match="does not have the SHA-256 that is written"):
+        run("--against", base, f"hf:{folder}", texts=None)
+
+
+def test_files_and_a_stopped_diff_resumes(run, copying_model, tmp_path, monkeypatch):
+    folder, out = copying_model("yarn"), tmp_path / "out"
+    arguments = [f"hf:{folder}", f"hf:{folder},dtype=float32", "--out", out]
+    first = run(*arguments, "--json")
+    assert {each.name for each in out.iterdir()} == {
+        "diff.json", "difference.svg", "difference.png", "readings",
+    }  # fmt: skip
+    kept = sorted((out / "readings").iterdir())
+    assert len(kept) >= 6
+    kept[0].unlink()
+    read = []
+    stock = worker.Worker.call
+
+    def call(self, name, *arguments):
+        read.extend([name] * (name == "read"))
+        return stock(self, name, *arguments)
+
+    monkeypatch.setattr(worker.Worker, "call", call)
+    again = run(*arguments, "--json")
+    assert read == ["read"]
+    contents = [json.loads(each[1]) for each in (first, again)]
+    for content in contents:
+        content.pop("seconds")
+    assert contents[0] == contents[1]
+    assert json.loads((out / "diff.json").read_text())["verdict"] == "same"
+
+
+def test_a_spent_budget_is_not_decided(run, copying_model, monkeypatch):
+    folder = copying_model("yarn")
+    clock = iter(range(0, 10**6, 50))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    code, out, _ = run(f"hf:{folder}", f"hf:{folder}", "--budget", "90s")
+    assert code == 3
+    assert out.startswith("Not decided: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("a",), "give A and B; or B with --against FILE; or A with --save FILE"),
+        (("a", "b", "c"), "give A and B"),
+        (("a", "b", "--lengths", "many"), "--lengths: 'many' is not allowed"),
+        (("a", "b", "--budget", "soon"), "--budget: 'soon' is not allowed; allowed: a time above"),
+        (("a", "b", "--count", "2"), "--count: 2 is not allowed; allowed: at least 3 texts"),
+        (("a", "b", "--margin", "0"), "--margin: 0.0 is not allowed"),
+        (("a", "b", "--ignore", "bso"), "--ignore: 'bso' is not allowed; allowed: bos, "),
+    ],
+)
+def test_wrong_usage_is_named(arguments, said):
+    done = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert isinstance(done.exception, SettingError)
+    assert said in str(done.exception)
+
+
+def test_times_lengths_and_sides_as_they_are_written():
+    assert [seconds(each) for each in ("300", "90s", "5m", "1.5h")] == [300, 90, 300, 5400]
+    assert tokens("1024, 4096") == (1024, 4096)
+    assert tokens(None) == ()
+    assert sides(("b",), None, None, Path("x"), alone=False) == ("saved:x", "b")
+    with pytest.raises(SettingError, match="--against stands for A"):
+        sides(("a", "b"), None, None, Path("x"), alone=False)
+
+
+def test_what_cannot_be_measured_is_an_error(copying_model, copying_texts, tmp_path):
+    folder = copying_model("yarn")
+    options = {"texts": str(copying_texts("yarn")), "isolated": False}
+    with pytest.raises(UserError, match="0 of 16 texts have 300 tokens; at least 3 are needed"):
+        lh.diff(f"hf:{folder},max_length=400", f"hf:{folder},max_length=400", lengths=(300,),
+                **options)  # fmt: skip
+    with pytest.raises(UserError, match="does not answer"):
+        lh.diff(f"hf:{folder}", "http://127.0.0.1:9,timeout=2", **options)
+
+
+def test_a_side_without_enough_memory_is_refused_before_it_is_loaded(copying_model, monkeypatch):
+    setup = Setup.parse(f"hf:{copying_model('yarn')},dtype=float32")
+    parameters = 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64 + 32 * 64
+    assert worker.bytes_needed(setup) == 4 * parameters + worker.OVERHEAD
+    monkeypatch.setattr(worker, "free_memory", lambda: worker.OVERHEAD // 2)
+    with pytest.raises(UserError, match=r"needs about 1.0 GiB of memory, 0.5 GiB are free"):
+        worker.both_fit(setup, setup)
+    monkeypatch.setattr(worker, "free_memory", lambda: int(1.5 * worker.OVERHEAD))
+    assert not worker.both_fit(setup, setup)
+    monkeypatch.setattr(worker, "free_memory", lambda: 3 * worker.OVERHEAD)
+    assert worker.both_fit(setup, setup)
+
+
+def test_sides_that_do_not_fit_together_take_turns(copying_model, copying_texts, monkeypatch):
+    folder = copying_model("yarn")
+    monkeypatch.setattr(worker, "free_memory", lambda: int(1.5 * worker.OVERHEAD))
+    options = {"texts": str(copying_texts("yarn")), "lengths": (128,), "isolated": False}
+    found = lh.diff(f"hf:{folder}", f"hf:{folder},dtype=float32", **options)
+    assert found.verdict == "same"
+
+
+@pytest.mark.slow
+def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_texts, tmp_path):
+    folder, base = copying_model("yarn"), tmp_path / "base.json"
+    options = Options(texts=str(copying_texts("yarn")), lengths=(128,))
+    reference = save_reference(f"hf:{folder},threads=1", base, options)
+    assert len(reference.texts) == 16
+    found = lh.diff(str(base), f"hf-long:{folder},threads=2", options)
+    assert found.verdict == "same"
+    with pytest.raises(UserError, match="such argument"):
+        lh.diff(str(base), f"hf-long:{folder},dtpye=float32", options)
+
+
+def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
+    """200 resamples of the texts of a real pair (float32, bfloat16): the gate never fails.
+
+    The margin is wide, because 128 tokens of a model this small say little.
+    """
+    folder = copying_model("yarn")
+    readings = []
+    for dtype in ("float32", "bfloat16"):
+        path = tmp_path / f"{dtype}.json"
+        options = Options(texts=str(copying_texts("yarn")), lengths=(128,), isolated=False)
+        made = save_reference(f"hf:{folder},dtype={dtype}", path, options)
+        readings.append([made.readings[key] for key in sorted(made.readings)])
+    pairs: list[tuple[Reading, Reading]] = list(zip(*readings, strict=True))
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        drawn = [pairs[at] for at in rng.integers(0, len(pairs), 16)]
+        found = length_result(128, drawn, margin=0.03, share=4 / 7, lengths=1, last=True)
+        assert found.verdict == "same"

@@ -1,0 +1,48 @@
+"""vLLM as an engine and as a server, against transformers, on the small real model."""
+
+import pytest
+
+import leval_harness as lh
+from leval_border.errors import UserError
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+OPTIONS = {"lengths": (256,), "count": 4, "budget": 1200.0}
+
+
+@pytest.fixture(autouse=True)
+def small_cache(monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+def engine(model, arguments=""):
+    return f"vllm:{model},dtype=float32,enforce_eager=true,max_model_len=1024{arguments}"
+
+
+def test_float32_on_both_libraries_is_the_same_to_rounding(smollm2):
+    found = lh.diff(f"hf:{smollm2},dtype=float32", engine(smollm2), probe=True, **OPTIONS)
+    assert (found.verdict, found.findings) == ("same", ())
+    (length,) = found.lengths
+    assert abs(length.equivalence.whole.difference) < 1e-5
+    assert length.agreement.value == 1.0
+    assert length.divergence.what == "lower bound, over the top 20 tokens"
+    assert length.divergence.value < 1e-6
+
+
+def test_a_base_that_overrides_leave_out_is_found(smollm2):
+    """vLLM takes 10,000 where a dictionary has no rope_theta; the checkpoint has 100,000."""
+    wrong = ',hf_overrides={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}'
+    found = lh.diff(f"hf:{smollm2},dtype=float32", engine(smollm2, wrong), **OPTIONS)
+    assert (found.verdict, found.exit_code) == ("worse", 4)
+
+
+def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
+    with vllm_server(smollm2, "--dtype", "float32", "--max-model-len", "512") as url:
+        found = lh.diff(f"hf:{smollm2},dtype=float32", url, probe=True, **OPTIONS)
+        assert (found.verdict, found.findings) == ("same", ())
+        assert abs(found.lengths[0].equivalence.whole.difference) < 1e-5
+        assert found.b["facts"]["model"] == "smollm2"
+        with pytest.raises(UserError, match="B reads at most 511 tokens, fewer than the 768"):
+            lh.diff(f"hf:{smollm2}", url, **{**OPTIONS, "lengths": (768,)})
+        with pytest.raises(UserError, match="does not serve 'other'"):
+            lh.diff(f"hf:{smollm2}", f"{url},model=other", **OPTIONS)
