@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leval_border.errors import SettingError
+from leval_border.files import user_path
 from leval_tasks.errors import TokenizerError
 
 logger = logging.getLogger(__name__)
@@ -104,8 +105,9 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
         )
     except Exception as error:  # what libraries raise for a damaged file is of many kinds
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        missing = "" if user_path(name).exists() else "there is no folder of this name; "
         raise TokenizerError(
-            f"tokenizer: {name!r} cannot be loaded ({reason}); name one with "
+            f"tokenizer: {name!r} cannot be loaded ({missing}{reason}); name one with "
             "tokenizer=NAME_OR_PATH in --model_args"
         ) from error
     if not tokenizer.is_fast:

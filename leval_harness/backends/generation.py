@@ -52,55 +52,35 @@ class Question:
 class StopStrings(StoppingCriteria):
     """Stop each row at its first stop string, searched in its last tokens as lm-eval does.
 
-    The host never waits for a GPU here: tokens are copied while the next step is prepared, and read
-    one step late. What a row got after its stop string is cut by `ended`.
+    What a row got after its stop string, while other rows went on, is cut by `ended`.
 
     Args:
         tokenizer: The model's.
         until: The strings.
         start: Length of the prompt's ids.
-        late: Whether tokens are read one step late; on a CPU there is nothing to wait for.
     """
 
-    def __init__(self, tokenizer: Any, until: Sequence[str], start: int, *, late: bool) -> None:
+    def __init__(self, tokenizer: Any, until: Sequence[str], start: int) -> None:
         self.tokenizer = tokenizer
         self.start = start
-        self.late = late
         self.until = [stop for stop in until if stop]
         # Two tokens more than a string takes: the model may have cut it in another way.
         lengths = [len(tokenizer.encode(stop, add_special_tokens=False)) for stop in self.until]
         self.width = max(lengths, default=0) + 2
         self.ended: dict[int, int] = {}  # stopped row -> its new tokens
-        self._waiting: list[tuple[torch.Tensor, Any, int]] = []
-        self._done: torch.Tensor | None = None
 
     def __call__(
         self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any
     ) -> torch.Tensor:
         """True for rows that have completed a stop string, `[batch]`."""
-        known = len(self.ended)
         if self.until:
-            fresh = input_ids[:, max(self.start, input_ids.shape[1] - self.width) :]
-            copy = fresh.to("cpu", non_blocking=self.late)
-            copied = torch.Event(fresh.device) if self.late and fresh.device.type != "cpu" else None
-            if copied is not None:
-                copied.record()
-            self._waiting.append((copy, copied, input_ids.shape[1] - self.start))
-            self.read(1 if self.late else 0)
-        if self._done is None or len(self.ended) > known:
-            done = [row in self.ended for row in range(len(input_ids))]
-            self._done = torch.tensor(done, device=input_ids.device)
-        return self._done
-
-    def read(self, left: int = 0) -> None:
-        """Search for stop strings in the steps that were copied, except for the last `left`."""
-        while len(self._waiting) > left:
-            copy, copied, length = self._waiting.pop(0)
-            if copied is not None:
-                copied.synchronize()
-            for row, text in enumerate(self.tokenizer.batch_decode(copy)):
+            length = input_ids.shape[1]
+            fresh = input_ids[:, max(self.start, length - self.width) :]
+            for row, text in enumerate(self.tokenizer.batch_decode(fresh)):
                 if any(stop in text for stop in self.until):
-                    self.ended.setdefault(row, length)
+                    self.ended.setdefault(row, length - self.start)
+        done = [row in self.ended for row in range(len(input_ids))]
+        return torch.tensor(done, device=input_ids.device)
 
 
 class NearTies(LogitsProcessor):
@@ -226,7 +206,7 @@ class Decoder:
             past.pads = pads
             mask[:, before:] = torch.arange(width - before, device=device) >= pads[:, None]
         ties = NearTies(self.counters)
-        stop = StopStrings(self.tokenizer, first.until, width, late=device.type != "cpu")
+        stop = StopStrings(self.tokenizer, first.until, width)
         _forget_image_positions(self.model)
         with attending(past):
             output = self.model.generate(
@@ -240,7 +220,6 @@ class Decoder:
                 use_cache=True,
                 **greedy(first.options),
             )
-        stop.read()
         rows = enumerate(output[:, width:].tolist())
         fresh = [tokens[: stop.ended.get(row)] for row, tokens in rows]
         self.counters.prefilled(sum(map(len, parts)))

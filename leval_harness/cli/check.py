@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from leval_border.errors import SettingError, UserError
-from leval_harness.cli.output import json_option
+from leval_harness.cli.output import json_option, prepared_model
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", callback=prepared_model)
 @click.option("--rope", "rope_text", help="TYPE:key=value,... or JSON. [default: as it is]")
 @click.option(
     "--context-length",
@@ -24,8 +24,9 @@ TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 def command(model: str, rope_text: str | None, context_length: int | None, as_json: bool) -> None:
     """Build MODEL's rotary modules on transformers and vLLM, and print their settings.
 
-    MODEL is a checkpoint folder or a hub name. No weights are loaded: each library builds the model
-    without them. vLLM need not be installed. Ends with 2 where transformers refuses the method.
+    MODEL is a checkpoint folder, a hub name, or `smollm2`. No weights are loaded: each library
+    builds the model without them. vLLM need not be installed. Ends with 2 where transformers
+    refuses the method.
 
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from leval_harness.cli.output import FOLDER, given, json_option, setting_options
+from leval_harness.cli.output import FOLDER, given, json_option, prepared_model, setting_options
 from leval_harness.training import finetune_settings
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", callback=prepared_model)
 @click.option("--data", "sources", multiple=True, help="Text: .jsonl, .txt, a folder, or pg19.")
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--rope", help="RoPE method, e.g. resonance_yarn:factor=2; `none` keeps the model's.")
@@ -46,10 +46,6 @@ def command(
         finetune,  # imports torch, after the settings were checked
     )
 
-    if model == "smollm2":
-        from leval_harness.smollm2 import prepare
-
-        model = str(prepare())
     with contextlib.redirect_stdout(sys.stderr):  # the Trainer prints each step
         result = finetune(model, sources, out, settings)
     summary = (

@@ -6,12 +6,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
 
-from leval_border.errors import SettingError, UserError, not_allowed
+from leval_border.errors import SettingError, UserError, near, not_allowed
 from leval_harness.backends import environment
 from leval_harness.cli.console import safe_streams
 from leval_harness.cli.errors import exit_code_for
@@ -23,7 +23,8 @@ RoPE settings (added by leval-harness; everything below is lm-eval's own):
   --rope TYPE:key=value,…          e.g. resonance_yarn:factor=2; what the model's config.json knows
                                    is filled in (models that transformers or vLLM runs)
   --rope-precision float32|model   precision of the rotation on transformers (default float32)
-  --context-length N               longest sequence in tokens (default: the limit of the settings)
+  --context-length N               longest sequence in tokens (default: max_length or max_model_len
+                                   of --model_args, else the limit of the settings)
 Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
              --rope resonance_yarn:factor=2 --tasks leval_closed --metadata '{"data_dir": "sample"}'
 """
@@ -67,8 +68,21 @@ def _run(arguments: list[str]) -> None:
         if not str(error):
             raise
         raise UserError(str(error)) from error  # lm-eval's own way to refuse an argument
+    except ValueError as error:
+        missing = re.match(r"Tasks not found: (.+)", str(error))
+        if missing is None:
+            raise
+        raise UserError(_with_near_tasks(missing[1].split(", "))) from error
     finally:
         sys.argv = before
+
+
+def _with_near_tasks(missing: Sequence[str]) -> str:
+    """A message about tasks that lm-eval does not find, with the names that are similar."""
+    from leval_harness.sweep.task_registry import lm_eval_index, own_tasks
+
+    known = [*own_tasks(), *lm_eval_index()]
+    return "\n".join(f"tasks: {name!r} is no task{near(name, known)}" for name in missing)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,14 @@ results_argument = click.argument(
 )
 
 
+def prepared_model(context: click.Context, option: click.Parameter, value: str) -> str:
+    """The folder of `smollm2`, which is made on first use; every other model as it is given."""
+    from leval_harness import smollm2
+
+    is_name = value == smollm2.NAME and not Path(value).is_dir()
+    return str(smollm2.prepare()) if is_name else value
+
+
 def setting_options(model: type[BaseModel]) -> Callable[[Command], Command]:
     """An option for each plain field of a settings class, which alone knows ranges and defaults.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_border.errors import UserError
-from leval_harness.cli.output import json_option
+from leval_harness.cli.output import json_option, prepared_model
 from leval_tasks.closed.prompts import FRAME_NAMES
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 )
 @click.argument("task")
 @click.option("-n", "count", default=3, help="Number of questions.")
-@click.option("--model", required=True, help="Checkpoint or tokenizer, a name or a path.")
+@click.option(
+    "--model", required=True, callback=prepared_model,
+    help="Checkpoint or tokenizer: a path, a name on the hub, or smollm2.",
+)  # fmt: skip
 @click.option("--data-dir", help="Folder with L-Eval's files, or the word sample.")
 @click.option("--own-data", is_flag=True, default=None, help="The files are documents of yours.")
 @click.option("--context-length", type=int, help="Default: the checkpoint's limit.")

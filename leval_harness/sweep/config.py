@@ -312,11 +312,6 @@ class SweepConfig(EntrySettings):
                     )
         return self
 
-    @property
-    def task_names(self) -> list[str]:
-        """Every task or group that the sweep names, once, in order."""
-        return list(dict.fromkeys(name for entry in self.tasks for name in entry.tasks))
-
     def requests(self) -> "Iterator[CellRequest]":
         """Every cell; comparable ones (same model, tasks and length) next to each other."""
         for model in self.models.values():

@@ -75,8 +75,8 @@ def read(path: Path) -> Predictions:
             pairs[records] = row.response, row.gt
         records += 1
     if not records:
-        lines = f"; {dropped} lines are not JSON" if dropped else ""
-        raise PredictionError(f"{path} is empty: it holds no record{lines}.")
+        why = f"none of its {dropped} lines is JSON" if dropped else "it is empty"
+        raise PredictionError(f"{path} holds no record: {why}.")
     if not pairs:
         raise PredictionError(
             f"{path}: 'evaluation' of none of the {records} records is one of {', '.join(SCORED)}, "

@@ -219,30 +219,6 @@ def test_generated_tokens_stop_counting_at_the_stop_string(make_model, tokenizer
     assert ours.telemetry()["tokens_generated"] - before == free[0].split().index(stop) + 1
 
 
-def test_reading_tokens_a_step_late_gives_the_same_text(make_model, tokenizer, monkeypatch):
-    """As on a GPU, where looking at a token at once would wait for it."""
-    ours, theirs = both(make_model("llama"), tokenizer)
-    free = theirs.generate_until(requests())
-    asked = requests({"until": [text.split()[-1] for text in free if text]})
-    expected = theirs.generate_until(asked)
-    assert ours.generate_until(asked) == expected
-    generated = ours.telemetry()["tokens_generated"]
-    calls = []
-
-    class Late(generation.StopStrings):
-        def __init__(self, *args, late):
-            super().__init__(*args, late=True)
-
-        def read(self, left=0):
-            calls.append(left)
-            super().read(left)
-
-    monkeypatch.setattr(generation, "StopStrings", Late)
-    assert ours.generate_until(asked) == expected
-    assert ours.telemetry()["tokens_generated"] == 2 * generated
-    assert {0, 1} == set(calls)
-
-
 def test_stop_strings_are_looked_for_once_a_step(tokenizer, monkeypatch):
     looked = []
 
@@ -253,7 +229,7 @@ def test_stop_strings_are_looked_for_once_a_step(tokenizer, monkeypatch):
             looked.append(len(rows))
             return tokenizer.batch_decode(rows)
 
-    stop = generation.StopStrings(Words(), ["w3", "w9 w8", "", "w7"], 2, late=False)
+    stop = generation.StopStrings(Words(), ["w3", "w9 w8", "", "w7"], 2)
     ids = torch.tensor(
         [tokenizer("w1 w9 w9 w8")["input_ids"], tokenizer("w3 w4 w5 w3")["input_ids"]]
     )

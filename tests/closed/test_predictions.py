@@ -137,8 +137,8 @@ def test_sfiction_and_unparsed_shares(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ((), "is empty"),
-        (("not json",), "is empty.*1 lines are not JSON"),
+        ((), "holds no record: it is empty"),
+        (("not json",), "holds no record: none of its 1 lines is JSON"),
         (({"gt": "A", "prediction": "A"},), "line 1: no key contains '_pred'.*gt, prediction"),
         (({"gt": "A", "m_pred": "A"}, {"gt": "A"}), "line 2: m_pred: missing"),
         (({"m_pred": "A"},), "line 1: gt: missing"),

@@ -261,3 +261,13 @@ def test_damaged_weights_end_in_a_message(tmp_path: Path, save_llama: Any) -> No
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert f"Error: {model} cannot be loaded" in result.stderr
+
+
+def test_a_misspelt_task_gets_near_names() -> None:
+    ran = run(
+        "lm-eval", "run", "--tasks", "leval_closed_toef,hellaswg", "--model_args", "pretrained=m"
+    )
+    assert ran.returncode == 1
+    assert "tasks: 'leval_closed_toef' is no task; did you mean 'leval_closed_toefl'" in ran.stderr
+    assert "tasks: 'hellaswg' is no task; did you mean 'hellaswag'" in ran.stderr
+    assert "Traceback" not in ran.stderr

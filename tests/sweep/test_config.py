@@ -213,7 +213,3 @@ def test_overrides_are_checked_like_the_file() -> None:
     assert config.name == "other"
     with pytest.raises(ConfigError, match=r"config\.sed: unknown setting; .*did you mean 'seed'"):
         load_config("quickstart", ["sed=3"])
-
-
-def test_task_names_once_in_order() -> None:
-    assert parse_config(changed("tasks", ["b", ["a", "b"]])).task_names == ["b", "a"]

@@ -72,7 +72,9 @@ def test_no_config_is_left_over() -> None:
 
 
 def test_every_task_of_every_shipped_sweep_exists() -> None:
-    names = dict.fromkeys(task for name in SWEEPS for task in load_config(name).task_names)
+    names = dict.fromkeys(
+        task for name in SWEEPS for entry in load_config(name).tasks for task in entry.tasks
+    )
     assert len(names) > 10
     own_tasks.check_names(names)
 
