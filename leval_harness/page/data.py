@@ -23,7 +23,6 @@ from leval_harness.secrets import redact
 from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_harness.tables.notes import machine
-from leval_tasks.closed.catalog import chance_note
 from leval_tasks.statistics.paired import ASSUMED, Difference
 
 MOST_BASELINES = 16
@@ -144,7 +143,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
         "baselines": {plain(k): plain(v) for k, v in analysis.baselines.items()},
         "assumed": ASSUMED,
         "parts": DEPTHS,
-        "notes": [chance_note()] if any(column.chance is not None for column in tasks) else [],
+        "notes": list(map(plain, table.notes)),
     }
 
 

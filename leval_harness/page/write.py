@@ -24,7 +24,6 @@ NUMBERS = "numbers.csv"
 SCRIPTS = ("page.js", "charts.js", "compare.js")
 NEW = ".new-"
 FOLDERS = ("data", "figures")
-FLAGS = ("sample", "partial", "published")
 ATTEMPTS = 20
 TITLE = "Long-context leaderboard"
 
@@ -63,6 +62,7 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
     data.mkdir()
     table = leaderboard_table(analysis)
     board = leaderboard(table, analysis) | {"samples": {}, "compare": {}}
+    words = {"about": about(analysis), "verdict": verdict(analysis)}
     for at, (baseline, compared) in enumerate(comparisons(table, analysis).items()):
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))
@@ -78,9 +78,8 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
         figures=[{"src": f"figures/{n}", "title": plain(text)} for n, text in figures.items()],
         scripts=SCRIPTS,
         numbers=NUMBERS,
-        about=about(analysis),
-        verdict=verdict(analysis),
-        **{flag: any(row.get(flag) for row in board["rows"]) for flag in FLAGS},
+        published=any(row.get("published") for row in board["rows"]),
+        **words,
     )
     write_text(out / INDEX, redact(html, names=False))
 

@@ -10,7 +10,7 @@ from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
 from leval_harness.results import Run, Score
 from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
 from leval_tasks.closed.catalog import chance_note
-from leval_tasks.statistics.paired import ASSUMED, Difference
+from leval_tasks.statistics.paired import ASSUMED
 
 
 def table_notes(
@@ -38,11 +38,11 @@ def table_notes(
             each.mark == CANNOT_TELL and each.beside_zero for each in differences
         ),
         "No average: fewer than six tasks": not average,
-        "Cut: share of the questions whose document was shortened, %; Unparsed: share of the "
-        "answers in which no option or number was found, %": any(
+        "Truncated: share of the questions whose document was shortened, %; No answer found: share "
+        "of the answers in which no option or number was found, %": any(
             score.cut is not None for score in scores
         ),
-        "At limit: share of the answers that the generation limit ended, %": any(
+        "Hit max tokens: share of the answers that the generation limit ended, %": any(
             score.at_limit is not None for score in scores
         ),
         "Thinking cut: share of the answers that ended before their thinking did, %; in square "
@@ -103,16 +103,16 @@ def _in_groups(scores: Sequence[Score], analysis: Analysis) -> list[str]:
 
 
 def _too_few(entries: Sequence[Entry]) -> list[str]:
-    """A note for each task and number of documents that are too few for any difference."""
-    unclear: dict[tuple[str, int], Difference] = {}
+    """A note for each number of documents that is too small for any difference, with its tasks."""
+    unclear: dict[tuple[int, float, float], dict[str, None]] = defaultdict(dict)
     for entry in entries:
-        if entry.difference and entry.mark == CANNOT_TELL:
-            unclear.setdefault((entry.task, entry.score.clusters or 0), entry.difference)
+        if (found := entry.difference) and entry.mark == CANNOT_TELL:
+            place = entry.score.clusters or 0, found.smallest_p, found.threshold
+            unclear[place][task_label(entry.task)] = None
     return [
-        f"{CANNOT_TELL}: {task_label(task)}: {counted(documents, 'document')} cannot tell: the "
-        f"smallest possible p is {difference.smallest_p:.3g}, the threshold "
-        f"{difference.threshold:.3g}"
-        for (task, documents), difference in unclear.items()
+        f"{CANNOT_TELL}: inconclusive (n = {documents}), the smallest possible p is {p:.3g} and "
+        f"the threshold {threshold:.3g}: {', '.join(tasks)}"
+        for (documents, p, threshold), tasks in unclear.items()
     ]
 
 

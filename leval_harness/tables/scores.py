@@ -27,8 +27,8 @@ from leval_harness.tables.published import published_block, sizes_of
 from leval_tasks.metrics import length_of
 from leval_tasks.statistics.clustered import mean_of_estimates
 
-SHARES = {"cut": "Cut", "unparsed": "Unparsed"}
-OUT_OF_TOKENS = {"at_limit": "At limit", "thinking_cut": "Thinking cut"}
+SHARES = {"cut": "Truncated", "unparsed": "No answer found"}
+OUT_OF_TOKENS = {"at_limit": "Hit max tokens", "thinking_cut": "Thinking cut"}
 """Fields of `Score` that stand beside scores; the second ones only where they are known."""
 
 TOKEN_PERPLEXITIES = ("token_perplexity", "paper_perplexity")

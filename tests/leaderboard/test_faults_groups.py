@@ -199,7 +199,7 @@ def test_a_share_counts_each_question_once(tmp_path):
         }
         write(tmp_path, {}, task, samples=rows, results=figures)
     (table,) = build_tables_of(tmp_path)
-    place = [column.label for column in table.columns].index("At limit")
+    place = [column.label for column in table.columns].index("Hit max tokens")
     assert table.blocks[0].rows[0].cells[place].text == "50.0"
 
 

@@ -39,7 +39,7 @@ def cells(analysis):
 def test_shares_stand_beside_cut_and_unparsed_in_tables_of_ours_and_others(tmp_path):
     written(tmp_path, thinking=False)
     ours, theirs = cells(analyse(load_results(tmp_path)))
-    assert (ours["At limit"].text, theirs["At limit"].text) == ("20.0", "15.0")
+    assert (ours["Hit max tokens"].text, theirs["Hit max tokens"].text) == ("20.0", "15.0")
     assert "Thinking cut" not in {*ours, *theirs}
     assert "[" not in ours["GSM"].spread
 

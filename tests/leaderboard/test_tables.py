@@ -66,7 +66,7 @@ def test_seven_documents_say_when_they_cannot_tell(tmp_path):
         closed(tmp_path, f"x{at}", 0.1 + 0.2 * at, method, seed=at, tasks=["leval_closed_sfiction"])
     table = table_of(tmp_path)[0]
     assert find(table, "d")["SFiction"].mark == "?"
-    assert any("7 documents cannot tell" in note for note in table.notes)
+    assert any("inconclusive (n = 7)" in note for note in table.notes)
 
 
 def test_fewer_than_six_tasks_have_no_average(tmp_path):

@@ -144,7 +144,7 @@ function costPlot(rows) {
   // of a run that was measured at several lengths the longest stands for it
   const longest = (found) => found.filter((p) => !found.some((other) => other.run === p.run && other.point[4] > p.point[4]));
   // times that differ by less than half are the machine's noise
-  const spread = (found) => Math.max(...found.map((p) => p.point[0])) > 1.5 * Math.min(...found.map((p) => p.point[0]));
+  const spread = (found) => new Set(found.map((p) => p.point[1])).size > 1 && Math.max(...found.map((p) => p.point[0])) > 1.5 * Math.min(...found.map((p) => p.point[0]));
   const candidates = [...(LEVAL.board.average ? ["avg"] : []), ...LEVAL.board.columns].map((column) => [column, longest(points(column))]);
   const best = candidates.find(([, found]) => found.length && spread(found) && new Set(found.map((p) => p.method)).size > 1);
   if (!best) return null;
