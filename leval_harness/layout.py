@@ -22,6 +22,8 @@ PARTIAL = "partial"
 """Prefix of the folders in which an attempt writes before its files are moved into place."""
 SUPERSEDED = ".superseded"
 """Folder of a sweep that holds the cells of an earlier config."""
+DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 1
+"""What begins the `diff.json` that `leval-harness diff --out` writes."""
 
 
 def losses_file(task: str, document: str, read: str) -> str:

@@ -4,12 +4,17 @@ import contextlib
 import errno
 import shutil
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from leval_border.errors import UserError
 from leval_border.files import write_text
 from leval_harness.analysis import Analysis
 from leval_harness.figures import write_figures
+from leval_harness.figures.parity import parity_figure
+from leval_harness.figures.style import write_figure
 from leval_harness.page.data import about, comparisons, leaderboard, script, verdict
 from leval_harness.page.samples import write_samples
 from leval_harness.secrets import redact
@@ -28,11 +33,14 @@ ATTEMPTS = 20
 TITLE = "Long-context leaderboard"
 
 
-def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
+def write_page(
+    analysis: Analysis, out: Path, title: str = TITLE, diffs: Sequence[dict[str, Any]] = ()
+) -> Path:
     """Write a static folder that opens from disk and from any web server.
 
     The page is made beside an earlier page in `out`, whose parts are then replaced by renaming: a
-    reader finds a whole page at any time, and of several writers the last one wins.
+    reader finds a whole page at any time, and of several writers the last one wins. `diffs` are
+    comparisons of setups that are shown too, see `results.diffs`.
 
     Returns:
         Path of `index.html`, which is put there last.
@@ -48,12 +56,12 @@ def write_page(analysis: Analysis, out: Path, title: str = TITLE) -> Path:
         )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=NEW) as scratch:
-        _make(analysis, Path(scratch), title)
+        _make(analysis, Path(scratch), title, diffs)
         _publish(Path(scratch), out)
     return out / INDEX
 
 
-def _make(analysis: Analysis, out: Path, title: str) -> None:
+def _make(analysis: Analysis, out: Path, title: str, diffs: Sequence[dict[str, Any]]) -> None:
     """Write all files of the page into an empty folder."""
     from jinja2 import Environment, FileSystemLoader
 
@@ -75,6 +83,7 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
     html = environment.get_template("index.html.j2").render(
         title=plain(title),
+        diffs=[_diff(each, at, out / "figures") for at, each in enumerate(diffs)],
         figures=[{"src": f"figures/{n}", "title": plain(text)} for n, text in figures.items()],
         scripts=SCRIPTS,
         numbers=NUMBERS,
@@ -82,6 +91,16 @@ def _make(analysis: Analysis, out: Path, title: str) -> None:
         **words,
     )
     write_text(out / INDEX, redact(html, names=False))
+
+
+def _diff(content: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
+    """What the page shows of a comparison of setups; its figure is written into the folder."""
+    name = f"diff-{number:03d}"
+    targets = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
+    write_figure(partial(parity_figure, content), *targets)
+    sides = {side: content[side].get("text", "a saved reference") for side in ("a", "b")}
+    sentences = [plain(each) for each in content["sentences"]]
+    return {**sides, "src": f"figures/{name}", "sentences": sentences}
 
 
 def _publish(made: Path, out: Path) -> None:

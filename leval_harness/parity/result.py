@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.parity.inputs import Finding
 from leval_harness.parity.reading import Reading
 from leval_tasks.statistics.clustered import Floats
@@ -15,8 +16,6 @@ from leval_tasks.statistics.divergence import kl_divergence, kl_lower_bound
 from leval_tasks.statistics.equivalence import Equivalence, bin_edges, equivalence
 from leval_tasks.statistics.skewed_t import FEWEST
 
-SCHEMA = 1
-KIND = "leval-harness diff"
 CURVE = 32
 """Points of the curve by position."""
 WORDS = {"undecided": "not decided"}
@@ -144,8 +143,8 @@ class DiffResult:
     def as_json(self) -> dict[str, Any]:
         """The content of `diff.json`."""
         return {
-            "kind": KIND,
-            "schema": SCHEMA,
+            "kind": DIFF_KIND,
+            "schema": DIFF_SCHEMA,
             "verdict": WORDS.get(self.verdict, self.verdict),
             "exit_code": self.exit_code,
             "sentences": self.sentences(),

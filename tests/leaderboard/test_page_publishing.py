@@ -14,7 +14,7 @@ from leval_harness.page.write import FOLDERS, INDEX, MARKER
 def small_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that all hold the page's title."""
 
-    def make(analysis: object, out: Path, title: str) -> None:
+    def make(analysis: object, out: Path, title: str, diffs: object) -> None:
         for name in (MARKER, INDEX, "page.css"):
             (out / name).write_text(title)
         for folder in FOLDERS:

@@ -11,11 +11,13 @@ from click.testing import CliRunner
 import leval_harness as lh
 from leval_border.errors import SettingError, UserError
 from leval_harness.cli.diff import command, seconds, sides, tokens
+from leval_harness.cli.page import command as page_command
 from leval_harness.parity import worker
 from leval_harness.parity.compare import Options, save_reference
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.result import length_result
 from leval_harness.parity.setups import Setup
+from leval_harness.results.diffs import read_diff
 
 pytestmark = pytest.mark.hf
 LENGTH = "128"
@@ -207,3 +209,20 @@ def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
         drawn = [pairs[at] for at in rng.integers(0, len(pairs), 16)]
         found = length_result(128, drawn, margin=0.03, share=4 / 7, lengths=1, last=True)
         assert found.verdict == "same"
+
+
+def test_the_page_shows_a_saved_diff(run, copying_model, tmp_path):
+    folder, out = copying_model("yarn"), tmp_path / "out"
+    run(f"hf:{folder}", f"hf:{folder},dtype=float32", "--out", out)
+    results = Path(__file__).parents[1] / "leaderboard" / "real_runs" / "results"
+    page = tmp_path / "page"
+    arguments = [results, "--out", page, "--diff", out / "diff.json"]
+    done = CliRunner().invoke(page_command, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0
+    text = (page / "index.html").read_text(encoding="utf-8")
+    assert "Same within ±0.01 nats a token" in text
+    assert 'src="figures/diff-000.svg"' in text
+    assert (page / "figures" / "diff-000.svg").read_text().startswith("<?xml")
+    (out / "diff.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is no diff\.json that `leval-harness diff --out` wrote"):
+        read_diff(out / "diff.json")
