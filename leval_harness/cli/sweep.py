@@ -95,7 +95,7 @@ def command(
         cells = plan(loaded, prepare=not dry_run)
         folder = out / loaded.name
         if dry_run:
-            _dry_run(cells, folder, as_json)
+            _dry_run(cells, folder, as_json, loaded.jobs)
             return 0
         from leval_harness.sweep.executors import LocalExecutor, RayExecutor
 
@@ -104,7 +104,7 @@ def command(
         return _run(cells, folder, executing, **chosen)
 
 
-def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
+def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool, jobs: int) -> None:
     """Print the cells with their estimated costs."""
     from leval_harness.sweep.estimate import METHOD, dry_run
     from leval_harness.sweep.identity import few
@@ -136,7 +136,8 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool) -> None:
         state = "done" if row["done"] else "to do"
         cell_id = row["cell_id"] or "(model to come)"
         click.echo(f"{cell_id:16}  {cost(row, '  ')}  {state}  {row['title']}")
-    click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(total, ', ')}")
+    together = f" of all cells, {jobs} at a time" if jobs > 1 else ""
+    click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(total, ', ')}{together}")
     if earlier:
         place = printable(str(folder / SUPERSEDED))
         click.echo(f"{len(earlier)} cells of an earlier config would be moved to {place}:")

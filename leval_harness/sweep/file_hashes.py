@@ -1,13 +1,13 @@
 """SHA-256 of files and folders, remembered for large files for as long as they do not change."""
 
 import contextlib
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
 from leval_border.files import file_sha256, read_object, write_json
+from leval_harness.checkpoint_files import files_below
 from leval_harness.smollm2 import cache_dir
 
 CACHED_ABOVE_BYTES = 1 << 20
@@ -68,24 +68,6 @@ def cached_sha256(path: Path, cache: Path | None = None) -> str:
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_json(cache, known)
     return content_hash
-
-
-def files_below(folder: Path) -> Iterator[Path]:
-    """Every file of a folder and its subfolders, in order; links are followed.
-
-    Hidden and compiled files are left out, and results that one of our runs keeps in a subfolder.
-    """
-    waiting, entered = [folder], set[Path]()
-    found = []
-    while waiting:
-        here = waiting.pop()
-        if (real := here.resolve()) in entered:
-            continue
-        entered.add(real)
-        names = [path for path in here.iterdir() if not path.name.startswith((".", "__pycache__"))]
-        found += [path for path in names if path.is_file()]
-        waiting += [path for path in names if path.is_dir() and not os.path.lexists(path / ".lock")]
-    yield from sorted(found)
 
 
 def folder_hashes(folder: Path, files: Iterable[Path] | None = None) -> dict[str, str]:

@@ -17,11 +17,12 @@ from leval_border.errors import SettingError
 from leval_border.files import user_path
 from leval_harness.backends import environment, libraries
 from leval_harness.cell_record import CellRecord
+from leval_harness.checkpoint_files import loaded_files
 from leval_harness.layout import SCHEMA_VERSION
 from leval_harness.secrets import without_credentials
 from leval_harness.sweep import CellError, ModelNotFoundError
 from leval_harness.sweep.file_hashes import cached_sha256, changed, folder_hashes, watching
-from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit, loaded_files
+from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit
 from leval_harness.sweep.task_files import data_identity, versions, without_data_dir
 
 LIBRARY_PACKAGES = {

@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
+from leval_harness.checkpoint_files import files_below
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.file_hashes import cached_sha256, files_below
+from leval_harness.sweep.file_hashes import cached_sha256
 from leval_harness.sweep.module_files import module_files
 from leval_harness.sweep.task_registry import SETTINGS, is_file, members, own_tasks
 from leval_tasks.closed.catalog import TASKS

@@ -31,6 +31,7 @@ from leval_border.files import (
     write_json,
     write_text,
 )
+from leval_harness.checkpoint_files import loaded_files
 from leval_harness.locks import LockedError, lock
 
 logger = logging.getLogger(__name__)
@@ -81,13 +82,19 @@ def finished(result: Path) -> dict[str, Any] | None:
 
 
 def content_of(source: str) -> str | None:
-    """SHA-256 of a file, or over those of a folder; None of a name on the hub."""
+    """SHA-256 of a file, or over those of a folder; None of a name on the hub.
+
+    Of a checkpoint the files count that transformers loads, of another folder all.
+    """
     path = user_path(source)
     if path.is_file():
         return file_sha256(path)
     if not path.is_dir():
         return None
-    return hashlib.sha256(json.dumps(hashes(path)).encode()).hexdigest()
+    content = hashes(path)
+    if (path / "config.json").is_file():
+        content = {str(each.relative_to(path)): file_sha256(each) for each in loaded_files(path)}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:

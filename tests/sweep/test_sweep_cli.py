@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -52,6 +53,9 @@ def test_dry_run_shows_cells_tokens_and_time(config: Path, tmp_path: Path) -> No
     assert shown.exit_code == 0, shown.exception
     assert shown.output.count("to do  small | ") == 4
     assert "4 cells, 4 to do" in shown.output
+    assert "at a time" not in shown.output
+    together = sweep(str(config), "--dry-run", "--out", str(tmp_path), "--set", "jobs=3").output
+    assert re.search(r"^4 cells, 4 to do: .* of all cells, 3 at a time$", together, re.MULTILINE)
     assert "Estimated from" in shown.output
     told = json.loads(sweep(str(config), "--dry-run", "--json", "--out", str(tmp_path)).output)
     quality = told["cells"][0]

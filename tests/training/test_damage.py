@@ -98,6 +98,17 @@ def test_a_run_on_files_that_changed_is_not_taken_for_this_one(asked, tmp_path, 
         finetune(*here, tmp_path / "out", SETTINGS)
 
 
+@pytest.mark.parametrize("name", ["nohup.out", "LICENSE", "trainer_state.json", "wandb/run.log"])
+def test_what_lies_beside_a_model_is_no_part_of_the_request(asked, tmp_path, name):
+    folder = Path(shutil.copytree(asked[0], tmp_path / "model"))
+    before = shared.content_of(str(folder))
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("one")
+    assert shared.content_of(str(folder)) == before
+    (folder / "generation_config.json").write_text("{}")
+    assert shared.content_of(str(folder)) != before
+
+
 def test_a_second_training_on_a_folder_is_refused(asked, tmp_path):
     with (
         shared.exclusive(tmp_path / "out"),
