@@ -1,9 +1,11 @@
 """What position maps cost beside plain RoPE: reading a text through hf-long, and decoding after it.
 
-    python benchmarks/position_maps.py CHECKPOINT DATA/corpora/pg19.jsonl --length 12288
+    python benchmarks/position_maps.py CHECKPOINT DATA/corpora/pg19.jsonl --layers 4
 
-Each repetition runs every method in turn, and the ratio to plain RoPE is taken within it. Plain
-RoPE runs the same code with one part; `sdpa` is transformers' own attention in one forward pass.
+Each repetition runs every method in turn, and the ratio to plain RoPE is taken within it. `default`
+is plain RoPE on the same backend; `sdpa` is transformers' own attention in one forward pass. Times
+are CPU seconds of the process, which other processes on the machine hardly change. The layers of a
+model are alike, so a few of them give the ratio.
 """
 
 import argparse
@@ -33,10 +35,12 @@ def longest_document(path: Path) -> str:
     return max((json.loads(line)["text"] for line in lines if line), key=len)
 
 
-def load(checkpoint: str, method: str, factor: float, dtype: str) -> Any:
+def load(checkpoint: str, method: str, factor: float, dtype: str, layers: int | None) -> Any:
     positions = ModelPositions.of_checkpoint(checkpoint)
     given = {"rope_type": method, **({} if method == "default" else {"factor": factor})}
     overrides = settings.hf_overrides(positions.complete(given), positions)
+    if layers is not None:
+        overrides["num_hidden_layers"] = layers
     kind = getattr(torch, dtype)
     return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=kind, **overrides).eval()
 
@@ -44,30 +48,30 @@ def load(checkpoint: str, method: str, factor: float, dtype: str) -> Any:
 @torch.no_grad()
 def through_hf_long(model: Any, ids: list[int], chunk: int) -> tuple[float, float]:
     """Seconds of reading, and of a decoding step after it."""
-    start = time.perf_counter()
+    start = time.process_time()
     with shared_attention(model, split=True):
         path = PrefixCache.path(model.config, len(ids), split=True)
         for first in range(0, len(ids), chunk):
             forward(model, [ids[first : first + chunk]], path, module=model.get_decoder())
-        read = time.perf_counter() - start
+        read = time.process_time() - start
         rows = path.fork(1, STEPS)
-        start = time.perf_counter()
+        start = time.process_time()
         for token in ids[:STEPS]:
             forward(model, [[token]], rows, module=model.get_decoder())
-    return read, (time.perf_counter() - start) / STEPS
+    return read, (time.process_time() - start) / STEPS
 
 
 @torch.no_grad()
 def by_transformers(model: Any, ids: list[int], chunk: int) -> tuple[float, float]:
     """The same with the model's own attention function and cache."""
     past, decoder = DynamicCache(config=model.config), model.get_decoder()
-    start = time.perf_counter()
+    start = time.process_time()
     decoder(torch.tensor([ids]), past_key_values=past, use_cache=True)
-    read = time.perf_counter() - start
-    start = time.perf_counter()
+    read = time.process_time() - start
+    start = time.process_time()
     for token in ids[:STEPS]:
         decoder(torch.tensor([[token]]), past_key_values=past, use_cache=True)
-    return read, (time.perf_counter() - start) / STEPS
+    return read, (time.process_time() - start) / STEPS
 
 
 def main() -> None:
@@ -77,6 +81,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=12288)
     parser.add_argument("--factor", type=float, default=1.5)
     parser.add_argument("--chunk", type=int, default=2048)
+    parser.add_argument("--layers", type=int, help="of the model, else all")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--repetitions", type=int, default=1)
     parser.add_argument("--method", action="append", help=f"as often as wanted; else {METHODS}")
@@ -89,10 +94,11 @@ def main() -> None:
     for _ in range(args.repetitions):
         for name in names:
             method = "default" if name == "sdpa" else name
-            model = load(args.checkpoint, method, args.factor, args.dtype)
+            model = load(args.checkpoint, method, args.factor, args.dtype, args.layers)
             run = by_transformers if name == "sdpa" else through_hf_long
             run(model, ids[:256], 128)
             times[name].append(run(model, ids, args.chunk))
+            print(name, *(f"{each:.3f}" for each in times[name][-1]), flush=True)
             del model
             gc.collect()
     print(f"{len(ids)} tokens, {torch.get_num_threads()} threads, {args.dtype}")

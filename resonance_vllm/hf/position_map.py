@@ -27,7 +27,10 @@ ATTRIBUTE = "position_map"
 """Attribute of attention modules: the `MappedRotation` of the layer."""
 ROTATE = "apply_rotary_pos_emb"
 
-SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
+SUPPORTED = (
+    "ernie4_5", "gemma", "gemma3_text", "glm", "glm4", "granite", "llama", "mistral", "mixtral",
+    "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "starcoder2",
+)  # fmt: skip
 """Model types of the text model whose answers equal the definition (tests/rope/test_maps.py)."""
 # Options of other attention functions that change the result.
 _UNSUPPORTED = ("softcap", "position_bias", "head_mask", "sinks", "s_aux")

@@ -18,8 +18,10 @@ from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.export.checkpoint import export_checkpoint
 from resonance_vllm.export.gguf import export_gguf
 from resonance_vllm.hf import parts
+from resonance_vllm.hf.position_map import SUPPORTED
 from resonance_vllm.vllm import request as vllm_request
 
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": BASE}
 PLAIN = naive_llama.inverse_frequencies(BASE, 8)
 CHUNKS = ((0, 17), (17, 40), (40, 41), (41, 42), (42, 61))
 
@@ -235,9 +237,40 @@ def test_settings_that_leave_the_trained_distances_are_refused(name, wrong, mess
         RopeSpec.from_dict(settings(name, **wrong))
 
 
-@pytest.mark.parametrize("family", ["gemma2", "phi3", "deepseek_v3", "granite"])
+def of_family(family, rope):
+    """A tiny model with random weights in its norms, which some families apply after rotation."""
+    more = {}
+    if "moe" in family or family == "mixtral":
+        more = dict.fromkeys(("num_local_experts", "num_experts"), 4) | {"num_experts_per_tok": 2}
+        more |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 16)
+    if family == "gemma3_text":
+        rope = {"full_attention": rope, "sliding_attention": PLAIN_ROPE}
+        more = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 16}
+    if family.startswith("glm"):
+        rope = {**rope, "partial_rotary_factor": 0.5}
+    model = tiny(family, rope, **more)
+    for name, weight in model.named_parameters():
+        if weight.ndim == 1 and "norm" in name:
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_every_supported_family_is_turned_by_its_own_rotation(family):
+    """With a window over the whole text ReRoPE is plain RoPE, and all of it is our turning."""
+    tokens = text()
+    rope = settings("rerope", window_size=71, original_max_position_embeddings=72, factor=1.0)
+    expected = in_chunks(of_family(family, PLAIN_ROPE), tokens)
+    found = in_chunks(of_family(family, rope), tokens)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    far = in_chunks(of_family(family, {**rope, "window_size": 7}), tokens)
+    assert float((far - expected).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("family", ["gemma2", "deepseek_v3", "hunyuan_v1_dense"])
 def test_families_that_were_not_compared_are_refused(family):
-    with pytest.raises(RopeConfigError, match=f"model_type '{family}'; allowed: llama, "):
+    with pytest.raises(RopeConfigError, match=f"model_type '{family}'; allowed: ernie4_5, "):
         tiny(family, settings("self_extend"))
 
 
