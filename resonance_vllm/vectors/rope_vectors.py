@@ -9,7 +9,8 @@ engine. ENGINE is the name of a file in `adapters/`, or the path of one. An adap
 `read` returns `inv_freq` (radians a token, one a feature) and `attention_factor` (what cos and sin
 are multiplied by) for the layers `vector["layer_type"]`, a sequence of `vector["length"]` tokens
 and an engine set up for `vector["served_length"]`; and, where the engine can say, `cos` and `sin`
-at `vector["positions"]`. An error that the engine raises counts as "not supported".
+at `vector["positions"]`. An error of the engine counts as "not supported"; NotImplementedError says
+that the adapter cannot look there.
 """
 
 import argparse
@@ -31,7 +32,8 @@ VISIBLE = 0.01
 ANGLE = 1e-6
 """Relative error of an angle in float32: of a frequency, and of its product with a position."""
 
-RIGHT, WRONG, IGNORED, UNSUPPORTED = "right", "wrong", "ignored", "not supported"
+RIGHT, WRONG, IGNORED = "right", "wrong", "ignored"
+UNSUPPORTED, UNREAD = "not supported", "not read"
 
 
 @dataclass
@@ -41,8 +43,8 @@ class Outcome:
     Attributes:
         id: of the vector.
         topic: of the vector, a row of the matrix.
-        status: `right`, `wrong`, `ignored` (plain RoPE runs, without an error) or `not supported`
-            (the engine raised an error).
+        status: `right`, `wrong`, `ignored` (plain RoPE runs, without an error), `not supported`
+            (the engine raised an error) or `not read` (the adapter cannot look there).
         features: number of features whose frequency differs.
         of: number of features in the vector.
         far: largest relative difference of a frequency; None where the numbers of features differ.
@@ -136,6 +138,8 @@ def judge(vector: dict, read) -> Outcome:
     """The outcome of one vector; an engine's error is its message."""
     try:
         held = read(copy.deepcopy(vector))
+    except NotImplementedError as error:
+        return Outcome(vector["id"], vector["topic"], UNREAD, text=str(error)[:300])
     except Exception as error:  # noqa: BLE001 - whatever the engine raises is its refusal
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         return Outcome(vector["id"], vector["topic"], UNSUPPORTED, text=text[:300])

@@ -25,6 +25,8 @@ def version():
 
 def read(vector):
     """Frequencies from row 1 of the tables."""
+    if vector["layer_type"]:
+        raise NotImplementedError("rotations by layer type are written for Gemma 3 alone")
     rope, dim = vector["rope"], vector["rotary_dim"]
     rows = min(max(vector["positions"]) + 1, LONGEST)
     config = Config(
@@ -60,7 +62,7 @@ def _adjustments(rope):
         return None
     if kind not in KEYS or "attention_factor" in rope:
         missing = kind if kind not in KEYS else "attention_factor"
-        raise NotImplementedError(f"rope_adjustments has no keys for {missing}")
+        raise ValueError(f"rope_adjustments has no keys for {missing}")
     given = {"beta_fast": 32.0, "beta_slow": 1.0, **rope} if kind == "yarn" else rope
     adjustments = {key: given[key] for key in KEYS[kind] if key in given}
     if kind != "linear":

@@ -1,0 +1,133 @@
+"""Which engines run which RoPE settings right: the matrix in docs/reports/rope-engines.md.
+
+    python benchmarks/rope_matrix.py record ENGINE --python VENV/bin/python
+    python benchmarks/rope_matrix.py write
+
+`record` runs the vectors with an engine in its own environment and keeps the outcomes in
+docs/reports/rope-engines.jsonl, a line for each version of an engine; `write` makes the tables.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNNER = ROOT / "resonance_vllm/vectors/rope_vectors.py"
+REPORT = ROOT / "docs/reports/rope-engines.md"
+RESULTS = REPORT.with_suffix(".jsonl")
+BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
+NAMES = {
+    "transformers": "transformers", "vllm": "vLLM", "mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm",
+    "litgpt": "litgpt", "llama_cpp": "llama.cpp (xllamacpp)", "sglang": "sglang",
+    "lmdeploy": "lmdeploy",
+}  # fmt: skip
+OUTCOMES = ("right", "wrong", "ignored", "not supported")
+
+
+def record(engine: str, python: Path) -> None:
+    """Run the vectors; a run of the same version is replaced."""
+    child = subprocess.run([python, RUNNER, engine, "--json"], capture_output=True, text=True)
+    if not child.stdout.strip():
+        sys.exit(child.stderr)
+    run = json.loads(child.stdout.splitlines()[-1])
+    topics = list(dict.fromkeys(o["topic"] for o in run["outcomes"]))
+    run["counts"] = {
+        topic: Counter(o["status"] for o in run["outcomes"] if o["topic"] == topic)
+        for topic in topics
+    }
+    kept = ("id", "topic", "status", "position", "text")
+    differ = [o for o in run["outcomes"] if o["status"] != "right"]
+    run["outcomes"] = [{key: outcome[key] for key in kept} for outcome in differ]
+    others = [o for o in runs() if (o["engine"], o["version"]) != (engine, run["version"])]
+    lines = sorted(map(json.dumps, [*others, run]))
+    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def runs() -> list[dict[str, Any]]:
+    """What was recorded, the newest version of an engine first."""
+    if not RESULTS.is_file():
+        return []
+    found = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
+    order = list(NAMES)
+
+    def newest_first(run: dict[str, Any]) -> tuple[int, list[int]]:
+        parts = run["version"].split("+")[0].split(".")
+        return order.index(run["engine"]), [-int(p) for p in parts if p.isdigit()]
+
+    return sorted(found, key=newest_first)
+
+
+def matrix(found: list[dict[str, Any]]) -> str:
+    """A row for each topic, a column for each engine and version."""
+    heads = [f"{NAMES[run['engine']]} {run['version']}" for run in found]
+    topics = dict.fromkeys(topic for run in found for topic in run["counts"])
+    lines = ["| settings | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for topic in topics:
+        cells = [_cell(run, topic) for run in found]
+        lines.append(f"| {topic} | " + " | ".join(cells) + " |")
+    dates = [f"{head} on {run['date']}" for head, run in zip(heads, found, strict=True)]
+    return "\n".join([*lines, "", f"Run: {'; '.join(dates)}."]) + "\n"
+
+
+def _cell(run: dict[str, Any], topic: str) -> str:
+    """Counts, and where the first difference counts."""
+    counts = run["counts"].get(topic, {})
+    total = sum(number for status, number in counts.items() if status != "not read")
+    if not total:
+        return "not read"
+    if counts.get("right") == total:
+        return f"right ({total})"
+    parts = [f"{counts[status]} {status}" for status in OUTCOMES if counts.get(status)]
+    wrong = [o for o in run["outcomes"] if o["topic"] == topic and o["position"] is not None]
+    since = f", from position {min(o['position'] for o in wrong)}" if wrong else ""
+    return ", ".join(parts) + since
+
+
+def details(found: list[dict[str, Any]]) -> str:
+    """What is not right, an engine and topic a line, with the largest example."""
+    lines = []
+    for run in found:
+        lines += [f"**{NAMES[run['engine']]} {run['version']}**", ""]
+        for topic in run["counts"]:
+            there = [o for o in run["outcomes"] if o["topic"] == topic]
+            for status in ("wrong", "ignored", "not supported"):
+                same = [o for o in there if o["status"] == status]
+                if same:
+                    more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+                    text = same[0]["text"].replace("|", "\\|").replace("<", "&lt;")[:160]
+                    lines.append(f"- {topic}, {status}: `{same[0]['id']}`{more}: {text}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write() -> None:
+    """Put the tables between their markers in the report."""
+    text = REPORT.read_text(encoding="utf-8")
+    for name, made in (("matrix", matrix(runs())), ("details", details(runs()))):
+        begin, end = BEGIN.format(name), END.format(name)
+        before, rest = text.split(begin, 1)
+        text = before + begin + made + end + rest.split(end, 1)[1]
+    REPORT.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("engine", choices=NAMES)
+    recording.add_argument("--python", type=Path, default=Path(sys.executable))
+    commands.add_parser("write")
+    args = parser.parse_args()
+    if args.command == "write":
+        write()
+    else:
+        record(args.engine, args.python)
+
+
+if __name__ == "__main__":
+    main()
