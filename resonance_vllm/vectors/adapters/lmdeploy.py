@@ -18,7 +18,7 @@ def version():
 
 
 def read(vector):
-    """cos and sin of a forward pass over the positions, the last one included."""
+    """Cos and sin of a forward pass over the positions, the last one included."""
     if vector["layer_type"] or "qk_rope_head_dim" in vector["config"]:
         raise NotImplementedError("settings that a model file takes apart by itself")
     if "alpha" in vector["rope"]:
