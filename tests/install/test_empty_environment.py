@@ -35,7 +35,8 @@ INDEX = """
 import json, leval_tasks, lm_eval
 from lm_eval.tasks import TaskManager
 manager = TaskManager(metadata={"data_dir": "sample"})
-names = [n for n in manager.all_tasks if n.startswith(("leval_", "ppl_", "posgen", "reach_"))]
+ours = ("leval_", "ppl_", "posgen", "reach_", "effective_context_")
+names = [n for n in manager.all_tasks if n.startswith(ours)]
 tasks = manager.load(["leval_closed"])["tasks"]
 questions = {name: len(task.test_docs()) for name, task in tasks.items()}
 classes = sorted({type(task).__module__ for task in tasks.values()})
