@@ -1,18 +1,31 @@
 """Long-context evaluation: everything that runs, reads results and shows them.
 
-import leval_harness as lh
-result = lh.diff("hf:MODEL", "vllm:MODEL,kv_cache_dtype=fp8_e4m3")
+    import leval_harness as lh
+    lh.run("quickstart").to_pandas()
+    lh.diff("hf:MODEL", "vllm:MODEL,kv_cache_dtype=fp8_e4m3")
+
+The names of `__all__` are imported when they are first used: importing the package costs nothing.
 """
 
+import importlib
 from typing import Any
 
-__all__ = ["diff"]
+_PLACES = {
+    **dict.fromkeys(("Comparison", "check", "load", "rope", "run"), "leval_harness.api"),
+    "diff": "leval_harness.parity.compare",
+}
+__all__ = ["Comparison", "__version__", "check", "diff", "load", "rope", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """The Python API, imported on first use so that importing the package stays quick."""
-    if name == "diff":
-        from leval_harness.parity.compare import diff
+    if name == "__version__":
+        from importlib.metadata import version
 
-        return diff
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return version("leval-harness")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

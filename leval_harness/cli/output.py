@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_origin
@@ -13,7 +14,9 @@ from leval_border.errors import printable
 from leval_harness.format_names import format_names
 
 if TYPE_CHECKING:
+    from leval_harness.analysis import Analysis
     from leval_harness.results import Results
+    from leval_harness.tables.model import Table
 
 _CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes those below the space
 
@@ -75,9 +78,38 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 def table_options(command: Command) -> Command:
     """`--format`, `--json` and `--out` of the commands that print tables."""
     formats = click.Choice(format_names())
-    form_help = "csv writes every number, the others the table people read."
+    form_help = (
+        "csv writes every number, the others the table people read. [default: drawn on a terminal, "
+        "md in files and pipes]"
+    )
     command = json_option(click.option("--out", type=FILE, help="Write to this file.")(command))
-    return click.option("--format", "output", type=formats, default="md", help=form_help)(command)
+    return click.option("--format", "output", type=formats, help=form_help)(command)
+
+
+def show_tables(tables: "Sequence[Table]") -> None:
+    """Draw tables where standard output is a terminal; print Markdown where it is not."""
+    from leval_harness.secrets import redact
+
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        from leval_harness.tables.terminal import draw
+
+        draw(tables, Console(highlight=False))
+        return
+    from leval_harness.tables.formats import render
+
+    click.echo(redact(render(tables, "md"), names=False), nl=False)
+
+
+def show_verdict(analysis: "Analysis") -> None:
+    """Print the verdict on each model, if there is one."""
+    from leval_harness.analysis.verdict import verdicts
+    from leval_harness.tables.formats import plain
+
+    for verdict in verdicts(analysis):
+        lines = str(verdict).splitlines()
+        click.echo("\n" + "\n".join(map(plain, lines)))
 
 
 def write_or_print(text: str, out: Path | None) -> None:

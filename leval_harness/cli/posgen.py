@@ -17,6 +17,7 @@ from leval_harness.cli.output import (
     json_option,
     records_text,
     setting_options,
+    show_tables,
     table_options,
     write_or_print,
 )
@@ -196,7 +197,7 @@ def evaluate(
 @click.option("--crossed", is_flag=True, help="Also print trained with × tested with.")
 def table(
     folders: tuple[Path, ...],
-    output: str,
+    output: str | None,
     as_json: bool,
     out: Path | None,
     only: tuple[str, ...],
@@ -224,7 +225,7 @@ def table(
     shown = [parse_pair(text) for text in only]
     complete = [read_experiment(folder) for folder in folders]
     experiments = [experiment.only(shown) for experiment in complete]
-    form = load_format(output)
+    form = load_format(output or "md")
     compared_by_seed = [
         tables.seed_table(*compare_by_seed(experiment, pairs)) for experiment in complete if pairs
     ]
@@ -233,12 +234,16 @@ def table(
             raise click.UsageError("--pair with --json or csv is for one folder; give one")
         numbers = (compared_by_seed or [tables.posgen_details(experiments)])[0]
         text = records_text(numbers.records()) if as_json else form.text([numbers])
+        write_or_print(text, out)
     else:
         made = [tables.posgen_table(experiments)]
         made += [each for one in experiments if (each := tables.halves_table(one))]
         made += [tables.crossed_table(experiment) for experiment in experiments if crossed]
-        text = form.text([*made, *compared_by_seed])
-    write_or_print(text, out)
+        made += compared_by_seed
+        if output is None and out is None:
+            show_tables(made)
+        else:
+            write_or_print(form.text(made), out)
     from leval_harness.figures import posgen as figures
     from leval_harness.figures.style import write_figure
 

@@ -10,6 +10,8 @@ from leval_harness.cli.output import (
     read_results,
     records_text,
     results_argument,
+    show_tables,
+    show_verdict,
     table_options,
     write_or_print,
 )
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 )
 def command(
     results: tuple[Path, ...],
-    output: str,
+    output: str | None,
     out: Path | None,
     as_json: bool,
     verify: bool,
@@ -67,7 +69,7 @@ def command(
         _verify(read, as_json)
         return
     analysis = analyse(read, chosen["baseline"])
-    form = load_format(output)
+    form = load_format(output or "md")
     if chosen["pairs"]:
         found = paired_differences(analysis, parse_pairs(chosen["pairs"]))
         tables = difference_tables(*found)
@@ -76,9 +78,15 @@ def command(
     else:
         names = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
         tables = build_tables(analysis, names, chosen["published"], chosen["margin"])
-    records = [record for table in tables for record in table.records()] if as_json else []
-    text = records_text(records) if as_json else form.text(tables)
-    write_or_print(text, out)
+    if as_json:
+        records = [record for table in tables for record in table.records()]
+        write_or_print(records_text(records), out)
+    elif output is None and out is None:
+        show_tables(tables)
+        if not chosen["pairs"]:
+            show_verdict(analysis)
+    else:
+        write_or_print(form.text(tables), out)
 
 
 def _verify(read: "Results", as_json: bool) -> None:

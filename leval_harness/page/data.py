@@ -7,15 +7,12 @@ from typing import Any
 
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.effective_context import (
-    against_sentence,
     effective_lines,
-    sentence,
-    yardstick,
 )
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import LOSS_UNITS, task_label
 from leval_harness.analysis.reach import Retrieval, reach_lines
-from leval_harness.analysis.verdict import comparison_verdicts
+from leval_harness.analysis.verdict import verdicts
 from leval_harness.layout import LOG
 from leval_harness.results import Run
 from leval_harness.results.sample_lines import DEPTHS
@@ -77,28 +74,13 @@ def _unique(texts: Iterable[str]) -> list[str]:
 
 def verdict(analysis: Analysis) -> list[dict[str, Any]]:
     """Sentences by block, the first thing that the page says."""
-    found: dict[str, dict[str, list[str]]] = {}
-
-    def of(block: str) -> dict[str, list[str]]:
-        return found.setdefault(block, {"sentences": [], "notes": []})
-
-    lines, gaps = effective_lines(analysis)
-    for line in lines:
-        name = analysis.titles.get(line.method, line.method)
-        of(line.block)["sentences"].append(name + sentence(line).removeprefix(line.method))
-        if line.against and (compared := against_sentence(line)):
-            _, _, positions = compared.partition(", by position")
-            other = analysis.titles.get(line.against.baseline, line.against.baseline)
-            of(line.block)["sentences"].append(f"{name} against {other}, by position{positions}")
-        if (note := yardstick(line)) not in of(line.block)["notes"]:
-            of(line.block)["notes"].append(note)
-    for each in comparison_verdicts(analysis):
-        of(each.block)["sentences"].append(each.text)
-    if gaps:
-        of("")["notes"] += gaps
     return [
-        {"block": plain(block), **{kind: list(map(plain, texts)) for kind, texts in said.items()}}
-        for block, said in found.items()
+        {
+            "block": plain(each.block),
+            "sentences": list(map(plain, each.sentences)),
+            "notes": list(map(plain, each.notes)),
+        }
+        for each in verdicts(analysis)
     ]
 
 

@@ -1,0 +1,93 @@
+"""`import leval_harness as lh`: the Python API shows what the commands show."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.figure
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import leval_harness as lh
+from leval_border.errors import UserError
+from leval_harness import api
+from leval_harness.cli import rope, table
+from leval_harness.results.load import ResultsError
+
+RESULTS = Path(__file__).parents[1] / "golden" / "results"
+FOLDERS = [RESULTS / name for name in ("lm_eval", "perplexity", "posgen", "sweep")]
+every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+@every_folder
+def test_the_frame_is_tidy_and_has_the_numbers_of_the_csv(folder: Path) -> None:
+    frame = lh.load(str(folder)).to_pandas()
+    assert list(frame) == list(api.COLUMNS)
+    assert not frame.duplicated(["model", "method", "task", "metric", "length", "value"]).all()
+    shown = CliRunner().invoke(table.command, [str(folder), "--json"])
+    records = json.loads(shown.stdout)
+    values = {record["value"] for record in records if record.get("value") is not None}
+    scale = np.where(frame["unit"] == "share", 100, 1)
+    found = [*(frame["value"] * scale).dropna(), *frame["value"].dropna()]
+    for value in values:
+        assert np.isclose(found, value, rtol=1e-12).any(), value
+
+
+def test_a_length_in_a_metrics_name_is_the_length_of_the_row() -> None:
+    frame = lh.load(RESULTS / "perplexity").to_pandas()
+    one = frame[(frame["metric"] == "token_perplexity") & (frame["task"] == "ppl_pg19")]
+    assert sorted(set(one["length"])) == [8192, 12288]
+    assert not frame["metric"].str.contains("token_perplexity@").any()
+
+
+def test_tables_are_those_of_the_command() -> None:
+    folder = RESULTS / "sweep"
+    for form in ("md", "tex", "csv"):
+        shown = CliRunner().invoke(table.command, [str(folder), "--format", form])
+        assert lh.load(folder).table(form) == shown.stdout
+
+
+def test_a_figure_is_drawn_by_its_title() -> None:
+    compared = lh.load(RESULTS / "perplexity")
+    first, *_, last = compared.figures()
+    assert isinstance(compared.plot(), matplotlib.figure.Figure)
+    assert compared.plot(last).axes[0].get_xlabel()
+    with pytest.raises(ValueError, match=r"^title: .*not.*allowed: " + first[:5]):
+        compared.plot("no such figure")
+
+
+def test_a_baseline_is_chosen_when_results_are_read() -> None:
+    compared = lh.load(RESULTS / "perplexity", baseline="yarn").to_pandas()
+    assert set(compared["baseline"]) == {"yarn"}
+    own = compared[compared["method"] == "yarn"]
+    assert own["difference"].isna().all()
+    assert compared["difference"].notna().any()
+
+
+def test_what_is_not_there_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match=r"no cell\.json"):
+        lh.load(tmp_path)
+    with pytest.raises(UserError, match=r"^config: .*quickstart"):
+        lh.run("quickstar")
+    with pytest.raises(UserError, match=r"^form: "):
+        lh.load(RESULTS / "sweep").table("markdown")
+    with pytest.raises(AttributeError, match="laod"):
+        lh.laod  # noqa: B018
+
+
+def test_rope_has_the_numbers_of_the_command() -> None:
+    options = ["--method", "yarn", "--resonance", "--head-dim", "64", "--original", "64", "--json"]
+    shown = CliRunner().invoke(rope.command, options)
+    assert lh.rope("resonance_yarn", head_dim=64, original=64) == json.loads(shown.stdout)
+    assert "factor" not in lh.rope("default", head_dim=8)
+
+
+def test_importing_costs_nothing() -> None:
+    code = (
+        "import sys, leval_harness as lh; assert 'run' in dir(lh); "
+        "print([name for name in ('numpy', 'torch', 'pandas', 'lm_eval') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

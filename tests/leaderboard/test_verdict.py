@@ -1,0 +1,90 @@
+"""The verdict: every number of a sentence stands in a table, on a terminal and in Python."""
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+import leval_harness as lh
+from leval_harness.analysis.effective_context import effective_lines
+from leval_harness.analysis.verdict import verdicts
+from leval_harness.cli.table import command
+from leval_harness.tables import build_tables
+from leval_harness.tables.terminal import draw
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "golden" / "results"
+FOLDERS = [HERE / "effective", *(GOLDEN / name for name in ("sweep", "perplexity", "posgen"))]
+every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+def numbers(text: str) -> list[float]:
+    """Decimal numbers of a text."""
+    return [float(each) for each in re.findall(r"[+-]?\d+\.\d+", text)]
+
+
+@every_folder
+def test_every_number_in_a_sentence_is_in_a_table(folder: Path) -> None:
+    compared = lh.load(folder)
+    frame = compared.to_pandas()
+    known = [frame[name].dropna() for name in ("difference", "diff_low", "diff_high")]
+    perplexities = 100 * np.expm1(frame["difference"].dropna())
+    bins = [
+        value
+        for line in effective_lines(compared.analysis)[0]
+        for each in (*line.these.bins, *(line.against.bins if line.against else ()))
+        for value in (each.gain, each.low, each.high)
+        if value is not None
+    ]
+    margins = [line.margin for line in effective_lines(compared.analysis)[0]]
+    shares = [100 * each for each in known]
+    table = np.abs(np.concatenate([*known, *shares, perplexities, bins, margins]))
+    found = verdicts(compared.analysis)
+    assert all(verdict.sentences for verdict in found)
+    for verdict in found:
+        for number in numbers(" ".join([*verdict.sentences, *verdict.notes])):
+            assert np.abs(table - abs(number)).min() < 0.051, (number, verdict)
+
+
+def test_methods_of_the_effective_context_are_compared_and_what_is_open_is_named() -> None:
+    compared = lh.load(HERE / "effective")
+    (verdict,) = verdicts(compared.analysis)
+    lines, _ = effective_lines(compared.analysis)
+    titles = compared.analysis.titles
+    names = [titles[line.method] for line in lines]
+    assert [text.split(":")[0] for text in verdict.sentences[: len(lines)]] == names
+    assert any(text.startswith(f"{names[1]} against {names[0]}") for text in verdict.sentences)
+    open_ones = [e for e in lines if e.these.no_degradation.verdict == "undecided"]
+    last = verdict.sentences[-1]
+    assert last.startswith("Not decided") == bool(open_ones)
+    assert compared.verdict() == str(verdict)
+
+
+def test_table_ends_with_the_verdict_unless_a_format_is_given() -> None:
+    folder = str(HERE / "effective")
+    verdict = lh.load(folder).verdict()
+    assert CliRunner().invoke(command, [folder]).stdout.endswith(f"\n{verdict}\n")
+    assert verdict not in CliRunner().invoke(command, [folder, "--format", "md"]).stdout
+
+
+@every_folder
+def test_a_terminal_gets_the_same_cells_as_a_file(folder: Path) -> None:
+    tables = build_tables(lh.load(folder).analysis)
+    console = Console(file=io.StringIO(), width=400, force_terminal=True, color_system="standard")
+    draw(tables, console)
+    drawn = console.file.getvalue()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
+    for table in tables:
+        assert table.title in text
+        for block in table.blocks:
+            for row in block.rows:
+                wanted = [cell.text for cell in row.cells if cell.text]
+                assert any(all(part in line for part in wanted) for line in text.splitlines())
+    ranked = [c for t in tables for b in t.blocks for r in b.rows for c in r.cells if c.rank == 1]
+    bold = r"\x1b\[(?:[0-9;]*;)?1(?:;[0-9;]*)?m *"
+    assert all(re.search(bold + re.escape(cell.text), drawn) for cell in ranked)
+    assert "\\_" not in drawn
