@@ -20,9 +20,19 @@ TITLES = {"transformers": "transformers", "vllm": "vLLM"}
     type=click.IntRange(min=1),
     help="Longest sequence in tokens.",
 )
+@click.option("--against", metavar="MODEL", help="Original of a GGUF file or MLX folder.")
 @json_option
-def command(model: str, rope_text: str | None, context_length: int | None, as_json: bool) -> None:
+def command(
+    model: str,
+    rope_text: str | None,
+    context_length: int | None,
+    against: str | None,
+    as_json: bool,
+) -> None:
     """Build MODEL's rotary modules on transformers and vLLM, and print their settings.
+
+    A GGUF file or a folder of mlx-lm is read as its engine reads it; --against names the original
+    checkpoint, and the command ends with 1 where the two differ.
 
     MODEL is a checkpoint folder, a hub name, or `smollm2`. No weights are loaded: each library
     builds the model without them. vLLM need not be installed. Ends with 2 where transformers
@@ -33,7 +43,12 @@ def command(model: str, rope_text: str | None, context_length: int | None, as_js
     from resonance_vllm.check import report
     from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.model_config.model_positions import ModelPositions
+    from resonance_vllm.shipped_files import engine_of
 
+    engine = engine_of(model)
+    if engine is not None or against is not None:
+        _other_engine(engine, model, rope_text, context_length, against, as_json)
+        return
     request = RopeRequest.parse(rope_text) if rope_text else None
     positions = ModelPositions.of_checkpoint(model)
     rope = None if request is None else positions.complete(request)
@@ -53,6 +68,39 @@ def command(model: str, rope_text: str | None, context_length: int | None, as_js
     limit = facts["transformers"]["limit"]
     if context_length is not None and limit is not None and context_length > limit:
         raise UserError(f"context length {context_length} is above the limit of {limit} tokens")
+
+
+def _other_engine(
+    engine: str | None,
+    model: str,
+    rope_text: str | None,
+    length: int | None,
+    original: str | None,
+    as_json: bool,
+) -> None:
+    """What llama.cpp or mlx-lm will run, and where that differs from the original checkpoint."""
+    from resonance_vllm.shipped_files import against, held
+
+    if engine is None:
+        raise SettingError(f"--against: {model} is neither a GGUF file nor a folder of mlx-lm")
+    if rope_text:
+        raise SettingError(f"--rope: {engine} runs what stands in {model}; allowed: no --rope")
+    modules = [
+        {"module": engine, "layer_type": layer_type, "exact_phase": False, **rotation}
+        for layer_type, rotation in held(model, length).items()
+    ]
+    lines = against(model, original, length) if original else []
+    if as_json:
+        click.echo(json.dumps({"engine": engine, "modules": modules, "differences": lines}))
+    else:
+        click.echo(engine)
+        for module in modules:
+            click.echo("\n".join(f"  {line}" for line in _description(module).splitlines()))
+        if original:
+            click.echo(f"Differences from {original}")
+            click.echo("\n".join(f"  {line}" for line in lines or ["none"]))
+    if lines:
+        raise UserError(f"{model} does not rotate like {original}")
 
 
 def _shipped(positions: Any) -> str:

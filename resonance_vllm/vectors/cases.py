@@ -120,8 +120,10 @@ def _lengths(rope: Config, positions: int) -> list[tuple[str, int, int]]:
 
 def rotations(config: Config) -> dict[str | None, Config]:
     """Layer type -> its settings in one spelling; None where all layers rotate alike."""
-    shipped = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    base = shipped.get("rope_theta", config.get("rope_theta", config.get("rotary_emb_base", 10000)))
+    shipped: Config = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    base: Any = shipped.get(
+        "rope_theta", config.get("rope_theta", config.get("rotary_emb_base", 10000))
+    )
     sliding: Config = {"rope_type": "default"}
     if "full_attention" in shipped:
         return {layers: _complete(rope, config, base) for layers, rope in shipped.items()}
@@ -141,7 +143,7 @@ def rotations(config: Config) -> dict[str | None, Config]:
 
 def _complete(shipped: Config, config: Config, base: float) -> Config:
     """Settings with the base, the type's new name, and the lengths that the config implies."""
-    kind = shipped.get("rope_type", shipped.get("type", "default"))
+    kind: Any = shipped.get("rope_type", shipped.get("type", "default"))
     rope: Config = {**shipped, "rope_type": {"su": "longrope"}.get(kind, kind)}
     rope.pop("type", None)
     rope["rope_theta"] = float(shipped.get("rope_theta", base))
@@ -156,13 +158,13 @@ def _complete(shipped: Config, config: Config, base: float) -> Config:
 
 def rotated(config: Config, rope: Config) -> int:
     """Dimensions of a head that rotate; of the whole head for `proportional`."""
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    head: Any = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if rope["rope_type"] == "proportional":
         return int(config.get("global_head_dim", head))
     for fixed in ("qk_rope_head_dim", "rotary_dim"):
         if fixed in config:
             return int(config[fixed])
-    share = config.get("partial_rotary_factor", config.get("rotary_pct", 1.0))
+    share: Any = config.get("partial_rotary_factor", config.get("rotary_pct", 1.0))
     return int(head * rope.get("partial_rotary_factor", share))
 
 
