@@ -28,8 +28,11 @@ def _drawn(table: Table) -> Group:
         grid = Grid(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
         grid.padding = (0, 1, 0, 0)
         for column in table.columns:
-            align = "right" if column.numeric else "left"
-            grid.add_column(Text(plain(column.label)), justify=align, overflow="fold")
+            grid.add_column(
+                Text(plain(column.label)),
+                justify="right" if column.numeric else "left",
+                overflow="fold",
+            )
         for row in block.rows:
             quiet = "dim" if row.kind in {"published", "info"} else ""
             grid.add_row(*map(_text, row.cells), style=quiet)
