@@ -77,6 +77,8 @@ def build(kind: str, attention: str = "sdpa", **more: Any) -> Any:
             "gemma2": t.Gemma2Config,
             "granite": t.GraniteConfig,
         }
+        if kind in ("mistral", "gemma2"):  # the self-check reads more than a window
+            more = {"sliding_window": 128, **more}
         config = made[kind](**_sizes(**more))
     return t.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
 

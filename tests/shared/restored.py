@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGPROF")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGPROF")  # SIGALRM is that of pytest-timeout
 LOGGERS = ("root", "lm_eval", "lm-eval", "leval_harness", "leval_tasks", "resonance_vllm")
 REGISTRIES = {  # module -> names of dictionaries
     "resonance_vllm.core.methods": ("METHODS",),
