@@ -18,6 +18,7 @@ from leval_border.errors import UserError
 from leval_harness.backends.hf_long import HFLong
 from leval_harness.backends.loglikelihood import Scorer
 from leval_harness.backends.prefix_selfcheck import find_prefix_reuse
+from resonance_vllm.hf.tiny import model_of
 
 VOCAB, WINDOW = 120, 16
 MAMBA = {
@@ -112,7 +113,7 @@ def of_family(folder):
             # To the size that is left of the others, where no key of its own says it.
             if getattr(each, "mamba_d_head", None) and not getattr(each, "mamba_d_ssm", None):
                 each.mamba_n_heads = each.mamba_expand * each.hidden_size // each.mamba_d_head
-        model = families_models.model_of(config).float()
+        model = model_of(config).float()
     except (ImportError, ValueError, UserError) as error:
         pytest.skip(f"not in the installed transformers: {error}")
     if not hasattr(model, "generate") or not hasattr(model, "get_output_embeddings"):

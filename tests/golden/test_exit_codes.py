@@ -21,7 +21,6 @@ posgen table {results}/posgen_train
 sweep --help
 """
 FAILED = """
-check empty
 check model --rope yarn:factor=2 --context-length 5000
 export model --rope yarn:factor=2 --out full
 export empty --rope yarn:factor=2 --out new
@@ -50,6 +49,7 @@ rope --method longrope --short-factor [1
 rope --method longrope --short-factor [1,2]
 rope --method yarn --theta 0
 check
+check empty
 check model --nope
 check model --context-length x
 export model
