@@ -15,14 +15,13 @@ from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.hf import float32, position_map
 from resonance_vllm.hf import request as config_requests
 from resonance_vllm.hf.request import Request
-from resonance_vllm.hf.rotary import fill, give
+from resonance_vllm.hf.rotary import give, held_turns, refill, verify
 from resonance_vllm.hf.rotation import (
     FAMILY_CLASS,
     FOLLOWED,
     RequestedRotation,
     family,
     features_as_shipped,
-    held_turns,
     keywords,
     plain_features_differ,
     twin,
@@ -214,24 +213,6 @@ def off_meta(module: Any) -> Any:
         return family(module)(module.config)
 
 
-def verify(model: nn.Module) -> None:
-    """Compare what every module of our classes turns by with what was requested.
-
-    Raises:
-        RopeConfigError: a module turns by something else; it is named.
-    """
-    for name, module in model.named_modules():
-        if not hasattr(type(module), FAMILY_CLASS):
-            continue
-        for layer_type, each in module._requested.items():
-            if any(buffer.is_meta for buffer in module._buffers.values()):
-                continue
-            held = held_turns(module, layer_type)
-            if wrong := differences(held, Turns(each.rotation.inv_freq, each.scale)):
-                where = f"{name} ({family(module).__name__})"
-                raise refusal(each.spec, where, wrong, held, "please report the family")
-
-
 def _verify_stock(module: Any, name: str, layer_type: str | None, request: Request) -> None:
     """Compare a module with a type of transformers' own that an override requests.
 
@@ -272,14 +253,6 @@ def _past_the_trained_length(
     return []
 
 
-def refill(model: nn.Module) -> None:
-    """Fill and verify the modules of our classes in a model whose weights have been loaded."""
-    for module in model.modules():
-        if hasattr(type(module), FAMILY_CLASS):
-            fill(module)
-    verify(model)
-
-
 def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     """Choose the precision in which a built model rotates q and k.
 
@@ -293,16 +266,14 @@ def set_rope_precision(model: nn.Module, rope_precision: str) -> None:
     one_of("rope_precision", rope_precision, ROPE_PRECISIONS, RopeConfigError)
     state: Any = model
     used = rope_precision
-    if rope_precision == "float32":
-        found = any(rotary_modules(model))
-        reason = float32.patch(model) if found else "it has no rotary module"
-        if reason is not None:
-            used = "model"
-            logger.warning(
-                "rope_precision: %s rotates in its own precision, not in float32: %s",
-                type(model).__name__,
-                reason,
-            )
+    patched = rope_precision == "float32" and any(rotary_modules(model)) and float32.patch(model)
+    if rope_precision == "float32" and not patched:
+        used = "model"
+        logger.warning(
+            "rope_precision: %s rotates in its own precision, not in float32: its code has no "
+            "rotation that takes cos and sin",
+            type(model).__name__,
+        )
     for _, module in rotary_modules(model):
         rotary: Any = module
         if used == "float32" and not hasattr(type(module), FAMILY_CLASS):

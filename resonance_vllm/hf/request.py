@@ -30,7 +30,7 @@ from resonance_vllm.model_config.family import (
     by_layer,
     is_family_key,
     of_present_layers,
-    windowed,
+    without_windows,
 )
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.verifier import OverriddenRope
@@ -348,10 +348,8 @@ def _note_overrides(config: Any, shipped: Any, overrides: Mapping[str, Any]) -> 
 def _mark(config: Any, shipped: Any) -> None:
     """Note the settings of a config that are not as shipped, and what they replace."""
     before, specs = by_layer(shipped), {}
-    for layer, settings in by_layer(config).items():
+    for layer, settings in without_windows(config).items():
         known = before.get(layer, before.get(None))
-        if windowed(layer):
-            continue
         try:
             spec = spec_of(config, settings)
         except RopeConfigError as error:

@@ -14,13 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from resonance_vllm.core import phase
+from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.hf.rotation import (
     FAMILY_CLASS,
     RequestedRotation,
+    family,
+    find_layout,
+    held_frequencies,
     keywords,
     prefix,
 )
+from resonance_vllm.verifier import Turns, differences, refusal
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Rotation))
 
@@ -29,8 +34,7 @@ def give(module: nn.Module, requested: dict[str | None, RequestedRotation]) -> N
     """Make a rotary module turn as requested, by layer type."""
     state: Any = module
     state._requested, state._rope_precision = requested, "model"
-    family: Any = type(module)
-    module.__class__ = adapted_class(family)
+    module.__class__ = adapted_class(type(module))
     for layer_type, each in requested.items():
         setattr(module, f"{prefix(layer_type)}attention_scaling", each.scale)
         if isinstance(state.rope_type, dict):
@@ -60,6 +64,48 @@ def _register(module: Any, name: str, rotation: Rotation) -> None:
     for field in _FIELDS:
         value: Tensor = getattr(rotation, field)
         module.register_buffer(f"{name}_{field}", value.clone(), persistent=False)
+
+
+def verify(model: nn.Module) -> None:
+    """Compare what every module of our classes turns by with what was requested.
+
+    Raises:
+        RopeConfigError: a module turns by something else; it is named.
+    """
+    for name, module in model.named_modules():
+        if not hasattr(type(module), FAMILY_CLASS):
+            continue
+        for layer_type, each in module._requested.items():
+            if any(buffer.is_meta for buffer in module._buffers.values()):
+                continue
+            held = held_turns(module, layer_type)
+            if wrong := differences(held, Turns(each.rotation.inv_freq, each.scale)):
+                where = f"{name} ({family(module).__name__})"
+                raise refusal(each.spec, where, wrong, held, "please report the family")
+
+
+def held_turns(module: Any, layer_type: str | None) -> Turns:
+    """What a module turns by now; of one of our classes read from its cos and sin."""
+    requested = getattr(module, "_requested", {}).get(layer_type)
+    if requested is not None:
+        device = module._buffers[f"{prefix(layer_type)}inv_freq"].device
+        one = torch.ones(1, 1, dtype=torch.int64, device=device)
+        like = torch.zeros(1, dtype=torch.float32, device=device)
+        return requested.layout.turns(module.turned(like, one, layer_type))
+    found = held_frequencies(module, layer_type)
+    try:
+        return Turns(found, find_layout(module, layer_type, len(found)).scale)
+    except RopeConfigError:  # a layout that our types could not be given to
+        stated = getattr(module, f"{prefix(layer_type)}attention_scaling", 1.0)
+        return Turns(found, float(stated))
+
+
+def refill(model: nn.Module) -> None:
+    """Fill and verify the modules of our classes in a model whose weights have been loaded."""
+    for module in model.modules():
+        if hasattr(type(module), FAMILY_CLASS):
+            fill(module)
+    verify(model)
 
 
 @functools.cache

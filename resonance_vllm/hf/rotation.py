@@ -8,7 +8,6 @@ that show which feature stands where.
 """
 
 import copy
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -198,15 +197,10 @@ def _axes(
 
 
 def _unknown(module: nn.Module) -> RopeConfigError:
-    """The reason why no layout was found."""
-    if "rope_init_fn(" in inspect.getsource(type(module).forward):
-        return RopeConfigError(
-            f"rope_type: {type(module).__name__} computes its frequencies anew at each call and "
-            "would not follow those that it is given; allowed: families whose module keeps them"
-        )
     return RopeConfigError(
-        f"rope_type: {type(module).__name__} turns by something else than one angle a token and "
-        "feature; allowed: families whose rotary module returns cos and sin of such angles"
+        f"rope_type: {type(module).__name__} does not turn by the frequencies that it keeps, or by "
+        "something else than one angle a token and feature; allowed: families whose rotary module "
+        "returns cos and sin of position * inv_freq"
     )
 
 
@@ -368,22 +362,6 @@ def held_frequencies(module: Any, layer_type: str | None) -> Tensor:
     """What a module keeps as its frequencies now, radians a token `[features]` on the CPU."""
     found: Tensor = getattr(module, f"{prefix(layer_type)}inv_freq")
     return found.detach().cpu()
-
-
-def held_turns(module: Any, layer_type: str | None) -> Turns:
-    """What a module turns by now; of one of our classes read from its cos and sin."""
-    requested = getattr(module, "_requested", {}).get(layer_type)
-    if requested is not None:
-        device = module._buffers[f"{prefix(layer_type)}inv_freq"].device
-        one = torch.ones(1, 1, dtype=torch.int64, device=device)
-        like = torch.zeros(1, dtype=torch.float32, device=device)
-        return requested.layout.turns(module.turned(like, one, layer_type))
-    found = held_frequencies(module, layer_type)
-    try:
-        return Turns(found, find_layout(module, layer_type, len(found)).scale)
-    except RopeConfigError:  # a layout that our types could not be given to
-        stated = getattr(module, f"{prefix(layer_type)}attention_scaling", 1.0)
-        return Turns(found, float(stated))
 
 
 def twin(module: Any, layer_type: str | None, settings: Settings) -> Any:

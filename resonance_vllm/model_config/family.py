@@ -90,6 +90,11 @@ def of_present_layers(config: Any) -> dict[str | None, Settings]:
     return {key: settings for key, settings in rope.items() if key in present}
 
 
+def without_windows(config: Any) -> dict[str | None, Settings]:
+    """`by_layer` without the settings of layer types with a window."""
+    return {kind: settings for kind, settings in by_layer(config).items() if not windowed(kind)}
+
+
 def is_family_key(config: Any, key: str) -> bool:
     """Whether a key beside a method's own is one that published files of a family may hold."""
     if key in _SHARED_KEYS or key in (getattr(config, "ignore_keys_at_rope_validation", ()) or ()):

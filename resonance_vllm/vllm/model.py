@@ -9,6 +9,7 @@ from torch import nn
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.hf import model as hf_model
+from resonance_vllm.hf import rotary as hf_rotary
 from resonance_vllm.model_config.family import by_layer_type, windowed
 from resonance_vllm.verifier import NoRope, RotaryReport, Turns, differences, refusal
 from resonance_vllm.vllm.request import AXES, Requests
@@ -68,7 +69,7 @@ def verify(model: nn.Module, config: Any, requests: Requests, length: int) -> No
         NoRope: no module has a rotation.
         RopeConfigError: a module turns by something else.
     """
-    hf_model.verify(model)  # where vLLM runs transformers' modules
+    hf_rotary.verify(model)  # where vLLM runs transformers' modules
     reached = 0
     for path, module in rotary_modules(model):
         layer_type = _layer_type_of(path, config)

@@ -24,7 +24,7 @@ from resonance_vllm.model_config.family import (
     model_keys,
     of_present_layers,
     unscaled_type,
-    windowed,
+    without_windows,
 )
 from resonance_vllm.verifier import OverriddenRope
 
@@ -316,7 +316,7 @@ def _with_model_keys(rope: Mapping[str, Any], shipped: Mapping[str, Any]) -> dic
 def note_override(text: Any, shipped: Shipped) -> None:
     """Mark a stock type in the config of a language model, for a comparison with what is built."""
     before = shipped.text
-    specs = {kind: spec_of(one) for kind, one in by_layer(text).items() if not windowed(kind)}
+    specs = {kind: spec_of(one) for kind, one in without_windows(text).items()}
     replaced: Any = dict(before) if by_layer_type(before) else {None: dict(before)}
     text.rope_parameters = OverriddenRope.made(text.rope_parameters, specs, replaced)
 

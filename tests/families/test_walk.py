@@ -39,7 +39,7 @@ def test_resonance_on_a_config_as_the_library_makes_it(model_type, tmp_path, rec
     if reason is not None:
         record_property("found", "refused")
         # Never of a model whose rotary module could be asked like any other.
-        known = "no RoPE|has no rotary|anew at each call|turns by something else|of its own"
+        known = "no RoPE|has no rotary|does not turn by the frequencies|of its own"
         known += "|max_position_embeddings: missing|for each of"
         assert re.search(known, reason), reason
         return

@@ -1,45 +1,41 @@
-"""Which model code can be given float32 cos and sin: all that turns q and k by functions."""
+"""Rotation in float32 reaches every family whose code turns q and k by functions."""
 
-import importlib.util
+import importlib
 
 import pytest
+import torch
+import transformers
 
-from resonance_vllm.hf.float32 import _turned_elsewhere
+from resonance_vllm.hf.float32 import rotations
+from resonance_vllm.hf.model import set_rope_precision
+from resonance_vllm.hf.tiny import forward, model_of
 
-CODE = """
-def apply_rotary_pos_emb(q, cos, sin):
-    return q * cos + q.flip(-1) * sin
+pytestmark = pytest.mark.hf
 
-def forward(q, cos, sin, keep, several):
-    {line}
-"""
-FUNCTIONS = frozenset({"apply_rotary_pos_emb"})
-
-
-def reason(line, folder):
-    file = folder / "modeling_made.py"
-    file.write_text(CODE.format(line=line))
-    spec = importlib.util.spec_from_file_location(f"made_{abs(hash(line))}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return _turned_elsewhere(module, FUNCTIONS)
+TYPES = ["deepseek_v4", "glm4", "gpt_neox", "gpt_oss", "llama", "mistral4", "qwen3", "stablelm"]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "return apply_rotary_pos_emb(q, cos, sin)",
-        "return apply_rotary_pos_emb(q, cos[:, keep], sin[:, keep])",
-        "return {k: (cos[:, keep, :], sin[:, keep, :]) for k, (cos, sin) in several.items()}",
-        "cos, sin = cos[0][1], sin[0][1]",
-    ],
-)
-def test_what_is_handed_on_is_turned_by_a_function(line, tmp_path):
-    assert reason(line, tmp_path) is None
+@pytest.mark.parametrize("model_type", TYPES)
+def test_model_code_has_rotations_that_take_cos_and_sin(model_type):
+    name = f"transformers.models.{model_type}.modeling_{model_type}"
+    assert dict(rotations(importlib.import_module(name)))
 
 
-@pytest.mark.parametrize(
-    "line", ["return q * cos", "return q * cos[:, keep]", "return q[cos]", "return sin[0] + 1"]
-)
-def test_code_that_turns_by_itself_is_named(line, tmp_path):
-    assert reason(line, tmp_path) == "forward turns q and k by itself"
+def test_a_model_without_such_a_rotation_keeps_its_precision(caplog):
+    sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 1, "n_head": 2}
+    model = model_of(transformers.GPT2Config(**sizes))
+    set_rope_precision(model, "float32")
+    assert model.rope_precision_used == "model"
+    assert "rotates in its own precision, not in float32" in caplog.text
+
+
+def test_float32_in_a_model_of_bfloat16_runs_forward():
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2)
+    model = model_of(config).to(torch.bfloat16)
+    before = forward(model).logits
+    set_rope_precision(model, "float32")
+    after = forward(model).logits
+    assert model.rope_precision_used == "float32"
+    assert after.dtype == torch.bfloat16
+    torch.testing.assert_close(after, before, atol=0.05, rtol=0.05)
