@@ -15,6 +15,7 @@ from transformers import AutoConfig
 
 from resonance_vllm.hf.build import model_class, on_meta
 from resonance_vllm.hf.request import configs
+from resonance_vllm.model_config.family import value_of
 from resonance_vllm.verifier import NoRope
 
 TOKENS = 8
@@ -131,7 +132,7 @@ def _shrink(state: Any, narrow: bool) -> None:
     if (getattr(state, "pad_token_id", None) or 0) >= _MOST["vocab_size"]:
         state.pad_token_id = 0
     for key, most in _MOST.items():
-        value = getattr(state, key, None)
+        value = value_of(state, key)
         if isinstance(value, list):
             setattr(state, key, [min(each, most) for each in value])
         elif isinstance(value, int) and value > most and (narrow or key not in _OF_HEADS):

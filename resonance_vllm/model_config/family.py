@@ -9,7 +9,7 @@ from typing import Any
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import LENGTH, RopeType
+from resonance_vllm.core.spec import LENGTH, RESONANCE, RopeType
 from resonance_vllm.core.wavelengths import Resonance
 
 Settings = dict[str, Any]
@@ -48,7 +48,7 @@ def by_layer_type(rope: Mapping[str, Any]) -> bool:
 def without_window(rope: Mapping[str, Any]) -> list[str]:
     """The layer types without a window that have settings, those with a scaling first."""
     wide = [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
-    return sorted(wide, key=lambda kind: rope[kind].get("rope_type", "default") == "default")
+    return sorted(wide, key=lambda k: rope[k].get("rope_type", "default") in ("default", RESONANCE))
 
 
 def global_layers(rope: Mapping[str, Any]) -> str:

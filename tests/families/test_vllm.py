@@ -116,7 +116,9 @@ def test_resonance_on_what_is_shipped_or_a_reason(family):
     if "refused" in asked and "refused" not in shipped:
         # Resonance is no reason to refuse what vLLM builds, unless its model code is; or it runs
         # through transformers' modules, or has a base that no config says.
-        reasons = "does not build with it|does not turn by the frequencies|rope_theta: neither given"
+        reasons = (
+            "does not build with it|does not turn by the frequencies|rope_theta: neither given"
+        )
         assert re.search(reasons, asked["refused"])
 
 

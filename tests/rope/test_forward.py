@@ -8,7 +8,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoConfig
 
 from leval_harness.cli.main import main
-from resonance_vllm.check import report
+from resonance_vllm.check import limits, report
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeRequest
@@ -107,6 +107,17 @@ def test_a_model_that_does_not_run_small_as_shipped_is_not_refused(tmp_path, cap
 
     assert forward_problem(run, path, {"rope_theta": 1e6}) is None
     assert "no forward pass was tried: ValueError: never" in caplog.text
+
+
+def test_resonance_on_both_rotations_leaves_the_limit_and_replaces_nothing(tmp_path, caplog):
+    shipped_scaling.log_once.cache_clear()
+    path = saved("deepseek_v4", tmp_path, DEEPSEEK_V4)
+    model = ModelPositions.of_checkpoint(path)
+    spec = model.complete(RopeRequest.parse("resonance"))
+    AutoConfig.from_pretrained(path, **hf_overrides(spec, model))
+    assert "replaces the scaling" not in caplog.text
+    assert limits(model, spec) == (1024, 1024)
+    assert limits(model, spec, 512) == (1024, 1024)
 
 
 @pytest.mark.parametrize("rule", ["integer", "coprime"])
