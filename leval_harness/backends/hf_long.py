@@ -29,7 +29,7 @@ from leval_harness.backends.prefix_selfcheck import PrefixReuse, find_prefix_reu
 from leval_harness.backends.prompt_trie import divide
 from leval_harness.backends.resources import Counters, attempt, free_bytes
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.hf.covering import CoveringFactor
+from resonance_vllm.hf.covering import covering_factor
 
 Result = TypeVar("Result")
 
@@ -74,7 +74,7 @@ class HFLong(HFLM):
         if self.settings.rope_precision is not None:
             hf.set_rope_precision(self.model, self.settings.rope_precision)
         step = self.settings.factor_step
-        self.factors = None if step is None else CoveringFactor(self.model, step)
+        self.factors = None if step is None else covering_factor(self.model, step)
         if self.world_size == 1 and hasattr(self, "accelerator"):
             # lm-eval sets these only on several GPUs; processes on CPUs divide the work as well.
             self._rank = self.accelerator.process_index

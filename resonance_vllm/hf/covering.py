@@ -5,6 +5,7 @@ step that covers it. All of its keys are rotated by that factor, so that a cache
 """
 
 import dataclasses
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.longrope import LongRope
 from resonance_vllm.core.methods.position_map import MappedMethod
-from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.hf.model import layer_types, rotary_modules
 from resonance_vllm.hf.request import Request, own_settings, stock_of
 from resonance_vllm.hf.rotary import give
 from resonance_vllm.hf.rotation import RequestedRotation, twin
 from resonance_vllm.model_config.family import by_layer, windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
+
+logger = logging.getLogger("resonance_vllm.hf")
 
 
 class CoveringFactor:
@@ -27,21 +29,14 @@ class CoveringFactor:
     Args:
         model: a built model of transformers whose method has a factor.
         step: factors are its multiples, from 1 up to the method's own.
-
-    Raises:
-        RopeConfigError: the method has no factor, or its frequencies follow the length themselves.
     """
 
     def __init__(self, model: Any, step: float) -> None:
         text = model.config.get_text_config(decoder=True)
         self.spec = ModelPositions.of_config(text).shipped()
         method = self.spec.method
-        if method.extension is None or method.trained_length is None:
-            raise _refusal(self.spec)
-        if method.follows_length or isinstance(method, LongRope):  # whose lists fit one factor
-            raise _refusal(self.spec)
         self.model, self.step = model, step
-        self.trained, self.largest = method.trained_length, method.extension
+        self.trained, self.largest = method.trained_length or 0, method.extension or 1.0
         self._made: dict[float, list[tuple[Any, dict[str | None, RequestedRotation]]]] = {}
         self.use(self.largest)
 
@@ -97,8 +92,12 @@ class CoveringFactor:
             yield module, rotations
 
 
-def _refusal(spec: RopeSpec) -> RopeConfigError:
-    return RopeConfigError(
-        f"factor_step: rope_type {spec.rope_type!r} has no factor that a request could choose; "
-        "allowed: linear, ntk_aware, yarn, position maps, with Resonance or without"
-    )
+def covering_factor(model: Any, step: float) -> CoveringFactor | None:
+    """`CoveringFactor`; None, with a line in the log, where the method has no factor to choose."""
+    text = model.config.get_text_config(decoder=True)
+    method = ModelPositions.of_config(text).shipped().method
+    fixed = method.follows_length or isinstance(method, LongRope)  # whose lists fit one factor
+    if fixed or method.extension is None or method.trained_length is None:
+        logger.warning("factor_step: rope_type %r has no factor to choose", method.name)
+        return None
+    return CoveringFactor(model, step)

@@ -7,7 +7,6 @@ from lm_eval.api.instance import Instance
 from naive_maps import BASE, TRAINED, settings, text, tiny
 
 from leval_harness.backends.hf_long import HFLong
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.hf.covering import CoveringFactor
 
 COMMON = {"rope_theta": BASE, "factor": 3.0, "original_max_position_embeddings": TRAINED}
@@ -90,6 +89,7 @@ def test_the_smallest_multiple_of_the_step(length):
         {"rope_type": "dynamic", "rope_theta": BASE, "factor": 2.0},
     ],
 )
-def test_methods_without_a_fixed_factor_are_refused(rope):
-    with pytest.raises(RopeConfigError, match=f"factor_step: rope_type '{rope['rope_type']}'"):
-        CoveringFactor(naive_maps.tiny("llama", rope), 0.5)
+def test_methods_without_a_fixed_factor_run_as_they_are(rope, tokenizer, caplog):
+    ours = HFLong(naive_maps.tiny("llama", rope), tokenizer=tokenizer, device="cpu", factor_step=1)
+    assert ours.factors is None
+    assert f"rope_type '{rope['rope_type']}' has no factor to choose" in caplog.text

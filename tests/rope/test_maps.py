@@ -89,9 +89,7 @@ def test_yarn_below_the_map(name):
     found = model(torch.tensor([tokens])).logits[0]
     close(
         found,
-        naive_maps.expected(
-            model, tokens, name, frequencies.double(), scale=scale, reach=2 * naive_maps.TRAINED
-        ),
+        naive_maps.expected(model, tokens, name, frequencies.double(), scale=scale),
     )
 
 

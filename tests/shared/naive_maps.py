@@ -34,10 +34,10 @@ def settings(name, **more):
     return {"rope_type": name, **common, **MAPS[name][0], **more}
 
 
-def expected(model, tokens, name, frequencies=None, *, heat=False, reach=TRAINED, **more):
+def expected(model, tokens, name, frequencies=None, *, heat=False, **more):
     """The naive logits of a model with a map, with log-n temperature or without."""
     if heat or name == "log_n":
-        more["temperature"] = lambda i: max(1.0, math.log(i + 1) / math.log(reach))
+        more["temperature"] = lambda i: max(1.0, math.log(i + 1) / math.log(TRAINED))
     if frequencies is None:
         frequencies = naive_llama.inverse_frequencies(BASE, 8)
     return naive_llama.logits(model, tokens, MAPS[name][1], frequencies, **more)

@@ -16,7 +16,7 @@ class LogN(MappedMethod):
 
     log_n: Literal[True] = Field(
         default=True,
-        description="Multiply scores of a query at i by max(1, ln(i+1)/ln(L*yarn_factor)).",
+        description="Multiply scores of a query at i by max(1, ln(i+1)/ln(L)).",
     )
 
     def kept_at(self, positions: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class MappedMethod(ScaledMethod):
 
     log_n: bool = Field(
         default=False,
-        description="Multiply scores of a query at i by max(1, ln(i+1)/ln(L*yarn_factor)).",
+        description="Multiply scores of a query at i by max(1, ln(i+1)/ln(L)).",
     )
 
     @property
@@ -85,14 +85,11 @@ class MappedMethod(ScaledMethod):
         raise self.refusal("vLLM's attention meets every key at its own position")
 
     def temperature(self, positions: Tensor) -> Tensor | None:
-        """What the scores of queries are multiplied by, float64 `[...]`; None is 1.
-
-        Lengths that the method below the map is meant for have 1.
-        """
+        """What the scores of queries are multiplied by, float64 `[...]`; None is 1."""
         if not self.log_n:
             return None
         logarithms = (positions.clamp(min=0) + 1).double().log()
-        return (logarithms / math.log(max(self.reach, 2))).clamp(min=1)
+        return (logarithms / math.log(max(self.original_max_position_embeddings, 2))).clamp(min=1)
 
     def kept_at(self, positions: Tensor) -> Tensor:
         """Where cached keys stand, of their positions; non-negative integers `[...]`."""
