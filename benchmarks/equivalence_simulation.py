@@ -22,17 +22,15 @@ import numpy as np
 
 from leval_tasks.statistics.equivalence import bin_edges, equivalence, looks_at
 
-LENGTH, BLOCK = 4096, 64
-EDGES = bin_edges(LENGTH)
-POSITIONS = np.arange(BLOCK / 2, LENGTH, BLOCK)
+BLOCK = 64
 SCENARIOS = {
     # name: (difference by position, factor of the spread)
     "none": (lambda p: 0 * p, 1.0),
     "none, a tenth of the spread": (lambda p: 0 * p, 0.1),
     "0.005 everywhere": (lambda p: 0 * p + 0.005, 1.0),
     "0.02 everywhere": (lambda p: 0 * p + 0.02, 1.0),
-    "0.02 on average, growing": (lambda p: 0.04 * p / LENGTH, 1.0),
-    "0.04 in the last half": (lambda p: 0.04 * (p >= LENGTH / 2), 1.0),
+    "0.02 on average, growing": (lambda p: 0.02 * p / p.mean(), 1.0),
+    "0.04 in the last half": (lambda p: 0.04 * (p >= p.mean()), 1.0),
     "0.02 better": (lambda p: 0 * p - 0.02, 1.0),
     "the margin, 0.01": (lambda p: 0 * p + 0.01, 1.0),
     "the margin, a tenth of the spread": (lambda p: 0 * p + 0.01, 0.1),
@@ -48,23 +46,23 @@ def real_blocks(path):
     return np.array(list(texts.values()))
 
 
-def samples(rng, blocks, runs, texts):
+def samples(rng, blocks, edges, runs, texts):
     """Simulated residuals `[runs, texts, B]` about the mean of all texts by position."""
     residuals = blocks - blocks.mean(axis=0)
     who = rng.integers(0, len(blocks), (runs, texts))
     drawn = np.empty((runs, texts, blocks.shape[1]))
-    for start, end in itertools.pairwise(np.array(EDGES) // BLOCK):
+    for start, end in itertools.pairwise(np.array(edges) // BLOCK):
         which = rng.integers(start, end, (runs, texts, end - start))
         drawn[..., start:end] = residuals[who[..., None], which]
     # What was drawn is centred on the mean over the real texts of each bin, which is zero.
     return drawn
 
 
-def verdict_of(sample, margin):
+def verdict_of(sample, edges, margin):
     """The verdict of the sequential rule and the number of texts that it took."""
     for look in looks_at(len(sample)):
         tokens = np.repeat(sample[: look.texts] / BLOCK, BLOCK, axis=1)[:, 1:]
-        found = equivalence(tokens, EDGES, margin=margin, share=look.share, last=look.last)
+        found = equivalence(tokens, edges, margin=margin, share=look.share, last=look.last)
         if found.verdict != "undecided":
             break
     return found.verdict, look.texts
@@ -80,14 +78,16 @@ def main():
     args = parser.parse_args()
     blocks, rows = real_blocks(args.blocks), []
     means = blocks.mean(axis=1) / BLOCK
-    print(f"{len(blocks)} real texts: mean difference {means.mean():+.4f} nats a token, ", end="")
-    print(f"standard deviation between texts {means.std(ddof=1):.4f}")
+    edges = bin_edges(BLOCK * blocks.shape[1])
+    positions = np.arange(BLOCK / 2, edges[-1], BLOCK)
+    spread = f"mean {means.mean():+.4f}, standard deviation between texts {means.std(ddof=1):.4f}"
+    print(f"{len(blocks)} real texts of {edges[-1]} tokens, nats a token: {spread}")
     print("| true difference | texts | same | worse | better | undecided | texts read, mean |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for (name, (mean, scale)), texts in itertools.product(SCENARIOS.items(), args.texts):
         rng = np.random.default_rng(0)
-        drawn = scale * samples(rng, blocks, args.runs, texts) + BLOCK * mean(POSITIONS)
-        found = [verdict_of(each, args.margin) for each in drawn]
+        drawn = scale * samples(rng, blocks, edges, args.runs, texts) + BLOCK * mean(positions)
+        found = [verdict_of(each, edges, args.margin) for each in drawn]
         share = {
             verdict: sum(each == verdict for each, _ in found) / args.runs
             for verdict in ("same", "worse", "better", "undecided")

@@ -175,6 +175,9 @@ class VLLMReader(_Local):
         asked = SamplingParams(max_tokens=tokens, temperature=0.0)
         return list(self._run([ids], asked)[0].outputs[0].token_ids)
 
+    def close(self) -> None:
+        self.lm.model.llm_engine.engine_core.shutdown()
+
     def _run(self, rows: Sequence[list[int]], asked: Any) -> list[Any]:
         prompts = [{"prompt_token_ids": list(row)} for row in rows]
         return list(self.lm.model.generate(prompts, asked, use_tqdm=False))

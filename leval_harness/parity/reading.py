@@ -82,6 +82,9 @@ class Reader(ABC):
     def generate(self, ids: list[int], tokens: int) -> list[int]:
         """Greedy continuation."""
 
+    def close(self) -> None:  # noqa: B027 - most readers have nothing to end
+        """End what the reader started."""
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What is worth recording of the loaded setup."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ OVERHEAD = 1 * GIB
 """Libraries, activations of a text and slices of logits."""
 VLLM_CPU_CACHE_GIB = 4.0
 """vLLM's cache of keys and values on a CPU unless VLLM_CPU_KVCACHE_SPACE says otherwise."""
+PATIENCE = 20.0
+"""Seconds that a process has to end by itself."""
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "half": 2, "bfloat16": 2}
 
 
@@ -69,6 +72,11 @@ def _call(name: str, *arguments: Any) -> Any:
         raise UserError(redact(f"{type(error).__name__}: {error}")) from None
 
 
+def _close() -> None:
+    if _reader is not None:
+        _reader.close()
+
+
 class Worker:
     """A loaded setup in a process of its own, or in this one.
 
@@ -84,6 +92,7 @@ class Worker:
             self._here = open_reader(setup, longest)
             return
         self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        self._pid = self._in_pool(os.getpid)
         try:
             self._in_pool(_open, setup, longest)
         except BaseException:
@@ -108,10 +117,24 @@ class Worker:
             ) from None
 
     def close(self) -> None:
-        """End the process."""
-        self._here = None
+        """End the process, and those that an engine started in it."""
+        if self._here is not None:
+            self._here.close()
+            self._here = None
         if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+            import psutil
+
+            family = []
+            with suppress(psutil.Error):
+                process = psutil.Process(self._pid)
+                family = [process, *process.children(recursive=True)]
+            with suppress(Exception):  # it may have crashed, or hang: it is ended below
+                self._pool.submit(_close).result(PATIENCE)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            _, alive = psutil.wait_procs(family, PATIENCE)
+            for each in alive:
+                with suppress(psutil.Error):
+                    each.kill()
             self._pool = None
 
 
