@@ -332,17 +332,26 @@ def test_filter_baseline_and_drill_down_with_the_keyboard_alone(opened):
 def test_rows_out_of_sight_are_found_and_printed(opened):
     """Many rows: all of them are in the page; on paper none is cut off."""
     opened.execute_script(
-        "const one = LEVAL.board.rows[0]; LEVAL.board.rows = Array.from({length: 1000}, (_, at) =>"
-        "({...one, at, method: 'method ' + at, text: 'method ' + at}));"
+        "const one = LEVAL.board.rows.reduce((a, b) => Object.keys(b.cells).length >"
+        "Object.keys(a.cells).length ? b : a);"
+        "LEVAL.board.rows = Array.from({length: 1000}, (_, at) => ({...one, at, method: 'method ' + at, text: 'method ' + at}));"
         "view.heroKey = null; draw();"
     )
     wait(opened, "document.querySelectorAll('#board tbody tr').length === 1000")
     assert opened.execute_script("return window.find('method 987')")
+    before = opened.execute_script("return Object.keys(leavesOf(linesShown())).length")
+    opened.execute_script("dispatchEvent(new Event('beforeprint'))")
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    last = "const r = [...document.querySelectorAll('#board tbody tr')].at(-1);"
-    inside = last + "const box = r.closest('.scroll'); return box.scrollHeight - box.clientHeight"
-    assert opened.execute_script(inside) <= 1
-    assert opened.execute_script(last + "return r.getBoundingClientRect().height > 15")
+    boxes = (
+        "return [...document.querySelectorAll('#board .scroll')].map((box) =>"
+        "[box.scrollHeight - box.clientHeight, box.scrollWidth - box.clientWidth,"
+        "box.querySelectorAll('tbody tr').length,"
+        "box.querySelectorAll('thead tr:last-child th').length])"
+    )
+    found = opened.execute_script(boxes)
+    assert all(high <= 1 and wide <= 1 and rows == 1000 for high, wide, rows, _ in found)
+    assert sum(columns for *_, columns in found) == before >= 7
+    opened.execute_script("dispatchEvent(new Event('afterprint'))")
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 

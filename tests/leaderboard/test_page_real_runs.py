@@ -9,11 +9,13 @@ import pytest
 from browser import chromium, ready, script, texts
 
 from leval_harness.analysis import analyse
+from leval_harness.analysis.effective_context import effective_lines, sentence
 from leval_harness.page import write_page
 from leval_harness.results import load_results
 
 pytestmark = pytest.mark.browser
 RUNS = Path(__file__).parent / "real_runs" / "results"
+EFFECTIVE = RUNS.parents[1] / "effective"
 THEIRS = "real_"
 LOSSES = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """Tasks that are lm-eval's own, and their losses: they log log-likelihoods, ours the negatives."""
@@ -151,3 +153,28 @@ def check_questions(driver, number, rows):
         if number["cell"]["f"] in ("first_word", "whole"):
             read = row["filtered_resps"][0]
             assert f"Read as: {read}" in answer
+
+
+def test_gains_by_position_are_the_first_figure(opened, tmp_path):
+    """A point for each method and bin, at its end, under the names that the verdict uses."""
+    analysis = analyse(load_results(EFFECTIVE))
+    lines, _ = effective_lines(analysis)
+    opened.get(write_page(analysis, tmp_path / "page").as_uri())
+    ready(opened, "document.querySelectorAll('#hero .point').length")
+    assert texts(opened, "#hero-title") == ["Gain from context by position"]
+    marks = "return [...document.querySelectorAll('#hero .point title')].map((t) => t.textContent)"
+    drawn = dict(each.split(": ") for each in script(opened, marks))
+    expected = {
+        f"{analysis.titles[line.method]}, {label(each.end)}": each.gain
+        for line in lines
+        for each in line.these.bins
+    }
+    assert {name: float(value) for name, value in drawn.items()} == pytest.approx(expected, 1e-4)
+    sentences = texts(opened, "#verdict li")
+    for line in lines:
+        assert analysis.titles[line.method] + sentence(line).removeprefix(line.method) in sentences
+
+
+def label(position):
+    """A position as the page writes it."""
+    return f"{position // 1024}K" if position % 1024 == 0 else f"{position:,}"

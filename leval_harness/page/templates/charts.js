@@ -28,7 +28,12 @@ function startCharts() {
   by("evidence").addEventListener("toggle", drawCharts);
   let waiting;
   addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => { view.heroKey = null; drawHero(); drawCharts(); }, 150); });
-  addEventListener("beforeprint", () => { for (const each of document.querySelectorAll("details.more")) each.open = true; drawCharts(); });
+  addEventListener("beforeprint", () => {
+    for (const each of document.querySelectorAll("details.more")) each.open = true;
+    view.paper = true;
+    draw();
+  });
+  addEventListener("afterprint", () => { view.paper = false; draw(); });
 }
 // what full context gains over short windows, in bins of position
 const GAIN = { at: "gain", label: "Gain from context" };

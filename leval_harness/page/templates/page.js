@@ -21,7 +21,7 @@ const LEVAL = {
     });
   },
 };
-const BATCH = 250, SHARES = { cut: "truncated", un: "no answer found", lim: "hit max tokens", open: "thinking cut" };
+const BATCH = 250, PAPER = 7, SHARES = { cut: "truncated", un: "no answer found", lim: "hit max tokens", open: "thinking cut" };
 const TERMS = {
   cut: "Share of the questions whose document was shortened to fit the context, %",
   un: "Share of the answers in which no option or number was found, %",
@@ -249,15 +249,20 @@ function draw() {
   }
   const turn = ++view.turn, box = by("board");
   view.tables = groups.size;
-  box.replaceChildren(...[...groups.values()].map((own) => drawTable(sorted(own), turn)));
+  box.replaceChildren(...[...groups.values()].flatMap((own) => onPaper(leavesOf(own)).map((leaves) => drawTable(sorted(own), leaves, turn))));
   by("status").textContent = counted(unique(lines.map((line) => line.method)).length, "method") +
     (blocks.length === 1 ? " of " + blocks[0] : " in " + counted(blocks.length, "setting")) + (view.baseline ? "; baseline: " + titled(view.baseline) : "");
   drawHero();
   drawCharts();
   remember();
 }
-function drawTable(lines, turn) {
-  const leaves = leavesOf(lines), table = make("table"), box = make("div", "scroll"), nodes = [];
+// paper does not scroll: a wide table is continued below
+function onPaper(leaves) {
+  if (!view.paper) return [leaves];
+  return Array.from({ length: Math.ceil(leaves.length / PAPER) }, (_, at) => leaves.slice(at * PAPER, (at + 1) * PAPER));
+}
+function drawTable(lines, leaves, turn) {
+  const table = make("table"), box = make("div", "scroll"), nodes = [];
   const blocks = unique(lines.map((line) => line.block)).length;
   lines.forEach((line, at) => {
     if ((blocks > 1 || view.tables > 1) && !view.flat && (at === 0 || lines[at - 1].block !== line.block)) nodes.push({ head: line.block, wide: leaves.length + 1 });
@@ -274,8 +279,9 @@ function drawTable(lines, turn) {
 // in batches, so that the first lines stand at once
 function show(body, lines, drawn, from, turn) {
   if (turn !== view.turn) return;
-  body.append(...lines.slice(from, from + BATCH).map(drawn));
-  if (from + BATCH < lines.length) setTimeout(show, 0, body, lines, drawn, from + BATCH, turn);
+  const until = view.paper ? lines.length : from + BATCH;
+  body.append(...lines.slice(from, until).map(drawn));
+  if (until < lines.length) setTimeout(show, 0, body, lines, drawn, until, turn);
 }
 function drawHead(leaves) {
   const groups = make("tr"), heads = make("tr"), first = make("th", "left"), head = make("thead");
