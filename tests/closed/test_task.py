@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ def even(request: Any) -> str:
     return gold(request) if request.doc["question_id"] % 2 == 0 else "?"
 
 
+def uneven(request: Any) -> str:
+    """Right in another share of each document's questions."""
+    name = f"{request.doc['document_id']} {request.doc['question_id']}"
+    return gold(request) if zlib.crc32(name.encode()) % 3 else "?"
+
+
 @pytest.fixture(scope="module")
 def manager_of() -> Any:
     """TaskManagers share one index, which takes seconds to build."""
@@ -106,7 +113,7 @@ def test_group_over_the_sample(evaluate):
         assert row["exact_match,none"] == 1.0, task
         assert row["exact_match_strict,none"] == row["right,none"] == 1.0
         assert row["unparsed,none"] == row["truncated,none"] == row["wrong,none"] == 0.0
-        assert row["exact_match_stderr,none"] == 0.0
+        assert row["exact_match_stderr,none"] == "N/A"  # all alike: unknown, not zero
         config = results["configs"][task]["metadata"]
         assert config["data"]["sample"]
         assert len(next(iter(config["data"]["files"].values()))) == 64
@@ -115,13 +122,20 @@ def test_group_over_the_sample(evaluate):
 
 
 def test_group_is_the_unweighted_mean_with_its_standard_error(evaluate):
-    results = evaluate(["leval_closed"], Reader(even))
+    results = evaluate(["leval_closed"], Reader(uneven))
     rows = [results["results"][task] for task in SIX]
     group = results["groups"]["leval_closed"]
     scores = [row["exact_match,none"] for row in rows]
     errors = [row["exact_match_stderr,none"] for row in rows]
     assert group["exact_match,none"] == pytest.approx(sum(scores) / 6)
     assert group["exact_match_stderr,none"] == pytest.approx(math.hypot(*errors) / 6)
+
+
+def test_a_group_has_no_standard_error_where_a_task_has_none(evaluate):
+    results = evaluate(["leval_closed"], Reader(even))
+    errors = [results["results"][task]["exact_match_stderr,none"] for task in SIX]
+    assert "N/A" in errors
+    assert results["groups"]["leval_closed"]["exact_match_stderr,none"] == "N/A"
 
 
 def test_standard_error_is_clustered_in_lm_evals_own_field(evaluate):

@@ -334,7 +334,8 @@ def test_rows_out_of_sight_are_found_and_printed(opened):
     opened.execute_script(
         "const one = LEVAL.board.rows.reduce((a, b) => Object.keys(b.cells).length >"
         "Object.keys(a.cells).length ? b : a);"
-        "LEVAL.board.rows = Array.from({length: 1000}, (_, at) => ({...one, at, method: 'method ' + at, text: 'method ' + at}));"
+        "LEVAL.board.rows = Array.from({length: 1000}, (_, at) =>"
+        "({...one, at, method: 'method ' + at, text: 'method ' + at}));"
         "view.heroKey = null; draw();"
     )
     wait(opened, "document.querySelectorAll('#board tbody tr').length === 1000")
