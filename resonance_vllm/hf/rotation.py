@@ -336,10 +336,15 @@ def plain_features_differ(module: Any, layer_type: str | None, request: Request)
     """Whether a family's own plain frequencies are of another number than the model turns.
 
     Mistral 4's are of whole heads, of which a part turns; transformers' functions are of that part.
+    Where no settings are replaced (a saved model), the share in the settings tells.
     """
-    if request.shown["rope_type"] != "default":
+    shown = request.shown
+    if shown["rope_type"] != "default" or pairs_whole_heads(module.config):
         return False
     features = features_as_shipped(module, layer_type, request, "default")
+    if features is None and (shown.get("partial_rotary_factor") or 1) < 1:
+        part = twin(module, layer_type, shown | {"rope_type": "linear", "factor": 1.0})
+        features = len(held_frequencies(part, layer_type))
     return features not in (None, len(held_frequencies(module, layer_type)))
 
 

@@ -20,11 +20,12 @@ _WINDOWS = ("sliding", "chunked")
 # Mistral's code scales queries by this and by the trained length, whatever the method is.
 QUERY_SCALE_BETA = "llama_4_scaling_beta"
 # Keys that model code reads and its config class does not declare -> beginning of the model types.
-_FAMILY_KEYS = {
+_FAMILY_KEYS: dict[str, str | tuple[str, ...]] = {
     "alpha": "hunyuan",
     "xdrope_section": "hunyuan",
     "mrope_section": "paddleocr",
-    QUERY_SCALE_BETA: "mistral4",
+    QUERY_SCALE_BETA: ("ministral3", "mistral4"),
+    "max_position_embeddings": ("ministral3", "mistral4"),
 }
 # Published dictionaries keep keys of methods that they do not name; no code reads `finetuned`.
 _SHARED_KEYS = {key for method in METHODS.values() if method.stock for key in method.key_names()}

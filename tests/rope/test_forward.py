@@ -79,6 +79,16 @@ def test_a_scaling_that_is_replaced_leaves_what_the_code_reads_beside_it(kind, r
         assert held.inv_freq == pytest.approx(plain.tolist(), rel=1e-6)
 
 
+@pytest.mark.parametrize("rope", ["resonance:replace=true", "ntk_aware:factor=4,replace=true"])
+def test_a_saved_model_turns_as_before(rope, tmp_path):
+    """Its config.json does not tell what the settings replaced."""
+    path = saved("mistral4", tmp_path, MISTRALS["mistral4"])
+    model = model_of(AutoConfig.from_pretrained(path, **asked(path, rope)))
+    model.save_pretrained(tmp_path / "saved")
+    again = type(model).from_pretrained(tmp_path / "saved").eval()
+    torch.testing.assert_close(forward(again).logits, forward(model).logits)
+
+
 def test_check_refuses_what_fails_in_the_forward_pass_alone(tmp_path):
     """The rotary module is right; the code divides by a length that the settings lack."""
     path = saved("ministral3", tmp_path, SMALL)
