@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.vectors import rope_vectors
 from resonance_vllm.vectors.cases import rotated, rotations
@@ -33,7 +34,7 @@ def engine_of(path: str) -> str | None:
     config = place / "config.json"
     if not config.is_file():
         return None
-    content = json.loads(config.read_text(encoding="utf-8"))
+    content = parse_json(config.read_bytes(), str(config), RopeConfigError)
     return MLX if isinstance(content, dict) and "quantization" in content else None
 
 
