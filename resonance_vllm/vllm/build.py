@@ -147,13 +147,19 @@ def _run_forward(folder: str, overrides: Mapping[str, Any], max_model_len: int |
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.forward_context import set_forward_context
-    from vllm.model_executor.model_loader import get_model
+    from vllm.model_executor.model_loader import utils
+    from vllm.utils.torch_utils import set_default_torch_dtype
 
     from resonance_vllm.hf.tiny import TOKENS
 
     engine = _engine(folder, overrides, max_model_len)
     with set_current_vllm_config(engine):
-        model = get_model(vllm_config=engine)
+        config = engine.model_config
+        with set_default_torch_dtype(config.dtype), torch.device("cpu"):
+            model = utils.initialize_model(vllm_config=engine)
+            for weight in model.parameters():
+                weight.data.zero_()
+            utils.process_weights_after_loading(model, config, torch.device("cpu"))
         positions = torch.arange(TOKENS)
         if engine.model_config.uses_mrope:
             positions = positions.expand(3, -1)
