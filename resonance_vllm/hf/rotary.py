@@ -34,7 +34,8 @@ def give(module: nn.Module, requested: dict[str | None, RequestedRotation]) -> N
     """Make a rotary module turn as requested, by layer type."""
     state: Any = module
     state._requested, state._rope_precision = requested, "model"
-    module.__class__ = adapted_class(type(module))
+    original: Any = type(module)
+    module.__class__ = adapted_class(original)
     for layer_type, each in requested.items():
         setattr(module, f"{prefix(layer_type)}attention_scaling", each.scale)
         if isinstance(state.rope_type, dict):
