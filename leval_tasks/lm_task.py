@@ -1,14 +1,52 @@
 """What our tasks have in common as tasks of lm-eval."""
 
+import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from lm_eval.api.filter import Filter
 from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 from lm_eval.filters import build_filter_ensemble
 
 logger = logging.getLogger(__name__)
+
+
+class Described(list[Any]):
+    """What is known of a request beside its score, and the model's `response` to it.
+
+    lm-eval aggregates everything that `process_results` returns. `filtered_resps` of a sample is
+    logged and never aggregated.
+    """
+
+    response: Any
+
+    def __init__(self, items: Iterable[Any] = (), response: Any = None) -> None:
+        super().__init__(items)
+        self.response = response
+
+
+class QuestionFilter(Filter):
+    """Puts descriptions into `filtered_resps` of the requests of each question.
+
+    Args:
+        describe: the descriptions, one for each request of a question, from the question's `doc`
+            and the responses to its requests.
+    """
+
+    def __init__(self, describe: Callable[[Any, list[Any]], Iterable[Described]]) -> None:
+        self.describe = describe
+
+    def apply(self, resps: Iterable[Sequence[Any]], docs: Sequence[Any]) -> list[Described]:
+        """Descriptions in the order of the requests; those of one question stand together."""
+        firsts = [(responses[0], doc) for responses, doc in zip(resps, docs, strict=True)]
+        described: list[Described] = []
+        for _, group in itertools.groupby(firsts, key=lambda each: id(each[1])):
+            of_question = list(group)
+            responses = [response for response, _ in of_question]
+            described += self.describe(of_question[0][1], responses)
+        return described
 
 
 class PlainTask(Task):

@@ -53,9 +53,6 @@ _HIGHER = replace(UNKNOWN, higher_is_better=True)
 _LOWER = replace(UNKNOWN, higher_is_better=False)
 _PERPLEXITY = Metric("loss", False, "perplexity", "perplexity", 3)
 _NATS = Metric("loss", False, "nats", "ratio", 3)
-_GOOD = Metric("note", True, "share", "mean", 2)
-_BAD = replace(_GOOD, higher_is_better=False)
-_TOKENS = Metric("note", False, "tokens", "mean", 0)
 _COUNT = Metric("note", False, "count", "sum", 0)
 
 _EVERYWHERE: dict[str, Metric] = {
@@ -66,18 +63,7 @@ _EVERYWHERE: dict[str, Metric] = {
     "bits_per_byte": Metric("loss", False, "bits", "bits", 3),
     "nll": _NATS,
     "loss": _NATS,
-    "right": _GOOD,
-    "wrong": _BAD,
-    "unparsed": _BAD,
-    "thinking_removed": replace(SHARE, higher_is_better=False),
-    "thinking_unfinished": _BAD,
-    "truncated": _BAD,
-    "reached_limit": _BAD,
-    "prompt_tokens": _TOKENS,
-    "document_tokens": _TOKENS,
-    "kept_tokens": replace(_TOKENS, higher_is_better=True),
     "key_spans": _COUNT,
-    "blocks": _COUNT,
     "failed": _COUNT,
 }
 OURS: dict[str, Metric] = {

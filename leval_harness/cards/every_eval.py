@@ -15,7 +15,9 @@ from leval_harness.cards.publication import LEVAL, SOURCE, Publication, model_na
 from leval_harness.results import Run, Score
 from leval_harness.results.fields import finite
 from leval_harness.results.sample_lines import (
+    answers_of,
     document_of,
+    notes_of,
     parsed_lines,
     question_key,
     responses_of,
@@ -228,7 +230,6 @@ def _question_and_answer(row: Mapping[str, Any], chosen: str) -> dict[str, Any]:
     raw = question if isinstance(question, str) else ""
     reference = [gold if isinstance(gold, str) else f"{gold}"]
     digest = hashlib.sha256((raw + "".join(reference)).encode("utf-8", "surrogatepass"))
-    extracted = row.get("filtered_resps")
     return {
         "sample_hash": digest.hexdigest(),
         "input": {"raw": raw, "reference": reference},
@@ -241,12 +242,12 @@ def _question_and_answer(row: Mapping[str, Any], chosen: str) -> dict[str, Any]:
                 "extraction_method": chosen or "none",
                 "is_terminal": True,
             }
-            for answer in (extracted if isinstance(extracted, list) else [extracted])
+            for answer in answers_of(row)
         ],
     }
 
 
 def _flags(row: Mapping[str, Any]) -> dict[str, str]:
     names = ("truncated", "unparsed", "reached_limit", "thinking_unfinished", "prompt_tokens")
-    found = {name: finite(row.get(name)) for name in names}
-    return {name: f"{number:g}" for name, number in found.items() if number is not None}
+    found = notes_of(row)
+    return {name: f"{found[name]:g}" for name in names if name in found}

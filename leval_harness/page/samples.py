@@ -10,9 +10,11 @@ from leval_harness.results import Results
 from leval_harness.results.fields import finite, pair
 from leval_harness.results.sample_lines import (
     Row,
+    answers_of,
     document_of,
     logged_metrics,
     needles_in,
+    notes_of,
     parsed_lines,
     question_key,
     responses_of,
@@ -76,11 +78,9 @@ def _answer(row: Row, task: str) -> dict[str, Any]:
     """
     prompt = document_of(row).get("prompt")
     prompt = prompt if isinstance(prompt, dict) else {}
-    read = row.get("filtered_resps")
-    read = [read] if isinstance(read, str) else read if isinstance(read, list) else []
     # SFiction asks twice: both answers are shown; what is no text is no answer
-    read = ", ".join(each for each in read if isinstance(each, str))
-    choices = _choices(row)
+    read = ", ".join(each for each in answers_of(row) if isinstance(each, str))
+    choices, notes = _choices(row), notes_of(row)
     answer: dict[str, Any] = {
         "m": {
             name[:100]: value for name in logged_metrics(row) if (value := _value(row, name, task))
@@ -90,7 +90,7 @@ def _answer(row: Row, task: str) -> dict[str, Any]:
         "c": choices,
         "doc": [finite(prompt.get(name)) for name in ("document_tokens", "kept_head", "kept_tail")],
         "parts": sorted({needle.part for needle in needles_in(row)}),
-        **{short: 1 for short, note in FLAGS.items() if finite(row.get(note))},
+        **{short: 1 for short, note in FLAGS.items() if notes.get(note)},
     }
     if answer["doc"][0] is None:
         answer["doc"] = []

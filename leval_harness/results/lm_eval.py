@@ -322,9 +322,7 @@ class ResultsFile(Outside):
 
     def lacks_questions(self, task: str) -> bool:
         """Whether questions of a task were left out, or some have no answer."""
-        failed = (each.value for each in self.figures(task) if each.metric == "failed")
-        skipped = self.config_of(task).metadata.skipped_documents
-        return self.is_part(task) or bool(skipped) or bool(finite(next(failed, None)))
+        return self.is_part(task) or bool(self.config_of(task).metadata.skipped_documents)
 
     def limit_of(self, task: str, limit: float | None) -> float | None:
         """A limit of the run; None where it is as large as the task and all were evaluated."""

@@ -84,7 +84,7 @@ def recompute(task: str, metric: str, chosen: str, stated_how: str, samples: Sam
     """
     measured, is_ours = metric.removesuffix("_stderr"), task in FAMILY_OF
     known = metric_of(measured, task)
-    if known.kind == "note" and metric in samples.notes:
+    if metric in samples.notes:
         values = samples.notes[metric]
         total = np.nansum if known.aggregation == "sum" else np.nanmean
         return Recomputed((float(total(values)),))

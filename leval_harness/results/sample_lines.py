@@ -12,7 +12,8 @@ from typing import Any
 
 from leval_border.errors import SettingError
 from leval_border.json_texts import parse_json
-from leval_harness.results.fields import ResultsError, open_regular, short_name
+from leval_harness.results.fields import ResultsError, finite, open_regular, short_name
+from leval_tasks.closed.definition import MARKS, marks_in
 
 Row = Mapping[str, Any]
 
@@ -23,6 +24,12 @@ DESCRIBING = {
 """What lm-eval logs of a sample beside its metrics."""
 
 LONGEST_LINE = 64 * 2**20
+
+NOTES = (
+    *MARKS, "reached_limit", "truncated", "prompt_tokens", "document_tokens", "kept_tokens",
+    "key_spans",
+)  # fmt: skip
+"""How a question was asked and answered, which is no score."""
 
 DEPTHS = 10
 """Parts of a prompt that the picture of depth distinguishes."""
@@ -118,6 +125,35 @@ def responses_of(row: Row) -> list[str]:
             return []
         texts.append(first)
     return texts
+
+
+def answers_of(row: Row) -> list[Any]:
+    """What was read from each response; of closed-ended tasks of ours without the marks."""
+    read = row.get("filtered_resps")
+    items = read if isinstance(read, list) else [read]
+    if marks_in(read):
+        items = [each[0] if isinstance(each, list) and each else None for each in items]
+    return items
+
+
+def notes_of(row: Row) -> dict[str, float]:
+    """Those of `NOTES` that are known of a sample.
+
+    A closed-ended task of ours describes its prompt in the document and its answer in
+    `filtered_resps`. What a sweep wrote into the sample itself comes before both.
+    """
+    prompt = document_of(row).get("prompt")
+    found = dict(prompt) if isinstance(prompt, dict) else {}
+    kept = [finite(found.get(name)) for name in ("kept_head", "kept_tail")]
+    if None not in kept:
+        found["kept_tokens"] = sum(each for each in kept if each)
+    if isinstance(found.get("truncated"), bool):
+        found["truncated"] = float(found["truncated"])
+    found |= marks_in(row.get("filtered_resps")) | {n: row[n] for n in NOTES if n in row}
+    if isinstance(found.get("key_spans"), list):
+        found["key_spans"] = len(found["key_spans"])
+    numbers = {name: finite(found.get(name)) for name in NOTES}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def logged_metrics(row: Row) -> list[str]:

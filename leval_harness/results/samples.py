@@ -15,18 +15,17 @@ import numpy.typing as npt
 
 from leval_harness.results.fields import LONGEST_METRIC, ResultsError, finite, pair, short_name
 from leval_harness.results.sample_lines import (
+    NOTES,
     logged_metrics,
+    notes_of,
     parsed_lines,
     question_hash,
     question_key,
 )
-from leval_tasks.metrics import LM_EVAL, OURS, length_of
+from leval_tasks.metrics import LM_EVAL, length_of
 from leval_tasks.statistics.clustered import Floats, Ratios
 
 Codes = npt.NDArray[np.int32]
-
-NOTES = tuple(name for name, metric in OURS.items() if metric.kind == "note")
-"""Metrics of how a question was asked and answered, which are no scores."""
 
 LOG_LIKELIHOODS = {
     name for name, metric in LM_EVAL.items() if metric.unit in ("perplexity", "bits")
@@ -123,7 +122,10 @@ class _Columns:
         self.mixed = False
 
     def add(self, row: Mapping[str, Any], path: Path) -> None:
-        """A line: one question under one filter."""
+        """A line: one question under one filter; without metrics it was not evaluated."""
+        names = logged_metrics(row)
+        if not names:
+            return
         question, _, cluster = question_key(row)
         at = self.place.setdefault(question, len(self.place))
         if at == len(self.hashes):
@@ -134,7 +136,7 @@ class _Columns:
             self.mixed = True  # another filter, which the row does not name
             return
         self.without_filter |= {at} if chosen == NO_FILTER else set()
-        for name in logged_metrics(row):
+        for name in names:
             if name in NOTES or name.endswith("_stderr"):
                 continue
             column = self.metrics.setdefault((short_name(name, LONGEST_METRIC), chosen), [])
@@ -142,11 +144,8 @@ class _Columns:
                 raise ResultsError(f"{path}: the same question occurs twice")
             column.extend([MISSING] * (at - len(column)))
             column.append(self._measured(name, row.get(name)))
-        for name in NOTES:
-            value = row.get(name)
-            number = float(len(value)) if isinstance(value, list) else finite(value)
-            if number is not None:
-                self.notes.setdefault(name, {})[at] = number
+        for name, number in notes_of(row).items():
+            self.notes.setdefault(name, {})[at] = number
 
     def _measured(self, name: str, value: object) -> tuple[float, float]:
         """A logged value as numerator and denominator; NaN where there is none."""

@@ -14,6 +14,7 @@ from leval_harness.results.recompute import (
     recompute,
 )
 from leval_harness.results.run_record import Run
+from leval_harness.results.sample_lines import NOTES
 from leval_harness.results.samples import Samples
 from leval_harness.results.scores import Score
 from leval_harness.results.settings import canonical
@@ -133,7 +134,7 @@ def _scores_of(base: Score, file: ResultsFile, samples: Samples | None) -> list[
     `base` is what they have in common.
     """
     figures = list(file.figures(base.task))
-    figures = [each for each in figures if metric_of(each.metric, base.task).kind != "note"]
+    figures = [each for each in figures if each.metric not in NOTES]
     if figures and all(each.metric == NO_METRIC for each in figures):
         note = "answers were kept and not scored (--predict_only)"
         return [replace(base, status="unscored", note=note)]

@@ -73,15 +73,24 @@ def read_texts(run: Run, task: str, samples: Path) -> list[ReadText]:
 
 def _blocks(row: Row) -> Floats | None:
     """The blocks of a sample, None where it has none or they are damaged."""
-    rows: Any = row.get("blocks")
+    described = row.get("filtered_resps")
+    rows: Any = described[0] if isinstance(described, list) and described else None
     if not isinstance(rows, list) or not rows:
         return None
     if any(not isinstance(each, list) or len(each) != len(COLUMNS) for each in rows):
         return None
-    numbers = [[finite(value) for value in each] for each in rows]
-    blocks = np.array([[np.nan if v is None else v for v in each] for each in numbers])
+    blocks = np.array([[_number(value) for value in each] for each in rows])
     usable = np.isfinite(blocks[:, :2]).all() and (blocks[:, 1] > 0).all()
     return blocks if usable else None
+
+
+def _number(value: object) -> float:
+    """A number that lm-eval logged as text; NaN for `None`."""
+    try:
+        number = finite(float(str(value)))
+    except ValueError:
+        number = None
+    return np.nan if number is None else number
 
 
 def _losses(run: Run, file: str, tokens: int) -> Floats:

@@ -18,6 +18,7 @@ from leval_harness.results.recompute import (
 from leval_harness.results.sample_lines import (
     document_of,
     gold_of,
+    notes_of,
     parsed_lines,
     responses_of,
     rows_of_first_filter,
@@ -177,9 +178,10 @@ class _RunCheck:
 
 def _differences(scored: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
     """What a sample logs otherwise than its answer gives."""
+    logged = {**notes_of(row), **row}
     for metric, value in scored.items():
-        if metric in row and row[metric] != value:
-            yield f"the answer gives {metric} {value}, logged is {row[metric]!r}"
+        if metric in logged and logged[metric] != value:
+            yield f"the answer gives {metric} {value}, logged is {logged[metric]!r}"
 
 
 def _entries(values: Any) -> Iterator[tuple[str, str, Any]]:

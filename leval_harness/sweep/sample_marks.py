@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from leval_harness.backends.answer_limits import AnswerEnd, AnswerEnds
+from leval_tasks.closed.definition import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 
 log = logging.getLogger("leval_harness.sweep.cell")
@@ -78,8 +79,9 @@ def mark_answer_ends(ends: AnswerEnds | None, samples: Samples) -> None:
         noted = [ends.of(*each) if ends is not None else [] for each in answers]
         if all(noted):
             row[AT_LIMIT] = fmean(end.at_limit for each in noted for end in each)
-        # tasks of ours have written their own mark, which an open end overrides
-        if OPEN not in row or any(end.thinking_open for each in noted for end in each):
+        # tasks of ours have their own mark in `filtered_resps`, which an open end overrides
+        is_marked = bool(marks_in(row.get("filtered_resps")))
+        if not is_marked or any(end.thinking_open for each in noted for end in each):
             pairs = zip(answers, noted, strict=True)
             row[OPEN] = float(any(_is_all_thinking(*answer, known) for answer, known in pairs))
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from leval_tasks.closed.rules import Judgement, Rule, mean, mean_of_parts
 from leval_tasks.closed.thinking import remove_thinking, thinking_unfinished
@@ -17,13 +17,22 @@ VERSION = 1
 SCORES = ("exact_match", "exact_match_strict")
 """The scores, in which every part of a rule weighs the same."""
 
-QUESTION_METRICS = (
-    *SCORES, "right", "wrong", "unparsed", "thinking_removed", "thinking_unfinished",
-)  # fmt: skip
-"""Metrics of every question."""
+MARKS = ("right", "wrong", "unparsed", "thinking_removed", "thinking_unfinished")
+"""What holds of the answer to a question or does not; one of the first three does."""
 
 Row = Mapping[str, float | None]
-"""Metrics of one question; None for a part that it does not have."""
+"""Scores and marks of one question; None for a part that it does not have."""
+
+
+def marks_in(filtered_resps: Any) -> dict[str, float]:
+    """1 or 0 for each of `MARKS` from a sample's `filtered_resps`; empty for other tasks' samples.
+
+    The first item is the extracted answer followed by the marks that hold.
+    """
+    first = filtered_resps[0] if isinstance(filtered_resps, list) and filtered_resps else None
+    if not isinstance(first, list) or len(first) < 2 or first[1] not in MARKS[:3]:
+        return {}
+    return {name: float(name in first[1:]) for name in MARKS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +108,8 @@ class ClosedTask:
         return 2 if self.second_question else 1
 
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics of `score_responses`."""
-        return (*QUESTION_METRICS, *self.rule.parts)
+        """Names of the scores."""
+        return (*SCORES, *self.rule.parts)
 
     def score_responses(
         self,
@@ -111,7 +120,7 @@ class ClosedTask:
         *,
         opened: bool = False,
     ) -> dict[str, float | None]:
-        """Metrics of one question.
+        """Scores and marks of one question.
 
         Args:
             responses: one for each prompt.
@@ -121,7 +130,8 @@ class ClosedTask:
             opened: whether the prompts already opened the thinking.
 
         Returns:
-            A value for each of `metrics`, None for a part that the question does not have.
+            A value for each of `metrics`, None for a part that the question does not have, and 0
+            or 1 for each of `MARKS`.
         """
         answers = [remove_thinking(each, end_of_thinking, opened=opened) for each in responses]
         unfinished = [thinking_unfinished(r, end_of_thinking, opened=opened) for r in responses]
@@ -133,7 +143,7 @@ class ClosedTask:
         }
 
     def score_judged(self, judged: Judgement, number: int) -> dict[str, float | None]:
-        """`score_responses` without the metrics of thinking, for a response already judged."""
+        """`score_responses` without the marks of thinking, for a response already judged."""
         return {
             "exact_match": judged.score,
             "exact_match_strict": judged.strict,

@@ -7,16 +7,16 @@ are built, once for all its questions, and never stored in the sample's `doc`.
 import copy
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lm_eval.api.filter import Filter, FilterEnsemble
+from lm_eval.api.filter import FilterEnsemble
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
-from leval_tasks.closed.definition import SCORES, VERSION
+from leval_tasks.closed.definition import MARKS, SCORES, VERSION, Row
 from leval_tasks.closed.fitting import TokenizedDocument, fit
 from leval_tasks.closed.prompts import (
     FRAMES,
@@ -31,7 +31,7 @@ from leval_tasks.closed.thinking import opens_thinking, remove_thinking
 from leval_tasks.context import Context, resolve_context
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
-from leval_tasks.lm_task import PlainTask
+from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.metadata import ClosedSettings, read_metadata
 from leval_tasks.metrics import NOT_AVAILABLE, directions
 from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
@@ -39,35 +39,6 @@ from leval_tasks.statistics.clustered import clustered_stderr
 
 logger = logging.getLogger(__name__)
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
-PROMPT_METRICS = ("truncated", "prompt_tokens", "document_tokens", "kept_tokens")
-"""Metrics of a question's prompt."""
-
-
-class Answer(str):
-    """An extracted answer with the `response` that it was read from."""
-
-    response: str
-
-    def __new__(cls, answer: str, response: str = "") -> "Answer":  # noqa: D102
-        made = super().__new__(cls, answer)
-        made.response = response
-        return made
-
-
-class AnswerFilter(Filter):
-    """Puts the extracted answer into the sample's `filtered_resps`.
-
-    Args:
-        read: the answer in a response, given the question's `doc` as well.
-    """
-
-    def __init__(self, read: Callable[[str, Mapping[str, Any]], str]) -> None:
-        self.read = read
-
-    def apply(self, resps: Iterable[Sequence[str]], docs: Sequence[dict[str, Any]]) -> list[Answer]:
-        """Extract from the first response of each request."""
-        pairs = [(responses[0], doc) for responses, doc in zip(resps, docs, strict=True)]
-        return [Answer(self.read(response, doc), response) for response, doc in pairs]
 
 
 class PartScore(float):
@@ -123,7 +94,7 @@ class LEvalClosedTask(PlainTask):
             },
         )
         self._configure(lm_config)
-        self._filters = [FilterEnsemble("none", [lambda: AnswerFilter(self._answer)])]
+        self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
 
     def _read_docs(self) -> list[dict[str, Any]]:
         """One entry a question, in document order, of the first `num_docs` documents."""
@@ -274,37 +245,42 @@ class LEvalClosedTask(PlainTask):
             for index, argument in enumerate(self.prompts_of(doc).arguments(_template(kwargs)))
         ]
 
-    def _answer(self, response: str, doc: Mapping[str, Any]) -> str:
-        """The extracted answer of one response, for the record."""
-        mark = self.settings.end_of_thinking
-        text, _ = remove_thinking(response, mark, opened=self._opened)
-        return self.closed.rule.read(text, str(doc["gold"])).answer
+    def _describe(self, doc: Mapping[str, Any], responses: list[str]) -> Iterator[Described]:
+        """The extracted answer of each response, and the question's marks beside the first."""
+        row = self._score(doc, responses)
+        marks = [name for name in MARKS if row[name]]
+        for response in responses:
+            mark = self.settings.end_of_thinking
+            text, _ = remove_thinking(response, mark, opened=self._opened)
+            answer = self.closed.rule.read(text, str(doc["gold"])).answer
+            yield Described([answer, *marks], response)
+            marks = []
 
-    def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
-        """Metrics of one question, from responses or from answers that carry their responses."""
-        row = self.closed.score_responses(
-            [getattr(result, "response", result) for result in results],
+    def _score(self, doc: Mapping[str, Any], responses: list[str]) -> Row:
+        """Scores and marks of one question."""
+        return self.closed.score_responses(
+            responses,
             str(doc["gold"]),
             int(doc["question_id"]),
             self.settings.end_of_thinking,
             opened=self._opened,
         )
-        parts, prompt = self.closed.parts_of(row), doc.get("prompt") or {}
+
+    def process_results(self, doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, Any]:
+        """Scores of one question, from responses or from descriptions that carry them."""
+        row = self._score(doc, [getattr(result, "response", result) for result in results])
+        parts = self.closed.parts_of(row)
         return {
             "exact_match": row["exact_match"],
             # after exact_match: its aggregate replaces lm-eval's own field of this name
             "exact_match_stderr": (doc["cluster"], row["exact_match"]),
-            **row,
+            **{name: row[name] for name in self.closed.rule.parts},
             **{name: PartScore(float(row[name] or 0.0), parts) for name in SCORES},
-            "truncated": float(prompt.get("truncated", False)),
-            "prompt_tokens": prompt.get("prompt_tokens", 0),
-            "document_tokens": prompt.get("document_tokens", 0),
-            "kept_tokens": prompt.get("kept_head", 0) + prompt.get("kept_tail", 0),
         }
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
-        return directions((*self.closed.metrics(), "exact_match_stderr", *PROMPT_METRICS))
+        return directions((*self.closed.metrics(), "exact_match_stderr"))
 
     def aggregation(self) -> dict[str, Any]:
         """How each metric becomes the task's figure."""

@@ -1,32 +1,35 @@
 """Effective context length, as lm-eval tasks: full context against short windows of each text.
 
 A text is read once in full and once in short windows. `gain` is the mean clipped gain of a token
-from full context, `loss` and `short_loss` are the means of both reads, in nats. `blocks` of a
-sample holds the sums over 512 tokens that the estimator takes.
+from full context, `loss` and `short_loss` are the means of both reads, in nats. The first of the
+`filtered_resps` of a sample holds the sums over blocks of 512 tokens that the estimator takes.
 """
 
 import hashlib
 import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from lm_eval.api.filter import FilterEnsemble
 
 from leval_border.errors import SettingError, not_allowed
 from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
 from leval_tasks.effective_context.reads import (
     FULL,
     SHORT,
+    Losses,
     block_rows,
     default_short_window,
     gain_over,
     joined,
     windows_of,
 )
+from leval_tasks.lm_task import Described, QuestionFilter
 from leval_tasks.metadata import EffectiveContextSettings, TextSettings
-from leval_tasks.metrics import directions
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.metrics import with_stderr
@@ -34,9 +37,9 @@ from leval_tasks.perplexity.task import PerplexityTask, WindowRequest, begins_wi
 from leval_tasks.perplexity.windows import Window, document_tokens
 from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, token_logprobs
 
+logger = logging.getLogger(__name__)
 REQUEST = "token_logprobs"
 LOSS, SHORT_LOSS, GAIN = "loss", "short_loss", "gain"
-BLOCKS = "blocks"
 
 
 class EffectiveContextTask(PerplexityTask):
@@ -53,6 +56,7 @@ class EffectiveContextTask(PerplexityTask):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Keep the settings; see `PerplexityTask`."""
         super().__init__(config)
+        self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
         self.token_losses: dict[str, dict[str, Logprobs]] = {}
 
     def _complete(self, *, has_bos: bool) -> TextSettings:
@@ -96,18 +100,32 @@ class EffectiveContextTask(PerplexityTask):
         sizes = given.short_window or 0, given.trained_window or 0
         return windows_of(n, *sizes, given.reads, bool(given.bos))
 
-    def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Pairs of (nats, tokens) over a text, and its blocks; zeros where a request failed."""
-        name = doc["document_id"]
-        bos = bool(self.settings.bos)
-        start = document_tokens(self.settings.short_window, bos)
-        parts = [
-            (read, window, total.logprobs)
-            for (read, window), total in zip(self._reads(doc), results, strict=True)
-        ]
-        failed = any(np.isnan(logprobs).any() for _, _, logprobs in parts)
-        losses = joined(parts, start, len(self._documents[name].tokens))
-        self.token_losses[name] = losses
+    def _losses(self, doc: Mapping[str, Any], totals: Sequence[SumOfLogprobs]) -> Losses | None:
+        """The losses of a text from the answers to its windows; None where a request failed."""
+        logprobs = [total.logprobs for total in totals]
+        if any(np.isnan(each).any() for each in logprobs):
+            return None
+        parts = [(*read, each) for read, each in zip(self._reads(doc), logprobs, strict=True)]
+        return joined(parts, self._start, len(self._documents[doc["document_id"]].tokens))
+
+    @property
+    def _start(self) -> int:
+        """Tokens of a text before the first that is scored, BOS not counted."""
+        return document_tokens(self.settings.short_window, bool(self.settings.bos))
+
+    def _describe(self, doc: Mapping[str, Any], totals: list[SumOfLogprobs]) -> list[Described]:
+        """The blocks of a text beside its first window."""
+        losses = self._losses(doc, totals)
+        rows = block_rows(losses, self._start + bool(self.settings.bos)) if losses else []
+        return [Described(rows, totals[0]), *(Described([each], each) for each in totals[1:])]
+
+    def process_results(self, doc: Any, results: Sequence[Described]) -> dict[str, Any]:
+        """Pairs of (nats, tokens) over a text; nothing where a request failed."""
+        losses = self._losses(doc, [each.response for each in results])
+        if losses is None:
+            logger.error("%s has no result and does not count", doc["document_id"])
+            return {}
+        self.token_losses[doc["document_id"]] = losses
         found = {
             LOSS: losses.get(FULL),
             SHORT_LOSS: losses.get(SHORT),
@@ -119,20 +137,11 @@ class EffectiveContextTask(PerplexityTask):
             else [float(values.sum(dtype=np.float64)), values.size]
             for metric, values in found.items()
         }
-        blocks = [] if failed else block_rows(losses, start + bos)
-        return with_stderr(pairs, failed) | {BLOCKS: blocks}
+        return with_stderr(pairs, failed=False)
 
     def metric_names(self) -> list[str]:
-        """Every metric of this run but `failed`, without standard errors."""
+        """Every metric of this run, without standard errors."""
         return [LOSS, SHORT_LOSS, GAIN]
-
-    def aggregation(self) -> dict[str, Any]:
-        """Those of every perplexity task, and the number of blocks."""
-        return {**super().aggregation(), BLOCKS: lambda blocks: sum(map(len, blocks))}
-
-    def higher_is_better(self) -> dict[str, bool]:
-        """Direction of each metric."""
-        return directions((*self.metric_names(), BLOCKS, "failed"))
 
 
 def scored_requests(model: Any, requests: Sequence[WindowRequest]) -> list[SumOfLogprobs]:

@@ -54,11 +54,11 @@ def document_pairs(
 def with_stderr(values: Mapping[str, list[float]], failed: bool) -> dict[str, Any]:
     """Each metric once more, aggregated after it into lm-eval's own field of standard errors.
 
-    `failed` is a metric too; a document with a failed request counts in no other one.
+    A document with a failed request has none, so lm-eval counts it as not evaluated.
     """
-    pairs = {name: [0.0, 0] if failed else pair for name, pair in values.items()}
-    both = {each: pair for name, pair in pairs.items() for each in (name, f"{name}_stderr")}
-    return both | {"failed": int(failed)}
+    if failed:
+        return {}
+    return {each: pair for name, pair in values.items() for each in (name, f"{name}_stderr")}
 
 
 def ratio(pairs: Sequence[Pair]) -> float:

@@ -169,7 +169,7 @@ class PerplexityTask(PlainTask):
         return list(zip(self.windows(doc), nats, strict=True)), failed
 
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Pairs of (numerator, denominator) a metric; zeros where a request failed."""
+        """Pairs of (numerator, denominator) a metric; nothing where a request failed."""
         scored, failed = self.scored_windows(doc, results)
         document = self._documents[doc["document_id"]]
         values: dict[str, list[float]] = {}
@@ -192,7 +192,7 @@ class PerplexityTask(PlainTask):
         return metrics.with_stderr(values, failed)
 
     def metric_names(self) -> list[str]:
-        """Every metric of this run but `failed`, without standard errors."""
+        """Every metric of this run, without standard errors."""
         lengths = self.settings.context_length
         names = [compose(name, length) for length in lengths for name in metrics.METRICS]
         if self.settings.mode == "truncate":
@@ -201,14 +201,14 @@ class PerplexityTask(PlainTask):
 
     def aggregation(self) -> dict[str, Any]:
         """One division over all documents a metric, and its standard error."""
-        out: dict[str, Any] = {"failed": sum}
+        out: dict[str, Any] = {}
         for name in self.metric_names():
             out[name], out[f"{name}_stderr"] = metrics.aggregations(name)
         return out
 
     def higher_is_better(self) -> dict[str, bool]:
         """Direction of each metric."""
-        return directions((*self.metric_names(), "failed"))
+        return directions(self.metric_names())
 
 
 def complete_settings(

@@ -12,7 +12,10 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from leval_border.errors import SettingError
+from leval_harness.results.sample_lines import notes_of
 from leval_tasks import data
+from leval_tasks.closed.catalog import task_named
+from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.errors import ContextLengthError, DataError, TokenizerError
 
@@ -110,9 +113,13 @@ def test_group_over_the_sample(evaluate):
     results = evaluate(["leval_closed"], Reader(gold))
     for task in SIX:
         row = results["results"][task]
+        figures = {key.partition(",")[0] for key in row if "," in key and "_stderr" not in key}
+        assert figures == {*SCORES, *task_named(task).rule.parts}, "lm-eval's table shows scores"
         assert row["exact_match,none"] == 1.0, task
-        assert row["exact_match_strict,none"] == row["right,none"] == 1.0
-        assert row["unparsed,none"] == row["truncated,none"] == row["wrong,none"] == 0.0
+        assert row["exact_match_strict,none"] == 1.0
+        logged = [notes_of(sample) for sample in results["samples"][task]]
+        assert all(each["right"] == 1.0 for each in logged)
+        assert not any(each["unparsed"] + each["truncated"] + each["wrong"] for each in logged)
         assert row["exact_match_stderr,none"] == "N/A"  # all alike: unknown, not zero
         config = results["configs"][task]["metadata"]
         assert config["data"]["sample"]
@@ -194,7 +201,8 @@ def test_samples_are_small_and_in_document_order(evaluate):
         probe = json.dumps(document[500:700], ensure_ascii=False)[1:-1]
         assert text.count(probe) == 1
         assert probe not in json.dumps(item["doc"], ensure_ascii=False)
-        assert item["filtered_resps"] == [gold_part.lower() for gold_part in _parts(item)]
+        loyalty, factuality = (gold_part.lower() for gold_part in _parts(item))
+        assert item["filtered_resps"] == [[loyalty, "right"], [factuality]]
 
 
 def _parts(item: dict[str, Any]) -> list[str]:
@@ -206,13 +214,13 @@ def test_cut_documents_are_told_and_share_their_prefix(evaluate, smollm2):
 
     model = Reader(gold)
     results = evaluate(["leval_closed_quality"], model, context_length=1500, truncation="middle")
-    row = results["results"]["leval_closed_quality"]
-    assert row["truncated,none"] == 1.0
-    assert row["kept_tokens,none"] < row["document_tokens,none"]
     tokenizer = AutoTokenizer.from_pretrained(smollm2)
     samples = results["samples"]["leval_closed_quality"]
     for item, prompt in zip(samples, model.prompts, strict=True):
-        assert item["prompt_tokens"] == len(tokenizer(prompt)["input_ids"]) <= 1500 - 64
+        notes = notes_of(item)
+        assert notes["truncated"] == 1.0
+        assert notes["kept_tokens"] < notes["document_tokens"]
+        assert notes["prompt_tokens"] == len(tokenizer(prompt)["input_ids"]) <= 1500 - 64
         assert prompt.endswith(item["doc"]["question"] + prompt.split(item["doc"]["question"])[1])
     same = [
         p for s, p in zip(samples, model.prompts, strict=True) if s["doc"]["document_id"] == "0"
@@ -242,7 +250,7 @@ def test_skip_leaves_documents_out_of_the_denominator(evaluate, tmp_path):
     assert [s["doc"]["document_id"] for s in samples] == ["0", "0", "2", "2"]
     assert results["configs"]["leval_closed_toefl"]["metadata"]["skipped_documents"] == 1
     assert results["n-samples"]["leval_closed_toefl"]["effective"] == 4
-    assert results["results"]["leval_closed_toefl"]["truncated,none"] == 0.0
+    assert not any(notes_of(each)["truncated"] for each in samples)
     with pytest.raises(ContextLengthError, match="every document is longer"):
         evaluate(["leval_closed_toefl"], Reader(gold), context_length=250, **settings)
 
@@ -262,13 +270,13 @@ def test_thinking_is_removed_and_recorded(evaluate):
     def thinks(request: Any) -> str:
         return f"<think>A? B? C. D.</think>\n{gold(request)}"
 
-    row = evaluate(["leval_closed_toefl"], Reader(thinks))["results"]["leval_closed_toefl"]
-    assert row["exact_match,none"] == row["thinking_removed,none"] == 1.0
-    kept = evaluate(["leval_closed_toefl"], Reader(thinks), end_of_thinking="")["results"][
-        "leval_closed_toefl"
-    ]
-    assert kept["exact_match,none"] < 1.0
-    assert kept["thinking_removed,none"] == 0.0
+    removed = evaluate(["leval_closed_toefl"], Reader(thinks))
+    kept = evaluate(["leval_closed_toefl"], Reader(thinks), end_of_thinking="")
+    for results, expected in ((removed, 1.0), (kept, 0.0)):
+        score = results["results"]["leval_closed_toefl"]["exact_match,none"]
+        assert (score == 1.0) == (expected == 1.0)
+        samples = results["samples"]["leval_closed_toefl"]
+        assert {notes_of(each)["thinking_removed"] for each in samples} == {expected}
 
 
 def test_thinking_cut_before_its_end_is_counted(evaluate):
@@ -282,14 +290,16 @@ def test_thinking_cut_before_its_end_is_counted(evaluate):
 
     result = evaluate(["leval_closed_toefl"], Thinker(thinks), chat=True)
     samples = result["samples"]["leval_closed_toefl"]
-    assert {s["doc"]["question_id"] % 2: s["thinking_unfinished"] for s in samples} == {0: 0, 1: 1}
-    assert all(s["exact_match"] == 1 - s["thinking_unfinished"] for s in samples)
+    unfinished = [notes_of(each)["thinking_unfinished"] for each in samples]
+    assert unfinished == [each["doc"]["question_id"] % 2 for each in samples]
+    assert [each["exact_match"] for each in samples] == [1 - each for each in unfinished]
     described = result["configs"]["leval_closed_toefl"]["metadata"]["prompt"]
     assert described["opens_thinking"] is True
     removed = evaluate(
         ["leval_closed_toefl"], Thinker(thinks), chat=True, think_end_token="</think>"
     )  # by the backend: an answer without a mark says nothing then
-    assert not any(s["thinking_unfinished"] for s in removed["samples"]["leval_closed_toefl"])
+    samples = removed["samples"]["leval_closed_toefl"]
+    assert not any(notes_of(each)["thinking_unfinished"] for each in samples)
 
 
 def test_topic_retrieval_has_three_positions(evaluate, real_data):

@@ -6,6 +6,7 @@ The tasks run in lm-eval's own evaluator with a model that answers from a list.
 import hashlib
 import json
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from golden_access import SAMPLE, TASK_YAML, TASKS, TOKENIZER, fine
 from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
+
+from leval_harness.results.sample_lines import notes_of
+from leval_tasks.closed.definition import MARKS
 
 CHAT = {"plain": False, "chat": True}
 # name -> what is asked for beside the frame
@@ -121,10 +125,8 @@ def test_the_first_prompts_to_read(golden, frame):
     golden(f"prompts-{frame}.txt", "\n\n".join([*shown, ""]))
 
 
-FIGURES = (
-    *("exact_match", "exact_match_stderr", "exact_match_strict", "right", "wrong", "unparsed"),
-    *("thinking_removed", "thinking_unfinished", "truncated", "prompt_tokens", "kept_tokens"),
-)
+FIGURES = ("exact_match", "exact_match_stderr", "exact_match_strict")
+NOTED = (*MARKS, "truncated", "prompt_tokens", "kept_tokens")
 
 
 def test_every_result(golden):
@@ -133,6 +135,9 @@ def test_every_result(golden):
         results = evaluated(setting, "plain")
         for task, found in {**results["results"], **results["groups"]}.items():
             figures = {name: found.get(f"{name},none") for name in FIGURES}
+            notes = [notes_of(sample) for sample in results["samples"].get(task, [])]
+            figures |= {name: fmean(each[name] for each in notes) for name in NOTED if notes}
+            figures |= {name: None for name in NOTED if not notes}
             lines.append(f"{setting} {task}: {json.dumps(figures)}")
     golden("results.txt", "\n".join([*lines, ""]))
 

@@ -63,14 +63,8 @@ def closed_samples(
             values = {
                 "exact_match": score,
                 "exact_match_strict": 0.0 if unparsed else score,
-                "right": score,
-                "wrong": 1.0 - score,
-                "unparsed": float(unparsed),
-                "truncated": float(document % 3 == 0),
-                "prompt_tokens": 2000.0 + document,
-                "document_tokens": 1900.0,
-                "kept_tokens": 1500.0 if document % 3 == 0 else 1900.0,
             }
+            mark = "unparsed" if unparsed else "right" if right else "wrong"
             single = task in {"leval_closed_gsm", "leval_closed_codeu"}
             name = f"{task}-{document}"
             rows.append(
@@ -94,7 +88,7 @@ def closed_samples(
                     "target": gold,
                     "arguments": {"gen_args_0": {"arg_0": "prompt", "arg_1": {}}},
                     "resps": [[f"Answer: {answer}. {evil}"]],
-                    "filtered_resps": [answer],
+                    "filtered_resps": [[answer, mark]],
                     "filter": "extract",
                     "metrics": list(values),
                     **values,

@@ -149,7 +149,8 @@ def test_a_single_run_is_compared_with_its_own_windows(tmp_path, analysis):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         for row in rows:
             name = row["doc"]["document_id"]
-            row["blocks"] = block_rows({"full": full[name], "short": windows[name]}, START)
+            blocks = block_rows({"full": full[name], "short": windows[name]}, START)
+            row["filtered_resps"] = [[[str(each) for each in block] for block in blocks]]
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / path.name).write_text(lines)
     (own,), gaps = effective_lines(analyse(load_results(tmp_path)))

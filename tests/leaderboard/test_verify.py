@@ -31,16 +31,12 @@ def samples_of(task, skill=0.5):
             place = row["doc"]["question_id"] % 3
             for position, name in enumerate(("first", "second", "third")):
                 metrics[name] = float(right) if position == place else None
-        unparsed = float(resps == [[""]])
-        full = metrics["exact_match"] == 1.0
-        metrics |= {
-            "exact_match_stderr": [row["doc"]["cluster"], metrics["exact_match"]],
-            "unparsed": unparsed, "right": float(full), "wrong": float(not full and not unparsed),
-            "prompt_tokens": row["prompt_tokens"],
-        }  # fmt: skip
+        unparsed, full = resps == [[""]], metrics["exact_match"] == 1.0
+        metrics["exact_match_stderr"] = [row["doc"]["cluster"], metrics["exact_match"]]
+        read = [["x", "unparsed" if unparsed else "right" if full else "wrong"]]
         kept = {k: v for k, v in row.items() if k not in row["metrics"]}
         rows.append({**kept, "doc": {**row["doc"], "gold": gold}, "resps": resps,
-                     "metrics": list(metrics), **metrics})  # fmt: skip
+                     "filtered_resps": read, "metrics": list(metrics), **metrics})  # fmt: skip
     return rows
 
 
@@ -102,9 +98,6 @@ def test_what_is_right_is_confirmed_and_nothing_is_left_out(tmp_path, task):
     ("task", "metric"),
     [
         ("leval_closed_toefl", "exact_match_stderr"),
-        ("leval_closed_toefl", "unparsed"),
-        ("leval_closed_toefl", "wrong"),
-        ("leval_closed_toefl", "prompt_tokens"),
         ("leval_closed_sfiction", "loyalty"),
         ("leval_closed_sfiction", "factuality"),
         ("leval_closed_topic_retrieval", "second"),
@@ -121,7 +114,6 @@ def test_each_figure_that_differs_is_named(tmp_path, task, metric):
     ("task", "metric"),
     [
         ("leval_closed_toefl", "exact_match_strict"),
-        ("leval_closed_toefl", "wrong"),
         ("leval_closed_sfiction", "loyalty"),
         ("leval_closed_sfiction", "factuality"),
         ("leval_closed_topic_retrieval", "first"),
@@ -136,6 +128,14 @@ def test_a_score_that_its_answer_does_not_earn_is_named(tmp_path, task, metric):
     assert f"the answer gives {metric}" in text
 
 
+def test_a_mark_that_its_answer_does_not_earn_is_named(tmp_path):
+    rows = samples_of("leval_closed_toefl")
+    first = rows[0]["filtered_resps"][0]
+    first[1] = "unparsed" if first[1] != "unparsed" else "right"
+    differences = write(tmp_path, "leval_closed_toefl", rows).differences
+    assert sum("question 0" in text for text in differences) == len(differences) == 2
+
+
 def test_what_was_thought_before_the_answer_does_not_count(tmp_path):
     rows = samples_of("leval_closed_toefl")
     for row in rows:
@@ -147,6 +147,10 @@ def test_what_was_thought_before_the_answer_does_not_count(tmp_path):
     metadata = content["configs"]["leval_closed_toefl"]["metadata"]
     metadata["settings"] = {"end_of_thinking": "</think>"}
     path.write_text(json.dumps(content))
+    for row in rows:
+        row["filtered_resps"][0].append("thinking_removed")
+    logged = "".join(json.dumps(row) + "\n" for row in rows)
+    next(cell.glob("samples_*")).write_text(logged)
     assert verify(load_results(tmp_path / "r")).differences == []
 
 
@@ -154,7 +158,7 @@ def test_perplexities_and_a_whole_sweep(tmp_path):
     make.write_sweep(tmp_path, methods=("none", "yarn"))
     outcome = verify(load_results(tmp_path))
     assert all("the answer gives" in text for text in outcome.differences)  # its texts are made up
-    assert outcome.checked == 2 * (2 * 7 * 9 + 3)
+    assert outcome.checked == 2 * (2 * 7 * 2 + 3)
     left = [text.rpartition(": ")[2] for text in outcome.not_recomputed]
     assert set(left) == {"64 questions have no logged answer to score again"}  # SFiction needs two
 

@@ -112,7 +112,7 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, tiny, folder, plain):
     for sample in results["samples"]["effective_context_govreport"]:
         reads = plain[sample["doc"]["document_id"]]
         gains = np.clip(reads["short"] - reads["full"], -1, 1)
-        sums = dict(zip(COLUMNS, np.array(sample["blocks"], float).T, strict=True))
+        sums = dict(zip(COLUMNS, np.array(sample["filtered_resps"][0], float).T, strict=True))
         assert sums["start"].tolist() == [48]
         assert sums["tokens"].tolist() == [gains.size]
         assert sums["gain"].sum() == pytest.approx(gains.sum(), abs=1e-2)
@@ -120,6 +120,8 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, tiny, folder, plain):
         assert np.isnan(sums["trained_gain"]).all()  # the block begins before the second window
         gained, tokens = gained + gains.sum(), tokens + gains.size
     values = results["results"]["effective_context_govreport"]
+    figures = {key.partition(",")[0] for key in values if "," in key and "_stderr" not in key}
+    assert figures == {"loss", "short_loss", "gain"}
     assert values["gain,none"] == pytest.approx(gained / tokens, abs=1e-4)
 
 
@@ -139,7 +141,8 @@ def test_the_work_can_be_divided(tiny, folder, plain):
     joined = {name: {**full.token_losses[name], **windows.token_losses[name]} for name in plain}
     full.token_losses = joined
     check_alike(full, plain)
-    blocks = [each["blocks"] for each in results["samples"]["effective_context_govreport"]]
+    samples = results["samples"]["effective_context_govreport"]
+    blocks = [each["filtered_resps"][0] for each in samples]
     assert [[row[2:5:2] for row in rows] for rows in blocks] == [[[None, None]]] * 4
 
 
