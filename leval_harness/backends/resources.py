@@ -76,6 +76,30 @@ class Counters:
         if self._bar is not None:
             self._bar.update(tokens)
 
+    @contextmanager
+    def within(self, layers: Sequence[torch.nn.Module], tokens: int) -> Iterator[None]:
+        """Move the progress bar after each layer of one forward pass over `tokens`.
+
+        At its end the bar returns: `prefilled` counts the tokens of a pass that succeeded.
+        """
+        if self._bar is None or not layers:
+            yield
+            return
+        moved = 0
+
+        def move(*_: Any) -> None:
+            nonlocal moved
+            moved += tokens // len(layers)
+            self.advance(tokens // len(layers))
+
+        hooks = [layer.register_forward_hook(move) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self.advance(-moved)
+
     def alone(self, reason: str) -> None:
         """Count a request that shares no prefix; the first for each reason is logged."""
         if reason not in self.requests_alone:

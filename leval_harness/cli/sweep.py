@@ -111,7 +111,7 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool, jobs: int)
     from leval_harness.sweep.progress import duration
     from leval_harness.sweep.runner import earlier_cells
 
-    rows, total = dry_run(cells, folder)
+    rows, total = dry_run(cells, folder, jobs)
     known = not any(cell.is_preview for cell in cells)  # else no id of the plan lasts
     earlier = earlier_cells(folder, cells) if known else []
     if as_json:
@@ -136,8 +136,9 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool, jobs: int)
         state = "done" if row["done"] else "to do"
         cell_id = row["cell_id"] or "(model to come)"
         click.echo(f"{cell_id:16}  {cost(row, '  ')}  {state}  {row['title']}")
-    together = f" of all cells, {jobs} at a time" if jobs > 1 else ""
-    click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(total, ', ')}{together}")
+    together = {**total, "seconds": total["wall_seconds"]}
+    at_a_time = f", {jobs} cells at a time" if jobs > 1 else ""
+    click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(together, ', ')}{at_a_time}")
     if earlier:
         place = printable(str(folder / SUPERSEDED))
         click.echo(f"{len(earlier)} cells of an earlier config would be moved to {place}:")

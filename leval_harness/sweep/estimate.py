@@ -1,7 +1,9 @@
 """Tokens and time that `--dry-run` estimates for each cell, good to a factor of two."""
 
+import heapq
 import itertools
 import os
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,8 +140,13 @@ def _reads_tokens(settings: EffectiveContextSettings, context: int) -> float:
     return float(tokens * {"all": 1 + twice, "full": 1, "windows": twice}[settings.reads])
 
 
-def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows for `--dry-run`, and the sum over what is still to do (None where one is unknown)."""
+def dry_run(
+    cells: list[PlannedCell], folder: Path, jobs: int
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows for `--dry-run`, and the sum over what is still to do (None where one is unknown).
+
+    `wall_seconds` of the sum is the time until the last cell ends, with `jobs` cells at a time.
+    """
     counts = {cell.id: estimate(cell.record) for cell in cells}
     finished: dict[str, list[tuple[float, float]]] = {}
     for cell in cells:
@@ -167,7 +174,17 @@ def dry_run(cells: list[PlannedCell], folder: Path) -> tuple[list[dict[str, Any]
     for key in ("prompt_tokens", "new_tokens", "seconds"):
         values = [row[key] for row in to_do]
         total[key] = None if None in values else sum(values)
+    seconds = [row["seconds"] for row in to_do]
+    total["wall_seconds"] = None if None in seconds else round(wall_seconds(seconds, jobs))
     return rows, total
+
+
+def wall_seconds(seconds: Iterable[float], jobs: int) -> float:
+    """Time of cells that start in their order, `jobs` at a time."""
+    ends = [0.0] * jobs
+    for each in seconds:
+        heapq.heapreplace(ends, ends[0] + each)
+    return max(ends)
 
 
 def _speed(finished: list[tuple[float, float]]) -> float | None:

@@ -1,6 +1,7 @@
 """What a person sees while a sweep runs: cells done, time elapsed, ETA, the running cells' logs."""
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 HEARTBEAT_SECONDS = 30.0
+
+_STATUS = re.compile(r"\d%|leval_harness\.")
+"""In lines of a log that say how far a cell is: bars, and what this project reports."""
 
 
 def duration(seconds: float) -> str:
@@ -86,23 +90,23 @@ class Progress:
         self.write(line if outcome.ok else click.style(line, fg="red"))
 
     def states(self) -> list[tuple[str, str]]:
-        """Title and time of every running cell, and the last line of its log."""
+        """Title and time of every running cell, and the last status in its log."""
         now = time.monotonic()
         return [
             (
                 f"{cell.record.title}: {duration(now - since)}",
-                "".join(log_tail(self.folder / cell.id, 1)).strip(),
+                _status(log_tail(self.folder / cell.id)),
             )
             for cell, since in list(self.running.values())
         ]
 
     def eta(self) -> str:
-        """Time left at the rate at which cells have finished in this run."""
-        if self.left and not self.finished:
-            return "ETA unknown"
+        """Time left at the rate at which cells have finished in this run; unknown once it is up."""
+        if not self.left:
+            return "ETA 0 s"
         seconds_a_cell = (self.last_finish - self.started) / max(1, self.finished)
         seconds = self.left * seconds_a_cell - (time.monotonic() - self.last_finish)
-        return f"ETA {duration(max(0.0, seconds))}"
+        return f"ETA {duration(seconds)}" if self.finished and seconds >= 0.5 else "ETA unknown"
 
     def position(self) -> str:
         """`[3/12, 1 failed]`."""
@@ -122,6 +126,11 @@ class Progress:
         return Group(
             *lines, ProgressBar(total=self.total, completed=self.total - self.left, width=40)
         )
+
+
+def _status(lines: list[str]) -> str:
+    """The last line that says how far a cell is; empty where none does."""
+    return next((line.strip() for line in reversed(lines) if _STATUS.search(line)), "")
 
 
 @contextlib.contextmanager

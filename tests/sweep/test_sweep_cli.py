@@ -20,7 +20,13 @@ from leval_harness.cli.sweep import command
 from leval_harness.sweep import SweepLockedError, runner
 from leval_harness.sweep.cells import PlannedCell, plan
 from leval_harness.sweep.config_files import load_config
-from leval_harness.sweep.estimate import chosen, documents, estimate, perplexity_tokens
+from leval_harness.sweep.estimate import (
+    chosen,
+    documents,
+    estimate,
+    perplexity_tokens,
+    wall_seconds,
+)
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings
 
 
@@ -55,7 +61,7 @@ def test_dry_run_shows_cells_tokens_and_time(config: Path, tmp_path: Path) -> No
     assert "4 cells, 4 to do" in shown.output
     assert "at a time" not in shown.output
     together = sweep(str(config), "--dry-run", "--out", str(tmp_path), "--set", "jobs=3").output
-    assert re.search(r"^4 cells, 4 to do: .* of all cells, 3 at a time$", together, re.MULTILINE)
+    assert re.search(r"^4 cells, 4 to do: .*, 3 cells at a time$", together, re.MULTILINE)
     assert "Estimated from" in shown.output
     told = json.loads(sweep(str(config), "--dry-run", "--json", "--out", str(tmp_path)).output)
     quality = told["cells"][0]
@@ -64,8 +70,14 @@ def test_dry_run_shows_cells_tokens_and_time(config: Path, tmp_path: Path) -> No
     assert quality["prompt_tokens"] == questions * (1000 + 150)
     assert quality["new_tokens"] == questions * 10
     assert quality["seconds"] == round((quality["prompt_tokens"] + 20 * questions * 10) / 100)
+    assert told["total"]["wall_seconds"] == told["total"]["seconds"]  # one cell at a time
     assert told["total"]["prompt_tokens"] == sum(row["prompt_tokens"] for row in told["cells"])
     assert not (tmp_path / "mine").exists(), "a dry run writes nothing"
+
+
+@pytest.mark.parametrize(("jobs", "ends"), [(1, 100), (2, 70), (3, 50), (9, 40)])
+def test_cells_start_in_their_order_as_soon_as_another_ends(jobs: int, ends: int) -> None:
+    assert wall_seconds([30, 20, 10, 40], jobs) == ends
 
 
 @pytest.mark.parametrize("backend", ["hf-long", "vllm-long"])
