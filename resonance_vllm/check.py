@@ -2,9 +2,9 @@
 
 import importlib.metadata
 import importlib.util
-import math
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -14,18 +14,20 @@ from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.model_config.limits import length_limit, vllm_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import fixed_for_vllm, hf_overrides, vllm_hf_overrides
+from resonance_vllm.vectors import rope_vectors
 from resonance_vllm.verifier import NoRope, RotaryReport
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"
-# Tables and buffers are float32.
-TOLERANCE = 1e-5
 # Checkpoints whose config.json misleads about the length that they scale from: model type and
 # positions -> that length, and where the model card has it.
 CARDS = {
     (kind, 40960): (32768, "the model cards on hf.co/Qwen: 32,768 for outputs, 8,192 for prompts")
     for kind in ("qwen3", "qwen3_moe")
 }
+
+LIBRARIES = ("transformers", "vllm")
+ABSENT = ("not_installed", "not_asked")
 
 Side = dict[str, Any]
 
@@ -47,7 +49,11 @@ def plugin_problem() -> str | None:
 
 
 def report(
-    path: str, model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
+    path: str,
+    model: ModelPositions,
+    rope: RopeSpec | None,
+    context_length: int | None = None,
+    libraries: Sequence[str] = LIBRARIES,
 ) -> dict[str, Any]:
     """What each library's rotary modules hold, how long a sequence may be, and where they differ.
 
@@ -58,25 +64,39 @@ def report(
         model: its config.
         rope: complete settings; None looks at the checkpoint as it is.
         context_length: longest sequence in tokens that will be used.
+        libraries: those that are asked; the two build side by side, vLLM in its own process.
 
     Returns:
         `transformers` and `vllm`, each with `limit` in tokens (None where it is unknown) and
         `modules` (the fields of `RotaryReport`), or `refused` with the reason in place of these, or
-        `not_installed` alone; `disagreements`, a list of sentences.
+        `not_installed` or `not_asked` alone; `disagreements`, a list of sentences.
 
     Raises:
         RopeConfigError: the settings cannot be written for this model.
     """
     written = {} if rope is None else hf_overrides(rope, model, context_length)
-    hf = _side("transformers", lambda: _by_transformers(path, written))
-    vllm = _side("vllm", lambda: _by_vllm(path, model, rope, context_length))
+    looks = {
+        "transformers": lambda: _by_transformers(path, written),
+        "vllm": lambda: _by_vllm(path, model, rope, context_length),
+    }
+    asked = [library for library in LIBRARIES if library in libraries]
+    with ThreadPoolExecutor(1) as beside:
+        later = beside.submit(_side, asked[-1], looks[asked[-1]]) if len(asked) > 1 else None
+        sides = {asked[0]: _side(asked[0], looks[asked[0]])}
+        if later is not None:
+            sides[asked[-1]] = later.result()
+    hf, vllm = (sides.get(library, {"not_asked": "by --library"}) for library in LIBRARIES)
     known = model.with_length(context_length or (rope.trained_length if rope else None))
     for side, limit in zip((hf, vllm), limits(known, rope, context_length), strict=True):
-        side |= {} if "not_installed" in side else {"limit": limit}
-    lines = [] if "not_installed" in {**hf, **vllm} else _disagreements(hf, vllm)
-    if rope is not None and "not_installed" not in vllm:
+        side |= {} if _absent(side) else {"limit": limit}
+    lines = [] if _absent(hf) or _absent(vllm) else _disagreements(hf, vllm)
+    if rope is not None and not _absent(vllm):
         lines += about_vllm(rope, known, context_length)
     return {"transformers": hf, "vllm": vllm, "disagreements": lines}
+
+
+def _absent(side: Side) -> bool:
+    return any(reason in side for reason in ABSENT)
 
 
 def limits(
@@ -129,12 +149,17 @@ def _side(library: str, look: Callable[[], Sequence[RotaryReport]]) -> Side:
     if not installed(library):
         return {"not_installed": f"{library} is not installed"}
     try:
-        return {"modules": [asdict(each) for each in look()]}
+        return {"modules": [_plain(each) for each in look()]}
     except NoRope as error:
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - model code raises anything
         text = " ".join(str(error).split())
         return {"refused": f"{type(error).__name__}: {text[:500]}"}
+
+
+def _plain(held: RotaryReport) -> dict[str, Any]:
+    """A report as JSON has it: lists in place of tuples."""
+    return {**asdict(held), "inv_freq": list(held.inv_freq)}
 
 
 def _limit(look: Callable[[], int]) -> int | None:
@@ -196,14 +221,13 @@ def _differences(
     if sizes[0] != sizes[1]:
         return [f"features{where}: {sizes[0]} on transformers, {sizes[1]} on vLLM"]
     lines = []
-    pairs = zip(one["inv_freq"], other["inv_freq"], strict=True)
-    far = max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
-    if far > TOLERANCE:
-        lines.append(f"frequencies{where}: up to {far:.2%} apart")
-    factors = one["attention_factor"], other["attention_factor"]
-    if not math.isclose(*factors, rel_tol=TOLERANCE):
-        lines.append(f"attention factor{where}: {factors[0]:.6g} on transformers, {factors[1]:.6g}")
-        lines[-1] += " on vLLM"
+    outcome = rope_vectors.compare(one, other)
+    if outcome.features:
+        since = rope_vectors.visible_from(one["inv_freq"], other["inv_freq"])
+        lines.append(f"frequencies{where}: up to {outcome.far:.2%} apart, from position {since}")
+    if outcome.attention_factor:
+        held, expected = outcome.attention_factor
+        lines.append(f"attention factor{where}: {expected:.6g} on transformers, {held:.6g} on vLLM")
     if one["exact_phase"] != other["exact_phase"]:
         exact = "transformers" if one["exact_phase"] else "vLLM"
         lines.append(f"exact phase{where}: on {exact} alone")

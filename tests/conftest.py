@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     """Fail a test that leaves the process changed: later tests would depend on it."""
+    restored.forget_closed_streams()
     before, imported = restored.state(), set(sys.modules)
     yield
     changed = restored.changes(before, restored.state(), imported)

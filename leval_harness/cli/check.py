@@ -20,12 +20,21 @@ TITLES = {"transformers": "transformers", "vllm": "vLLM"}
     type=click.IntRange(min=1),
     help="Longest sequence in tokens.",
 )
+@click.option(
+    "--library",
+    "libraries",
+    type=click.Choice(list(TITLES)),
+    multiple=True,
+    default=list(TITLES),
+    help="Ask one library alone. [default: both, side by side]",
+)
 @click.option("--against", metavar="MODEL", help="Original of a GGUF file or MLX folder.")
 @json_option
 def command(
     model: str,
     rope_text: str | None,
     context_length: int | None,
+    libraries: tuple[str, ...],
     against: str | None,
     as_json: bool,
 ) -> None:
@@ -52,20 +61,21 @@ def command(
     request = RopeRequest.parse(rope_text) if rope_text else None
     positions = ModelPositions.of_checkpoint(model)
     rope = None if request is None else positions.complete(request)
-    facts = report(model, positions, rope, context_length)
+    facts = report(model, positions, rope, context_length, libraries)
     if as_json:
         click.echo(json.dumps(facts))
     else:
         click.echo(f"Shipped\n  {_shipped(positions)}")
         for library, title in TITLES.items():
             click.echo("\n".join([title, *_lines(facts[library])]))
-        click.echo("Disagreements")
-        for line in facts["disagreements"] or ["none"]:
-            click.echo(f"  {line}")
+        if len(set(libraries)) == len(TITLES):
+            click.echo("Disagreements")
+            for line in facts["disagreements"] or ["none"]:
+                click.echo(f"  {line}")
     refused = facts["transformers"].get("refused")
     if rope is not None and refused:
         raise SettingError(f"rope_type: transformers refuses {rope.rope_type!r}: {refused}")
-    limit = facts["transformers"]["limit"]
+    limit = facts["transformers"].get("limit")
     if context_length is not None and limit is not None and context_length > limit:
         raise UserError(f"context length {context_length} is above the limit of {limit} tokens")
 
@@ -115,7 +125,7 @@ def _shipped(positions: Any) -> str:
 
 def _lines(side: dict[str, Any]) -> Iterator[str]:
     """The lines of one library; modules with the same settings are printed once."""
-    for reason in ("not_installed", "refused"):
+    for reason in ("not_installed", "not_asked", "refused"):
         if reason in side:
             yield f"  {reason.replace('_', ' ')}: {side[reason]}"
     if "limit" in side:

@@ -30,7 +30,7 @@ _CHANGED = (
     epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify --data-dir DATA"
 )
 def command() -> None:
-    """List, verify or fetch the documents of the closed-ended tasks; verify running texts."""
+    """List, fetch or verify the documents that the tasks read."""
 
 
 data_dir_option = click.option(
@@ -73,7 +73,7 @@ def list_files(data_dir: str | None, as_json: bool) -> None:
 @data_dir_option
 @json_option
 def verify(data_dir: str | None, as_json: bool) -> None:
-    """Compare every file that is there with the published one; of texts, say how much they repeat.
+    """Compare files with the published ones; measure repetition.
 
     Exit code 1 where a file is truncated, altered or unreadable.
     """

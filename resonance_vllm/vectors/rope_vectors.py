@@ -82,7 +82,7 @@ def compare(vector: dict, held: dict) -> Outcome:
         if apart:
             result.features = len(apart)
             result.far = max(abs(a - b) / abs(a) if a else math.inf for a, b in apart)
-            result.position = math.ceil(VISIBLE / max(abs(a - b) for a, b in apart))
+            result.position = visible_from(want, have)
             lines.append(f"{len(apart)} of {len(want)} frequencies up to {result.far:.2%} off")
     scale = float(held["attention_factor"])
     if not _close(vector["attention_factor"], scale) and not _also_valid(vector, scale):
@@ -95,6 +95,11 @@ def compare(vector: dict, held: dict) -> Outcome:
         result.status = IGNORED if _same(plain, have) and not _same(plain, want) else WRONG
         result.text = "; ".join(lines)
     return result
+
+
+def visible_from(want: list[float], have: list[float]) -> int:
+    """The first position at which an angle is `VISIBLE` off."""
+    return math.ceil(VISIBLE / max(abs(a - b) for a, b in zip(want, have)))
 
 
 def _values_apart(vector: dict, held: dict, scale: float, result: Outcome) -> list[str]:

@@ -298,7 +298,7 @@ SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
     [
         ([held()], [held(module="a"), held(module="b")], []),
         ([held()], [held(inv_freq=(1.0, 0.1 * (1 + 1e-7)))], []),
-        ([held()], [held(inv_freq=(1.0, 0.101))], ["frequencies: up to 0.99% apart"]),
+        ([held()], [held(inv_freq=(1.0, 0.101))], ["frequencies: up to 1.00% apart, from posi"]),
         ([held()], [held(inv_freq=(1.0, 0.0))], ["frequencies: up to 100.00% apart"]),
         ([held()], [held(inv_freq=(1.0,))], ["features: 2 on transformers, 1 on vLLM"]),
         ([held()], [held(factor=1.2)], ["attention factor: 1 on transformers, 1.2 on vLLM"]),
@@ -306,8 +306,8 @@ SLIDING, FULL = held("sliding_attention"), held("full_attention", (0.5, 0.05))
         ([SLIDING, FULL], [FULL, SLIDING], []),
         (
             [SLIDING, FULL],
-            [SLIDING, held("full_attention", (0.5, 0.06))],
-            ["frequencies of full_attention: up to 16.67% apart"],
+            [SLIDING, held("full_attention", (0.5, 0.07))],
+            ["frequencies of full_attention: up to 40.00% apart, from position 1"],
         ),
         (
             [SLIDING, FULL],
@@ -365,3 +365,15 @@ def test_both_libraries_hold_the_same(tmp_path, capsys):
     for module in on_vllm:
         assert module["inv_freq"] == pytest.approx(on_transformers[0]["inv_freq"], rel=1e-5)
         assert module["exact_phase"]
+
+
+def test_one_library_alone(monkeypatch):
+    def never(*args):
+        raise AssertionError("vLLM was asked")
+
+    monkeypatch.setattr(resonance_vllm.check, "_by_vllm", never)
+    model = ModelPositions.of_checkpoint(str(FAMILIES / "qwen3_8b"))
+    found = report(str(FAMILIES / "qwen3_8b"), model, None, libraries=("transformers",))
+    assert found["vllm"] == {"not_asked": "by --library"}
+    assert found["disagreements"] == []
+    assert len(found["transformers"]["modules"][0]["inv_freq"]) == 64

@@ -18,6 +18,7 @@ REGISTRIES = {  # module -> names of dictionaries
     "transformers.modeling_rope_utils": ("ROPE_INIT_FUNCTIONS",),
 }
 SET_BY_USE = ("PYTEST_", "TORCH", "KINETO_", "KMP_", "CUDA_", "TRITON_", "VLLM_", "RAY_", "LD_")
+SET_BY_USE += ("LOCAL_WORLD_SIZE",)  # vLLM
 """Beginnings of the variables that pytest and libraries set for themselves while they run."""
 
 
@@ -75,3 +76,15 @@ def _by_first_import(name: str, imported: set[str]) -> bool:
         return True
     module = name.partition("[")[0].rpartition(".")[0]
     return module in REGISTRIES and module not in imported
+
+
+def forget_closed_streams() -> None:
+    """Take away log handlers whose stream ended with an earlier test.
+
+    A library that is first imported under a captured stream keeps it, and logging reports each
+    later message with a traceback.
+    """
+    for logger in [logging.root, *logging.Logger.manager.loggerDict.values()]:
+        for handler in list(getattr(logger, "handlers", ())):
+            if getattr(getattr(handler, "stream", None), "closed", False):
+                logger.removeHandler(handler)

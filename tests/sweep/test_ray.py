@@ -35,6 +35,14 @@ ray_exceptions = pytest.importorskip("ray.exceptions")
 pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
 
 
+@pytest.fixture(autouse=True)
+def _handler_that_ray_replaces() -> Iterator[None]:
+    """Put back the handler of SIGTERM that `ray.init` leaves behind."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """A head that computes nothing, and two workers for one cell each."""

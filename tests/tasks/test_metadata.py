@@ -186,6 +186,7 @@ def test_what_may_be_written(family, metadata: dict[str, Any], expected):
 OF_NO_NUMBER = {
     "data_dir": "where the data lie: what was read is recorded by its digest",
     "own_data": "whether the digest may be another one than the published file's",
+    "reads": "which of the same losses a cell computes",
 }
 
 
