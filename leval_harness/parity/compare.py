@@ -41,7 +41,7 @@ class Options:
             reference its own lengths.
         count: most texts.
         margin: nats a token; a smaller difference counts as none.
-        budget: seconds, loading included; the last text may exceed it.
+        budget: seconds, loading included; the last batch may exceed it.
         ignore: kinds of findings that do not count: `bos`, `tokenizer`, `template`, `probe`.
         probe: whether to generate a few tokens, too.
         out: folder in which readings are kept, so that a stopped diff resumes.
@@ -238,20 +238,22 @@ class Comparison:
     def read(self, length: int, texts: int) -> bool:
         """Let all sides read the first texts; False if the budget was spent before."""
         rows = self.rows(length, texts)
+        size = max(side.setup.batch_size for side in self.sides)
+        batches = [rows[at : at + size] for at in range(0, len(rows), size)]
         if self.stay:
-            for row in rows:
+            for batch in batches:
                 if self._late():
                     return False
                 for side in self.sides:
-                    side.read([row])
+                    side.read(batch)
             return True
         for part, side in zip((0.5, 1.0), self.sides, strict=True):
             spent = time.monotonic() - self.started
             until = spent + part * (self.options.budget - spent)
-            for row in rows:
+            for batch in batches:
                 if time.monotonic() - self.started > until:
                     break
-                self.use(side).read([row])
+                self.use(side).read(batch)
         return not self._late()
 
     def _late(self) -> bool:

@@ -24,7 +24,22 @@ def load(setup: Setup) -> Any:
 
         hf.register()
         arguments.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-    return get_model(setup.kind)(**arguments)
+    model = get_model(setup.kind)
+    if setup.library == "transformers" and (to := arguments.pop("quantization_config", None)):
+        model = _quantizing(model, to)
+    return model(**arguments)
+
+
+def _quantizing(model: Any, settings: dict[str, Any]) -> Any:
+    """lm-eval's class, which quantizes as a checkpoint says, with settings of the user."""
+    from transformers.quantizers import AutoQuantizationConfig
+
+    class Quantizing(model):  # type: ignore[misc]
+        def _create_model(self, pretrained: str, **arguments: Any) -> None:
+            arguments["quantization_config"] = AutoQuantizationConfig.from_dict(dict(settings))
+            super()._create_model(pretrained, **arguments)
+
+    return Quantizing
 
 
 class _Local(Reader):

@@ -1,8 +1,9 @@
 """Generated tokens, cold and warm: faults that scoring given tokens cannot see.
 
-A setup continues two prompts that share a long prefix, one after the other. The second one may
-read the prefix from a cache. Then it scores what it generated. A greedy token that its own reading
-ranks well below the first place shows a stale cache or a fault of decoding.
+A setup continues three prompts, one after the other. The second one shares a long prefix with the
+first and may read it from a cache; the prefix of the third is as long and must not be taken for it.
+Then the setup scores what it generated. A greedy token that its own reading ranks well below the
+first place shows a stale cache or a fault of decoding.
 """
 
 from typing import Any, Protocol
@@ -36,10 +37,11 @@ def findings(side: Generating, row: list[int]) -> list[Finding]:
         row: tokens of a text, of which the prompts are made.
     """
     size = max(2, min(PREFIX, len(row) - 2 * SUFFIX - TOKENS))
-    prompts = [row[: size + SUFFIX], row[:size] + row[size + SUFFIX : size + 2 * SUFFIX]]
+    first, second = row[size : size + SUFFIX], row[size + SUFFIX : size + 2 * SUFFIX]
+    prompts = [row[:size] + first, row[:size] + second, row[SUFFIX : size + SUFFIX] + second]
     made = [side.call("generate", prompt, TOKENS) for prompt in prompts]
     found = []
-    for state, prompt, tokens in zip(("cold", "warm"), prompts, made, strict=True):
+    for state, prompt, tokens in zip(("cold", "warm", "another"), prompts, made, strict=True):
         if not tokens:
             continue
         reading = side.call("read", [[*prompt, *tokens]])[0]

@@ -118,6 +118,12 @@ class Setup:
         """`transformers` or `vllm` for a model that runs in this process."""
         return library_of(self.kind) if self.kind in libraries() else None
 
+    @property
+    def batch_size(self) -> int:
+        """Texts that it is given at once; 1 where the backend chooses (`auto`)."""
+        size = self.arguments.get("batch_size", 1)
+        return size if isinstance(size, int) and size > 0 else 1
+
     def backend_arguments(self) -> dict[str, Any]:
         """Arguments of lm-eval's model, `pretrained` included and RoPE settings translated.
 

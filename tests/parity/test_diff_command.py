@@ -112,6 +112,22 @@ def test_files_and_a_stopped_diff_resumes(run, copying_model, tmp_path, monkeypa
     assert json.loads((out / "diff.json").read_text())["verdict"] == "same"
 
 
+def test_texts_are_read_in_batches(copying_model, copying_texts, monkeypatch):
+    folder, sizes, stock = copying_model("yarn"), [], worker.Worker.call
+
+    def call(self, name, *arguments):
+        if name == "read":
+            sizes.append(len(arguments[0]))
+        return stock(self, name, *arguments)
+
+    monkeypatch.setattr(worker.Worker, "call", call)
+    options = {"texts": str(copying_texts("yarn")), "lengths": (128,), "isolated": False}
+    found = lh.diff(f"hf:{folder},dtype=float32", f"hf:{folder},dtype=float32,batch_size=3",
+                    **options)  # fmt: skip
+    assert (found.verdict, found.lengths[0].texts) == ("same", 4)
+    assert sizes == [3, 3, 1, 1]
+
+
 def test_a_spent_budget_is_not_decided(run, copying_model, monkeypatch):
     folder = copying_model("yarn")
     clock = iter(range(0, 10**6, 50))

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import leval_harness as lh
 from leval_border.errors import UserError
+from leval_harness.parity.compare import save_reference
 
 pytestmark = pytest.mark.hf
 LENGTH = 128
@@ -29,6 +30,18 @@ YARN = {
 def compare(a, b, texts, **options):
     more = {"texts": str(texts), "lengths": (LENGTH,), "isolated": False, "budget": 600.0}
     return lh.diff(a, b, **{**more, **options})
+
+
+@pytest.fixture
+def reference(tmp_path):
+    """Saves what a setup reads, before a fault is planted into all that follows."""
+
+    def save(setup, texts, lengths=(LENGTH,), **more):
+        path = tmp_path / "base.json"
+        save_reference(setup, path, texts=str(texts), lengths=lengths, isolated=False, **more)
+        return str(path)
+
+    return save
 
 
 def with_rope(folder, rope, **arguments):
@@ -142,14 +155,47 @@ def test_positions_shifted_from_a_chunk_on(copying_model, copying_texts, monkeyp
     assert found.lengths[0].equivalence.onset == pytest.approx(64, abs=2)
 
 
-def test_positions_shifted_by_one_are_measurable(copying_model, copying_texts, monkeypatch):
-    """Every token but the first comes after the cache: all distances but one are right."""
-    folder = copying_model("yarn")
-    with shifted(monkeypatch, by=1):
-        found = compare(setup(folder), setup(folder, prefill_chunk=1), copying_texts("yarn"))
+def test_a_shift_of_all_positions_cannot_be_seen(
+    copying_model, copying_texts, reference, monkeypatch
+):
+    """RoPE depends on distances alone: queries and keys shifted alike give equal scores."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    folder, texts, stock = (
+        copying_model("yarn"),
+        copying_texts("yarn"),
+        LlamaRotaryEmbedding.forward,
+    )
+
+    def forward(self, x, position_ids, **more):
+        return stock(self, x, position_ids + 1, **more)
+
+    base = reference(setup(folder), texts)
+    monkeypatch.setattr(LlamaRotaryEmbedding, "forward", forward)
+    found = lh.diff(base, setup(folder), isolated=False)
     assert found.verdict == "same"
-    assert found.lengths[0].equivalence.measurable
-    assert "measurably worse by 0.001" in found.sentences()[0]
+    assert abs(found.lengths[0].equivalence.whole.difference) < 1e-4
+
+
+def test_keys_one_position_late_after_a_cache(copying_model, copying_texts, monkeypatch):
+    """The first 64 tokens are right; later keys are rotated for the position before theirs."""
+    from transformers.models.llama import modeling_llama as llama
+
+    rotation, apply, late = llama.LlamaRotaryEmbedding.forward, llama.apply_rotary_pos_emb, []
+
+    def forward(self, x, position_ids, **more):
+        late[:] = rotation(self, x, position_ids - (position_ids.min() > 0).int(), **more)
+        return rotation(self, x, position_ids, **more)
+
+    def rotate(q, k, *right, **more):
+        return apply(q, k, *right, **more)[0], apply(q, k, *late, **more)[1]
+
+    monkeypatch.setattr(llama.LlamaRotaryEmbedding, "forward", forward)
+    monkeypatch.setattr(llama, "apply_rotary_pos_emb", rotate)
+    folder = copying_model("yarn")
+    found = compare(setup(folder), setup(folder, prefill_chunk=64), copying_texts("yarn"))
+    assert found.verdict == "worse"
+    assert found.lengths[0].equivalence.onset == pytest.approx(64, abs=3)
 
 
 def test_a_fault_of_decoding_only_is_found_by_the_probe(copying_model, copying_texts, monkeypatch):
@@ -231,16 +277,23 @@ def test_bfloat16_against_float32_is_the_same(copying_model, copying_texts):
     assert (found.verdict, found.exit_code) == ("same", 0)
 
 
-def test_bfloat16_rotation_is_seen(copying_model, copying_texts):
-    """At 128 positions it costs nothing; that the distributions differ is shown."""
-    folder, texts = copying_model("yarn"), copying_texts("yarn")
-    sides = [
-        setup(folder, backend="hf-long", dtype="bfloat16", rope_precision=each)
-        for each in ("float32", "model")
-    ]
-    found = compare(*sides, texts)
-    assert found.lengths[0].divergence.value > 0
-    assert compare(sides[0], sides[0], texts).lengths[0].divergence.value == 0
+@pytest.mark.slow
+def test_rotation_angles_in_bfloat16(smollm2, reference, monkeypatch):
+    """Between 256 and 512 they are multiples of 2 there, from 512 on of 4."""
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    def forward(self, x, position_ids, **more):
+        angles = (
+            (position_ids[..., None] * self.inv_freq).to(torch.bfloat16).float().repeat(1, 1, 2)
+        )
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+    base = reference(setup(smollm2), "pydocs", lengths=(640,), count=3)
+    assert lh.diff(base, setup(smollm2), isolated=False).verdict == "same"
+    monkeypatch.setattr(LlamaRotaryEmbedding, "forward", forward)
+    found = lh.diff(base, setup(smollm2), isolated=False)
+    assert (found.verdict, found.exit_code) == ("worse", 4)
+    assert 256 <= found.lengths[0].equivalence.onset <= 512
 
 
 def test_a_missing_bos_is_a_finding(copying_model, copying_texts):
