@@ -30,10 +30,7 @@ OUTCOMES = ("right", "wrong", "ignored", "not supported")
 
 def record(engine: str, python: Path) -> None:
     """Run the vectors; a run of the same version is replaced."""
-    child = subprocess.run([python, RUNNER, engine, "--json"], capture_output=True, text=True)
-    if not child.stdout.strip():
-        sys.exit(child.stderr)
-    run = json.loads(child.stdout.splitlines()[-1])
+    run = answer([str(python), str(RUNNER), engine, "--json"])
     topics = list(dict.fromkeys(o["topic"] for o in run["outcomes"]))
     run["counts"] = {
         topic: Counter(o["status"] for o in run["outcomes"] if o["topic"] == topic)
@@ -47,6 +44,15 @@ def record(engine: str, python: Path) -> None:
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def answer(command: list[str]) -> dict[str, Any]:
+    """What the runner prints last, as JSON."""
+    child = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if not child.stdout.strip():
+        sys.exit(child.stderr)
+    found: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    return found
+
+
 def runs() -> list[dict[str, Any]]:
     """What was recorded, the newest version of an engine first."""
     if not RESULTS.is_file():
@@ -54,11 +60,14 @@ def runs() -> list[dict[str, Any]]:
     found = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     order = list(NAMES)
 
-    def newest_first(run: dict[str, Any]) -> tuple[int, list[int]]:
-        parts = run["version"].split("+")[0].split(".")
-        return order.index(run["engine"]), [-int(p) for p in parts if p.isdigit()]
+    found.sort(key=version_of, reverse=True)
+    return sorted(found, key=lambda run: order.index(run["engine"]))
 
-    return sorted(found, key=newest_first)
+
+def version_of(run: dict[str, Any]) -> list[int]:
+    """The numbers of a run's version."""
+    parts = run["version"].split("+")[0].split(".")
+    return [int(part) for part in parts if part.isdigit()]
 
 
 def matrix(found: list[dict[str, Any]]) -> str:
@@ -105,13 +114,17 @@ def details(found: list[dict[str, Any]]) -> str:
 
 
 def write() -> None:
-    """Put the tables between their markers in the report."""
+    """Put the tables into the report."""
+    put("matrix", matrix(runs()))
+    put("details", details(runs()))
+
+
+def put(name: str, made: str) -> None:
+    """Put a table between its markers in the report."""
     text = REPORT.read_text(encoding="utf-8")
-    for name, made in (("matrix", matrix(runs())), ("details", details(runs()))):
-        begin, end = BEGIN.format(name), END.format(name)
-        before, rest = text.split(begin, 1)
-        text = before + begin + made + end + rest.split(end, 1)[1]
-    REPORT.write_text(text, encoding="utf-8")
+    begin, end = BEGIN.format(name), END.format(name)
+    before, rest = text.split(begin, 1)
+    REPORT.write_text(before + begin + made + end + rest.split(end, 1)[1], encoding="utf-8")
 
 
 def main() -> None:

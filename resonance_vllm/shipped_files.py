@@ -129,12 +129,12 @@ def _llama_cpp(
     frequencies = FORMULAS[formula](rope, dim, 0)
     if kind == "yarn":
         scale *= 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
-    name = "rope_freqs.weight"
-    if kind == "longrope":
-        side = "long" if (length or own["context_length"]) > trained else "short"
-        name = f"rope_factors_{side}.weight"
-    divisors = next((v for key, v in tensors.items() if key.endswith(name)), [1.0] * (dim // 2))
-    turned = [theta / d for theta, d in zip(frequencies, divisors, strict=True)]
+    # Tensors count under any scaling type; Phi-3's converter writes them without one.
+    side = "long" if (length or own["context_length"]) > trained else "short"
+    names = ("rope_freqs.weight", f"rope_factors_{side}.weight")
+    divisors = [v for name in names for key, v in tensors.items() if key.endswith(name)]
+    divisors.append([1.0] * (dim // 2))
+    turned = [theta / d for theta, d in zip(frequencies, divisors[0], strict=True)]
     return {"inv_freq": turned, "attention_factor": scale}
 
 

@@ -47,6 +47,17 @@ def test_what_a_gguf_file_holds_is_what_llama_cpp_runs(probe, identity):
     assert compare(found, running).status == RIGHT
 
 
+@pytest.mark.parametrize("identity", ["longrope-plain@4096", "longrope-plain@32768"])
+def test_factors_of_longrope_count_without_a_scaling_type(identity, tmp_path, monkeypatch):
+    """llama.cpp's converter writes none for Phi-3."""
+    pytest.importorskip("xllamacpp")
+    llama_cpp, vector = adapter("llama_cpp"), BY_ID[identity]
+    monkeypatch.setattr(llama_cpp.GGUFWriter, "add_rope_scaling_type", lambda *_: None)
+    llama_cpp._write(tmp_path / "probe.gguf", vector, [0.3] * len(vector["inv_freq"]))
+    (found,) = held(str(tmp_path / "probe.gguf"), vector["length"]).values()
+    assert compare(vector, found).status == RIGHT
+
+
 def test_a_gguf_file_against_its_original(probe, tmp_path):
     file, _ = probe("yarn-4-truncate-false")
     original = checkpoint(tmp_path / "original", "yarn-4-truncate-false")
