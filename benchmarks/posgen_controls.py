@@ -175,50 +175,56 @@ TITLES = {
 
 
 HEADING = """\
-| Fast wavelengths in the test | Seeds | Minus YaRN, points (95 %) | By table | p (Holm) | Wins | Losses |
-| --- | ---: | --- | --- | ---: | ---: | ---: |"""  # noqa: E501
+| Fast wavelengths in the test | Minus YaRN, points (95 %) | Median | By table | p (Holm) | Wins | Losses |
+| --- | --- | ---: | --- | ---: | ---: | ---: |"""  # noqa: E501
 
 
 def report(arguments):
     """Print one table a setting: differences to YaRN, paired by seed."""
+    for rows in by_setting(read_rows(arguments.csv)):
+        print(f"\n{table(rows)}")
+
+
+def by_setting(rows):
+    """Lists of the rows that share size, task, lengths, base and encoding of the training."""
+    groups = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in (*FIELDS[:5], "trained"))].append(row)
+    return groups.values()
+
+
+def table(rows):
+    """A line about the setting and the Markdown table of its differences to YaRN."""
     from leval_tasks.statistics.paired import compare_scores, holm
 
-    groups = defaultdict(lambda: defaultdict(dict))
-    able = defaultdict(set)
-    for row in read_rows(arguments.csv):
-        setting = tuple(row[name] for name in (*FIELDS[:5], "trained"))
-        seed = int(row["seed"])
-        groups[setting][row["tested"]][seed] = float(row["past"])
+    past, able = defaultdict(dict), set()
+    for row in rows:
+        past[row["tested"]][row["seed"]] = float(row["past"])
         if row["tested"] == row["trained"] and float(row["within"]) >= ABLE:
-            able[setting].add(seed)
-    for setting, tested in groups.items():
-        width, trained_length, length, base, subtask, trained = setting
-        print(
-            f"\nWidth {width}, L = {trained_length} of {length}, base {base}, {subtask}, trained "
-            f"with {trained}; {len(able[setting])} of {len(tested['yarn'])} models learned\n"
-        )
-        rows = []
-        for name in TITLES:
-            tables = [each for each in tested if each == name or each.startswith(f"{name}_")]
-            seeds = sorted(able[setting].intersection(tested["yarn"], *map(tested.get, tables)))
-            if len(seeds) < 2 or not tables:
-                continue
-            yarn = np.array([tested["yarn"][seed] for seed in seeds])
-            ours = np.array([[tested[each][seed] for seed in seeds] for each in tables])
-            found = compare_scores(ours.mean(0), yarn, np.arange(len(seeds)))
-            means = (ours - yarn).mean(1)
-            span = f"{means.min():+.1f} to {means.max():+.1f}" if len(tables) > 1 else ""
-            won = (ours.mean(0) > yarn).sum(), (ours.mean(0) < yarn).sum()
-            rows.append((TITLES[name], len(seeds), found, span, won))
-        adjusted = holm([found.p for _, _, found, _, _ in rows])
-        print(
-            "| Fast wavelengths in the test | Seeds | Minus YaRN, points (95 %) | By table |",
-            end="",
-        )
-        print(" p (Holm) | Wins | Losses |\n| --- | ---: | --- | --- | ---: | ---: | ---: |")
-        for (title, n, found, span, won), p in zip(rows, adjusted, strict=True):
-            interval = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
-            print(f"| {title} | {n} | {interval} | {span} | {p:.2g} | {won[0]} | {won[1]} |")
+            able.add(row["seed"])
+    lines = []
+    for name, title in TITLES.items():
+        tables = [each for each in past if each == name or each.startswith(f"{name}_")]
+        seeds = sorted(able.intersection(past["yarn"], *map(past.get, tables)), key=int)
+        yarn = np.array([past["yarn"][seed] for seed in seeds])
+        ours = np.array([[past[each][seed] for seed in seeds] for each in tables])
+        found = compare_scores(ours.mean(0), yarn, np.arange(len(seeds)))
+        apart = ours.mean(0) - yarn
+        means = (ours - yarn).mean(1)
+        span = f"{means.min():+.1f} to {means.max():+.1f}" if len(tables) > 1 else ""
+        interval = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+        cells = [title, interval, f"{np.median(apart):+.2f}", span]
+        lines.append((cells, found.p, (apart > 0).sum(), (apart < 0).sum()))
+    adjusted = holm([p for _, p, *_ in lines])
+    about = rows[0]
+    text = (
+        f"Width {about['width']}, L = {about['train_length']} of {about['length']}, base "
+        f"{about['base']}, {about['subtask']}, trained with `{about['trained']}`; {len(able)} of "
+        f"{len(past['yarn'])} models learned\n\n{HEADING}\n"
+    )
+    for (cells, _, wins, losses), p in zip(lines, adjusted, strict=True):
+        text += f"| {' | '.join(cells)} | {p:.2g} | {wins} | {losses} |\n"
+    return text
 
 
 RULES = ("integer", "coprime", "prime_period", "rational")
