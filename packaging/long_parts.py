@@ -1,11 +1,11 @@
 """Run the tests that `make test` leaves out, in parts: what `make test-all` does.
 
-Usage: python packaging/long_parts.py [--changed] [--minutes N]
+Usage: python packaging/long_parts.py [--recorded] [--minutes N]
 
-Each part is a run of pytest. A part that passed is not run again while its sources are the same,
-so an interrupted run goes on where it ended. Once every part has passed, `tests/record.jsonl` gets
-a line: when and on which commit, and for each part its time, its number of tests, the slowest of
-them and a hash of its sources. Standard library only.
+Each part is a run of pytest. When it passes, `tests/record.jsonl` gets a line: when and on which
+commit, its time, its number of tests, the slowest of them and a hash of its sources. A part with a
+line for its present sources is not run again, so an interrupted run goes on where it ended.
+Standard library only.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
 RECORD = ROOT / "tests" / "record.jsonl"
-STATE = ROOT / ".test-all"
 SLOWEST = 5
 PRODUCT = ("leval_border", "resonance_vllm", "leval_tasks", "leval_harness", "harness_configs")
 ROPE = ("leval_border", "resonance_vllm", "tests/families", "tests/shared")
@@ -85,40 +85,29 @@ def hash_of(sources: tuple[str, ...]) -> str:
 
 
 def recorded() -> dict[str, str]:
-    """Part -> hash of its sources when all parts last passed."""
-    if not RECORD.is_file() or not (lines := RECORD.read_text(encoding="utf-8").splitlines()):
+    """Part -> hash of its sources when it last passed."""
+    if not RECORD.is_file():
         return {}
-    return {name: part["sources"] for name, part in json.loads(lines[-1])["parts"].items()}
-
-
-def passed_since() -> dict[str, dict[str, Any]]:
-    """Part -> its result, of those that have passed since the last line of the record."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(STATE.glob("*.json"))}
-
-
-def due(done: dict[str, str]) -> list[str]:
-    """Parts whose sources are others than when they passed."""
-    return [name for name, part in PARTS.items() if done.get(name) != hash_of(part.sources)]
+    lines = map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
+    return {line["part"]: line["sources"] for line in lines}
 
 
 def run(name: str) -> bool:
-    """Run a part; keep its result if it passed."""
+    """Run a part; record it if it passed."""
     part, sources = PARTS[name], hash_of(PARTS[name].sources)
-    STATE.mkdir(exist_ok=True)
-    report = STATE / f"{name}.xml"
-    command = ["pytest", "-q", *part.arguments, f"--junit-xml={report}"]
-    print(f"\n== {name}: {' '.join(command)}", flush=True)
+    print(f"\n== {name}: pytest {' '.join(part.arguments)}", flush=True)
     start = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    step = [BIN / command[0], *command[1:]]
-    code = subprocess.run(
-        step, cwd=ROOT, env=environment | part.environment, check=False
-    ).returncode
-    seconds = round(time.monotonic() - start)
-    print(f"== {name}: {seconds} s, exit code {code}", flush=True)
-    if code == 0:
-        result = {"seconds": seconds, **counts(report), "sources": sources}
-        (STATE / f"{name}.json").write_text(json.dumps(result))
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [BIN / "pytest", "-q", *part.arguments, f"--junit-xml={report}"]
+        code = subprocess.run(
+            command, cwd=ROOT, env=environment | part.environment, check=False
+        ).returncode
+        seconds = round(time.monotonic() - start)
+        print(f"== {name}: {seconds} s, exit code {code}", flush=True)
+        if code == 0:
+            write_line({"part": name, "seconds": seconds, **counts(report), "sources": sources})
     return code == 0
 
 
@@ -130,42 +119,31 @@ def counts(report: Path) -> dict[str, Any]:
     return {"tests": len(cases), "slowest": {test: round(times[test], 1) for test in slowest}}
 
 
-def write_record() -> None:
-    """Add the line of a run in which every part passed."""
-
-    def git(*arguments: str) -> str:
-        run = subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, text=True)
-        return run.stdout.strip()
-
-    changed = "+changes" if git("status", "--porcelain", "--untracked-files=no") else ""
-    parts = passed_since()
-    line = {
-        "when": datetime.now(UTC).isoformat(timespec="minutes"),
-        "commit": git("rev-parse", "--short", "HEAD") + changed,
-        "seconds": sum(part["seconds"] for part in parts.values()),
-        "tests": sum(part["tests"] for part in parts.values()),
-        "parts": parts,
-    }
+def write_line(result: dict[str, Any]) -> None:
+    """Add a part that passed to the record."""
+    command = ("git", "describe", "--always", "--dirty", "--exclude=*")
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    when = datetime.now(UTC).isoformat(timespec="minutes")
     with RECORD.open("a", encoding="utf-8") as record:
-        record.write(json.dumps(line) + "\n")
-    for path in STATE.iterdir():
-        path.unlink()
-    print(f"Every part passed; {RECORD.relative_to(ROOT)} has a new line.")
+        record.write(json.dumps({"when": when, "commit": run.stdout.strip(), **result}) + "\n")
 
 
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    changed_help = "only the parts whose sources differ from those in the record"
-    parser.add_argument("--changed", action="store_true", help=changed_help)
+    recorded_help = "only parts that have passed before; those that never have are listed"
+    parser.add_argument("--recorded", action="store_true", help=recorded_help)
     minutes_help = "start no part after so many minutes, and list those that remain"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=minutes_help)
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-    passed = {name: result["sources"] for name, result in passed_since().items()}
-    names = due(recorded() | passed if options.changed else passed)
+    done = recorded()
+    names = [name for name, part in PARTS.items() if done.get(name) != hash_of(part.sources)]
+    if options.recorded and (never := [name for name in names if name not in done]):
+        print(f"Never run so far, see `make test-all`: {', '.join(never)}")
+        names = [name for name in names if name in done]
     deadline = time.monotonic() + 60 * options.minutes
     failed = []
     while names and time.monotonic() < deadline:
@@ -176,8 +154,6 @@ def main() -> None:
         print(f"No time was left for: {', '.join(names)}")
     if failed:
         sys.exit(f"Error: failed: {', '.join(failed)}")
-    if not options.changed:
-        write_record()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ def parts(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "BIN", Path(sys.executable).parent)
     monkeypatch.setattr(module, "RECORD", tmp_path / "tests" / "record.jsonl")
-    monkeypatch.setattr(module, "STATE", tmp_path / ".test-all")
     monkeypatch.setattr(
         module,
         "PARTS",
@@ -58,7 +57,7 @@ def ran(capfd):
     return [line.split(":")[0].removeprefix("== ") for line in lines if ": pytest " in line]
 
 
-def test_parts_that_passed_are_not_run_again_and_all_of_them_make_a_record(
+def test_a_part_that_passed_has_a_line_and_is_not_run_again_with_the_same_sources(
     parts, monkeypatch, capfd, tmp_path
 ):
     good = (tmp_path / "test_two.py").read_text()
@@ -66,30 +65,30 @@ def test_parts_that_passed_are_not_run_again_and_all_of_them_make_a_record(
     with pytest.raises(SystemExit, match="failed: two"):
         start(parts, monkeypatch)
     assert ran(capfd) == ["one", "two"]
-    assert not parts.RECORD.exists()
+    (line,) = map(json.loads, parts.RECORD.read_text().splitlines())
+    assert (line["part"], line["tests"], line["commit"]) == ("one", 1, "abc1234")
+    assert list(line["slowest"]) == ["test_one::test_it"]
     (tmp_path / "test_two.py").write_text(good)
     start(parts, monkeypatch)
     assert ran(capfd) == ["two"]
-    (line,) = map(json.loads, parts.RECORD.read_text().splitlines())
-    assert (line["tests"], list(line["parts"])) == (2, ["one", "two"])
-    assert list(line["parts"]["two"]["slowest"]) == ["test_two::test_it"]
-    start(parts, monkeypatch)  # a new full run
-    assert ran(capfd) == ["one", "two"]
-    assert len(parts.RECORD.read_text().splitlines()) == 2
+    start(parts, monkeypatch)
+    assert ran(capfd) == []
+    (tmp_path / "test_one.py").write_text(good + "\n")
+    start(parts, monkeypatch)
+    assert ran(capfd) == ["one"]
+    assert len(parts.RECORD.read_text().splitlines()) == 3
 
 
 def test_ci_runs_what_changed_and_lists_what_it_has_no_time_for(
     parts, monkeypatch, capfd, tmp_path
 ):
+    start(parts, monkeypatch, "--recorded")
+    assert "Never run so far, see `make test-all`: one, two" in capfd.readouterr().out
     start(parts, monkeypatch)
-    record = parts.RECORD.read_text()
     capfd.readouterr()
-    start(parts, monkeypatch, "--changed")
-    assert ran(capfd) == []
     with (tmp_path / "test_one.py").open("a") as file:
         file.write("\n")
-    start(parts, monkeypatch, "--changed", "--minutes", "-1")
+    start(parts, monkeypatch, "--recorded", "--minutes", "-1")
     assert "No time was left for: one" in capfd.readouterr().out
-    start(parts, monkeypatch, "--changed")
+    start(parts, monkeypatch, "--recorded")
     assert ran(capfd) == ["one"]
-    assert parts.RECORD.read_text() == record
