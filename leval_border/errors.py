@@ -76,6 +76,11 @@ def is_misspelt(key: str, name: str) -> bool:
     return max(len(key), len(name)) == 1 or (len(key) == 2 and key == name[::-1])
 
 
+def needs_extra(extra: str) -> str:
+    """How an extra of this project is installed."""
+    return f"install the extra {extra} (in a checkout: pip install '.[{extra}]')"
+
+
 def not_allowed(field: str, value: object, allowed: str) -> str:
     """`field: value is not allowed; allowed: ...`, for what is no list of names."""
     return f"{field}: {shown(value)} is not allowed; allowed: {allowed}"

@@ -6,7 +6,7 @@ lm-eval finds them in its own folder or by the entry point `lm_eval.tasks`; vLLM
 plugin. lm-eval 0.4.13 has no `--plugins`; there, use `leval-harness lm-eval`.
 
 Raises:
-    ImportError: torch or transformers is not installed; `pip install 'leval-harness[hf]'`.
+    ImportError: torch or transformers is not installed; the extra `hf` has them.
 """
 
 import leval_harness.backends

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from leval_border.errors import needs_extra
 from leval_border.files import user_path
 
 NAME = "smollm2"
@@ -112,9 +113,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     except ImportError as error:
-        raise ImportError(
-            f"{error}: reading a GGUF file needs the extra: pip install 'leval-harness[quickstart]'"
-        ) from error
+        raise ImportError(f"{error}: to read a GGUF file, {needs_extra('quickstart')}") from error
 
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent,

@@ -13,6 +13,7 @@ from typing import Any
 
 from leval_border.errors import SettingError
 from leval_border.files import user_path
+from leval_border.hub import asking_hub
 from leval_tasks.errors import TokenizerError
 
 logger = logging.getLogger(__name__)
@@ -100,9 +101,10 @@ def _load(name: str, revision: str, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            name, revision=revision, trust_remote_code=trust_remote_code
-        )
+        with asking_hub(name, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(
+                name, revision=revision, trust_remote_code=trust_remote_code
+            )
     except Exception as error:  # what libraries raise for a damaged file is of many kinds
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         missing = "" if user_path(name).exists() else "there is no folder of this name; "

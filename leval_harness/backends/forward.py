@@ -104,7 +104,7 @@ def input_device(model: Any) -> torch.device:
 def decoder_layers(model: Any) -> Sequence[torch.nn.Module]:
     """The layers that a forward pass calls in turn: the longest list of modules."""
     lists = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList))
-    return max(lists, key=len, default=())  # type: ignore[arg-type]
+    return max(lists, key=len, default=())
 
 
 class Head:

@@ -5,7 +5,7 @@ import traceback
 
 import click
 
-from leval_border.errors import SettingError, printable
+from leval_border.errors import SettingError, needs_extra, printable
 
 EXTRAS = {
     "hf": ("torch", "transformers", "accelerate", "safetensors", "tokenizers"),
@@ -25,7 +25,7 @@ def _extra_for(error: BaseException) -> str:
     """What to install where a package of an extra is missing; empty for every other error."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     found = [extra for extra, packages in EXTRAS.items() if missing in packages]
-    return f"; pip install 'leval-harness[{found[0]}]' brings it" if found else ""
+    return f"; {needs_extra(found[0])}" if found else ""
 
 
 def _say(message: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from leval_border.errors import SettingError, UserError, near, not_allowed
+from leval_border.errors import SettingError, UserError, near, needs_extra, not_allowed
 from leval_harness.backends import environment
 from leval_harness.cli.console import safe_streams
 from leval_harness.cli.errors import exit_code_for
@@ -144,7 +144,7 @@ def _register() -> None:
         import leval_harness.backends
         from resonance_vllm.hf import registration as hf
     except ImportError as error:
-        without = "running without our RoPE types and backends (pip install 'leval-harness[hf]')"
+        without = f"running without our RoPE types and backends; {needs_extra('hf')}"
         logging.getLogger(__name__).warning("%s: %s", error, without)
         return
     hf.register()

@@ -148,3 +148,26 @@ def read_results(folders: Sequence[Path]) -> "Results":
     for warning in results.warnings:
         click.echo(f"Note: {plain(warning)}", err=True)
     return results
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists options under headings.
+
+    Args:
+        sections: parameter -> heading; `Options` for those that are not named.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, `Options` first."""
+        found: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                heading = self.sections.get(param.name or "", "Options")
+                found.setdefault(heading, []).append(record)
+        for heading, records in found.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)

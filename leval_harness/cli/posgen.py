@@ -13,6 +13,7 @@ from leval_harness.cli.output import (
     EXISTING_FOLDER,
     FILE,
     FOLDER,
+    SectionedCommand,
     given,
     json_option,
     records_text,
@@ -37,7 +38,18 @@ def command() -> None:
     """
 
 
-@command.command()
+_SECTIONS = {
+    **dict.fromkeys(
+        ("subtasks", "modulus", "train_sequences", "train_length", "length", "seed_policy"),
+        "Data",
+    ),
+    **dict.fromkeys(Recipe.model_fields, "Training"),
+    **dict.fromkeys(Architecture.model_fields, "Architecture"),
+    **dict.fromkeys(("minutes", "stack_size", "jobs", "save_steps", "device"), "Running"),
+}
+
+
+@command.command(cls=SectionedCommand, sections=_SECTIONS)
 @click.option("--preset", default="quick", help=f"{', '.join(PRESETS)}.")
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: all three.")

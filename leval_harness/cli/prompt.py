@@ -32,7 +32,7 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 @click.option("--max-gen-toks", default=512, help="Tokens left for the answer.")
 @click.option("--truncation", help="middle, right, left or skip; default as the task's protocol.")
 @click.option("--truncation-unit", help="tokens, or words for L-Eval's own cut.")
-@click.option("--frame", help=f"Whose prompt: {', '.join(FRAME_NAMES)}.")
+@click.option("--frame", help=f"Prompt template: {', '.join(FRAME_NAMES)}.")
 @click.option("--apply-chat-template", "chat", is_flag=True, help="Through the model's template.")
 @click.option("--full", is_flag=True, help="Print the document too, not only its ends.")
 @json_option
@@ -69,7 +69,7 @@ def command(
     click.echo(
         f"{closed.task_name}: context {about['context_length']} tokens "
         f"({about['context_length_from']}), "
-        f"{about['generated_tokens']} of them for the answer; frame: {about['frame']}"
+        f"{about['generated_tokens']} of them for the answer; prompt template: {about['frame']}"
     )
     for doc in docs:
         cut, prompts = doc["prompt"], closed.prompts_of(doc)

@@ -1,7 +1,7 @@
 """Gain from full context by position, with what the tests of each bin can tell."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leval_harness.analysis.effective_context import EffectiveLine
@@ -9,32 +9,54 @@ from leval_harness.figures.style import Looks, Picture, literal
 from leval_tasks.statistics.effective_context import Bin
 
 
-def effective_figure(lines: Sequence[EffectiveLine], looks: Looks, command: str) -> Any:
+def effective_figure(
+    lines: Sequence[EffectiveLine], looks: Looks, command: str, titles: Mapping[str, str]
+) -> Any:
     """Gains over short windows by position, and below gains over the baseline, as a `Figure`.
 
-    Lines are of one block. A band ends at the gains at which a bin's one-sided tests begin to
-    decide. A band above the dotted line at minus the margin shows no degradation.
+    Lines are of one block; `titles` names methods as readers know them. A band ends at the gains
+    at which a bin's one-sided tests begin to decide. A band above the dotted line at minus the
+    margin shows no degradation.
     """
     compared = any(line.against for line in lines)
     picture = Picture(7.2, 6.6 if compared else 4.2, rows=2 if compared else 1)
     gains, *below = picture.grid
     for line in sorted(lines, key=lambda line: line.method):
-        look = {**looks[line.method], "label": literal(line.method), "markersize": 4}
+        title = titles.get(line.method, line.method)
+        look = {**looks[line.method], "label": literal(title), "markersize": 4}
         _draw(gains, line.these.bins, look)
         if line.against:
             _draw(below[0], line.against.bins, look)
     for axes in picture.grid:
         axes.axhline(0, color="black", linewidth=1)
         axes.axhline(-lines[0].margin, color="black", linewidth=0.8, linestyle=":")
+    _mark_claims(gains, lines, titles)
     picture.grid[-1].set_xlabel("Position in the text (tokens)")
-    gains.set_ylabel("gain over short windows,\nnats a token, clipped")
+    gains.set_ylabel("NLL gain over short windows,\nnats/token, clipped")
     gains.set_title("What full context adds, by position", loc="left")
     for axes in below:
-        axes.set_ylabel("gain over the baseline,\nnats a token")
+        axes.set_ylabel("NLL gain over the baseline,\nnats/token")
+        axes.sharex(gains)
     picture.legend([gains], "right upper")
     note = "bands: where the one-sided tests of a bin decide; dotted: the margin"
     picture.sign(f"{lines[0].block} · {note}", [command])
     return picture.figure
+
+
+def _mark_claims(axes: Any, lines: Sequence[EffectiveLine], titles: Mapping[str, str]) -> None:
+    """The lengths that the configs claim, where texts reach them."""
+    end = max((each.end for line in lines for each in line.these.bins), default=0)
+    claims = {line.claimed for line in lines if line.claimed and line.claimed <= end}
+    for claimed in sorted(claims):
+        methods = {line.method for line in lines if line.claimed == claimed}
+        who = ", ".join(sorted(titles.get(method, method) for method in methods))
+        axes.axvline(claimed, color="#555555", linewidth=0.9, linestyle="--")
+        axes.annotate(
+            literal(f"claimed context, {who}: {claimed:,}", 60),
+            (claimed, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
+            textcoords="offset points", ha="right", va="top", rotation=90, fontsize=7,
+            color="#555555",
+        )  # fmt: skip
 
 
 def _draw(axes: Any, bins: Sequence[Bin], look: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ def parity_figure(content: Mapping[str, Any]) -> Any:
             if found["onset"]:
                 axes.axvline(found["onset"], color="#555555", linewidth=0.9, linestyle="--")
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_ylabel("loss of B − loss of A,\nnats a token")
+        axes.set_ylabel("NLL of B − NLL of A,\nnats/token")
         axes.set_xlim(0, each["length"])
         title = f"{length_label(each['length'])} tokens, {each['texts']} texts: {each['verdict']}"
         axes.set_title(title, loc="left")

@@ -34,7 +34,7 @@ LEGEND_WIDTH = 2.9
 
 def loss_figure(experiment: Experiment) -> Any:
     """Validation loss of one experiment against epoch, as a `Figure`; errors of `loss_curve`."""
-    return _panels(experiment, loss_curve, "Epoch", "Validation loss, nats a token")
+    return _panels(experiment, loss_curve, "Epoch", "Validation NLL (nats/token)")
 
 
 def position_figure(experiment: Experiment) -> Any:

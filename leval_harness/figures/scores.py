@@ -45,7 +45,7 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     axes.set_ylabel(score.family.replace("_", " ") + unit)
     for lower in below:
         lower.axhline(0, color="black", linewidth=1)
-        nats = ", nats a token" if score.meaning.kind == "loss" else ""
+        nats = ", NLL (nats/token)" if score.meaning.kind == "loss" else ""
         unit = ", points" if score.percent == 100 else nats
         lower.set_ylabel("difference to the baseline" + unit)
     if (chance := chance_of(entries)) is not None:

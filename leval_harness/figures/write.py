@@ -71,7 +71,7 @@ def _effective(analysis: Analysis, looks: Looks) -> Iterator[Planned]:
     lines, _ = effective_lines(analysis)
     for block, part in grouped(lines, lambda line: line.block).items():
         if len(part) <= MOST_METHODS:
-            draw = partial(effective_figure, part, looks, commands[block])
+            draw = partial(effective_figure, part, looks, commands[block], analysis.titles)
             yield Planned("effective", f"{block}: gain from full context by position", draw)
 
 

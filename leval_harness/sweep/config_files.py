@@ -50,7 +50,15 @@ def _seen_by_cells(config: SweepConfig) -> tuple[list[CellRequest], dict[str, An
     """What the cells get of a config, and its settings of the whole sweep."""
     shared = {*EntrySettings.model_fields, "context_lengths", "models", "methods", "tasks"}
     rest = {key: getattr(config, key) for key in SweepConfig.model_fields if key not in shared}
-    return list(config.requests()), rest
+    return list(map(_used, config.requests())), rest
+
+
+def _used(request: CellRequest) -> CellRequest:
+    """A request without a folder of documents that its tasks do not read."""
+    if not all(name.endswith("_pydocs") for name in request.task.tasks):
+        return request
+    metadata = {key: each for key, each in request.task.metadata.items() if key != "data_dir"}
+    return request._replace(task=request.task.model_copy(update={"metadata": metadata}))
 
 
 def shipped_sweeps() -> dict[str, Path]:

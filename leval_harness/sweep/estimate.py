@@ -154,7 +154,7 @@ def dry_run(
         if done and done.seconds and work:
             finished.setdefault(cell.record.model.name, []).append((work, done.seconds))
     every_model = [pair for pairs in finished.values() for pair in pairs]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for cell in cells:
         count = counts[cell.id]
         speed = _speed(finished.get(cell.record.model.name, []))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leval_border.errors import needs_extra
 from leval_harness.layout import LOG
 from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.cells import PlannedCell
@@ -98,7 +99,7 @@ class RayExecutor:
         try:
             import ray
         except ImportError as error:
-            message = "--executor ray needs Ray: pip install 'leval-harness[ray]'"
+            message = f"--executor ray needs Ray: {needs_extra('ray')}"
             raise ConfigError(message) from error
         with contextlib.ExitStack() as stack:
             if not ray.is_initialized():

@@ -29,8 +29,8 @@ NOTES = (
     "Shares of right answers, their errors, intervals, differences and detectable differences are "
     "percent; chance, cut, unparsed, at_limit and thinking_cut are shares from 0 to 1. Every other "
     "metric is as the results file has it, its unit being known to its task alone. Of perplexities "
-    "difference, its ends and detectable are nats a token (or a word, a byte, a window, as the "
-    "metric counts).",
+    "difference, its ends and detectable are NLL in nats/token (or a word, a byte, a window, as "
+    "the metric counts).",
 )
 
 

@@ -10,8 +10,8 @@ from leval_harness.tables.notes import run_provenance
 COLUMNS = ("Compared", "Text", "Tokens", "Documents", "Baseline", "Method", "Difference",
            "95% low", "95% high", "p")  # fmt: skip
 NOTES = (
-    "Baseline, Method: mean negative log-likelihood, nats a token; Difference: method minus "
-    "baseline on the same tokens, negative is better",
+    "Baseline, Method: NLL, the mean negative log-likelihood (nats/token); Difference: method "
+    "minus baseline on the same tokens, negative is better",
     "95% low, high: interval clustered by document (CR2, Student's t), none below three documents; "
     "p: sign flips over documents; neither is corrected for the number of rows",
     "all: the documents of every text together, weighted by their tokens",
@@ -19,7 +19,7 @@ NOTES = (
 SEEN = "Tokens: all that the model sees before the scored ones and with them; the scored ones are "
 TITLES = {
     "perplexity": (
-        "Perplexity on the same documents: paired differences, nats a token",
+        "NLL (nats/token) on the same documents: paired differences",
         "Tokens: positions of the windows; A to B: only the positions between two lengths",
     ),
     "loss": (

@@ -50,10 +50,10 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
         *gaps,
     )
     tables = [Table("Effective context length", columns, _blocks(lines, _verdicts), notes)]
-    gains = "Gain from full context by position, nats a token, clipped to ±1"
+    gains = "NLL gain from full context by position (nats/token), clipped to ±1"
     tables += _by_position(gains, [(line, line.these.bins, ()) for line in lines])
     compared = [(line, line.against.bins, line.against.verdicts) for line in lines if line.against]
-    against = "Gain over the baseline by position, nats a token on the same tokens"
+    against = "NLL gain over the baseline by position (nats/token), on the same tokens"
     return tables + _by_position(against, compared)
 
 

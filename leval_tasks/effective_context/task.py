@@ -35,7 +35,7 @@ from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.metrics import with_stderr
 from leval_tasks.perplexity.task import PerplexityTask, WindowRequest, begins_with_bos
 from leval_tasks.perplexity.windows import Window, document_tokens
-from leval_tasks.token_logprobs import Logprobs, SumOfLogprobs, token_logprobs
+from leval_tasks.token_logprobs import SumOfLogprobs, token_logprobs
 
 logger = logging.getLogger(__name__)
 REQUEST = "token_logprobs"
@@ -57,7 +57,7 @@ class EffectiveContextTask(PerplexityTask):
         """Keep the settings; see `PerplexityTask`."""
         super().__init__(config)
         self._filters = [FilterEnsemble("none", [lambda: QuestionFilter(self._describe)])]
-        self.token_losses: dict[str, dict[str, Logprobs]] = {}
+        self.token_losses: dict[str, Losses] = {}
 
     def _complete(self, *, has_bos: bool) -> TextSettings:
         shipped, claimed = claimed_lengths(self._metadata)

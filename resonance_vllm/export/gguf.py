@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leval_border.errors import needs_extra
 from leval_border.files import sync_folder
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
@@ -68,9 +69,7 @@ def export_gguf(checkpoint: Path, request: RopeRequest, out: Path) -> int:
     try:
         from gguf import GGUFWriter
     except ImportError as error:
-        raise ImportError(
-            f"{error}: writing a GGUF file needs the extra: pip install 'leval-harness[quickstart]'"
-        ) from error
+        raise ImportError(f"{error}: to write a GGUF file, {needs_extra('quickstart')}") from error
     from transformers import AutoModelForCausalLM
 
     out.parent.mkdir(parents=True, exist_ok=True)

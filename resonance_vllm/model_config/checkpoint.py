@@ -10,6 +10,7 @@ from typing import Any
 
 from leval_border.errors import UserError, shown
 from leval_border.files import user_path
+from leval_border.hub import asking_hub
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
 
@@ -41,7 +42,8 @@ def read_config(path: str, revision: str | None = None) -> Any:
         content = _json_object(folder / "config.json")
     else:
         try:
-            content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+            with asking_hub(path, "model"):
+                content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
         except OSError as error:
             raise OSError(
                 f"model: there is no folder {shown(path)}, and the hub gives no such model: "

@@ -130,7 +130,7 @@ def test_prompt_shows_every_frame(frame: str) -> None:
     arguments += ["--apply-chat-template"] * (wants == "must")
     shown = CliRunner().invoke(command, arguments)
     assert shown.exit_code == 0, shown.output
-    assert f"frame: {TITLES.get(frame, frame)}" in shown.output
+    assert f"prompt template: {TITLES.get(frame, frame)}" in shown.output
     assert "--- second prompt" in shown.output
 
 

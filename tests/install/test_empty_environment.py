@@ -164,7 +164,7 @@ def test_base(wheel, tmp_path):
     )
     assert (score["n"], score["exact_match"]) == (1, 100.0)
     missing = environment.run("leval-harness", "check", "model", "--rope", "yarn:factor=2")
-    assert "leval-harness[hf]" in missing.stderr
+    assert "install the extra hf" in missing.stderr
     assert "Traceback" not in missing.stderr
 
 

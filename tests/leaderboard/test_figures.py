@@ -174,7 +174,7 @@ def test_differences_stand_below_curves_that_lie_on_each_other(analysis, drawn):
         for length, value in zip(line.get_xdata(), line.get_ydata(), strict=True)
     }
     assert shown == pytest.approx(compared)
-    assert lower.get_ylabel() == "difference to the baseline, nats a token"
+    assert lower.get_ylabel() == "difference to the baseline, NLL (nats/token)"
 
 
 def test_results_of_many_models_get_no_figures(analysis, tmp_path, monkeypatch):

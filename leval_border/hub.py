@@ -1,0 +1,33 @@
+"""What is said while a model's name is looked up on the hub."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from leval_border.errors import shown
+from leval_border.files import user_path
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def asking_hub(name: str, field: str) -> Iterator[None]:
+    """Say that a name is no folder before the hub is asked for it, and hide the hub's retries.
+
+    Without a connection that takes up to a minute. A name that is a folder passes in silence.
+
+    Args:
+        name: of a folder or a model.
+        field: the setting that has it.
+    """
+    if user_path(name, field).is_dir():
+        yield
+        return
+    logger.warning("%s: there is no folder %s; the hub is asked for it", field, shown(name))
+    retries = logging.getLogger("huggingface_hub")
+    level = retries.level
+    retries.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        retries.setLevel(level)
