@@ -36,6 +36,7 @@ class Counters:
     near_ties: list[dict[str, Any]] = field(default_factory=list)
     batches_bounded: int = 0
     _bar: Any = field(default=None, repr=False)
+    _ahead: int = field(default=0, repr=False)  # tokens that the bar shows before they count
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -49,7 +50,9 @@ class Counters:
     @contextmanager
     def progress(self, title: str, *, disable: bool) -> Iterator[None]:
         """Show a progress bar of the tokens that a block computes."""
-        with tqdm(total=0, desc=title, unit="tok", unit_scale=True, disable=disable) as self._bar:
+        # smoothing 0: the time left goes by the mean rate, steps are of very different lengths
+        settings: dict[str, Any] = {"unit": "tok", "unit_scale": True, "smoothing": 0}
+        with tqdm(total=0, desc=title, disable=disable, **settings) as self._bar:
             try:
                 yield
             finally:
@@ -69,7 +72,8 @@ class Counters:
     def prefilled(self, tokens: int) -> None:
         """Count tokens of prompts that were just computed."""
         self.tokens_prefilled += tokens
-        self.advance(tokens)
+        self.advance(tokens - self._ahead)
+        self._ahead = 0
 
     def advance(self, tokens: int) -> None:
         """Move the progress bar by tokens that are computed or will not be."""
@@ -80,25 +84,26 @@ class Counters:
     def within(self, layers: Sequence[torch.nn.Module], tokens: int) -> Iterator[None]:
         """Move the progress bar after each layer of one forward pass over `tokens`.
 
-        At its end the bar returns: `prefilled` counts the tokens of a pass that succeeded.
+        `prefilled`, which counts the tokens of a pass that succeeded, adds what is missing.
         """
         if self._bar is None or not layers:
             yield
             return
-        moved = 0
 
         def move(*_: Any) -> None:
-            nonlocal moved
-            moved += tokens // len(layers)
+            self._ahead += tokens // len(layers)
             self.advance(tokens // len(layers))
 
         hooks = [layer.register_forward_hook(move) for layer in layers]
         try:
             yield
+        except BaseException:
+            self.advance(-self._ahead)
+            self._ahead = 0
+            raise
         finally:
             for hook in hooks:
                 hook.remove()
-            self.advance(-moved)
 
     def alone(self, reason: str) -> None:
         """Count a request that shares no prefix; the first for each reason is logged."""

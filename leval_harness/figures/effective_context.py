@@ -31,6 +31,10 @@ def effective_figure(
         axes.axhline(0, color="black", linewidth=1)
         axes.axhline(-lines[0].margin, color="black", linewidth=0.8, linestyle=":")
     _mark_claims(gains, lines, titles)
+    _show_curves(gains, [each.gain for line in lines for each in line.these.bins])
+    for axes in below:
+        bins = [each for line in lines if line.against for each in line.against.bins]
+        _show_curves(axes, [each.gain for each in bins])
     picture.grid[-1].set_xlabel("Position in the text (tokens)")
     gains.set_ylabel("NLL gain over short windows,\nnats/token, clipped")
     gains.set_title("What full context adds, by position", loc="left")
@@ -53,10 +57,18 @@ def _mark_claims(axes: Any, lines: Sequence[EffectiveLine], titles: Mapping[str,
         axes.axvline(claimed, color="#555555", linewidth=0.9, linestyle="--")
         axes.annotate(
             literal(f"claimed context, {who}: {claimed:,}", 60),
-            (claimed, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
-            textcoords="offset points", ha="right", va="top", rotation=90, fontsize=7,
+            (claimed, 0), xycoords=("data", "axes fraction"), xytext=(-3, 3),
+            textcoords="offset points", ha="right", va="bottom", rotation=90, fontsize=7,
             color="#555555",
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )  # fmt: skip
+
+
+def _show_curves(axes: Any, gains: Sequence[float]) -> None:
+    """Limits of the axis by the curves: bands that are far wider end at the edge."""
+    low, high = min(0.0, *gains), max(0.0, *gains)
+    room = 0.6 * max(high - low, 0.02)
+    axes.set_ylim(low - room, high + room)
 
 
 def _draw(axes: Any, bins: Sequence[Bin], look: dict[str, Any]) -> None:

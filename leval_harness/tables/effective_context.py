@@ -29,7 +29,7 @@ TEXT_HEADS = (
     "Texts like these: no degradation",
     "Texts like these: benefits",
 )
-NUMBER_HEADS = ("Breaks near", "Texts that agree", "Gain, nats", "Config")
+NUMBER_HEADS = ("Breaks near", "Texts that agree", "Gain, nats", "Claimed context")
 
 
 def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> list[Table]:
