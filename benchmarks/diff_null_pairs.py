@@ -23,8 +23,8 @@ CHANGES = (
     "attn_implementation=eager",
 )  # fmt: skip
 SETS = 4
-NULL = {"lengths": (256,), "count": 16, "budget": 600.0, "isolated": False}
-GATE = {"lengths": (512,), "count": 8, "budget": 300.0}
+NULL = {"lengths": (128,), "count": 8, "budget": 600.0, "isolated": False}
+GATE = {"lengths": (128,), "count": 8, "budget": 300.0}
 GATE_CHANGES = [
     *(f"threads={n},batch_size={size}" for n, size in itertools.product((1, 2), (1, 2, 3, 4))),
     "threads=2,prefill_chunk=128",

@@ -210,7 +210,8 @@ def test_each_setup_runs_in_a_process_of_its_own(copying_model, copying_texts, t
 def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
     """200 resamples of the texts of a real pair (float32, bfloat16): the gate never fails.
 
-    The margin is wide, because 128 tokens of a model this small say little.
+    The margin is twice the default: 128 tokens of a model this small say little. Within the
+    default, 26 of the resamples are not decided; none is worse.
     """
     folder = copying_model("yarn")
     readings = []
@@ -223,8 +224,12 @@ def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
     rng = np.random.default_rng(0)
     for _ in range(200):
         drawn = [pairs[at] for at in rng.integers(0, len(pairs), 16)]
-        found = length_result(128, drawn, margin=0.03, share=4 / 7, lengths=1, last=True)
-        assert found.verdict == "same"
+        wide, default = (
+            length_result(128, drawn, margin=margin, share=4 / 7, lengths=1, last=True).verdict
+            for margin in (0.02, 0.01)
+        )
+        assert wide == "same"
+        assert default in ("same", "undecided")
 
 
 def test_the_page_shows_a_saved_diff(run, copying_model, tmp_path):

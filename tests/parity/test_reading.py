@@ -45,6 +45,13 @@ def test_batches_and_chunks_change_nothing(model, arguments):
         assert each.dense == pytest.approx(alone.dense, abs=1e-4)
 
 
+def test_settings_of_quantization_reach_transformers(model):
+    """Which names the package that it lacks; lm-eval itself takes them from a checkpoint alone."""
+    settings = '{"quant_method": "quanto", "weights": "int8"}'
+    with pytest.raises(ImportError, match="optimum-quanto"):
+        reader(f"hf:{model}", f"quantization_config={settings}")
+
+
 def test_tops_and_whole_distributions_are_those_of_the_logits(model):
     ours = reader(model)
     (found,) = ours.read(ROWS[:1])
