@@ -167,7 +167,9 @@ def _line(
         if other is None or other.digest != text.digest:
             missing.append(f"{name}, of which there are no short windows")
         elif (gains := _gains(text, other, SHORT)) is None:
-            missing.append(f"{name}, of which there is no full read")
+            unread = np.isnan(text.column("full")).all()
+            why = "is no full read" if unread else "are no short windows"
+            missing.append(f"{name}, of which there {why}")
         else:
             short.append(gains)
             longer += [found] if (found := _gains(text, other, TRAINED)) else []

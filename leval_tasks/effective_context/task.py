@@ -179,8 +179,10 @@ def complete_settings(
     if not 2 <= short < lengths[0]:
         allowed = f"2 to {lengths[0] - 1}, less than the shortest text's context_length"
         raise SettingError(not_allowed("short_window", short, allowed))
-    longer = trained if given.trained_window is None else given.trained_window
-    if longer and limit.tokens:
+    longer = given.trained_window
+    if longer is None:  # the same in all cells of a sweep, whatever each of them may read
+        longer = (trained or 0) - limit.after_window
+    if given.reads == "windows" and limit.tokens:
         longer = min(longer, limit.tokens - limit.after_window)
     longest = lengths[-1] if given.reads != "windows" else short
     limit.check(longest, "context_length", extra=limit.after_window)
@@ -188,7 +190,7 @@ def complete_settings(
     return given.changed(
         context_length=lengths,
         short_window=short,
-        trained_window=longer if longer and longer > short else 0,
+        trained_window=longer if longer > short else 0,
         bos=bos,
         min_tokens=least,
     )

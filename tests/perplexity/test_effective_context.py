@@ -174,6 +174,13 @@ def test_without_settings_windows_follow_the_trained_length():
     # vLLM generates a token after each prompt
     found = complete(LengthLimit("VLLM", 256, "model", after_window=1))
     assert (found.context_length, found.trained_window) == ((255,), 255)
+    # a cell of full reads may read less than the trained length, and a cell of windows no more
+    for reads, read in (("full", 100), ("windows", 256)):
+        model = LengthLimit("HFLM", read, "model")
+        found = complete(model, context_length=100, short_window=48, reads=reads)
+        assert found.trained_window == 256
+    model = LengthLimit("HFLM", 128, "model")
+    assert complete(model, context_length=200, reads="windows").trained_window == 128
     # windows may be shorter than the texts that they move through
     assert complete(context_length=1000, reads="windows").context_length == (1000,)
 
