@@ -8,7 +8,7 @@
 | `model` | these arguments | the built model, with its cos and sin |
 | `load` | a folder of results | what `load_results` returns |
 | `page` | the analysis of these results | the folder that `write_page` writes |
-| `reach` | loaded samples of a `reach_*` task | its line: up to which length the model reads |
+| `effective` | loaded results of an `effective_context_*` task | lines: how far each method reads |
 
 `sys.setprofile` sees every call. Calls of *plain functions* count: functions at the top level of a
 module in one of the project's packages, public or private, each when it is entered for the first
@@ -28,7 +28,6 @@ Each way runs in a new process, with the same hash seed, because functions cache
 """
 
 import argparse
-import json
 import logging
 import multiprocessing
 import os
@@ -39,11 +38,11 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # this tree, whatever is installed
 RESULTS = ROOT / "tests" / "golden" / "results" / "sweep"
+EFFECTIVE = ROOT / "tests" / "leaderboard" / "effective"
 LEAF = "leval_border"
 Stop = tuple[str, str, int]  # module, function, line
 
@@ -51,7 +50,7 @@ SWEEP = """
 models: {{tiny: {{path: {model}, backend: hf, dtype: float32, device: cpu}}}}
 methods: {{resonance_yarn: {{rope_type: resonance_yarn, factor: 2.0}}}}
 context_lengths: [128]
-tasks: [reach_pydocs]
+tasks: [ppl_pydocs]
 """
 ROPE = {"rope_type": "resonance_yarn", "rope_theta": 10000.0, "factor": 2.0}
 ARGUMENTS = {
@@ -59,12 +58,6 @@ ARGUMENTS = {
     "max_position_embeddings": 128,
     "rope_precision": "float32",
     "dtype": "float32",
-}
-YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}
-# run -> further arguments of the model, nats a token after 2048, 4096 and 8192 tokens
-LOSSES: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = {
-    "shipped": ({}, (2.5, 2.4, 3.4)),
-    "yarn": (YARN, (2.5, 2.41, 2.41)),
 }
 
 
@@ -112,23 +105,23 @@ def page(folder: Path) -> Callable[[], object]:
     return lambda: write_page(analysis, folder / "page")
 
 
-def reach(folder: Path) -> Callable[[], object]:
+def effective(folder: Path) -> Callable[[], object]:
     from leval_harness.analysis import analyse
-    from leval_harness.analysis.reach import reach_lines
+    from leval_harness.analysis.effective_context import effective_lines
     from leval_harness.results import load_results
 
-    results = load_results(reach_results(folder))
+    results = load_results(EFFECTIVE)
 
     def lines() -> object:
-        found = reach_lines(analyse(results, "as shipped"))
-        assert len(found) == len(LOSSES), found
+        found, gaps = effective_lines(analyse(results))
+        assert len(found) == 2, gaps
         return found
 
     return lines
 
 
 WAYS: dict[str, Callable[[Path], Callable[[], object]]] = {
-    each.__name__: each for each in (arguments, model, load, page, reach)
+    each.__name__: each for each in (arguments, model, load, page, effective)
 }
 
 
@@ -142,34 +135,6 @@ def tiny_llama(folder: Path) -> Path:
     config = LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=64)
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
-
-
-def reach_results(root: Path) -> Path:
-    """lm-eval's output of a reach task on six texts, as shipped and with YaRN."""
-    task, stamp = "reach_pg19", "2026-01-02T03-04-05.000000"
-    lists: dict[str, Any] = {"resps": [], "filtered_resps": [], "target": "", "filter": "none"}
-    for name, (rope, losses) in LOSSES.items():
-        rows, means = [], dict[str, float]()
-        for at in range(6):
-            values: dict[str, Any] = {}
-            for length, loss in zip((2048, 4096, 8192), losses, strict=True):
-                values[f"loss@{length}"] = [512 * (loss + at / 100), 512]
-                values[f"key_loss@{length}"] = [at * (loss + 1), at]
-                means |= {f"loss@{length},none": loss + 0.025, f"key_loss@{length},none": loss + 1}
-            doc = {"document_id": f"text-{at}", "cluster": f"text-{at}", "source": "hub"}
-            rows.append({"doc_id": at, "doc": doc, **lists, "metrics": list(values), **values})
-        written = {
-            "results": {task: means},
-            "configs": {task: {"task": task, "metadata": {}}},
-            "n-samples": {task: {"original": len(rows), "effective": len(rows)}},
-            "higher_is_better": {task: dict.fromkeys(rows[0]["metrics"], False)},
-            "config": {"model": "hf", "model_args": {"pretrained": "m", **rope}},
-        }
-        (root / name).mkdir()
-        (root / name / f"results_{stamp}.json").write_text(json.dumps(written))
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (root / name / f"samples_{task}_{stamp}.jsonl").write_text(lines)
-    return root
 
 
 class Tracer:

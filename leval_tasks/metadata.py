@@ -191,24 +191,6 @@ class PerplexitySettings(TextSettings):
         return self.mode in ("sliding", "disjoint")
 
 
-class ReachSettings(TextSettings):
-    """Settings of a reach task; without `context_length` the lengths are shares of the trained one.
-
-    Attributes:
-        target_tokens: tokens scored at the end of each window, the same at every length.
-        num_targets: targets a text at most, where it is long enough for more than one.
-        key_tokens: samples file of another model's run of the same task, whose key tokens count
-            in place of the model's own.
-    """
-
-    group = "reach"
-
-    num_docs: Count = 16
-    target_tokens: Count = 512
-    num_targets: Count = 1
-    key_tokens: str | None = None
-
-
 class EffectiveContextSettings(TextSettings):
     """Settings of an effective-context task.
 
@@ -279,7 +261,6 @@ FAMILIES = (
     ContextSettings,
     ClosedSettings,
     PerplexitySettings,
-    ReachSettings,
     EffectiveContextSettings,
     PosGenSettings,
 )

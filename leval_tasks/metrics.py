@@ -63,7 +63,6 @@ _EVERYWHERE: dict[str, Metric] = {
     "bits_per_byte": Metric("loss", False, "bits", "bits", 3),
     "nll": _NATS,
     "loss": _NATS,
-    "key_spans": _COUNT,
     "failed": _COUNT,
 }
 OURS: dict[str, Metric] = {
@@ -73,7 +72,6 @@ OURS: dict[str, Metric] = {
     **dict.fromkeys(("accuracy", "id_accuracy", "ood_accuracy"), SHARE),
     "token_perplexity": _PERPLEXITY,
     "paper_perplexity": _PERPLEXITY,
-    "key_loss": _NATS,
     "short_loss": _NATS,
     "gain": replace(_NATS, higher_is_better=True),
 }

@@ -1,7 +1,7 @@
-"""Paired differences of perplexity and reach: method against baseline on the same texts, nats."""
+"""Paired differences of perplexity: method against baseline on the same texts, nats."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from leval_border.errors import SettingError, one_of
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.analysis.reach import LOSS, paired_losses
 from leval_harness.results import Results, ResultsError, Run
 from leval_tasks.statistics.clustered import Floats
 from leval_tasks.statistics.paired import Difference, compare_perplexities, paired_sums
@@ -42,13 +41,12 @@ class PairedRow:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifferences:
-    """All rows of one kind of metric, a key of `KINDS`.
+    """All rows.
 
     `left_out` are notes of the texts and lengths without a row; `runs` gave the numbers, and
     `documents` counts the different documents of all tasks.
     """
 
-    kind: str
     rows: tuple[PairedRow, ...]
     left_out: tuple[str, ...]
     runs: tuple[Run, ...]
@@ -75,14 +73,15 @@ def parse_pairs(pairs: Sequence[str]) -> list[tuple[str, str]]:
 
 def paired_differences(
     analysis: Analysis, pairs: Sequence[tuple[str, str]]
-) -> tuple[list[PairedDifferences], list[str]]:
-    """Differences of perplexities, of reach losses, and of these on key tokens.
+) -> tuple[PairedDifferences, list[str]]:
+    """Differences of perplexities: a row for each pair, text and length, and one for all texts.
 
-    A row for each pair, text and length, and one for all texts together. `pairs` are (method,
-    baseline) by the labels of the entries.
+    Args:
+        analysis: from `analyse`.
+        pairs: (method, baseline) by the labels of the entries.
 
     Returns:
-        the kinds that have rows, and for each pair without a row a sentence that says why.
+        the rows, and for each pair without a row a sentence that says why.
 
     Raises:
         SettingError: an unknown method.
@@ -93,27 +92,25 @@ def paired_differences(
     for name in (name for pair in pairs for name in pair):
         one_of("pair", name, labels)
     finished = [entry for entry in analysis.entries if entry.score.finished]
-    kinds = [_differences(kind, finished, pairs, analysis.results) for kind in KINDS]
-    found = [each for each in kinds if each.rows]
-    compared = {row.pair for each in found for row in each.rows}
-    missing = [_why_nothing(finished, *pair) for pair in pairs if pair not in compared]
-    if not found:
+    entries = [entry for entry in finished if PERPLEXITY.fullmatch(entry.score.metric)]
+    found = _differences(entries, pairs, analysis.results)
+    compared = {row.pair for row in found.rows}
+    missing = [_why_nothing(entries, *pair) for pair in pairs if pair not in compared]
+    if not found.rows:
         raise ResultsError("; ".join(missing))
     return found, missing
 
 
 def _differences(
-    kind: str, entries: Sequence[Entry], pairs: Sequence[tuple[str, str]], results: Results
+    entries: Sequence[Entry], pairs: Sequence[tuple[str, str]], results: Results
 ) -> PairedDifferences:
-    """The rows of one kind."""
-    metric, lines_of = KINDS[kind]
-    entries = [entry for entry in entries if metric.fullmatch(entry.score.metric)]
+    """The rows of some perplexities."""
     rows, used, left_out = [], [], []
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
         by_label = grouped(of_block, lambda entry: entry.label)
         for pair in pairs:
             method, baseline = (by_label.get(label, []) for label in pair)
-            lines = list(lines_of(method, baseline, results)) if method and baseline else []
+            lines = list(_lines(method, baseline, results)) if method and baseline else []
             rows += [_row(block, pair, *line) for line in lines]
             if lines:
                 used += [*method, *baseline]
@@ -129,7 +126,7 @@ def _differences(
         for code in ratios.clusters
     }
     runs = tuple(results.runs[at] for at in sorted({entry.score.run for entry in used}))
-    return PairedDifferences(kind, tuple(rows), tuple(left_out), runs, len(documents))
+    return PairedDifferences(tuple(rows), tuple(left_out), runs, len(documents))
 
 
 def _row(block: str, pair: tuple[str, str], text: str, length: str, sums: Floats) -> PairedRow:
@@ -141,23 +138,13 @@ def _row(block: str, pair: tuple[str, str], text: str, length: str, sums: Floats
 
 def _place(entry: Entry) -> tuple[str, str]:
     """Text and length of an entry's row."""
-    if PERPLEXITY.fullmatch(entry.score.metric):
-        end, start = _positions(entry)
-        length = f"{length_label(start)} to {length_label(end)}" if start else length_label(end)
-        return task_label(entry.task), length
-    return _loss_text(entry.task, entry.score.family), length_label(entry.score.at)
-
-
-def _loss_text(task: str, family: str) -> str:
-    """How rows of losses name a task, or all of them."""
-    what = "Reach" if family == LOSS else "Key tokens"
-    return task_label(task).replace("Reach", what, 1) if task else f"{what}, all"
+    end, start = _positions(entry)
+    length = f"{length_label(start)} to {length_label(end)}" if start else length_label(end)
+    return task_label(entry.task), length
 
 
 def _why_nothing(entries: Sequence[Entry], method: str, baseline: str) -> str:
     """Why two methods were not compared: what each has, and in which setting."""
-    metrics = [metric for metric, _ in KINDS.values()]
-    entries = [e for e in entries if any(each.fullmatch(e.score.metric) for each in metrics)]
     each_has = []
     for label in (method, baseline):
         own = [entry for entry in entries if entry.label == label]
@@ -167,15 +154,13 @@ def _why_nothing(entries: Sequence[Entry], method: str, baseline: str) -> str:
         what = f"{tasks}{logged} in '{blocks}'" if own else "none"
         each_has.append(f"{label} has {what}")
     return (
-        f"pair: no perplexity or reach loss of the same texts at the same length that {method} and "
-        f"{baseline} both have in one block with logged samples: {', '.join(each_has)}; run both "
-        "with the same settings"
+        f"pair: no perplexity of the same texts at the same length that {method} and {baseline} "
+        f"both have in one block with logged samples: {', '.join(each_has)}; run both with the "
+        "same settings"
     )
 
 
-def _perplexities(
-    method: Sequence[Entry], baseline: Sequence[Entry], results: Results
-) -> Iterator[Line]:
+def _lines(method: Sequence[Entry], baseline: Sequence[Entry], results: Results) -> Iterator[Line]:
     """Each length and stretch, shortest first: each text, then all."""
 
     def question(entry: Entry) -> tuple[int | None, str, str]:
@@ -210,19 +195,3 @@ def _paired(method: Entry, baseline: Entry, results: Results) -> Floats:
             "the baseline; compare runs of one tokenizer and the same settings"
         )
     return sums
-
-
-def _losses(method: Sequence[Entry], baseline: Sequence[Entry], results: Results) -> Iterator[Line]:
-    """Each length, shortest first: each text, then all."""
-    found = paired_losses(method, baseline, results)
-    for task, length, sums in sorted(found, key=lambda line: line[1]):
-        yield _loss_text(task, method[0].score.family), length_label(length), sums
-
-
-Lines = Callable[[Sequence[Entry], Sequence[Entry], Results], Iterator[Line]]
-KINDS: dict[str, tuple[re.Pattern[str], Lines]] = {
-    "perplexity": (PERPLEXITY, _perplexities),
-    "loss": (re.compile(r"loss@\d{1,12}"), _losses),
-    "key_loss": (re.compile(r"key_loss@\d{1,12}"), _losses),
-}
-"""Which metrics may be compared, and how the entries of two methods become rows."""

@@ -94,7 +94,7 @@ class Entry:
 
     @property
     def family(self) -> str | None:
-        """`closed`, `perplexity`, `reach` or `posgen` if the task is one of ours."""
+        """The folder below `leval_tasks` if the task is one of ours: `closed`, `perplexity`, …."""
         return FAMILY_OF.get(self.task)
 
     def record(self) -> dict[str, Any]:
@@ -190,15 +190,9 @@ def without_twins(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def comparable(entry: Entry) -> tuple[str, ...]:
-    """What must agree before two numbers are ranked or compared.
-
-    Key tokens that a model determined for itself are other tokens for each method: without a
-    reference model there is no comparison.
-    """
+    """What must agree before two numbers are ranked or compared."""
     score = entry.score
-    own_tokens = score.family.startswith("key_") and "key_tokens" not in score.settings
-    where = entry.block, entry.task, score.metric, score.chosen, f"{score.context_length}"
-    return (*where, entry.label) if own_tokens else where
+    return entry.block, entry.task, score.metric, score.chosen, f"{score.context_length}"
 
 
 def _estimated(entry: Entry, ratios: Ratios | None) -> Entry:

@@ -31,7 +31,6 @@ _TEXTS = {
 }
 _LABELS = {
     **{f"ppl_{name}": title for name, title in _TEXTS.items()},
-    **{f"reach_{name}": f"Reach on {title}" for name, title in _TEXTS.items()},
     **CLOSED,
     **BESIDE,
     **POSGEN,

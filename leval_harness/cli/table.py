@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--pair", "pairs", multiple=True, metavar="METHOD:BASELINE",
-    help="Only paired differences of perplexity and reach, nats a token, by text and pooled. "
-    "Repeatable.",
+    help="Only paired differences of perplexity, nats a token, by text and pooled. Repeatable.",
 )  # fmt: skip
 @click.option(
     "--verify", is_flag=True, help="Recompute every aggregate from the samples; report differences."
@@ -61,7 +60,7 @@ def command(
     from leval_harness.analysis import analyse
     from leval_harness.analysis.differences import paired_differences, parse_pairs
     from leval_harness.tables import build_tables, details_table
-    from leval_harness.tables.differences import difference_tables
+    from leval_harness.tables.differences import difference_table
     from leval_harness.tables.formats import load_format
 
     read = read_results(results)
@@ -71,8 +70,7 @@ def command(
     analysis = analyse(read, chosen["baseline"])
     form = load_format(output or "md")
     if chosen["pairs"]:
-        found = paired_differences(analysis, parse_pairs(chosen["pairs"]))
-        tables = difference_tables(*found)
+        tables = [difference_table(*paired_differences(analysis, parse_pairs(chosen["pairs"])))]
     elif as_json or form.every_number:
         tables = [details_table(analysis, bool(chosen["published"]))]
     else:

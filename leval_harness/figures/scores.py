@@ -1,4 +1,4 @@
-"""Scores by context length, differences to the baseline, and what each step of context adds."""
+"""Scores by context length, and differences to the baseline."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,8 @@ import numpy as np
 from leval_harness.analysis import Entry
 from leval_harness.analysis.entries import SIGNIFICANT, grouped
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.analysis.reach import ReachLine
 from leval_harness.figures.style import Looks, Picture, literal, mark_level
 from leval_harness.tables.scores import chance_of
-from leval_tasks.statistics.clustered import Estimate
-
-DWARFED = 20
-"""Ratio of the largest gain to a small one from which the scale bends, so that both are legible."""
 
 Interval = tuple[float | None, float | None, float | None]
 """A value and the ends of its interval."""
@@ -57,53 +52,6 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     return picture.figure
 
 
-def reach_figure(lines: Sequence[ReachLine], looks: Looks, command: str) -> Any:
-    """Gains by step, and below losses on key tokens where they are known, of one block's methods.
-
-    Key tokens that a reference model determined are the same for all methods: their losses, or
-    differences to the baseline, are drawn. Several methods' own key tokens are not.
-    """
-    from matplotlib.ticker import FixedLocator
-
-    lines_with_keys = [line for line in lines if line.referred or len(lines) == 1]
-    keys = any(point.key for line in lines_with_keys for point in line.points)
-    compared = any(point.key_against for line in lines for point in line.points)
-    picture = Picture(7.2, 6.6 if keys else 4.2, rows=2 if keys else 1)
-    gains, *below = picture.grid
-    sizes = []
-    for line in sorted(lines, key=lambda line: line.method):
-        look = {**looks[line.method], "label": literal(line.method), "markersize": 5}
-        steps = [point.step for point in line.points if point.step]
-        sizes += [abs(step.difference) for step in steps if step.difference]
-        _draw_curve(gains, [(step.longer, step.gain) for step in steps], 1, look)
-        curve: list[tuple[int, Interval]] = []
-        for point in line.points:
-            if found := point.key_against if compared else point.key:
-                value = found.value if isinstance(found, Estimate) else found.difference
-                curve.append((point.length, (value, found.low, found.high)))
-        for axes in below if curve else ():
-            _draw_curve(axes, curve, 1, look)
-    if bend := _bend(sizes):
-        gains.set_yscale("asinh", linear_width=bend)
-        gains.yaxis.set_major_locator(FixedLocator(_powers(bend, max(sizes))))
-        gains.yaxis.set_major_formatter("{x:g}")
-    lengths = sorted({point.length for line in lines for point in line.points})
-    _context_axis([gains, *below], lengths)
-    for axes in (gains, *below):
-        axes.set_xlim(lengths[0] / 1.1, lengths[-1] * 1.1)
-    gains.set_ylabel("gain from the next shorter length,\nnats a token")
-    gains.axhline(0, color="black", linewidth=1)
-    gains.set_title("What each step of context adds", loc="left")
-    for axes in below:
-        what = "difference to the baseline" if compared else "lower is better"
-        axes.set_ylabel(f"loss on key tokens,\nnats, {what}")
-        if compared:
-            axes.axhline(0, color="black", linewidth=1)
-    picture.legend([gains], "right upper")
-    picture.sign(f"{lines[0].block} · bands: 95% intervals, by document", [command])
-    return picture.figure
-
-
 def _context_axis(grid: Sequence[Any], lengths: Sequence[int]) -> None:
     """The same lengths along each of some axes, named below the last."""
     for axes in grid:
@@ -125,19 +73,6 @@ def _draw_curve(
     axes.plot(lengths, middle, **look)
     if any(map(math.isfinite, low)):
         axes.fill_between(lengths, low, high, color=look["color"], alpha=0.08, linewidth=0)
-
-
-def _bend(sizes: Sequence[float]) -> float:
-    """Where the scale becomes logarithmic: at a small gain, where others dwarf it; else 0."""
-    ordered = sorted(sizes)
-    small = ordered[len(ordered) // 4] if ordered else 0.0
-    return small if len(ordered) > 3 and ordered[-1] > DWARFED * small else 0.0
-
-
-def _powers(bend: float, largest: float) -> list[float]:
-    """Zero and the powers of ten on a scale that bends; one below the bend would overlap zero."""
-    powers = [10.0**k for k in range(math.ceil(math.log10(bend)), math.ceil(math.log10(largest)))]
-    return [*(-each for each in reversed(powers)), 0.0, *powers]
 
 
 def difference_figure(entries: Sequence[Entry], baseline: str, looks: Looks) -> Any:

@@ -12,10 +12,9 @@ from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import grouped, without_twins
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.analysis.reach import reach_lines
 from leval_harness.figures.effective_context import effective_figure
 from leval_harness.figures.rope import rope_figure
-from leval_harness.figures.scores import difference_figure, length_figure, reach_figure
+from leval_harness.figures.scores import difference_figure, length_figure
 from leval_harness.figures.style import Looks, method_looks, write_figure
 from leval_harness.results.rope_features import RopeFeatures, read_features
 
@@ -25,7 +24,7 @@ MOST_METHODS = 14
 MOST_FIGURES = 60
 """Results of many models with more figures than this get none: each takes half a second."""
 
-SHOWN_NATS = ("token_perplexity", "paper_perplexity", "loss")
+SHOWN_NATS = ("token_perplexity", "paper_perplexity")
 """Families of log-likelihoods that have a figure; the others repeat them."""
 
 
@@ -55,11 +54,10 @@ def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
 
 
 def planned_figures(analysis: Analysis) -> Iterator[Planned]:
-    """What there is to draw: steps and scores by length, differences to the baseline, RoPE."""
+    """What there is to draw: gains by position, scores by length, differences, RoPE."""
     looks = method_looks(entry.label for entry in analysis.entries)
     finished = without_twins([e for e in analysis.entries if e.score.finished and e.score.primary])
     yield from _effective(analysis, looks)
-    yield from _reach(analysis, looks)
     yield from _lengths(finished, looks)
     yield from _differences(finished, analysis.baselines, looks)
     yield from _rope_features(analysis.entries, looks)
@@ -73,16 +71,6 @@ def _effective(analysis: Analysis, looks: Looks) -> Iterator[Planned]:
         if len(part) <= MOST_METHODS:
             draw = partial(effective_figure, part, looks, commands[block], analysis.titles)
             yield Planned("effective", f"{block}: gain from full context by position", draw)
-
-
-def _reach(analysis: Analysis, looks: Looks) -> Iterator[Planned]:
-    """One for each block whose texts were read at several lengths."""
-    commands = {entry.block: entry.run.command for entry in reversed(analysis.entries)}
-    lines = [line for line in reach_lines(analysis) if len(line.points) > 1]
-    for block, part in grouped(lines, lambda line: line.block).items():
-        if len(part) <= MOST_METHODS:
-            draw = partial(reach_figure, part, looks, commands[block])
-            yield Planned("reach", f"{block}: what each step of context adds", draw)
 
 
 def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.analysis.effective_context import (
-    effective_lines,
-)
+from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import LOSS_UNITS, task_label
-from leval_harness.analysis.reach import Retrieval, reach_lines
+from leval_harness.analysis.retrieval import Retrieval, retrievals
 from leval_harness.analysis.verdict import verdicts
 from leval_harness.layout import LOG
 from leval_harness.results import Run
@@ -113,11 +111,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
             }
             for line in effective_lines(analysis)[0]
         ],
-        "retrieval": [
-            {"block": plain(line.block), "method": plain(line.method)} | _retrieval(line.retrieval)
-            for line in reach_lines(analysis)
-            if line.retrieval
-        ],
+        "retrieval": list(map(_retrieval, retrievals(analysis))),
         "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
@@ -241,6 +235,8 @@ def _comparison(difference: Difference, times: float) -> list[Any]:
 def _retrieval(found: Retrieval) -> dict[str, Any]:
     """`[length, part, found, asked]` by depth in the prompt, and the tasks with the needles."""
     return {
+        "block": plain(found.block),
+        "method": plain(found.method),
         "lengths": [each.length for each in found.counts],
         "tasks": [task_label(task) for task in found.tasks],
         "names": list(found.tasks),

@@ -27,7 +27,6 @@ LONGEST_LINE = 64 * 2**20
 
 NOTES = (
     *MARKS, "reached_limit", "truncated", "prompt_tokens", "document_tokens", "kept_tokens",
-    "key_spans",
 )  # fmt: skip
 """How a question was asked and answered, which is no score."""
 
@@ -150,8 +149,6 @@ def notes_of(row: Row) -> dict[str, float]:
     if isinstance(found.get("truncated"), bool):
         found["truncated"] = float(found["truncated"])
     found |= marks_in(row.get("filtered_resps")) | {n: row[n] for n in NOTES if n in row}
-    if isinstance(found.get("key_spans"), list):
-        found["key_spans"] = len(found["key_spans"])
     numbers = {name: finite(found.get(name)) for name in NOTES}
     return {name: number for name, number in numbers.items() if number is not None}
 

@@ -23,7 +23,7 @@ FILES = "model_files"
 """Digest of the checkpoint: separates, unless a sweep has one checkpoint for each method."""
 
 FOLLOW_LENGTH = (
-    "min_tokens", "max_length", "questions_asked", "step", "max_seq_lengths", "task_hash",
+    "min_tokens", "max_length", "questions_asked", "max_seq_lengths", "task_hash",
 )  # fmt: skip
 """Settings that follow from the context length: they separate numbers of one length only."""
 

@@ -22,10 +22,8 @@ from leval_tasks.metadata import (
     ClosedSettings,
     EffectiveContextSettings,
     PerplexitySettings,
-    ReachSettings,
     read_metadata,
 )
-from leval_tasks.reach.targets import default_lengths
 
 Sizes = tuple[tuple[int, int], ...]
 """Characters and questions of every document of a file."""
@@ -70,8 +68,6 @@ def estimate(record: CellRecord) -> TokenCounts:
         if task and task.family == "perplexity":
             windows = read_metadata(PerplexitySettings, metadata)
             prompt += perplexity_tokens(sizes, windows, context)
-        elif task and task.family == "reach":
-            prompt += _reach_tokens(read_metadata(ReachSettings, metadata), context)
         elif task and task.family == "effective_context":
             prompt += _reads_tokens(read_metadata(EffectiveContextSettings, metadata), context)
         elif sizes is None:
@@ -122,14 +118,6 @@ def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context
     longest = settings.max_tokens or max(lengths)
     over = sum(max(0.0, min(length, longest) - context) for length in lengths)
     return (over / settings.stride + len(lengths)) * context
-
-
-def _reach_tokens(settings: ReachSettings, context: int) -> float:
-    """Tokens of the windows of a reach task, as if the model were trained on half the context."""
-    lengths = settings.context_length or (context,)
-    if len(lengths) == 1:
-        lengths = default_lengths(max(lengths[0] // 2, 1), lengths[0])
-    return float(sum(lengths) * settings.num_docs * settings.num_targets)
 
 
 def _reads_tokens(settings: EffectiveContextSettings, context: int) -> float:

@@ -32,7 +32,7 @@ LIBRARY_PACKAGES = {
 """Library that runs the model -> the packages whose versions decide what it computes."""
 WEIGHT_FOLDERS = ("peft", "delta", "tokenizer", "lora_local_path", "model")
 """Settings that may name a folder of weights or tokenizer files."""
-FOLDER_ARGS = (*WEIGHT_FOLDERS, "key_tokens", "data_dir")
+FOLDER_ARGS = (*WEIGHT_FOLDERS, "data_dir")
 """Settings whose bare word may name a file or a folder."""
 HUB_ARGS = (*FOLDER_ARGS, "hf_config_path")
 """Settings, also inside of others (vLLM's speculative_config), that may name a model of the hub."""

@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from leval_border.errors import SettingError, near, not_allowed, one_of, shown
-from leval_border.files import user_path
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import TaskEntry, listed
 from leval_harness.sweep.config_files import SUFFIXES
@@ -24,17 +23,15 @@ from leval_tasks.metadata import (
     ClosedSettings,
     EffectiveContextSettings,
     PerplexitySettings,
-    ReachSettings,
     TaskSettings,
     read_metadata,
 )
 
 ROOT = Path(str(files("leval_tasks")))
-FAMILIES = ("closed", "perplexity", "reach", "effective_context", "posgen")
+FAMILIES = ("closed", "perplexity", "effective_context", "posgen")
 SETTINGS: dict[str, type[TaskSettings]] = {
     "closed": ClosedSettings,
     "perplexity": PerplexitySettings,
-    "reach": ReachSettings,
     "effective_context": EffectiveContextSettings,
 }
 """Family -> its settings in `--metadata`; those of PosGen come from the checkpoint as well."""
@@ -166,10 +163,7 @@ def check_settings(names: Iterable[str], metadata: Mapping[str, Any]) -> None:
     families = {known[name].family for name in members(names) if name in known}
     for family in families & set(SETTINGS):
         try:
-            settings = read_metadata(SETTINGS[family], metadata)
-            key_tokens = settings.key_tokens if isinstance(settings, ReachSettings) else None
-            if key_tokens and not user_path(key_tokens, "key_tokens").is_file():
-                raise SettingError(f"key_tokens: there is no file {key_tokens}")
+            read_metadata(SETTINGS[family], metadata)
         except SettingError as error:
             lines = str(error).splitlines()
             raise ConfigError("\n".join(f"metadata.{line}" for line in lines)) from error

@@ -1,24 +1,16 @@
 """From analysed scores to the tables that people read."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import effective_lines
-from leval_harness.analysis.entries import LEVEL, Item, grouped
+from leval_harness.analysis.entries import Item, grouped
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
-from leval_harness.analysis.reach import (
-    KEY_LOSS,
-    LOSS,
-    ReachLine,
-    reach_gaps,
-    reach_lines,
-    reach_text,
-)
+from leval_harness.analysis.retrieval import Retrieval, retrieval_text, retrievals
 from leval_harness.tables.effective_context import effective_tables
 from leval_harness.tables.model import (
     METHOD,
-    NOTHING,
     Block,
     Cell,
     Column,
@@ -30,25 +22,14 @@ from leval_harness.tables.model import (
 from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_tables
 from leval_harness.tables.scores import COSTS, score_cell, score_table
-from leval_tasks.statistics.paired import ASSUMED, Difference
-from leval_tasks.statistics.reach import DROP, THRESHOLD, Reach
+from leval_tasks.statistics.retrieval import DROP, THRESHOLD
 from leval_tasks.statistics.skewed_t import MARGIN
 
-BY_LOSS = (
-    "No loss: the largest context up to which no longer one made the same tokens of the same texts "
-    f"worse; gain: up to which each longer one made them better. A difference below {MARGIN:g} "
-    "nats a token is none. The ends of the 95% interval are lengths that were asked.",
-    "At least: shown up to there, and beyond it was not asked or the texts cannot tell",
-    "Config: tokens that the checkpoint's config claims under the method",
+RETRIEVES = (
+    f"RULER's tasks together: up to which length the score is at least {THRESHOLD:.1%}, and up to "
+    f"which it is less than {DROP:.0%} below that at the shortest length. At least: shown up to "
+    "there, and beyond it was not asked or the questions cannot tell"
 )
-BY_RETRIEVAL = (
-    f"Retrieves: RULER's tasks together, up to which length the score is at least {THRESHOLD:.1%}, "
-    f"and up to which it is less than {DROP:.0%} below that at the shortest length",
-)
-LOSSES = {
-    LOSS: "nats a token, the same tokens after more context",
-    KEY_LOSS: "nats a key token, the same tokens after more context",
-}
 PERPLEXITIES = {
     "token_perplexity": "token perplexity by context length, lower is better",
     "paper_perplexity": "paper perplexity by context length, lower is better",
@@ -77,14 +58,13 @@ def build_tables(
         one_of("columns", name, COSTS)
     entries = analysis.entries
     shown = [entry for entry in entries if entry.score.primary]
-    scores = [entry for entry in shown if entry.family not in ("perplexity", "reach")]
+    scores = [entry for entry in shown if entry.family != "perplexity"]
     tasks = {entry.task for entry in scores} - {""}
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
-    lines = reach_lines(analysis)
-    answers = _reach_table(lines, reach_gaps(analysis, lines)), _against_table(lines)
     tables = effective_tables(*effective_lines(analysis, margin))
-    tables += [table for table in answers if table]
+    if found := retrievals(analysis):
+        tables.append(_retrieval_table(found))
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
         tables += _length_tables(scores, closed)
@@ -92,8 +72,7 @@ def build_tables(
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores, posgen, costs, analysis))
     tables += _other_tables(scores, sorted(tasks - {*closed, *posgen}), costs, analysis)
-    tables += _text_tables([e for e in entries if e.family == "reach"], LOSSES, analysis)
-    tables += _text_tables([e for e in shown if e.family == "perplexity"], PERPLEXITIES, analysis)
+    tables += _text_tables([e for e in shown if e.family == "perplexity"], analysis)
     tables += published_tables(
         (entry.run.model for entry in entries), (entry.task for entry in entries), published
     )
@@ -118,76 +97,18 @@ def _by_method(
     return tuple(blocks)
 
 
-def _reach_table(lines: Sequence[ReachLine], gaps: Sequence[str]) -> Table | None:
-    """How far each model reads under each method, by loss and by retrieval; None if nothing did.
+def _retrieval_table(lines: Sequence[Retrieval]) -> Table:
+    """How far each model retrieves under each method."""
 
-    `gaps` are notes of what has no line.
-    """
-    losses = any(line.texts for line in lines) or bool(gaps)
-    probes = any(line.retrieval for line in lines)
-    if not (losses or probes):
-        return None
+    def cells(part: Sequence[Retrieval]) -> list[Cell]:
+        found = part[0]
+        texts = Cell(retrieval_text(found.above)), Cell(retrieval_text(found.kept))
+        return [*texts, number_cell(found.probes or None, ",d")]
 
-    def cells(part: Sequence[ReachLine]) -> list[Cell]:
-        line = part[0]
-        by_loss = [
-            Cell(reach_text(line.no_loss)),
-            Cell(_interval(line.no_loss)),
-            Cell(reach_text(line.gain)),
-            Cell(length_label(line.claimed), line.claimed),
-            number_cell(line.texts or None, ",d"),
-            number_cell(line.tokens or None, ",d"),
-        ]
-        by_retrieval = [NOTHING] * 3
-        if found := line.retrieval:
-            texts = (Cell(reach_text(found.above)), Cell(reach_text(found.kept)))
-            by_retrieval = [*texts, number_cell(found.probes or None, ",d")]
-        return by_loss * losses + by_retrieval * probes
-
-    loss_heads = ("Reads without loss", "95%", "Still gains up to", "Config", "Texts", "Tokens")
     heads = (f"Retrieves {THRESHOLD:.1%}", "Retrieves as at the shortest", "Probes")
-    columns = text_columns(loss_heads, 3) * losses + text_columns(heads, 2) * probes
-    notes = (*BY_LOSS * losses, *BY_RETRIEVAL * probes, *gaps)
     blocks = _by_method(lines, lambda line: line.block, lambda line: line.method, cells)
-    return Table("How far does it really read?", (METHOD, *columns), blocks, notes)
-
-
-def _interval(reach: Reach | None) -> str:
-    if reach is None or reach.low == reach.high:
-        return ""
-    low = "?" if reach.low is None else length_label(reach.low)
-    return f"{low} to {length_label(reach.high)}"
-
-
-def _against_table(lines: Sequence[ReachLine]) -> Table | None:
-    """Differences to the baseline at each length, with their intervals; None without any."""
-    lines = [line for line in lines if any(point.against for point in line.points)]
-    if not lines:
-        return None
-    lengths = sorted({point.length for line in lines for point in line.points})
-
-    def cells(part: Sequence[ReachLine]) -> list[Cell]:
-        at = {point.length: point.against for point in part[0].points}
-        return [_against_cell(at.get(length)) for length in lengths]
-
-    blocks = _by_method(lines, lambda line: line.block, lambda line: line.method, cells)
-    title = "Against the baseline, nats a token on the same tokens (95% interval)"
-    differences = [p.against for line in lines for p in line.points if p.against]
-    few = any(each.beside_zero and each.smallest_p > LEVEL for each in differences)
-    notes = (
-        "Negative is better; *: the interval, by text, tells the difference from zero",
-        *([f"? in the tables below: {ASSUMED}"] if few else ()),
-    )
-    return Table(title, (METHOD, *map(Column, map(length_label, lengths))), blocks, notes)
-
-
-def _against_cell(found: Difference | None) -> Cell:
-    if found is None:
-        return NOTHING
-    text = f"{found.difference:+.3f}"
-    if found.low is not None and found.high is not None:
-        text += f" ({found.low:+.3f} to {found.high:+.3f}){'*' * found.beside_zero}"
-    return Cell(text, found.difference)
+    columns = (METHOD, *text_columns(heads, 2))
+    return Table("How far does it retrieve?", columns, blocks, (RETRIEVES,))
 
 
 def _length_tables(scores: Sequence[Entry], tasks: Sequence[str]) -> list[Table]:
@@ -216,16 +137,14 @@ def _other_tables(
     return tables
 
 
-def _text_tables(
-    entries: Sequence[Entry], titles: Mapping[str, str], analysis: Analysis
-) -> list[Table]:
-    """Of each task a table by length for each family of metrics in `titles`.
+def _text_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
+    """Of each task a table by length for each family of metrics in `PERPLEXITIES`.
 
     Runs that read the language reference of different Python versions get tables of their own.
     """
     tables = []
     for task, of_task in grouped(entries, lambda entry: entry.task).items():
-        for family, title in titles.items():
+        for family, title in PERPLEXITIES.items():
             part = [entry for entry in of_task if entry.score.family == family]
             texts = grouped(part, lambda entry: entry.score.python)
             for version, of_text in texts.items():

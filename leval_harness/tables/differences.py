@@ -1,6 +1,6 @@
-"""Tables of paired differences of perplexity and reach."""
+"""The table of paired differences of perplexity."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from leval_harness.analysis.differences import PairedDifferences, PairedRow
 from leval_harness.analysis.entries import grouped
@@ -9,48 +9,27 @@ from leval_harness.tables.notes import run_provenance
 
 COLUMNS = ("Compared", "Text", "Tokens", "Documents", "Baseline", "Method", "Difference",
            "95% low", "95% high", "p")  # fmt: skip
+TITLE = "NLL (nats/token) on the same documents: paired differences"
 NOTES = (
+    "Tokens: positions of the windows; A to B: only the positions between two lengths",
     "Baseline, Method: NLL, the mean negative log-likelihood (nats/token); Difference: method "
     "minus baseline on the same tokens, negative is better",
     "95% low, high: interval clustered by document (CR2, Student's t), none below three documents; "
     "p: sign flips over documents; neither is corrected for the number of rows",
     "all: the documents of every text together, weighted by their tokens",
 )
-SEEN = "Tokens: all that the model sees before the scored ones and with them; the scored ones are "
-TITLES = {
-    "perplexity": (
-        "NLL (nats/token) on the same documents: paired differences",
-        "Tokens: positions of the windows; A to B: only the positions between two lengths",
-    ),
-    "loss": (
-        "Loss of the same tokens after more context: paired differences, nats a token",
-        f"{SEEN}the same at every length. A text that either method did not read at each of its "
-        "lengths counts at none",
-    ),
-    "key_loss": (
-        "Loss on key tokens after more context: paired differences, nats a token",
-        f"{SEEN}those that a reference model told (key_tokens)",
-    ),
-}
-"""Title and first note of each kind of metric."""
 
 
-def difference_tables(found: list[PairedDifferences], missing: list[str]) -> list[Table]:
-    """A table for each kind of metric; the arguments are what `paired_differences` returns."""
-    tables = [_table(each) for each in found]
-    notes = (*tables[-1].notes, *(f"Left out: {why}" for why in missing))
-    return [*tables[:-1], replace(tables[-1], notes=notes)]
-
-
-def _table(found: PairedDifferences) -> Table:
-    title, note = TITLES[found.kind]
+def difference_table(found: PairedDifferences, missing: Sequence[str]) -> Table:
+    """The table; the arguments are what `paired_differences` returns."""
     blocks = tuple(
         Block(name, tuple(map(_row, rows)))
         for name, rows in grouped(found.rows, lambda row: row.block).items()
     )
     provenance = run_provenance(found.runs, f"{found.documents} documents")
-    notes = (note, *NOTES, *found.left_out, *provenance)
-    return Table(title, text_columns(COLUMNS, 3), blocks, notes)
+    left_out = (f"Left out: {why}" for why in missing)
+    notes = (*NOTES, *found.left_out, *provenance, *left_out)
+    return Table(TITLE, text_columns(COLUMNS, 3), blocks, notes)
 
 
 def _row(row: PairedRow) -> Row:

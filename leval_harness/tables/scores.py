@@ -158,9 +158,8 @@ def _headings(entries: Sequence[Entry], *, with_length: bool = True) -> Heading:
             entry = next(iter(measured[entry.task].values()), entry)
         score, parts = entry.score, [task_label(entry.task)]
         if entry.family or not score.metric or length_of(score.metric) is not None:
-            if entry.family in ("perplexity", "reach") and score.at is not None:
-                name = score.family
-                name = f"{name.split('_')[0]} ppl" if entry.family == "perplexity" else name
+            if entry.family == "perplexity" and score.at is not None:
+                name = f"{score.family.split('_')[0]} ppl"
                 parts.append(name + (f"@{length_label(score.at)}" if with_length else ""))
             return distinct(" ".join(parts), (entry.task,), meanings)
         metrics = {metric for metric, _ in measured[entry.task]}

@@ -60,12 +60,6 @@ class TokenizedText:
         """The text of tokens `start..end-1`."""
         return self.text[self.ends[start - 1] if start else 0 : self.ends[end - 1]]
 
-    def spans(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Where tokens `start..end-1` begin and end; a part of a character counts as the whole."""
-        ends = self.ends[start:end]
-        begins = [self.ends[start - 1] if start else 0, *ends[:-1]]
-        return [(min(a, max(b - 1, 0)), b) for a, b in zip(begins, ends, strict=True)]
-
 
 @dataclass(frozen=True, slots=True)
 class Drawn:

@@ -85,9 +85,6 @@ class PerplexityTask(PlainTask):
     def _complete(self, *, has_bos: bool) -> TextSettings:
         return complete_settings(self._given, find_limit(self._metadata), has_bos=has_bos)
 
-    def _recorded(self, settings: TextSettings) -> dict[str, Any]:
-        return settings.recorded()
-
     @cached_property
     def _reading(self) -> tuple[TextSettings, dict[str, TokenizedText]]:
         reader = find_reader(self._metadata, self.softmax)
@@ -106,7 +103,7 @@ class PerplexityTask(PlainTask):
             drawn = draw(texts, reader.encode, settings)
         self._config.metadata.update(
             data=data,
-            settings=self._recorded(settings),
+            settings=settings.recorded(),
             left_out=drawn.left_out,
             documents=len(drawn.documents),
             tokenizer_name=str(getattr(reader.tokenizer, "name_or_path", "")),

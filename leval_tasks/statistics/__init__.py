@@ -5,7 +5,7 @@ chance everywhere here. All functions take numpy arrays; the package imports num
 
 - `clustered`: means and ratios with standard errors and intervals by cluster (CR2).
 - `paired`: two methods on the same questions: differences, sign-flip and McNemar tests, Holm.
-- `reach`: how far a model reads or retrieves: the longest length before a loss, with an interval.
+- `retrieval`: how far a model retrieves: the longest length before a loss, with an interval.
 
 Example:
     >>> import numpy as np

@@ -20,10 +20,10 @@ SHOWN_AT = 0.01
 REFUSED_AT = 0.005
 """Level of those that refuse a length, all steps or bins together.
 
-Both ends together may miss the true length in 5% of samples. Where a few texts are unlike the rest,
+Both ends together may miss the true length in 5% of samples. Where a few units are unlike the rest,
 those that were drawn often hold none of them and seem to agree: if the few lose (gain) much, t
-tests at a nominal 2.5% lengthen a reach in 8% of samples (shorten it in 11%), at these levels
-either in 5% (benchmarks/reach_simulation.py).
+tests at a nominal 2.5% lengthen a length in 8% of samples (shorten it in 11%), at these levels
+either in 5% (docs/reports/reach.md).
 """
 
 FEWEST = 3

@@ -47,8 +47,8 @@ def _sayable(text: object) -> bool:
 
 
 WORDS = tuple(text for text in JUNK if _sayable(text))
-TASKS = ("leval_closed_gsm", "leval_closed_quality", "leval_gsm", "ppl_pg19", "reach_pg19",
-         "posgen_recursive")  # fmt: skip
+TASKS = ("leval_closed_gsm", "leval_closed_quality", "leval_gsm", "ppl_pg19",
+         "effective_context_pg19", "posgen_recursive")  # fmt: skip
 PAIRS = ("yarn:rope", "rope:rope", "rope:yarn", "none:yarn", "x", ":", "rope:", "a:b:c")
 TEXTS: dict[str, tuple[str, ...]] = {
     "rope": ROPES, "against": ROPES, "rope_text": ROPES,

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import fixture_results as made
-
 TESTS = Path(__file__).parents[1]
 CONFIGS = TESTS.parent / "harness_configs"
 GOLDEN = TESTS / "golden"
+EFFECTIVE = TESTS / "leaderboard" / "effective"
 
-SWEEPS = ("every_setting", "all_methods", "perplexity_curve", "reach_smollm2", "ruler")
+SWEEPS = ("every_setting", "all_methods", "perplexity_curve", "effective_smollm2", "ruler")
 EVERY_SETTING = """
 name: sweep
 include: ../methods/seven.yaml
@@ -47,9 +46,9 @@ tasks:
     metadata: {data_dir: data, own_data: true}
     task_gen_kwargs: {leval_closed_gsm: {max_gen_toks: 4}}
     limit: 1
-  - tasks: reach_pg19
+  - tasks: effective_context_pg19
     context_lengths: [64]
-    metadata: {context_length: [32, 64], target_tokens: 8, num_targets: 1}
+    metadata: {short_window: 16, trained_window: 32}
 limit: 2
 num_fewshot: 0
 seed: 1
@@ -77,7 +76,7 @@ class World:
         """Lay out one of each kind; `run` trains what commands go on with."""
         shutil.copytree(GOLDEN / "results", self.root / "results")
         shutil.copytree(TESTS / "leaderboard" / "foreign", self.root / "results" / "foreign")
-        _reach_results(self.root / "results" / "reach")
+        shutil.copytree(EFFECTIVE, self.root / "results" / "effective")
         shutil.copytree(GOLDEN / "predictions", self.root / "predictions")
         shutil.copytree(GOLDEN / "sample", self.root / "data")
         shutil.copytree(CONFIGS, self.root / "configs", ignore=shutil.ignore_patterns("*.py*"))
@@ -157,7 +156,7 @@ class World:
 
 DEFAULTS = {
     "results": [
-        f"results/{name}" for name in ("sweep", "lm_eval", "perplexity", "reach", "posgen")
+        f"results/{name}" for name in ("sweep", "lm_eval", "perplexity", "effective", "posgen")
     ],
     "posgen": ["results/posgen_train", "trained"],
     "predictions": ["predictions/gsm.jsonl"],
@@ -181,20 +180,6 @@ def _seen(path: str) -> tuple[int, ...]:
     """What tells that a file was written or put in another's place."""
     status = os.lstat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
-
-
-def _reach_results(folder: Path) -> None:
-    """Losses at growing lengths under two methods, of which one gets worse at the last."""
-    for method, last in (("none", 3.5), ("yarn", 2.0)):
-        losses = {48: 3.0, 96: 2.5, 192: last}
-        rows = []
-        for at in range(3):
-            values = {f"loss@{n}": [8 * loss + at / 9, 8] for n, loss in losses.items()}
-            values |= {f"key_loss@{n}": [at * loss, at] for n, loss in losses.items()}
-            doc = {"document_id": f"book-{at}", "cluster": f"book-{at}", "source": "hub"}
-            rows.append({"doc_id": at, "doc": doc, "target": "", "resps": [], "filtered_resps": [],
-                         "filter": "none", "metrics": list(values), **values})  # fmt: skip
-        made.write_cell(folder, method, {"reach_pg19": rows}, method=method, context_length=192)
 
 
 PLACES = ("gone", "folder", "circle", "outside", "endless", "strange", "strange folder")

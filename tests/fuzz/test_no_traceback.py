@@ -168,9 +168,9 @@ FINE = {
     "lm-eval": "run --model hf-long --model_args pretrained=model --tasks ppl_pg19 --limit 1 "
     '--metadata {"data_dir":"texts","context_length":[32,64],"stride":8}',
     "prompt": "gsm --model=model --data-dir=data --own-data",
-    "table": "results/sweep results/lm_eval results/perplexity results/foreign results/reach",
-    "page": "results/sweep results/reach --out=new",
-    "card": "results/sweep results/reach --out=new",
+    "table": "results/sweep results/lm_eval results/perplexity results/foreign results/effective",
+    "page": "results/sweep results/effective --out=new",
+    "card": "results/sweep results/effective --out=new",
     "score": "--task=gsm predictions/gsm.jsonl",
     "rope": "--method=yarn --factor=2",
     "check": "model --rope=yarn:factor=2",

@@ -141,7 +141,7 @@ def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {"alias": "x", "sample_len": len(rows)}
     for metric in rows[0]["metrics"]:
         values = [row[metric] for row in rows if row[metric] is not None]
-        if metric == "key_spans" or all(v == [0.0, 0] for v in values):
+        if all(v == [0.0, 0] for v in values):
             continue  # a list; nothing was counted
         if isinstance(values[0], list):
             mean = sum(v[0] for v in values) / sum(v[1] for v in values)
@@ -295,15 +295,15 @@ LENGTHS = (2048, 4096, 8192)
 STEPS = {"rope": (-0.1, 0.9), "yarn": (-0.1, -0.05)}
 
 
-def losses(method):
-    """Six texts whose loss falls and, without a method, rises beyond the second length."""
+def perplexities(method):
+    """Six texts whose perplexity falls and, without a method, rises beyond the second length."""
     rows = []
     for text in range(6):
         level = 2.5 + text / 20
         values = {}
         for length, step in zip(LENGTHS, (0.0, *STEPS[method]), strict=True):
             level += step * (1 + text / 100)
-            values[f"loss@{length}"] = [512 * level, 512]
+            values[f"token_perplexity@{length}"] = [512 * level, 512]
         rows.append(
             {"doc_id": text, "doc": {"document_id": f"text {text}", "cluster": f"text {text}"},
              "target": "", "resps": [], "filtered_resps": [], "filter": "none",

@@ -161,18 +161,18 @@ def test_cards_of_other_people_s_runs_follow_the_schemas(tmp_path, model):
             assert line["evaluation"]["is_correct"] == (line["evaluation"]["score"] == 0)
 
 
-def test_losses_are_given_to_the_hub_where_a_benchmark_is_named_for_them(tmp_path):
-    """One file a length, in nats; where none is named, that is said."""
-    make.write_cell(tmp_path / "r", "c", {"reach_pg19": make.losses("rope")}, method="rope")
+def test_perplexities_are_given_to_the_hub_where_a_benchmark_is_named_for_them(tmp_path):
+    """One file a length; where none is named, that is said."""
+    make.write_cell(tmp_path / "r", "c", {"ppl_pg19": make.perplexities("rope")}, method="rope")
     analysis = analyse(load_results(tmp_path / "r"))
     written = write_cards(analysis, tmp_path / "none", read_publication("", "other"))
     assert written.hub_files == 0
-    assert [each for each in written.left_out if each.startswith("reach_pg19: not for the Hub")]
-    publication = read_publication("", "other", benchmarks=("reach_pg19=me/books:loss",))
+    assert [each for each in written.left_out if each.startswith("ppl_pg19: not for the Hub")]
+    publication = read_publication("", "other", benchmarks=("ppl_pg19=me/books:ppl",))
     assert write_cards(analysis, tmp_path / "out", publication).hub_files == len(make.LENGTHS)
     assert cards_are_valid(tmp_path / "out") == (1, len(make.LENGTHS))
     for entry in analysis.entries:
-        name = f"reach_pg19_rope_{entry.length // 1024}K"
+        name = f"ppl_pg19_rope_{entry.length // 1024}K"
         (path,) = tmp_path.glob(f"out/hub/*/.eval_results/{name}.yaml")
         (told,) = yaml.safe_load(path.read_text())
         assert told["value"] == pytest.approx(entry.score.value, abs=1e-4)

@@ -9,7 +9,6 @@ import fixture_results as make
 import pytest
 
 from leval_harness.analysis import analyse
-from leval_harness.analysis.reach import reach_lines
 from leval_harness.figures import write_figures
 from leval_harness.figures.scores import difference_figure
 from leval_harness.figures.style import method_looks
@@ -180,56 +179,3 @@ def test_differences_stand_below_curves_that_lie_on_each_other(analysis, drawn):
 def test_results_of_many_models_get_no_figures(analysis, tmp_path, monkeypatch):
     monkeypatch.setattr("leval_harness.figures.write.MOST_FIGURES", 1)
     assert write_figures(analysis, tmp_path / "figures") == {}
-
-
-@pytest.mark.parametrize("told_by", ["own", "a1b2c3d4"])
-def test_gains_by_step_and_key_losses_below(reach_results, told_by):
-    """Bands are intervals; several methods' own key tokens are other tokens, and are not drawn."""
-    analysis = reach_results(told_by)
-    lines = {line.method: line for line in reach_lines(analysis)}
-    (figure,) = [each.draw() for each in planned_figures(analysis) if each.kind == "reach"]
-    gains, *below = figure.axes
-    for method, line in lines.items():
-        (curve,) = (c for c in gains.get_lines() if c.get_label() == method)
-        assert list(curve.get_xdata()) == [point.length for point in line.points[1:]]
-        steps = [point.step.difference for point in line.points[1:]]
-        assert list(curve.get_ydata()) == pytest.approx([-step for step in steps])
-    assert len(gains.collections) == len(lines)
-    ends = [line.points[2].step for line in lines.values()]
-    edges = [paths.get_paths()[0].vertices[:, 1] for paths in gains.collections]
-    assert min(map(min, edges)) <= min(-step.high for step in ends)
-    assert len(below) == (told_by != "own")
-    for keys in below:
-        curves = {c.get_label(): list(c.get_ydata()) for c in keys.get_lines()}
-        expected = [p.key_against.difference for p in lines["yarn"].points]
-        assert curves["yarn"] == pytest.approx(expected)
-        assert "difference" in keys.get_ylabel()
-
-
-@pytest.fixture
-def reach_results(tmp_path):
-    """Two methods' losses on six texts and on their key tokens, told by some model."""
-
-    def written(told_by):
-        for method, break_ in (("none", 1.0), ("yarn", -0.02)):
-            rows = []
-            for text in range(6):
-                values = {}
-                for at, length in enumerate((2048, 4096, 8192)):
-                    loss = 2.5 + text / 50 - 0.1 * at + break_ * (at == 2) * (1 + text / 90)
-                    values[f"loss@{length}"] = [512 * loss, 512]
-                    values[f"key_loss@{length}"] = [(2 + loss) * (text + 1), text + 1]
-                doc = {"document_id": f"t{text}", "cluster": f"t{text}", "source": "hub"}
-                rows.append({"doc_id": text, "doc": doc, "target": "", "resps": [],
-                             "filtered_resps": [], "filter": "none", "metrics": list(values),
-                             **values})  # fmt: skip
-            rope = {} if method == "none" else {"rope_parameters": {"rope_type": method}}
-            metadata = {"settings": {"key_tokens": told_by}, "data": {"source": "hub"}}
-            make.write_lm_eval(
-                tmp_path / method, {"reach_pg19": rows}, "2026-01-02T03-04-05.000000",
-                configs={"reach_pg19": {"task": "reach_pg19", "metadata": metadata}},
-                config={"model_args": {"pretrained": "m", **rope}},
-            )  # fmt: skip
-        return analyse(load_results(tmp_path), baseline="as shipped")
-
-    return written

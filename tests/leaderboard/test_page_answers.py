@@ -11,7 +11,7 @@ import fixture_results as make
 import numpy as np
 import pytest
 from browser import chromium, ready, script, texts
-from fixture_results import LENGTHS, STEPS, losses, needles
+from fixture_results import LENGTHS, STEPS, needles, perplexities
 
 from leval_harness.analysis import analyse
 from leval_harness.page import write_page
@@ -23,14 +23,14 @@ from leval_harness.tables.formats import render
 
 @pytest.fixture(scope="module")
 def analysis(tmp_path_factory):
-    """Two methods: a closed task at one length, losses at three; costs that differ."""
+    """Two methods: a closed task at one length, perplexities at three; costs that differ."""
     root = tmp_path_factory.mktemp("small")
     for at, method in enumerate(STEPS):
         closed = {"leval_closed_gsm": make.closed_samples("leval_closed_gsm", 0.1, 3, limit=32)}
         closed["leval_closed_gsm"][0] |= {"exact_match": 1.0 - at, "reached_limit": 1.0}
         named = {"method": method, "baseline": "rope"}
         make.write_cell(root, f"c{at}", closed, **named)
-        make.write_cell(root, f"l{at}", {"reach_pg19": losses(method)}, **named)
+        make.write_cell(root, f"l{at}", {"ppl_pg19": perplexities(method)}, **named)
     for length in LENGTHS[:2]:
         named = {"method": "rope", "baseline": "rope", "context_length": length}
         make.write_cell(root, f"n{length}", {"niah_single_1": needles(length)}, **named)
@@ -77,23 +77,23 @@ def test_numbers_are_rounded_as_the_tables_round_them(tmp_path):
 @pytest.mark.browser
 def test_what_leaves_no_choice_takes_no_room(opened):
     titles = texts(opened, "h2")
-    assert titles[:3] == ["Verdict", "Reach on PG19 loss by context length", "Results"]
+    assert titles[:3] == ["Verdict", "PG19: NLL by context length", "Results"]
     hidden = ["search", "published"]
     seen = "return Boolean(by(arguments[0]) && by(arguments[0]).checkVisibility())"
     assert not any(script(opened, seen, name) for name in hidden)
     heads = [text.removesuffix(" ↓") for text in texts(opened, "thead th.group")]
-    assert heads == ["Reach on PG19 loss", "GSM", "niah_single_1"]
+    assert heads == ["PG19 token ppl", "GSM", "niah_single_1"]
     lengths = texts(opened, "thead tr:last-child th")
     assert lengths == ["2K", "4K", "8K", "8K", "2K", "4K"]
 
 
 @pytest.mark.browser
 def test_two_clicks_from_a_loss_to_every_text_of_two_methods(opened, analysis):
-    press(opened, "yarn", "Reach on PG19 loss 2K")
+    press(opened, "yarn", "PG19 token ppl 2K")
     lines = texts(opened, ".texts span")
     rows = [lines[at : at + 5] for at in range(0, len(lines), 5)]
     assert rows[0] == ["Text", "Tokens", "YaRN", "rope", "Difference"]
-    given = [row["loss@2048"][0] / 512 for row in losses("yarn")]
+    given = [row["token_perplexity@2048"][0] / 512 for row in perplexities("yarn")]
     rows = rows[1:]
     assert [float(row[2]) for row in rows] == pytest.approx(given, abs=6e-4)
     assert [row[0] for row in rows] == [f"text {at}" for at in range(6)]
@@ -107,7 +107,7 @@ def test_points_of_the_figure_lead_to_the_texts_behind_them(opened):
     script(opened, "document.querySelector('#hero svg .leads').dispatchEvent(new Event('click'))")
     ready(opened, "by('compare-status').textContent.includes('shown')")
     title = script(opened, "return by('detail-title').textContent")
-    assert title == "rope · Reach on PG19 loss · 2K"
+    assert title == "rope · PG19 token ppl · 2K"
     assert "text 5" in script(opened, "return by('questions').textContent")
 
 
@@ -190,8 +190,12 @@ def test_the_numbers_can_be_taken_along(opened, analysis):
     )
     shown = list(csv.DictReader(io.StringIO(text)))
     rope = next(row for row in shown if row["method"] == "rope")
-    entry = next(e for e in analysis.entries if e.label == "rope" and e.score.metric == "loss@8192")
-    assert float(rope["Reach on PG19 loss 8K"]) == pytest.approx(entry.score.value, rel=1e-5)
+    entry = next(
+        e
+        for e in analysis.entries
+        if e.label == "rope" and e.score.metric == "token_perplexity@8192"
+    )
+    assert float(rope["PG19 token ppl 8K"]) == pytest.approx(entry.score.value, rel=1e-5)
     (score,) = (
         entry.score.value
         for entry in analysis.entries
@@ -242,7 +246,7 @@ def test_losses_are_drawn_against_the_baseline_that_is_chosen(opened):
     def drawn():
         figure = (
             "[...document.querySelectorAll('#charts figure')].find((each) =>"
-            "each.textContent.startsWith('Reach on PG19 loss'))"
+            "each.textContent.startsWith('PG19: NLL'))"
         )
         title, *points = script(
             opened,
@@ -260,7 +264,12 @@ def test_losses_are_drawn_against_the_baseline_that_is_chosen(opened):
         ready(opened, f"view.baseline === '{baseline}'")
 
     means = {
-        method: np.array([[row[f"loss@{n}"][0] / 512 for n in LENGTHS] for row in losses(method)])
+        method: np.array(
+            [
+                [row[f"token_perplexity@{n}"][0] / 512 for n in LENGTHS]
+                for row in perplexities(method)
+            ]
+        )
         for method in STEPS
     }
     apart = (means["yarn"] - means["rope"]).mean(axis=0)
@@ -269,7 +278,7 @@ def test_losses_are_drawn_against_the_baseline_that_is_chosen(opened):
         choose(baseline)
         title, points = drawn()
         titles = {"yarn": "YaRN", "rope": "rope"}
-        assert title == f"Reach on PG19 loss against {titles[baseline]}"
+        assert title == f"PG19: NLL against {titles[baseline]}"
         names = [f"{titles[method]}, {length // 1024}K" for length in LENGTHS]
         assert list(points) == names
         assert [float(points[name]) for name in names] == pytest.approx(sign * apart, rel=1e-3)

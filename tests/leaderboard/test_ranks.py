@@ -1,12 +1,9 @@
 """What may be ranked and compared: the same questions, the same tokens, the same scale."""
 
-import fixture_results as make
 import pytest
-from fixture_results import losses
 from plain_output import ROPE, sample, write
 
 from leval_harness.analysis import analyse
-from leval_harness.figures.write import planned_figures
 from leval_harness.results import load_results
 from leval_harness.tables import build_tables
 
@@ -47,26 +44,3 @@ def test_a_share_beside_a_percentage_is_not_ranked(tmp_path, values, ranked):
     found, notes = other_runs(tmp_path, values, "rouge1")
     assert [entry.rank is not None for entry in found] == [ranked, ranked]
     assert [("percentages: arc (rouge1)" in note) for note in notes] == [True] * (not ranked)
-
-
-@pytest.mark.parametrize("reference", [None, "org/judge"])
-def test_without_a_reference_model_key_tokens_are_not_compared(tmp_path, reference):
-    """Every method has its own key tokens: nothing ranks, marks or draws them beside each other."""
-    for method in ("rope", "yarn"):
-        rows = losses(method)
-        for row in rows:
-            keys = {f"key_{name}": [row[name][0] / 8, 64] for name in row["metrics"]}
-            row |= {**keys, "metrics": [*row["metrics"], *keys]}
-        metadata = {"key_tokens": reference} if reference else {}
-        make.write_cell(
-            tmp_path, method, {"reach_pg19": rows}, method=method, baseline="rope",
-            metadata=metadata,
-        )  # fmt: skip
-    analysis = analyse(load_results(tmp_path))
-    keys = [e for e in analysis.entries if e.score.family == "key_loss"]
-    assert any(entry.rank for entry in keys) == bool(reference)
-    assert any(entry.difference for entry in keys) == bool(reference)
-    assert all(entry.rank for entry in analysis.entries if entry.score.metric == "loss@8192")
-    drawn = [planned.draw() for planned in planned_figures(analysis) if planned.kind == "reach"]
-    panels = [axes.get_ylabel() for figure in drawn for axes in figure.axes]
-    assert any("key tokens" in label for label in panels) == bool(reference)

@@ -1,4 +1,4 @@
-"""Reach by retrieval: counts at growing lengths against exact tails, and needles in prompts."""
+"""Retrieval: counts at growing lengths against exact tails, and needles in prompts."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,15 @@ import pytest
 from scipy import stats
 
 from leval_harness.analysis import analyse
-from leval_harness.analysis.reach import reach_lines, reach_text
+from leval_harness.analysis.retrieval import retrieval_text, retrievals
 from leval_harness.results import load_results
 from leval_harness.results.sample_lines import needles_of
 from leval_harness.tables import build_tables
 from leval_harness.tables.formats import render
-from leval_tasks.statistics.reach import Retrieved, reach_above, reach_kept
+from leval_tasks.statistics.retrieval import Retrieved, length_above, length_by, length_kept
 
 LENGTHS = (4096, 8192, 12288)
+ASKED = (1024, 2048, 4096, 8192, 12288)
 
 
 def counts(*right: float, asked: int = 100) -> list[Retrieved]:
@@ -35,20 +36,39 @@ def counts(*right: float, asked: int = 100) -> list[Retrieved]:
 )
 def test_what_is_said_of_counts(right, asked, above, kept):
     found = counts(*right, asked=asked)
-    assert reach_text(reach_above(found)) == above
-    assert reach_text(reach_kept(found)) == kept
+    assert retrieval_text(length_above(found)) == above
+    assert retrieval_text(length_kept(found)) == kept
+
+
+@pytest.mark.parametrize(
+    ("p", "low", "high", "text"),
+    [
+        ((0.001, 0.001, 0.001, 0.001), 12288, 12288, "at least 12K"),
+        ((0.001, 0.001, 0.001, 0.9999), 8192, 8192, "8K, not 12K"),
+        ((0.001, 0.001, 0.2, 0.9999), 4096, 8192, "at least 4K"),
+        ((0.001, 0.001, 0.2, 0.8), 4096, 12288, "at least 4K"),
+        ((0.9999, 0.001, 0.001, 0.001), 1024, 1024, "1K, not 2K"),
+        ((0.2, 0.001, 0.001, 0.001), None, 12288, "cannot tell"),
+        ((0.2, 0.001, 0.001, 0.9999), None, 8192, "cannot tell"),
+        ((0.001, 0.98, 0.001, 0.001), 2048, 12288, "at least 2K"),  # 0.02 > 0.025 / 4
+    ],
+)
+def test_what_is_said_of_p_at_growing_lengths(p, low, high, text):
+    found = length_by(p, [1 - each for each in p], ASKED)
+    assert (found.low, found.high, found.longest) == (low, high, 12288)
+    assert retrieval_text(found) == text
 
 
 @pytest.mark.parametrize("right", range(80, 101))
 def test_a_length_is_shown_by_the_exact_binomial_tail(right):
-    reach = reach_above(counts(right, 0, 0))
+    found = length_above(counts(right, 0, 0))
     p = stats.binomtest(right, 100, 0.856, alternative="greater").pvalue
-    assert (reach.low == 4096) == (p <= 0.025)
+    assert (found.low == 4096) == (p <= 0.025)
 
 
 @pytest.mark.parametrize("rates", [(0.9, 0.856, 0.5), (0.9, 0.85, 0.85), (0.6, 0.56, 0.54)])
 @pytest.mark.parametrize("asked", [20, 200])
-def test_the_interval_holds_the_true_reach_in_nineteen_of_twenty_samples(rates, asked):
+def test_the_interval_holds_the_true_length_in_nineteen_of_twenty_samples(rates, asked):
     lengths = (0, *LENGTHS)
     above = next((at for at, rate in enumerate(rates) if rate < 0.856), 3)
     kept = next((at for at, rate in enumerate(rates) if rate <= rates[0] - 0.05), 3)
@@ -56,10 +76,10 @@ def test_the_interval_holds_the_true_reach_in_nineteen_of_twenty_samples(rates, 
     missed = np.zeros(2)
     for each in right:
         found = counts(*map(float, each), asked=asked)
-        for at, (reach, true) in enumerate(
-            ((reach_above(found), lengths[above]), (reach_kept(found), lengths[kept]))
+        for at, (length, true) in enumerate(
+            ((length_above(found), lengths[above]), (length_kept(found), lengths[kept]))
         ):
-            missed[at] += not (reach.low or 0) <= true <= reach.high
+            missed[at] += not (length.low or 0) <= true <= length.high
     assert (missed / 2000 <= 0.06).all()
 
 
@@ -112,32 +132,13 @@ def test_needles_are_found_in_prompts(folder):
 
 def test_retrieval_stands_on_top_with_depth_against_length(folder):
     analysis = analyse(load_results(folder))
-    (line,) = reach_lines(analysis)
-    found = line.retrieval
+    (found,) = retrievals(analysis)
     assert found.probes == 300
-    assert (reach_text(found.above), reach_text(found.kept)) == ("8K, not 12K", "8K, not 12K")
+    assert (retrieval_text(found.above), retrieval_text(found.kept)) == (
+        "8K, not 12K",
+        "8K, not 12K",
+    )
     cells = {(cell.length, cell.part): cell.found / cell.asked for cell in found.depths}
     assert len(cells) == 30
     assert all(share == (length < 12288 or part >= 5) for (length, part), share in cells.items())
     assert "| none | 8K, not 12K | 8K, not 12K | 300 |" in render(build_tables(analysis), "md")
-
-
-def test_a_limited_retrieval_joins_the_one_line_by_loss(folder, tmp_path):
-    rows = [
-        {
-            "doc_id": at,
-            "doc": {"document_id": f"d{at}", "cluster": f"d{at}", "source": "hub"},
-            "target": "",
-            "resps": [],
-            "filtered_resps": [],
-            "filter": "none",
-            "metrics": ["loss@4096", "loss@8192"],
-            "loss@4096": [500.0 + at, 200],
-            "loss@8192": [400.0 + 0.99 * at, 200],
-        }
-        for at in range(5)
-    ]
-    make.write_cell(tmp_path, "loss", {"reach_pg19": rows}, method="none")
-    (line,) = reach_lines(analyse(load_results(tmp_path, folder)))
-    assert line.texts == 5
-    assert line.retrieval.probes == 300

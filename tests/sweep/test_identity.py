@@ -366,8 +366,10 @@ def test_a_long_text_with_a_slash_is_no_path(checkpoint: Path) -> None:
     assert only_id(asked)
 
 
-@pytest.mark.parametrize("setting", [{"key_tokens": "F"}, {"reach": {"key_tokens": "F"}},
-                                     {"tokenizer": "D"}])  # fmt: skip
+NAMED = [{"reference": "F"}, {"group": {"reference": "F"}}, {"tokenizer": "D"}]
+
+
+@pytest.mark.parametrize("setting", NAMED)
 def test_files_that_settings_of_tasks_name_count(
     checkpoint: Path, tmp_path: Path, setting: dict[str, Any]
 ) -> None:
@@ -384,10 +386,7 @@ def test_files_that_settings_of_tasks_name_count(
         pass
 
 
-KEY_TOKENS = [{"key_tokens": "F"}, {"reach": {"key_tokens": "F"}}]
-
-
-@pytest.mark.parametrize("setting", [*KEY_TOKENS, {"tokenizer": "D"}])
+@pytest.mark.parametrize("setting", NAMED)
 def test_settings_of_tasks_name_files_by_content_wherever_they_lie(
     checkpoint: Path, tmp_path: Path, setting: dict[str, Any]
 ) -> None:
@@ -398,21 +397,13 @@ def test_settings_of_tasks_name_files_by_content_wherever_they_lie(
         if renamed and place == "there":
             file = file.rename(file.with_name("called otherwise.bin"))
             metadata = json.loads(json.dumps(metadata).replace("named.bin", file.name))
-        asked = config(checkpoint, tasks=["reach_pydocs"], metadata=metadata)
+        asked = config(checkpoint, tasks=["ppl_pydocs"], metadata=metadata)
         ids.append(only_id(asked))
         blocks.append(Run.of_cell(as_written(checkpoint, **asked), tmp_path).settings)
     assert ids[0] == ids[1]
     assert blocks[0] == blocks[1]
     file.write_bytes(b"two")
     assert only_id(asked) != ids[0]
-
-
-def test_a_file_of_key_tokens_that_is_missing_is_named_before_anything_runs(
-    checkpoint: Path,
-) -> None:
-    for metadata in ({"key_tokens": "absent.jsonl"}, {"reach": {"key_tokens": "absent.jsonl"}}):
-        with pytest.raises(ConfigError, match=r"metadata\.key_tokens: there is no file absent"):
-            only_id(config(checkpoint, tasks=["reach_pydocs"], metadata=metadata))
 
 
 def test_a_folder_of_documents_for_one_family_counts_by_what_is_read_of_it(

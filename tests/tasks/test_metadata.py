@@ -16,9 +16,9 @@ from leval_tasks.metadata import (
     FAMILIES,
     ClosedSettings,
     ContextSettings,
+    EffectiveContextSettings,
     PerplexitySettings,
     PosGenSettings,
-    ReachSettings,
     read_metadata,
     refuse_near_misses,
 )
@@ -122,7 +122,7 @@ def test_short_names_have_no_near_misses():
 
 @pytest.mark.parametrize("value", [0, 1, False, True, 1.5, [], ["x"], {}, {"a": 1}, b"x"])
 def test_a_folder_is_text_or_a_path(value):
-    for family in (ClosedSettings, PerplexitySettings, ReachSettings):
+    for family in (ClosedSettings, PerplexitySettings, EffectiveContextSettings):
         with pytest.raises(SettingError, match=r"^data_dir: .* is not allowed; allowed: text"):
             read_metadata(family, {"data_dir": value})
     assert read_metadata(ClosedSettings, {"data_dir": ""}).data_dir is None

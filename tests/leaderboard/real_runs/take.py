@@ -29,16 +29,21 @@ def take(sweep: Path) -> None:
         record = json.loads(done.read_text())
         record["files"] = {}
         for path in sorted(done.parent.iterdir()):
-            if not path.is_file() or path.suffix not in (".json", ".jsonl") or path == done:
+            if path.suffix not in (".json", ".jsonl", ".npy") or path == done:
                 continue
-            text = path.read_text()
-            for place, name in PLACES.items():
-                text = re.sub(place, name, text)
-            (target / path.name).write_text(text)
-            record["files"][path.name] = hashlib.sha256(text.encode()).hexdigest()
-        for place, name in PLACES.items():
-            record = json.loads(re.sub(place, name, json.dumps(record)))
-        (target / done.name).write_text(json.dumps(record))
+            content = path.read_bytes()
+            if path.suffix != ".npy":
+                content = named(content.decode()).encode()
+            (target / path.name).write_bytes(content)
+            record["files"][path.name] = hashlib.sha256(content).hexdigest()
+        (target / done.name).write_text(named(json.dumps(record)))
+
+
+def named(text: str) -> str:
+    """The text with names in place of paths."""
+    for place, name in PLACES.items():
+        text = re.sub(place, name, text)
+    return text
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""How far a model reads: fixed targets under contexts of growing length."""

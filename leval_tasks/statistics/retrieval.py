@@ -1,0 +1,118 @@
+"""How far a model retrieves: a length with an interval, from questions at growing lengths.
+
+The largest length up to which every score is at least a threshold, or is less than `DROP` below
+that at the shortest length. It is a fact about the model: fewer questions widen what is known of
+it and never lengthen it.
+
+Its ends by one-sided tests. Low: lengths are shown in order, up to the first that is not; only the
+first one that truly is not can be shown wrongly, so that no correction is due. High: the hypothesis
+that the `k`-th length is held is refused where any of the first `k` is shown not to be, at the k-th
+part of the level (Bonferroni); the high end is the largest length that is not refused.
+
+Scores lie in 0..1 and need not be 0 or 1: their sum varies most where they are and all questions
+are equally hard, so that the binomial tails of the sum are safe.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+LEVEL = 0.025
+"""Of each end: together they miss the true length in at most 5% of samples."""
+
+THRESHOLD = 0.856
+"""Of RULER (Hsieh et al. 2024): the score of Llama-2-7B at 4,096 tokens."""
+
+DROP = 0.05
+"""A smaller loss against the shortest length is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalLength:
+    """A length with an interval, of the lengths that were asked.
+
+    Attributes:
+        low: the largest length that is shown; None where nothing is, beyond the shortest asked.
+        high: the largest length that is not refused.
+        longest: the longest that was asked.
+        refused: the shortest length that is refused, the one after `high`; None where none is.
+    """
+
+    low: int | None
+    high: int
+    longest: int
+    refused: int | None = None
+
+    @property
+    def known(self) -> int | None:
+        """The length, where the interval is one length short of the longest; else None."""
+        return self.high if self.low == self.high < self.longest else None
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """Questions at one length: the sum of their scores, each from 0 to 1, and their number."""
+
+    length: int
+    right: float
+    asked: int
+
+
+def length_above(counts: Sequence[Retrieved]) -> RetrievalLength:
+    """The largest length up to which every true score is at least `THRESHOLD`; 0 if none is.
+
+    `counts` are by length, ascending.
+    """
+    shown, refused = [], []
+    for each in counts:
+        right, wrong = math.floor(each.right + 1e-9), math.ceil(each.right - 1e-9)
+        shown.append(float(stats.binom.sf(right - 1, each.asked, THRESHOLD)))
+        refused.append(float(stats.binom.cdf(wrong, each.asked, THRESHOLD)))
+    return length_by(shown, refused, (0, *(each.length for each in counts)))
+
+
+def length_kept(counts: Sequence[Retrieved]) -> RetrievalLength:
+    """The largest length up to which no true score is `DROP` or more below that of the shortest.
+
+    Agresti and Caffo's interval of a difference of proportions (2000), one-sided. `counts` are by
+    length, ascending.
+    """
+    first, shown, refused = counts[0], [], []
+    for each in counts[1:]:
+        lost, spread = _share(first) - _share(each), math.hypot(_error(first), _error(each))
+        z = (lost - DROP) / spread
+        shown.append(float(stats.norm.cdf(z)))
+        refused.append(float(stats.norm.sf(z)))
+    return length_by(shown, refused, [each.length for each in counts])
+
+
+def length_by(
+    shown: Sequence[float], refused: Sequence[float], lengths: Sequence[int]
+) -> RetrievalLength:
+    """The length and its interval from two one-sided p for each length after the first.
+
+    Args:
+        shown: p against a score that is not held.
+        refused: p against one that is.
+        lengths: ascending, one more than the p.
+    """
+    low = 0
+    while low < len(shown) and shown[low] <= LEVEL:
+        low += 1
+    high = 0
+    for count in range(1, len(refused) + 1):
+        if not any(p <= LEVEL / count for p in refused[:count]):
+            high = count
+    nothing = low == 0 and high > 0
+    after = lengths[high + 1] if high + 1 < len(lengths) else None
+    return RetrievalLength(None if nothing else lengths[low], lengths[high], lengths[-1], after)
+
+
+def _share(each: Retrieved) -> float:
+    return (each.right + 1) / (each.asked + 2)
+
+
+def _error(each: Retrieved) -> float:
+    return math.sqrt(_share(each) * (1 - _share(each)) / (each.asked + 2))
