@@ -57,6 +57,8 @@ class EffectiveLine:
             where none is), and all texts.
         break_at: position from which the model no longer gains; None where none was measured.
         raw: mean gain in nats without clipping.
+        better: share of the tokens whose loss is lower in full context; None where the runs kept no
+            losses of tokens.
         against: how it compares with the block's baseline; None for the baseline itself.
     """
 
@@ -75,6 +77,7 @@ class EffectiveLine:
     agree: tuple[int, int]
     break_at: int | None
     raw: float
+    better: float | None
     against: "Against | None" = None
 
 
@@ -118,9 +121,9 @@ def effective_lines(
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
         windows = [entry for entry in of_block if entry.run.method == SHORT_WINDOWS]
         full = [entry for entry in of_block if entry.run.method != SHORT_WINDOWS]
-        reference = _texts(windows, analysis, gaps)
+        reference = texts_by_name(windows, analysis, gaps)
         by_method = {
-            label: (part, _texts(part, analysis, gaps))
+            label: (part, texts_by_name(part, analysis, gaps))
             for label, part in grouped(full, lambda entry: entry.label).items()
         }
         baseline = analysis.baselines.get(block, "")
@@ -135,8 +138,10 @@ def effective_lines(
     return lines, gaps
 
 
-def _texts(entries: Sequence[Entry], analysis: Analysis, gaps: list[str]) -> dict[str, ReadText]:
-    """Texts by name; of one that was read twice the longer read."""
+def texts_by_name(
+    entries: Sequence[Entry], analysis: Analysis, gaps: list[str]
+) -> dict[str, ReadText]:
+    """Texts by name; of one that was read twice the longer read. `gaps` gets what is missing."""
     found: dict[str, ReadText] = {}
     for run, task in dict.fromkeys((entry.score.run, entry.task) for entry in entries):
         samples = analysis.results.samples.get((run, task))
@@ -161,7 +166,7 @@ def _line(
     margin: float,
 ) -> tuple[EffectiveLine | None, list[str]]:
     """The line of one method, and the texts that it leaves out."""
-    short, longer, missing, raw = [], [], [], 0.0
+    short, longer, better, missing, raw = [], [], [], [], 0.0
     for name, text in texts.items():
         other = reference.get(name) if reference else text
         if other is None or other.digest != text.digest:
@@ -174,6 +179,8 @@ def _line(
             short.append(gains)
             longer += [found] if (found := _gains(text, other, TRAINED)) else []
             raw += _raw(text, other)
+            if FULL in text.losses and SHORT in other.losses:
+                better.append(text.losses[FULL] < other.losses[SHORT])
     if not short:
         return None, missing
     blocks, start = _joined(short)
@@ -209,6 +216,7 @@ def _line(
         agree=texts_that_agree(blocks, _looked_at(these.no_degradation), margin),
         break_at=break_position(blocks, margin),
         raw=raw / tokens,
+        better=float(np.concatenate(better).mean()) if len(better) == len(short) else None,
     ), missing
 
 

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     "nats a token.",
 )  # fmt: skip
 @click.option(
+    "--reference", metavar="MODEL",
+    help="Effective context length: the model whose key tokens (LongPPL) get a table.",
+)  # fmt: skip
+@click.option(
     "--pair", "pairs", multiple=True, metavar="METHOD:BASELINE",
     help="Only paired differences of perplexity, nats a token, by text and pooled. Repeatable.",
 )  # fmt: skip
@@ -75,7 +79,8 @@ def command(
         tables = [details_table(analysis, bool(chosen["published"]))]
     else:
         names = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
-        tables = build_tables(analysis, names, chosen["published"], chosen["margin"])
+        shown = chosen["published"], chosen["margin"], chosen["reference"]
+        tables = build_tables(analysis, names, *shown)
     if as_json:
         records = [record for table in tables for record in table.records()]
         write_or_print(records_text(records), out)

@@ -6,9 +6,10 @@ from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import Item, grouped
+from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.analysis.retrieval import Retrieval, retrieval_text, retrievals
-from leval_harness.tables.effective_context import effective_tables
+from leval_harness.tables.effective_context import effective_tables, key_table
 from leval_harness.tables.model import (
     METHOD,
     Block,
@@ -41,6 +42,7 @@ def build_tables(
     costs: Sequence[str] = (),
     published: bool | None = None,
     margin: float = MARGIN,
+    reference: str | None = None,
 ) -> list[Table]:
     """Every table that the results have rows for, the effective context first.
 
@@ -50,9 +52,10 @@ def build_tables(
         published: show the paper's tables; None shows them where a model of theirs or PosGen was
             run.
         margin: of the effective context length, nats a token.
+        reference: model whose key tokens get a table; None for no such table.
 
     Raises:
-        SettingError: unknown name in `costs`.
+        SettingError: unknown name in `costs`, or a `reference` without results.
     """
     for name in costs:
         one_of("columns", name, COSTS)
@@ -63,6 +66,8 @@ def build_tables(
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
     tables = effective_tables(*effective_lines(analysis, margin))
+    if reference is not None:
+        tables.append(key_table(key_lines(analysis, reference), reference))
     if found := retrievals(analysis):
         tables.append(_retrieval_table(found))
     if closed:

@@ -1,5 +1,6 @@
 """Tables of the effective context length: the verdicts, and gains by position."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from leval_harness.analysis.effective_context import (
@@ -9,6 +10,7 @@ from leval_harness.analysis.effective_context import (
     verdicts,
 )
 from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.key_tokens import GAP, MOST, KeyLine
 from leval_harness.analysis.labels import length_label
 from leval_harness.tables.model import (
     METHOD,
@@ -29,7 +31,9 @@ TEXT_HEADS = (
     "Texts like these: no degradation",
     "Texts like these: benefits",
 )
-NUMBER_HEADS = ("Breaks near", "Texts that agree", "Gain, nats", "Claimed context")
+NUMBER_HEADS = (
+    "Breaks near", "Texts that agree", "Gain, nats", "Tokens better", "Claimed context",
+)  # fmt: skip
 
 
 def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> list[Table]:
@@ -45,7 +49,8 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
     notes = (
         *verdicts(lines),
         "Up to a position: shown in every bin of positions before it, for these texts, with blocks "
-        "of 512 tokens as units; not: refused. Gain: mean over all positions, not clipped",
+        "of 512 tokens as units; not: refused. Gain: mean over all positions, not clipped. Tokens "
+        "better: share whose loss is lower in full context",
         f"Texts like these: with texts as units, from {FEWEST_TEXTS} texts on",
         *gaps,
     )
@@ -55,6 +60,34 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
     compared = [(line, line.against.bins, line.against.verdicts) for line in lines if line.against]
     against = "NLL gain over the baseline by position (nats/token), on the same tokens"
     return tables + _by_position(against, compared)
+
+
+def key_table(lines: Sequence[KeyLine], reference: str) -> Table:
+    """Losses on the key tokens of a reference model; `lines` are from `key_lines`."""
+    blocks = tuple(
+        Block(
+            title,
+            tuple(
+                Row((Cell(e.method), *(number_cell(*each) for each in _key_numbers(e))))
+                for e in of_block
+            ),
+        )
+        for title, of_block in grouped(lines, lambda line: line.block).items()
+    )
+    heads = ("NLL (nats/token)", "LongPPL", "Key tokens", "Texts")
+    notes = (
+        f"Key tokens of {reference} under its baseline: more than {GAP:g} nats better after the "
+        f"whole text before them than after a short window, and below {MOST:g} nats then. That "
+        "read has no row: its own losses chose the tokens",
+        *([] if lines else ["None: no other run kept the losses of the same tokens"]),
+    )
+    return Table("Key tokens", (METHOD, *map(Column, heads)), blocks, notes)
+
+
+def _key_numbers(line: KeyLine) -> list[tuple[float, str]]:
+    return [
+        (line.loss, ".3f"), (math.exp(line.loss), ".3f"), (line.tokens, ",d"), (line.texts, ",d"),
+    ]  # fmt: skip
 
 
 def _blocks(
@@ -80,6 +113,7 @@ def _verdicts(line: EffectiveLine) -> list[Cell]:
         number_cell(line.break_at, ",d"),
         Cell(f"{agree} of {texts}"),
         number_cell(line.raw, "+.3f"),
+        number_cell(line.better, ".1%"),
         Cell(length_label(line.claimed), line.claimed),
     ]
 

@@ -56,6 +56,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "compared": PAIRS, "encodings": (*ENCODINGS, *PAIRS), "subtask": SUBTASKS, "subtasks": SUBTASKS,
     "frame": FRAME_NAMES, "truncation": ("middle", "right", "left", "skip"),
     "truncation_unit": ("tokens", "words"), "baseline": ("rope", "yarn", "none", "RoPE"),
+    "reference": ("tiny", "SmolLM2-135M", "nope"),
     "columns": ("seconds", "seconds,peak_memory", "nope", ",", "seconds,,seconds"),
     "device": ("cpu", "cuda", "cuda:99", "meta", "auto"), "preset": ("quick", "paper", "cpu"),
     "relationship": ("first_party", "third_party", "nope"), "schedule": ("linear", "cosine"),
