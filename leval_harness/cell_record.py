@@ -109,6 +109,7 @@ class CellRecord(Record):
         limit: questions a task; None for all.
         context_length: longest sequence in tokens.
         baseline: name of the method that the others are compared with.
+        margin: nats a token; smaller differences of the effective context length count as none.
         model_args: what lm-eval builds the model from.
         versions: of Python and of the packages that decide what is computed.
         environment: variables that were set and decide what is computed.
@@ -138,6 +139,7 @@ class CellRecord(Record):
     use_cache: bool = False
     confirm_run_unsafe_code: bool = False
     baseline: str | None = None
+    margin: float | None = Field(default=None, gt=0, le=1)
     model_args: dict[str, Any] = {}
     versions: dict[str, Any] = {}
     environment: dict[str, str] = {}

@@ -107,13 +107,14 @@ class _Gains:
 
 
 def effective_lines(
-    analysis: Analysis, margin: float = MARGIN
+    analysis: Analysis, margin: float | None = None
 ) -> tuple[list[EffectiveLine], list[str]]:
     """A line for each model and method, and what was run and is in none of them, with the reason.
 
     Args:
         analysis: from `analyse`.
-        margin: nats a token; a smaller loss is no degradation, a smaller gain no benefit.
+        margin: nats a token; a smaller loss is no degradation, a smaller gain no benefit. None for
+            what the runs name, else `MARGIN`.
     """
     entries = [e for e in analysis.entries if e.family == FAMILY and e.score.finished]
     lines: list[EffectiveLine] = []
@@ -126,10 +127,12 @@ def effective_lines(
             label: (part, texts_by_name(part, analysis, gaps))
             for label, part in grouped(full, lambda entry: entry.label).items()
         }
+        named = [entry.run.margin for entry in full if entry.run.margin]
+        smallest = margin or next(iter(named), MARGIN)
         baseline = analysis.baselines.get(block, "")
         base = by_method.get(baseline)
         for label, (part, texts) in by_method.items():
-            line, missing = _line(part, texts, reference, margin)
+            line, missing = _line(part, texts, reference, smallest)
             gaps += [f"Not counted: {label}: {each}" for each in missing]
             if line and base and base[1] is not texts:
                 edges = _edges(line)
@@ -321,7 +324,11 @@ def sentence(line: EffectiveLine) -> str:
     if kept.verdict == "shown":
         text = f"no degradation up to {shown}, the longest position measured"
     elif kept.verdict == "undecided":
-        text = f"no degradation is not shown beyond {shown}"
+        text = (
+            f"no degradation up to {shown}, not decided beyond"
+            if kept.shown > kept.start
+            else "whether longer context degrades is not decided"
+        )
     elif kept.shown == kept.start:
         text = f"degradation by {length_label(kept.refused)}"
     else:

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     help="Show the paper's tables; default: where they match what was run.",
 )  # fmt: skip
 @click.option(
-    "--margin", type=click.FloatRange(min=0, max=1), default=0.01, metavar="NATS",
+    "--margin", type=click.FloatRange(min=0, max=1, min_open=True), default=None, metavar="NATS",
     help="Effective context length: a smaller loss is no degradation, a smaller gain no benefit; "
-    "nats a token.",
+    "nats a token. Default: the sweep's, else 0.01.",
 )  # fmt: skip
 @click.option(
     "--reference", metavar="MODEL",

@@ -61,6 +61,7 @@ class Run:
     limit: float | None = None
     num_docs: float | None = None
     baseline: str | None = None
+    margin: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     command: str = ""
     created: str = ""
@@ -130,6 +131,7 @@ class Run:
             limit=cell.limit,
             num_docs=finite(cell.metadata.get("num_docs")),
             baseline=short_name(cell.baseline or "") or None,
+            margin=cell.margin,
             settings=settings_of(cell.identity),
             command=redact(cell.command)[:LONGEST_NAME],
             created=cell.created[:LONGEST_NAME],

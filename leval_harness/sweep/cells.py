@@ -162,6 +162,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "context_length": request.context_length or longest,
         "confirm_run_unsafe_code": config.confirm_run_unsafe_code,
         "baseline": config.baseline,
+        "margin": config.margin,
         "model_args": model_args,
         **({"environment": variables} if variables else {}),
     }

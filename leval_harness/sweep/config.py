@@ -273,6 +273,7 @@ class SweepConfig(EntrySettings):
         context_lengths: of every model and task that has none of its own.
         seed: of lm-eval, for few-shot examples and sampling.
         baseline: method that the others are compared with.
+        margin: of the effective context length, nats a token; smaller differences count as none.
         rope_precision: in which cos and sin are computed and applied on transformers; `model` is
             the model's own dtype.
         timeout: seconds after which a cell counts as hanging.
@@ -292,6 +293,7 @@ class SweepConfig(EntrySettings):
     context_lengths: Several[Count | None] = (None,)
     seed: Seed = 0
     baseline: Text | None = None
+    margin: Annotated[float, Field(gt=0, le=1)] | None = None
     rope_precision: Literal["float32", "model"] = "float32"
     timeout: Positive | None = None
     jobs: Count = 1

@@ -53,17 +53,19 @@ class Progress:
         heartbeat: float | None = HEARTBEAT_SECONDS,
     ) -> None:
         self.total, self.left = done + pending, pending
-        self.finished = self.failed = 0
+        self.finished = self.failed = self.at_once = 0
+        self.seconds = 0.0
         self.folder = folder
         self.write = write
         self.heartbeat = heartbeat
         self.running: dict[str, tuple[PlannedCell, float]] = {}
         self.began = time.time()
-        self.started = self.last_finish = self.last_line = time.monotonic()
+        self.started = self.last_line = time.monotonic()
 
     def start(self, cell: PlannedCell) -> None:
         """Note that a cell has begun."""
         self.running[cell.id] = (cell, time.monotonic())
+        self.at_once = max(self.at_once, len(self.running))
         self.last_line = time.monotonic()
         if self.heartbeat is not None:
             self.write(f"{self.position()} {cell.record.title}: started, {self.eta()}")
@@ -82,8 +84,7 @@ class Progress:
         self.left -= 1
         self.finished += outcome.ok
         self.failed += not outcome.ok
-        if outcome.ok:
-            self.last_finish = time.monotonic()
+        self.seconds += outcome.seconds if outcome.ok else 0.0
         how = "done" if outcome.ok else f"failed ({outcome.kind}): {outcome.reason}"
         took = f"{how} after {duration(outcome.seconds)}, {self.eta()}"
         line = f"{self.position()} {cell.record.title}: {took}"
@@ -101,12 +102,15 @@ class Progress:
         ]
 
     def eta(self) -> str:
-        """Time left at the rate at which cells have finished in this run; unknown once it is up."""
+        """Time left if each cell takes as long as the finished ones did; unknown once it is up."""
         if not self.left:
             return "ETA 0 s"
-        seconds_a_cell = (self.last_finish - self.started) / max(1, self.finished)
-        seconds = self.left * seconds_a_cell - (time.monotonic() - self.last_finish)
-        return f"ETA {duration(seconds)}" if self.finished and seconds >= 0.5 else "ETA unknown"
+        seconds_a_cell = self.seconds / max(1, self.finished)
+        now = time.monotonic()
+        spent = sum(min(now - since, seconds_a_cell) for _, since in self.running.values())
+        side_by_side = max(1, min(self.at_once, self.left))
+        seconds = (self.left * seconds_a_cell - spent) / side_by_side
+        return f"ETA {duration(seconds)}" if seconds >= 0.5 else "ETA unknown"
 
     def position(self) -> str:
         """`[3/12, 1 failed]`."""

@@ -24,7 +24,6 @@ from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_tables
 from leval_harness.tables.scores import COSTS, score_cell, score_table
 from leval_tasks.statistics.retrieval import DROP, THRESHOLD
-from leval_tasks.statistics.skewed_t import MARGIN
 
 RETRIEVES = (
     f"RULER's tasks together: up to which length the score is at least {THRESHOLD:.1%}, and up to "
@@ -41,7 +40,7 @@ def build_tables(
     analysis: Analysis,
     costs: Sequence[str] = (),
     published: bool | None = None,
-    margin: float = MARGIN,
+    margin: float | None = None,
     reference: str | None = None,
 ) -> list[Table]:
     """Every table that the results have rows for, the effective context first.

@@ -17,12 +17,15 @@ from leval_harness.analysis.effective_context import (
     length_text,
     like_text,
     sentence,
+    verdicts,
     yardstick,
 )
+from leval_harness.cell_record import CellRecord
 from leval_harness.figures.write import planned_figures
 from leval_harness.page import write_page
 from leval_harness.results import load_results
 from leval_harness.results.token_losses import ReadText
+from leval_harness.sweep.cell_files import relabel
 from leval_harness.tables import build_tables, render
 from leval_tasks.effective_context.reads import block_rows
 from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Length, block_sums
@@ -164,14 +167,26 @@ def test_a_single_run_is_compared_with_its_own_windows(tmp_path, analysis):
     assert own.these.benefits == rope.these.benefits
 
 
+def test_the_margin_of_a_sweep_is_that_of_its_tables_and_can_be_replaced(tmp_path):
+    assert {line.margin for line in effective_lines(analyse(load_results(SWEEP)))[0]} == {0.01}
+    folder = shutil.copytree(SWEEP, tmp_path / "copy")
+    for cell in folder.glob("*/cell.json"):
+        record = CellRecord.model_validate_json(cell.read_text())
+        relabel(cell.parent, record.model_copy(update={"margin": 0.03}))
+    wide = analyse(load_results(folder))
+    assert {line.margin for line in effective_lines(wide)[0]} == {0.03}
+    assert {line.margin for line in effective_lines(wide, 0.02)[0]} == {0.02}
+    assert any("below 0.03 nats" in each for each in verdicts(effective_lines(wide)[0]))
+
+
 @pytest.mark.parametrize(
     ("shown", "refused", "cell", "said"),
     [
         (12288, None, "12K", "no degradation up to 12K, the longest position measured"),
         (8192, 9728, "8K, not 9,728", "no degradation up to 8K, degradation by 9,728"),
         (2048, 4096, "not 4K", "degradation by 4K"),
-        (8192, None, "not shown beyond 8K", "no degradation is not shown beyond 8K"),
-        (2048, None, "not shown beyond 2K", "no degradation is not shown beyond 2K"),
+        (8192, None, "not shown beyond 8K", "no degradation up to 8K, not decided beyond"),
+        (2048, None, "not shown beyond 2K", "whether longer context degrades is not decided"),
     ],
 )
 def test_the_verdict_has_one_form_in_cells_and_one_in_sentences(

@@ -34,6 +34,7 @@ REASONS = {
     "models": "changed setting by setting",
     "methods": "a name is a label; the dictionary behind it is tested in test_identity",
     "baseline": "says what tables compare with",
+    "margin": "says which differences tables count as none",
     "timeout": "a cell that is ended has no numbers",
     "jobs": "cells at a time, each in a process of its own",
     "confirm_run_unsafe_code": "without it a task that needs it does not run",
@@ -54,8 +55,8 @@ OTHERS = {
     "frame": "vicuna", "tasks": ["leval_closed_gsm"], "args": {"x": 1}, "own_data": False,
     "context_length": [1024, 2048], "revision": "main",
     "resources": {"num_cpus": 3}, "metadata": {"num_docs": 2}, "bos": True,
-    "name": "other", "baseline": "rope", "gen_kwargs": {"temperature": 0.7}, "top_p": 0.5,
-    "min_p": 0.5,
+    "name": "other", "baseline": "rope", "margin": 0.02, "gen_kwargs": {"temperature": 0.7},
+    "top_p": 0.5, "min_p": 0.5,
 }  # fmt: skip
 """Another value for what a rule below cannot guess."""
 
