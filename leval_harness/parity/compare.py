@@ -227,9 +227,9 @@ class Comparison:
 
     def probe(self) -> list[Finding]:
         """What both sides generate, against their own readings."""
-        row = self.rows(min(self.lengths), 1)[0]
+        rows = self.rows(min(self.lengths), 2)
         sides = [side for side in self.sides if side.setup.kind != SAVED]
-        return [each for side in sides for each in probe.findings(self.use(side), row)]
+        return [each for side in sides for each in probe.findings(self.use(side), *rows)]
 
     def rows(self, length: int, texts: int) -> list[list[int]]:
         """Token ids of the first texts."""

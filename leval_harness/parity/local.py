@@ -34,7 +34,7 @@ def _quantizing(model: Any, settings: dict[str, Any]) -> Any:
     """lm-eval's class, which quantizes as a checkpoint says, with settings of the user."""
     from transformers.quantizers import AutoQuantizationConfig
 
-    class Quantizing(model):  # type: ignore[misc]
+    class Quantizing(model):
         def _create_model(self, pretrained: str, **arguments: Any) -> None:
             arguments["quantization_config"] = AutoQuantizationConfig.from_dict(dict(settings))
             super()._create_model(pretrained, **arguments)

@@ -1,9 +1,9 @@
 """Generated tokens, cold and warm: faults that scoring given tokens cannot see.
 
 A setup continues three prompts, one after the other. The second one shares a long prefix with the
-first and may read it from a cache; the prefix of the third is as long and must not be taken for it.
-Then the setup scores what it generated. A greedy token that its own reading ranks well below the
-first place shows a stale cache or a fault of decoding.
+first and may read it from a cache; that of the third is of another text. Then the setup scores what
+it generated. A greedy token that its own reading ranks well below the first place shows a stale
+cache or a fault of decoding.
 """
 
 from typing import Any, Protocol
@@ -29,16 +29,17 @@ class Generating(Protocol):
         """Of its reader."""
 
 
-def findings(side: Generating, row: list[int]) -> list[Finding]:
+def findings(side: Generating, row: list[int], other: list[int]) -> list[Finding]:
     """One for each prompt whose generated tokens contradict the side's own reading.
 
     Args:
         side: what generates and reads.
         row: tokens of a text, of which the prompts are made.
+        other: as many tokens of another text, the prefix of the third prompt.
     """
     size = max(2, min(PREFIX, len(row) - 2 * SUFFIX - TOKENS))
     first, second = row[size : size + SUFFIX], row[size + SUFFIX : size + 2 * SUFFIX]
-    prompts = [row[:size] + first, row[:size] + second, row[SUFFIX : size + SUFFIX] + second]
+    prompts = [row[:size] + first, row[:size] + second, other[:size] + second]
     made = [side.call("generate", prompt, TOKENS) for prompt in prompts]
     found = []
     for state, prompt, tokens in zip(("cold", "warm", "another"), prompts, made, strict=True):

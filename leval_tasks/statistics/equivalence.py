@@ -201,10 +201,12 @@ def _part(d: Floats, start: int, end: int, level: float, same_level: float) -> P
 
 
 def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
-    """The position from which a shift begins: a point estimate within the first bin that shows it.
+    """The position from which a shift begins: a point estimate up to the first bin that shows it.
 
     It minimises the running sum of `mean - shift / 2`, which for a step from 0 to `shift` in normal
-    noise is the maximum-likelihood position. `shift` is the largest mean of a bin.
+    noise is the maximum-likelihood position. `shift` is the largest mean of a bin. The search
+    begins with the bin that shows the shift, or earlier: bins right before it whose mean is above
+    half of the shift are as much a part of it, too short to show it alone.
 
     Args:
         mean: `[T]`, mean over texts of the difference in the direction of the verdict.
@@ -212,12 +214,16 @@ def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
         shown: the parts in which the shift is shown; where no bin is, the bin with the largest mean
             counts.
     """
-    size = {each: abs(each.difference) for each in bins}
-    first = next((each for each in bins if each in shown), max(bins, key=lambda b: size[b]))
-    start, end = max(first.start - 1, 0), first.end - 1
-    running = np.cumsum(mean[start:end] - max(size.values()) / 2)
-    at = int(np.argmin(np.append(0.0, running)))
-    return first.start if at == 0 else min(start + at + 1, first.end)
+    size = [float(mean[max(b.start - 1, 0) : b.end - 1].mean()) for b in bins]
+    shift = max(size)
+    found = next((i for i, each in enumerate(bins) if each in shown), size.index(shift))
+    first = found
+    while first > 0 and size[first - 1] > shift / 2:
+        first -= 1
+    begin = bins[first].start
+    start, end = max(begin - 1, 0), bins[found].end - 1
+    at = int(np.argmin(np.append(0.0, np.cumsum(mean[start:end] - shift / 2))))
+    return begin if at == 0 else min(start + at + 1, bins[found].end)
 
 
 def _more_texts(d: Floats, bounds: Sequence[int], margin: float, level: float) -> int | None:

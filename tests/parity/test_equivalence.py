@@ -116,6 +116,16 @@ def test_the_onset_is_named_to_a_few_tokens(start):
     assert abs(found.onset - start) <= 8
 
 
+def test_a_shift_everywhere_that_only_the_longest_bin_shows_begins_at_the_start():
+    """Texts that differ by much at few positions hide it in the short bins."""
+    noise = np.random.default_rng(0).normal(size=(4, LENGTH - 1))
+    d = 0.35 + 0.2 * np.sign(noise) * np.repeat([[1], [-1], [1.1], [-1.1]], LENGTH - 1, axis=1)
+    d[:, :511] += np.array([[0.3], [-0.3], [0.25], [-0.25]])
+    found = equivalence(d, EDGES)
+    assert [each.low > 0 for each in found.bins] == [False, False, True]
+    assert (found.verdict, found.onset) == ("worse", 0)
+
+
 def test_damage_of_the_last_bin_is_not_hidden_by_the_others():
     """Over all positions it stays within the margin; a part better elsewhere does not cancel it."""
     late = equivalence(differences(lambda p: 0.015 * (p >= 512), noise=0.01), EDGES)
