@@ -173,7 +173,7 @@ def run(
     cells, folder = plan(loaded), Path(out) / loaded.name
     with runner.sweep_lock(folder):
         stock = runner.take_stock(folder, cells)
-        with display(len(stock.pending), len(stock.finished), folder) as progress:
+        with display(stock.pending, len(stock.finished), folder) as progress:
             executor = LocalExecutor(loaded.jobs)
             outcomes = runner.run_pending(stock, folder, "leval_harness.run", executor, progress)
     failed = [outcome for outcome in outcomes if not outcome.ok]

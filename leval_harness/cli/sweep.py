@@ -170,7 +170,7 @@ def _run(
             done, to_do = len(stock.finished), len(stock.pending)
             click.echo(f"{place}: {len(stock.cells)} cells, {done} done, {to_do} to do")
             if stock.pending:
-                with display(to_do, done, folder) as progress:
+                with display(stock.pending, done, folder) as progress:
                     outcomes = runner.run_pending(stock, folder, resume, executor, progress)
             finished = stock.finished or any(each.ok for each in outcomes)
             with runner.one_at_a_time(folder):

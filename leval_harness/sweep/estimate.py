@@ -3,7 +3,7 @@
 import heapq
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,13 +163,19 @@ def dry_run(
         values = [row[key] for row in to_do]
         total[key] = None if None in values else sum(values)
     seconds = [row["seconds"] for row in to_do]
-    total["wall_seconds"] = None if None in seconds else round(wall_seconds(seconds, jobs))
+    total["wall_seconds"] = None if None in seconds else round(wall_seconds(seconds, [0.0] * jobs))
     return rows, total
 
 
-def wall_seconds(seconds: Iterable[float], jobs: int) -> float:
-    """Time of cells that start in their order, `jobs` at a time."""
-    ends = [0.0] * jobs
+def wall_seconds(seconds: Iterable[float], running: Sequence[float]) -> float:
+    """Time until the last of some cells ends.
+
+    Args:
+        seconds: of the cells that wait; each starts, in this order, as soon as another ends.
+        running: seconds that are left of the cells before them, 0 for a free place.
+    """
+    ends = list(running)
+    heapq.heapify(ends)
     for each in seconds:
         heapq.heapreplace(ends, ends[0] + each)
     return max(ends)

@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 
 from leval_harness.sweep.cell_files import log_tail
 from leval_harness.sweep.cells import PlannedCell
+from leval_harness.sweep.estimate import estimate, wall_seconds
 from leval_harness.sweep.launch import CellOutcome
 
 if TYPE_CHECKING:
@@ -46,15 +47,18 @@ class Progress:
 
     def __init__(
         self,
-        pending: int,
+        pending: Sequence[PlannedCell],
         done: int,
         folder: Path,
         write: Callable[[str], None] = click.echo,
         heartbeat: float | None = HEARTBEAT_SECONDS,
     ) -> None:
-        self.total, self.left = done + pending, pending
-        self.finished = self.failed = self.at_once = 0
-        self.seconds = 0.0
+        self.total, self.waiting = done + len(pending), list(pending)
+        self.finished = self.failed = self.places = 0
+        works = {cell.id: estimate(cell.record).work for cell in pending}
+        known = all(works.values())
+        self.work = {cell: (each or 1.0) if known else 1.0 for cell, each in works.items()}
+        self.work_done = self.seconds_done = 0.0
         self.folder = folder
         self.write = write
         self.heartbeat = heartbeat
@@ -65,7 +69,8 @@ class Progress:
     def start(self, cell: PlannedCell) -> None:
         """Note that a cell has begun."""
         self.running[cell.id] = (cell, time.monotonic())
-        self.at_once = max(self.at_once, len(self.running))
+        self.waiting = [each for each in self.waiting if each.id != cell.id]
+        self.places = max(self.places, len(self.running))
         self.last_line = time.monotonic()
         if self.heartbeat is not None:
             self.write(f"{self.position()} {cell.record.title}: started, {self.eta()}")
@@ -81,10 +86,12 @@ class Progress:
     def end(self, cell: PlannedCell, outcome: CellOutcome) -> None:
         """Note that a cell has ended."""
         self.running.pop(cell.id, None)
-        self.left -= 1
+        self.waiting = [each for each in self.waiting if each.id != cell.id]
         self.finished += outcome.ok
         self.failed += not outcome.ok
-        self.seconds += outcome.seconds if outcome.ok else 0.0
+        if outcome.ok:
+            self.seconds_done += outcome.seconds
+            self.work_done += self.work.get(cell.id, 1.0)
         how = "done" if outcome.ok else f"failed ({outcome.kind}): {outcome.reason}"
         took = f"{how} after {duration(outcome.seconds)}, {self.eta()}"
         line = f"{self.position()} {cell.record.title}: {took}"
@@ -102,15 +109,29 @@ class Progress:
         ]
 
     def eta(self) -> str:
-        """Time left if each cell takes as long as the finished ones did; unknown once it is up."""
+        """Time left at the speed of the cells that this run has finished, by `--dry-run`'s work.
+
+        Unknown before the first has finished, and once a running cell has taken longer.
+        """
         if not self.left:
             return "ETA 0 s"
-        seconds_a_cell = self.seconds / max(1, self.finished)
-        now = time.monotonic()
-        spent = sum(min(now - since, seconds_a_cell) for _, since in self.running.values())
-        side_by_side = max(1, min(self.at_once, self.left))
-        seconds = (self.left * seconds_a_cell - spent) / side_by_side
-        return f"ETA {duration(seconds)}" if seconds >= 0.5 else "ETA unknown"
+        if not self.work_done:
+            return "ETA unknown"
+        speed, now = self.seconds_done / self.work_done, time.monotonic()
+        running = [
+            speed * self.work.get(cell.id, 1.0) - (now - since)
+            for cell, since in list(self.running.values())
+        ]
+        if min(running, default=1.0) < 0.5:
+            return "ETA unknown"
+        free = [0.0] * max(1 - len(running), self.places - len(running))
+        waiting = (speed * self.work[cell.id] for cell in self.waiting)
+        return f"ETA {duration(wall_seconds(waiting, [*running, *free]))}"
+
+    @property
+    def left(self) -> int:
+        """Cells that wait or run."""
+        return len(self.waiting) + len(self.running)
 
     def position(self) -> str:
         """`[3/12, 1 failed]`."""
@@ -138,7 +159,7 @@ def _status(lines: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def display(pending: int, done: int, folder: Path) -> Iterator[Progress]:
+def display(pending: Sequence[PlannedCell], done: int, folder: Path) -> Iterator[Progress]:
     """Lines for logs and pipes; on a terminal a bar with ETA and the last lines of the cells."""
     if not sys.stdout.isatty():
         yield Progress(pending, done, folder)

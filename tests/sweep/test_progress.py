@@ -50,30 +50,31 @@ def test_the_time_left_goes_by_the_rate_at_which_cells_finish(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    show = Progress(4, 2, tmp_path, lambda line: None)
-    one, two = cell("a"), cell("b")
+    cells = one, two, three, four = [cell(name) for name in "abcd"]
+    show = Progress(cells, 2, tmp_path, lambda line: None)
     show.start(one)
+    show.start(two)
     clock[0] = 60.0
     assert show.eta() == "ETA unknown"
-    show.end(one, CellOutcome(cell_id="a", kind="done", seconds=60.0))
-    assert show.eta() == "ETA 3 min 00 s"
-    show.start(two)
-    clock[0] = 100.0
-    assert show.eta() == "ETA 2 min 20 s", "it counts down meanwhile"
-    show.end(two, CellOutcome(cell_id="b", kind="oom", seconds=40.0))
-    assert show.eta() == "ETA 2 min 00 s", "a failed cell says nothing about the others"
-    show.start(one)
-    show.start(two)
-    clock[0] = 130.0
-    assert show.eta() == "ETA 30 s", "two at a time"
-    clock[0] = 500.0
-    assert show.eta() == "ETA unknown", "the guess is used up"
+    show.end(one, CellOutcome(cell_id="a", kind="done", seconds=100.0))
+    show.start(three)
+    assert show.eta() == "ETA 2 min 20 s", "the fourth follows the second"
+    clock[0] = 80.0
+    assert show.eta() == "ETA 2 min 00 s", "it counts down meanwhile"
+    show.end(two, CellOutcome(cell_id="b", kind="oom", seconds=80.0))
+    assert show.eta() == "ETA 1 min 40 s", "the fourth may start"
+    clock[0] = 161.0
+    assert show.eta() == "ETA unknown", "the third has taken longer"
+    show.end(three, CellOutcome(cell_id="c", kind="done", seconds=100.0))
+    assert show.eta() == "ETA 1 min 40 s"
+    show.end(four, CellOutcome(cell_id="d", kind="done", seconds=100.0))
+    assert show.eta() == "ETA 0 s"
 
 
 def test_plain_lines_for_every_event_and_a_heartbeat_with_the_last_words(tmp_path: Path) -> None:
     lines: list[str] = []
     one, two = cell("a"), cell("b")
-    show = Progress(2, 1, tmp_path, lines.append, heartbeat=0.0)
+    show = Progress([one, two], 1, tmp_path, lines.append, heartbeat=0.0)
     show.start(one)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "log.txt").write_text("first\n 10%\r 90%\nfatal: not a git repository\n")
@@ -103,7 +104,7 @@ def test_a_terminal_shows_a_bar_and_lines_of_their_own_above_it(
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "log.txt").write_text("first\n 10%\r 90% [x]")
     one, two = cell("a"), cell("b")
-    with display(2, 1, tmp_path) as show:
+    with display([one, two], 1, tmp_path) as show:
         show.start(one)
         show.tick()
         drawn = io.StringIO()

@@ -87,7 +87,7 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(
     quiet, folder = tmp_path / "quiet", tmp_path / "ray"
 
     def show(where: Path) -> Progress:
-        return Progress(len(cells), 0, where, lambda line: None)
+        return Progress(cells, 0, where, lambda line: None)
 
     assert all(each.ok for each in LocalExecutor().run(cells, quiet, "quiet", show(quiet)))
     killed: list[int] = []
@@ -139,7 +139,7 @@ def test_a_cluster_that_was_killed_is_not_waited_for(
 
 def test_what_no_node_can_hold_is_refused_at_once(tiny: Path, tmp_path: Path, cluster: Any) -> None:
     cells = plan(load_config(str(tiny / "sweep.yaml"), ["models.tiny.resources={num_gpus: 8}"]))
-    show = Progress(len(cells), 0, tmp_path, lambda line: None)
+    show = Progress(cells, 0, tmp_path, lambda line: None)
     with pytest.raises(SweepError, match=r"no node of the Ray cluster has .*GPU 8"):
         list(RayExecutor().run(cells, tmp_path, "ray", show))
 
@@ -189,7 +189,7 @@ def test_a_cluster_without_a_living_node_ends_the_sweep(tiny: Path, tmp_path: Pa
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     made.connect()
     threading.Timer(3, made.head_node.kill_raylet).start()
-    show = Progress(len(cells), 0, tmp_path, lambda line: None)
+    show = Progress(cells, 0, tmp_path, lambda line: None)
     try:
         outcomes = list(RayExecutor().run(cells, tmp_path, "ray", show))
         said = [outcome.reason for outcome in outcomes]
