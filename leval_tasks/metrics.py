@@ -28,20 +28,20 @@ class Metric:
 
     Attributes:
         kind: `score` for the quality of answers; `loss` for negative log-likelihoods and what is
-            made of them; `note` for how questions were asked and answered, which is no result.
+            made of them.
         higher_is_better: the direction; None where it is unknown or there is none.
         unit: `share` (from 0 to 1, shown in percent), `percent`, `perplexity`, `nats`, `bits`,
-            `tokens`, `count`, or empty where it is unknown.
+            or empty where it is unknown.
         aggregation: how the values of the questions make the task's figure: `mean`; `ratio` (sum of
             the numerators over sum of the denominators), `perplexity` (exp of that ratio), `bits`
-            (that ratio over ln 2); `sum`; `own` for code of the task that nobody else knows.
+            (that ratio over ln 2); `own` for code of the task that nobody else knows.
         decimals: digits after the point in tables.
     """
 
-    kind: Literal["score", "loss", "note"]
+    kind: Literal["score", "loss"]
     higher_is_better: bool | None
-    unit: Literal["share", "percent", "perplexity", "nats", "bits", "tokens", "count", ""]
-    aggregation: Literal["mean", "ratio", "perplexity", "bits", "sum", "own"]
+    unit: Literal["share", "percent", "perplexity", "nats", "bits", ""]
+    aggregation: Literal["mean", "ratio", "perplexity", "bits", "own"]
     decimals: int
 
 
@@ -53,7 +53,6 @@ _HIGHER = replace(UNKNOWN, higher_is_better=True)
 _LOWER = replace(UNKNOWN, higher_is_better=False)
 _PERPLEXITY = Metric("loss", False, "perplexity", "perplexity", 3)
 _NATS = Metric("loss", False, "nats", "ratio", 3)
-_COUNT = Metric("note", False, "count", "sum", 0)
 
 _EVERYWHERE: dict[str, Metric] = {
     "exact_match": SHARE,
@@ -63,7 +62,6 @@ _EVERYWHERE: dict[str, Metric] = {
     "bits_per_byte": Metric("loss", False, "bits", "bits", 3),
     "nll": _NATS,
     "loss": _NATS,
-    "failed": _COUNT,
 }
 OURS: dict[str, Metric] = {
     **_EVERYWHERE,

@@ -85,9 +85,7 @@ def recompute(task: str, metric: str, chosen: str, stated_how: str, samples: Sam
     measured, is_ours = metric.removesuffix("_stderr"), task in FAMILY_OF
     known = metric_of(measured, task)
     if metric in samples.notes:
-        values = samples.notes[metric]
-        total = np.nansum if known.aggregation == "sum" else np.nanmean
-        return Recomputed((float(total(values)),))
+        return Recomputed((float(np.nanmean(samples.notes[metric])),))
     ratios = samples.ratios(measured, chosen)
     if ratios is None:
         raise NotRecomputableError("the samples do not log it")

@@ -137,7 +137,7 @@ class EffectiveContextTask(PerplexityTask):
             else [float(values.sum(dtype=np.float64)), values.size]
             for metric, values in found.items()
         }
-        return with_stderr(pairs, failed=False)
+        return with_stderr(pairs)
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""

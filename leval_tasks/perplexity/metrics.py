@@ -51,13 +51,8 @@ def document_pairs(
     }
 
 
-def with_stderr(values: Mapping[str, list[float]], failed: bool) -> dict[str, Any]:
-    """Each metric once more, aggregated after it into lm-eval's own field of standard errors.
-
-    A document with a failed request has none, so lm-eval counts it as not evaluated.
-    """
-    if failed:
-        return {}
+def with_stderr(values: Mapping[str, list[float]]) -> dict[str, Any]:
+    """Each metric once more, aggregated after it into lm-eval's own field of standard errors."""
     return {each: pair for name, pair in values.items() for each in (name, f"{name}_stderr")}
 
 

@@ -155,19 +155,16 @@ class PerplexityTask(PlainTask):
             for index, window in enumerate(self.windows(doc))
         ]
 
-    def scored_windows(
-        self, doc: Mapping[str, Any], results: Sequence[Any]
-    ) -> tuple[list[tuple[Window, float]], bool]:
-        """Each window with its nats, and whether a request of the document failed."""
-        nats = [-float(total) for total, _ in results]
-        failed = not all(map(math.isfinite, nats))
-        if failed:
-            logger.error("%s has no result and does not count", doc["document_id"])
-        return list(zip(self.windows(doc), nats, strict=True)), failed
-
     def process_results(self, doc: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Pairs of (numerator, denominator) a metric; nothing where a request failed."""
-        scored, failed = self.scored_windows(doc, results)
+        """Pairs of (numerator, denominator) a metric.
+
+        Nothing where a request failed, so that lm-eval counts the document as not evaluated.
+        """
+        losses = [-float(total) for total, _ in results]
+        if not all(map(math.isfinite, losses)):
+            logger.error("%s has no result and does not count", doc["document_id"])
+            return {}
+        scored = list(zip(self.windows(doc), losses, strict=True))
         document = self._documents[doc["document_id"]]
         values: dict[str, list[float]] = {}
         before, nats, tokens = 0, 0.0, 0.0  # the sums of the context length before this one
@@ -186,7 +183,7 @@ class PerplexityTask(PlainTask):
             before, nats, tokens = length, total, count
         if self.settings.mode == "truncate":  # windows that all begin at position 0
             values |= bands
-        return metrics.with_stderr(values, failed)
+        return metrics.with_stderr(values)
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""

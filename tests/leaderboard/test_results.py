@@ -234,6 +234,20 @@ def test_a_metric_of_every_third_question_is_no_damage(tmp_path):
     assert row["value"] == pytest.approx(mean)
 
 
+def test_a_document_without_a_result_leaves_the_run_partial(tmp_path):
+    rows = make.perplexity_samples((1024,), 0.0, 7)
+    name = "token_perplexity@1024"
+    logged = [{**rows[0], "metrics": []}, *rows[1:]]
+    del logged[0][name]
+    make.write_lm_eval(tmp_path, {"ppl_govreport": rows[1:]}, "2026-01-01T00-00-00.1",
+                       original={"ppl_govreport": len(rows)})  # fmt: skip
+    text = "".join(json.dumps(row) + "\n" for row in logged)
+    next(tmp_path.glob("samples_*")).write_text(text)
+    (score,) = load_results(tmp_path).scores
+    assert (score.status, score.note, score.n) == ("done", "", len(rows) - 1)
+    assert score.partial
+
+
 def test_a_question_logged_twice_is_marked(tmp_path):
     make.write_cell(tmp_path, "x1", {"leval_closed_gsm": [*GSM, GSM[0]]})
     results = load_results(tmp_path)

@@ -101,6 +101,32 @@ def test_truncate_gives_the_bands_between_its_lengths(tiny, data_dir, evaluate):
     assert values["nll@0-48,none"] == pytest.approx(math.log(values["token_perplexity@48,none"]))
 
 
+def test_a_document_without_a_result_is_not_evaluated(tiny, data_dir, evaluate, monkeypatch):
+    from leval_harness.backends.hf_long import HFLong
+
+    answer = HFLong._loglikelihood_tokens
+
+    def without_memory_for_the_first(lm, requests, **options):
+        first = requests[0].doc["document_id"]
+        pairs = zip(requests, answer(lm, requests, **options), strict=True)
+        return [
+            (math.nan, False) if request.doc["document_id"] == first else result
+            for request, result in pairs
+        ]
+
+    metadata = SLIDING | {"data_dir": str(data_dir)}
+    whole = evaluate("hf-long", tiny, metadata)["results"]["ppl_govreport"]
+    monkeypatch.setattr(HFLong, "_loglikelihood_tokens", without_memory_for_the_first)
+    results = evaluate("hf-long", tiny, metadata)
+    assert results["n-samples"]["ppl_govreport"] == {"original": 4, "effective": 3}
+    logged = [each["metrics"] for each in results["samples"]["ppl_govreport"]]
+    assert [bool(each) for each in logged] == [False, True, True, True]
+    found = results["results"]["ppl_govreport"]
+    assert set(found) == set(whole)
+    name = "token_perplexity@48,none"
+    assert found[name] != whole[name]
+
+
 def test_one_document_gives_no_interval(tiny, data_dir, evaluate):
     results = evaluate("hf-long", tiny, SLIDING | {"data_dir": str(data_dir), "num_docs": 2})
     assert results["results"]["ppl_govreport"]["token_perplexity@48_stderr,none"] == "N/A"
