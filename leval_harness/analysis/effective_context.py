@@ -348,30 +348,43 @@ def verdicts(lines: Sequence[EffectiveLine]) -> list[str]:
     return [*map(sentence, lines), *compared, *dict.fromkeys(map(yardstick, lines))]
 
 
-def _spans(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Stretches of positions in order; those that touch are one."""
-    spans: list[tuple[int, int]] = []
-    for start, end in places:
-        if spans and spans[-1][1] == start:
-            spans[-1] = (spans[-1][0], end)
+def _stretches(bins: Sequence[Bin]) -> list[list[Bin]]:
+    """Bins in order; those that touch stand together."""
+    stretches: list[list[Bin]] = []
+    for each in bins:
+        if stretches and stretches[-1][-1].end == each.start:
+            stretches[-1].append(each)
         else:
-            spans.append((start, end))
-    return spans
+            stretches.append([each])
+    return stretches
+
+
+def _amount(bins: Sequence[Bin]) -> str:
+    """Where some bins that touch are, and the gain there; of a single bin with its interval."""
+    where, first = f"{bins[0].start:,}–{bins[-1].end:,}", bins[0]
+    if len(bins) > 1:
+        gains = [each.gain for each in bins]
+        return f"{where} ({min(gains):+.3f} to {max(gains):+.3f}, {len(bins)} bins)"
+    if first.low is None or first.high is None:
+        return f"{where} ({first.gain:+.3f})"
+    return f"{where} ({first.gain:+.3f}, {first.low:+.3f} to {first.high:+.3f})"
 
 
 def against_sentence(line: EffectiveLine) -> str:
-    """At which positions a method is better or worse than the baseline; empty for the baseline."""
+    """At which positions a method is better or worse than the baseline, and by how much.
+
+    Empty for the baseline.
+    """
     if line.against is None:
         return ""
     parts = []
     for verdict in ("better", "worse"):
         pairs = zip(line.against.bins, line.against.verdicts, strict=True)
-        places = [(each.start, each.end) for each, found in pairs if found == verdict]
-        if places:
-            spans = ", ".join(f"{start:,}–{end:,}" for start, end in _spans(places))
-            parts.append(f"{verdict} at {spans}")
-    found = "; ".join(parts) or "no difference is shown"
-    return f"{line.method} against {line.against.baseline}, by position: {found}"
+        if found := [each for each, is_so in pairs if is_so == verdict]:
+            parts.append(f"{verdict} at {', '.join(map(_amount, _stretches(found)))}")
+    said = "; ".join(parts) or "no difference is shown"
+    unit = " (nats/token)" if parts else ""
+    return f"{line.method} against {line.against.baseline}, by position{unit}: {said}"
 
 
 def like_text(line: EffectiveLine, length: Length | None) -> str:

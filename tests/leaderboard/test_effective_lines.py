@@ -112,7 +112,14 @@ def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     found = _against(*sides, edges, "yarn")
     assert found.verdicts == ("", "better")
     said = against_sentence(replace(yarn, against=found))
-    assert said == f"yarn against yarn, by position: better at {edges[1]:,}–{edges[2]:,}"
+    gained = f"({found.bins[1].gain:+.3f}, "
+    where = f"{edges[1]:,}–{edges[2]:,}"
+    begin = f"yarn against yarn, by position (nats/token): better at {where} {gained}"
+    assert said.startswith(begin)
+    everywhere = replace(found, verdicts=("better", "better"))
+    said = against_sentence(replace(yarn, against=everywhere))
+    assert f"better at {edges[0]:,}–{edges[2]:,} (" in said
+    assert said.endswith(", 2 bins)")
     assert _against(*sides[::-1], edges, "rope").verdicts == ("", "worse")
 
 
