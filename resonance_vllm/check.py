@@ -2,9 +2,13 @@
 
 import importlib.metadata
 import importlib.util
+import logging
 import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +34,7 @@ LIBRARIES = ("transformers", "vllm")
 ABSENT = ("not_installed", "not_asked")
 
 Side = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 def installed(library: str) -> bool:
@@ -48,12 +53,24 @@ def plugin_problem() -> str | None:
     return None
 
 
+def importing_vllm(
+    libraries: Sequence[str] = LIBRARIES,
+) -> AbstractContextManager[subprocess.Popen[str] | None]:
+    """A process for `report` that imports vLLM meanwhile; None where vLLM is not to be asked."""
+    if "vllm" not in libraries or not installed("vllm"):
+        return nullcontext()
+    from resonance_vllm.vllm.build import importing
+
+    return importing()
+
+
 def report(
     path: str,
     model: ModelPositions,
     rope: RopeSpec | None,
     context_length: int | None = None,
     libraries: Sequence[str] = LIBRARIES,
+    vllm_process: subprocess.Popen[str] | None = None,
 ) -> dict[str, Any]:
     """What each library's rotary modules hold, how long a sequence may be, and where they differ.
 
@@ -65,6 +82,7 @@ def report(
         rope: complete settings; None looks at the checkpoint as it is.
         context_length: longest sequence in tokens that will be used.
         libraries: those that are asked; the two build side by side, vLLM in its own process.
+        vllm_process: from `importing_vllm`; None starts one.
 
     Returns:
         `transformers` and `vllm`, each with `limit` in tokens (None where it is unknown) and
@@ -77,7 +95,7 @@ def report(
     written = {} if rope is None else hf_overrides(rope, model, context_length)
     looks = {
         "transformers": lambda: _by_transformers(path, written),
-        "vllm": lambda: _by_vllm(path, model, rope, context_length),
+        "vllm": lambda: _by_vllm(path, model, rope, context_length, vllm_process),
     }
     asked = [library for library in LIBRARIES if library in libraries]
     with ThreadPoolExecutor(1) as beside:
@@ -127,21 +145,33 @@ def length_remark(model: ModelPositions) -> str | None:
 
 def _by_transformers(path: str, overrides: dict[str, Any]) -> Sequence[RotaryReport]:
     from resonance_vllm.hf.build import report_of_checkpoint
-    from resonance_vllm.hf.tiny import forward_problem, run_forward
+    from resonance_vllm.hf.tiny import NotRunError, forward_problem, run_forward, write_tiny
 
     reports = report_of_checkpoint(path, overrides)
-    if overrides and (problem := forward_problem(run_forward, path, overrides)):
-        raise NoRope(problem)
+    if overrides:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                write_tiny(path, folder)
+                problem = forward_problem(run_forward, folder, overrides)
+        except NotRunError as error:
+            logger.warning("transformers: no forward pass was tried: %s", error)
+        else:
+            if problem is not None:
+                raise NoRope(problem)
     return reports
 
 
 def _by_vllm(
-    path: str, model: ModelPositions, rope: RopeSpec | None, length: int | None
+    path: str,
+    model: ModelPositions,
+    rope: RopeSpec | None,
+    length: int | None,
+    process: subprocess.Popen[str] | None,
 ) -> Sequence[RotaryReport]:
     overrides = _for_vllm(model, rope, length)
     from resonance_vllm.vllm.build import report_of_checkpoint
 
-    return report_of_checkpoint(path, overrides, length, run=bool(overrides))
+    return report_of_checkpoint(path, overrides, length, run=bool(overrides), process=process)
 
 
 def _side(library: str, look: Callable[[], Sequence[RotaryReport]]) -> Side:

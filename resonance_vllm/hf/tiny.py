@@ -4,10 +4,7 @@ Head sizes, layer types and everything else that positions depend on stay as pub
 """
 
 import copy
-import logging
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -32,8 +29,6 @@ _MOST = {
 }  # fmt: skip
 _OF_HEADS = ("q_lora_rank", "qk_nope_head_dim", "v_head_dim")
 _AS_WIDE = ("conv_dim", "conv_dim_out", "block_dim")  # LFM2's other names for the hidden size
-
-logger = logging.getLogger(__name__)
 
 
 def tiny_config(config: Any) -> Any:
@@ -72,45 +67,59 @@ def forward(model: Any) -> Any:
         return model(torch.arange(1, TOKENS + 1)[None])
 
 
-@contextmanager
-def tiny_checkpoint(path: str, revision: str | None = None) -> Iterator[str]:
-    """A folder with the config of a checkpoint at a small size."""
-    with tempfile.TemporaryDirectory() as folder:
+class NotRunError(Exception):
+    """A small model is not built, or fails as shipped: its forward pass says nothing."""
+
+
+def write_tiny(path: str, folder: str, revision: str | None = None) -> None:
+    """Write the config of a checkpoint at a small size.
+
+    Args:
+        path: checkpoint folder or hub name.
+        folder: where config.json goes.
+        revision: of a hub model.
+
+    Raises:
+        NotRunError: there is none, or it does not run.
+    """
+    try:
         tiny_config(AutoConfig.from_pretrained(path, revision=revision)).save_pretrained(folder)
-        yield folder
+    except Exception as error:
+        raise NotRunError(_line(error)) from error
 
 
 def forward_problem(
-    run: Callable[[str, Mapping[str, Any]], object],
-    path: str,
-    overrides: Mapping[str, Any],
-    revision: str | None = None,
+    run: Callable[[str, Mapping[str, Any]], object], folder: str, overrides: Mapping[str, Any]
 ) -> str | None:
     """Why a forward pass fails with overrides of the config and not without them.
 
     Args:
         run: builds the model of a small checkpoint with overrides and runs it.
-        path: checkpoint folder or hub name.
+        folder: from `write_tiny`.
         overrides: keys of its config.
-        revision: of a hub model.
 
     Returns:
-        The reason; None where it runs, or where the small model does not run as shipped either,
-        which is logged.
+        The reason; None where it runs.
+
+    Raises:
+        NotRunError: it does not run as shipped either, or the layers that are left have no RoPE.
     """
     try:
-        with tiny_checkpoint(path, revision) as folder:
-            try:
-                run(folder, overrides)
-            except NoRope:  # the layers that are left have none
-                raise
-            except Exception as error:  # noqa: BLE001 - model code raises anything
-                reason = f"{type(error).__name__}: {error}"
-                run(folder, {})
-                return f"its forward pass fails: {' '.join(reason.split())[:300]}"
-    except Exception as error:  # noqa: BLE001 - nothing follows from it
-        logger.warning("%s: no forward pass was tried: %s: %s", path, type(error).__name__, error)
+        run(folder, overrides)
+    except NoRope as error:
+        raise NotRunError(_line(error)) from error
+    except Exception as error:  # noqa: BLE001 - model code raises anything
+        reason = _line(error)
+        try:
+            run(folder, {})
+        except Exception as shipped:
+            raise NotRunError(_line(shipped)) from shipped
+        return f"its forward pass fails: {reason[:300]}"
     return None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def run_forward(folder: str, overrides: Mapping[str, Any]) -> None:

@@ -6,8 +6,10 @@ model class may hang. So `report_of_checkpoint` builds in a child process with a
 
 import contextlib
 import functools
+import gc
 import inspect
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from resonance_vllm.verifier import NoRope, RotaryReport
 
 TIMEOUT = 300.0
 """Seconds; importing vLLM is most of what a look takes."""
+logger = logging.getLogger(__name__)
 
 
 def report_of_checkpoint(
@@ -30,6 +33,7 @@ def report_of_checkpoint(
     timeout: float = TIMEOUT,
     *,
     run: bool = False,
+    process: subprocess.Popen[str] | None = None,
 ) -> list[RotaryReport]:
     """The rotations that vLLM builds for a checkpoint, one entry a module and layer type.
 
@@ -38,51 +42,95 @@ def report_of_checkpoint(
         hf_overrides: as vLLM takes them.
         max_model_len: longest sequence in tokens; None is what vLLM derives.
         timeout: seconds before the look is given up.
-        run: whether a small model of the family is run on a few tokens, too.
+        run: whether a small model of the family is run on a few tokens, too. Where that says
+            nothing, because it does not run as shipped either, a warning is logged.
+        process: from `importing`; None starts one.
 
     Raises:
         NoRope: vLLM or our plugin refuses the model, with the reason; or it has no RoPE, or its
             forward pass fails with the overrides alone.
     """
     job = {"model": model, "hf_overrides": hf_overrides, "max_model_len": max_model_len, "run": run}
-    (answer,) = look_at([job], timeout)
+    (answer,) = look_at([job], timeout, process)
     if "refused" in answer:
         raise NoRope(answer["refused"])
+    if "not_run" in answer:
+        logger.warning("vLLM: no forward pass was tried: %s", answer["not_run"])
     return [RotaryReport(**{**one, "inv_freq": tuple(one["inv_freq"])}) for one in answer["held"]]
 
 
-def look_at(jobs: list[dict[str, Any]], timeout: float = TIMEOUT) -> list[dict[str, Any]]:
-    """Build several models in one child process: `held` or `refused` of each.
+@contextlib.contextmanager
+def importing() -> Iterator[subprocess.Popen[str]]:
+    """A process for `look_at` that imports vLLM while this one goes on."""
+    command = [sys.executable, "-m", "resonance_vllm.vllm.build"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, text=True, stdin=pipe, stdout=pipe, stderr=pipe,
+        env={"OMP_NUM_THREADS": "1", **os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def look_at(
+    jobs: list[dict[str, Any]],
+    timeout: float = TIMEOUT,
+    process: subprocess.Popen[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Build several models in one process: `held` or `refused` of each.
 
     A job has the arguments of `report_of_checkpoint`; one that ends the process, and those
-    after it, are refused with the last line of its errors.
+    after it, are refused with the last line of its errors. `not_run` says why no small model ran.
     """
+    if process is None:
+        with importing() as started:
+            return look_at(jobs, timeout, started)
     with tempfile.TemporaryDirectory() as folder:
-        jobs_file, answers = Path(folder) / "jobs.json", Path(folder) / "answers.jsonl"
-        jobs_file.write_text(json.dumps(jobs), encoding="utf-8")
+        answers = Path(folder) / "answers.jsonl"
         answers.touch()
-        command = [sys.executable, "-m", "resonance_vllm.vllm.build", str(jobs_file), str(answers)]
         try:
-            child = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=timeout,
-                env={**os.environ, "VLLM_LOGGING_LEVEL": "ERROR"},
-            )  # fmt: skip
-            ended = (child.stderr.strip() or "it ended without a message").splitlines()[-1]
+            task = json.dumps({"jobs": jobs, "answers": str(answers)})
+            _, errors = process.communicate(task, timeout)
+            ended = (errors.strip() or f"it ended with {process.returncode}").splitlines()[-1]
         except subprocess.TimeoutExpired:
             ended = f"no answer within {timeout:g} seconds"
         done = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
     return done + [{"refused": f"vLLM built nothing: {ended}"}] * (len(jobs) - len(done))
 
 
-def _main(jobs: list[dict[str, Any]], answers: Path) -> None:
-    """The child: one line of JSON a job."""
-    for job in jobs:
-        try:
-            answer: dict[str, Any] = {"held": [asdict(one) for one in _built(**job)]}
-        except Exception as error:  # noqa: BLE001 - any error of vLLM is the reason
-            answer = {"refused": _reason(error)}
-        with answers.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(answer) + "\n")
+def _main() -> None:
+    """The process: jobs on standard input, a line of JSON for each in the file of answers."""
+    gc.disable()  # which saves a third of the time that imports take; this process soon ends
+    sys.modules["sklearn"] = None  # type: ignore[assignment] # imported where it is, for nothing
+    from vllm.model_executor.model_loader import utils  # noqa: F401 - while there is no job yet
+
+    task = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory() as folder:
+        # Before vLLM builds a model: for a family without code of its own it changes transformers'
+        # class, which cannot be built outside of vLLM any more.
+        small = [_small(job, Path(folder, str(number))) for number, job in enumerate(task["jobs"])]
+        for job, tried in zip(task["jobs"], small, strict=True):
+            try:
+                answer = _answer(job, tried)
+            except Exception as error:  # noqa: BLE001 - any error of vLLM is the reason
+                answer = {"refused": _reason(error)}
+            with Path(task["answers"]).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(answer) + "\n")
+
+
+def _small(job: dict[str, Any], folder: Path) -> dict[str, str]:
+    """Nothing where a job runs no model, the folder of a small one, or why there is none."""
+    from resonance_vllm.hf.tiny import NotRunError, write_tiny
+
+    if not job.get("run"):
+        return {}
+    try:
+        write_tiny(job["model"], str(folder))
+    except NotRunError as error:
+        return {"not_run": str(error)}
+    return {"folder": str(folder)}
 
 
 def _reason(error: Exception) -> str:
@@ -94,14 +142,27 @@ def _reason(error: Exception) -> str:
     return first if first and isinstance(error, ValueError) else f"{type(error).__name__}: {first}"
 
 
-def _built(
-    model: str, hf_overrides: Any, max_model_len: int | None, run: bool = False
-) -> list[RotaryReport]:
+def _answer(job: dict[str, Any], small: dict[str, str]) -> dict[str, Any]:
+    """What vLLM holds, and whether a small model runs."""
+    from resonance_vllm.hf.tiny import NotRunError, forward_problem
+
+    overrides, length = job.get("hf_overrides"), job.get("max_model_len")
+    held = _held(job["model"], overrides, length)
+    if "folder" not in small:
+        return {"held": held, **small}
+    try:
+        forward = functools.partial(_run_forward, max_model_len=length)
+        problem = forward_problem(forward, small["folder"], overrides or {})
+    except NotRunError as error:
+        return {"held": held, "not_run": str(error)}
+    return {"held": held} if problem is None else {"refused": problem}
+
+
+def _held(model: str, hf_overrides: Any, max_model_len: int | None) -> list[dict[str, Any]]:
     import torch
     from vllm.model_executor.model_loader import utils
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    from resonance_vllm.hf.tiny import forward_problem
     from resonance_vllm.vllm.model import rotary_report
 
     _inspect_here()
@@ -113,11 +174,7 @@ def _built(
     reports = rotary_report(built, config.hf_text_config)
     if not reports:
         raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
-    if run:
-        forward = functools.partial(_run_forward, max_model_len=max_model_len)
-        if problem := forward_problem(forward, model, hf_overrides):
-            raise NoRope(problem)
-    return reports
+    return [asdict(each) for each in reports]
 
 
 def _engine(model: str, hf_overrides: Any, max_model_len: int | None) -> Any:
@@ -240,4 +297,4 @@ def _short_tables() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    _main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))
+    _main()

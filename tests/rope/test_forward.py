@@ -14,11 +14,12 @@ from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.hf.build import report_of_checkpoint
 from resonance_vllm.hf.model import rotary_report
-from resonance_vllm.hf.tiny import forward, forward_problem, model_of, run_forward
+from resonance_vllm.hf.tiny import forward, forward_problem, model_of, run_forward, write_tiny
 from resonance_vllm.model_config import shipped_scaling
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
 from resonance_vllm.verifier import NoRope
+from resonance_vllm.vllm import build
 
 pytestmark = pytest.mark.hf
 
@@ -94,9 +95,12 @@ def test_check_refuses_what_fails_in_the_forward_pass_alone(tmp_path):
     path = saved("ministral3", tmp_path, SMALL)
     raw = {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0, "llama_4_scaling_beta": 0.1}
     assert report_of_checkpoint(path, {"rope_parameters": raw})
-    problem = forward_problem(run_forward, path, {"rope_parameters": raw})
+    (tmp_path / "small").mkdir()
+    small = str(tmp_path / "small")
+    write_tiny(path, small)
+    problem = forward_problem(run_forward, small, {"rope_parameters": raw})
     assert problem.startswith("its forward pass fails: TypeError")
-    assert forward_problem(run_forward, path, asked(path, "resonance")) is None
+    assert forward_problem(run_forward, small, asked(path, "resonance")) is None
 
 
 def test_what_fails_in_the_forward_pass_is_refused_in_the_report(tmp_path, monkeypatch):
@@ -109,14 +113,25 @@ def test_what_fails_in_the_forward_pass_is_refused_in_the_report(tmp_path, monke
     assert found["transformers"]["refused"].startswith("its forward pass fails: TypeError")
 
 
-def test_a_model_that_does_not_run_small_as_shipped_is_not_refused(tmp_path, caplog):
+def test_a_model_that_does_not_run_small_as_shipped_is_not_refused(tmp_path, caplog, monkeypatch):
     path = saved("ministral3", tmp_path, SMALL)
 
     def run(folder, overrides):
         raise ValueError("never")
 
-    assert forward_problem(run, path, {"rope_theta": 1e6}) is None
+    monkeypatch.setattr("resonance_vllm.hf.tiny.run_forward", run)
+    model = ModelPositions.of_checkpoint(path)
+    rope = model.complete(RopeRequest.parse("resonance:replace=true"))
+    found = report(path, model, rope, libraries=["transformers"])
+    assert found["transformers"]["modules"]
     assert "no forward pass was tried: ValueError: never" in caplog.text
+
+
+def test_why_vllm_ran_no_small_model_is_logged(monkeypatch, caplog):
+    answer = {"held": [], "not_run": "ValueError: never"}
+    monkeypatch.setattr(build, "look_at", lambda *_: [answer])
+    assert build.report_of_checkpoint("model", run=True) == []
+    assert "vLLM: no forward pass was tried: ValueError: never" in caplog.text
 
 
 def test_resonance_on_both_rotations_leaves_the_limit_and_replaces_nothing(tmp_path, caplog):

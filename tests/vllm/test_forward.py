@@ -21,13 +21,19 @@ SMALL = {
 REQUESTS = ("resonance", "linear:factor=4,replace=true", "ntk_aware:factor=4,replace=true")
 
 
-def test_requests_that_replace_a_scaling_turn_the_features_that_the_model_turns(tmp_path):
+def test_requests_run_and_what_crashes_is_refused_with_its_reason(tmp_path):
     path = str(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG_MAPPING["mistral4"](**SMALL).to_dict()))
     model = ModelPositions.of_checkpoint(path)
     specs = [model.complete(RopeRequest.parse(text)) for text in REQUESTS]
     overrides = [vllm_hf_overrides(spec, model, 256) for spec in specs]
     job = {"model": path, "max_model_len": 256, "run": True}
-    for found in look_at([{**job, "hf_overrides": each} for each in overrides]):
+    raw = {"rope_type": "linear", "rope_theta": 1e6, "factor": 4.0, "llama_4_scaling_beta": 0.1}
+    overrides.append({"rope_parameters": raw})
+    *right, crashing = look_at([{**job, "hf_overrides": each} for each in overrides])
+    for found in right:
+        assert set(found) == {"held"}
         (module,) = found["held"]
         assert len(module["inv_freq"]) == 8
+    # It builds, with 16 features, and the pass fails.
+    assert crashing["refused"].startswith("its forward pass fails: RuntimeError: The size of tens")
