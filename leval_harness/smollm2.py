@@ -47,6 +47,11 @@ def checkpoint_path() -> Path:
     return cache_dir() / "models" / f"SmolLM2-135M-Instruct-{PACKAGE.split('==')[1]}"
 
 
+def prepared(model: str) -> str:
+    """The folder of `smollm2`, which is made on first use; every other model as it is given."""
+    return str(prepare()) if model == NAME and not Path(model).is_dir() else model
+
+
 def is_prepared() -> bool:
     """Whether the checkpoint is there."""
     return (checkpoint_path() / "config.json").is_file()

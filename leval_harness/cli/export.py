@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from leval_border.errors import printable
-from leval_harness.cli.output import EXISTING_FOLDER, NEW, json_option
+from leval_harness.cli.output import CHECKPOINT, NEW, json_option
 
 
 @click.command()
-@click.argument("checkpoint", type=EXISTING_FOLDER)
+@click.argument("checkpoint", type=CHECKPOINT)
 @click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
 @click.option(
     "--format", "target", type=click.Choice(["longrope", "gguf"]), default="longrope",

@@ -16,6 +16,7 @@ from leval_border.errors import SettingError, UserError, hint, not_allowed, one_
 from leval_border.settings import Settings, field_names, read
 from leval_harness.backends import libraries, library_of
 from leval_harness.cli.errors import MENDABLE
+from leval_harness.smollm2 import prepared
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
@@ -120,6 +121,10 @@ def complete(config: Any, options: RopeOptions) -> None:
 
     read(RunSettings, {name: getattr(config, name) for name in ("limit", "num_fewshot")})
     given = dict(config.model_args)
+    if isinstance(model := given.get("pretrained"), str):
+        given["pretrained"] = prepared(model)
+        config.model_args = given
+        config.metadata = {**config.metadata, "pretrained": given["pretrained"]}
     check_generation(config.gen_kwargs or {}, "gen_kwargs")
     try:
         refuse_near_misses({k: v for k, v in config.metadata.items() if k not in given})

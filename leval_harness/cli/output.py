@@ -32,10 +32,20 @@ class _Named(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _Checkpoint(_Named):
+    """A checkpoint folder, or `smollm2`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from leval_harness import smollm2
+
+        return super().convert(smollm2.prepared(str(value)) if value else value, param, ctx)
+
+
 FOLDER = _Named(file_okay=False, path_type=Path)
 FILE = _Named(dir_okay=False, path_type=Path)
 EXISTING_FOLDER = _Named(exists=True, file_okay=False, path_type=Path)
 EXISTING_FILE = _Named(exists=True, dir_okay=False, path_type=Path)
+CHECKPOINT = _Checkpoint(exists=True, file_okay=False, path_type=Path)
 NEW = _Named(path_type=Path)
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON alone on standard output.")
 results_argument = click.argument(
@@ -47,8 +57,7 @@ def prepared_model(context: click.Context, option: click.Parameter, value: str) 
     """The folder of `smollm2`, which is made on first use; every other model as it is given."""
     from leval_harness import smollm2
 
-    is_name = value == smollm2.NAME and not Path(value).is_dir()
-    return str(smollm2.prepare()) if is_name else value
+    return smollm2.prepared(value)
 
 
 def setting_options(model: type[BaseModel]) -> Callable[[Command], Command]:

@@ -23,6 +23,7 @@ from leval_border.errors import SettingError, one_of, shown
 from leval_border.json_texts import parse_json
 from leval_harness.backends import libraries, library_of
 from leval_harness.secrets import redact
+from leval_harness.smollm2 import prepared
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import model_args
@@ -78,6 +79,8 @@ class Setup:
             setup = cls._from_json(parse_json(text, "setup"))
         else:
             setup = cls._from_parts(list(_split(text)))
+        if setup.library is not None:
+            setup = replace(setup, target=prepared(setup.target))
         if rope is not None:
             setup = replace(setup, arguments={**setup.arguments, "rope": rope})
         if "rope" in setup.arguments and setup.library is None:

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lm_eval.config.evaluate_config import EvaluatorConfig
 
 from leval_harness import smollm2
 from leval_harness.cli import sweep
+from leval_harness.cli.lm_eval_run import RopeOptions, complete
 from leval_harness.cli.model import command
+from leval_harness.cli.output import CHECKPOINT
+from leval_harness.parity.setups import Setup
 
 
 @pytest.fixture
@@ -113,3 +117,16 @@ def test_unknown_model_is_a_usage_error() -> None:
     result = CliRunner().invoke(command, ["smollm3"])
     assert result.exit_code == 2
     assert "smollm2" in result.output
+
+
+def test_commands_take_its_name_for_its_folder(cache: Path) -> None:
+    folder = smollm2.checkpoint_path()
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert Setup.parse("hf-long:smollm2,dtype=float32").target == str(folder)
+    assert CHECKPOINT.convert("smollm2", None, None) == folder
+    config = EvaluatorConfig(
+        model="hf", model_args={"pretrained": "smollm2"}, tasks=["leval_closed_gsm"]
+    )
+    complete(config, RopeOptions())
+    assert config.model_args["pretrained"] == config.metadata["pretrained"] == str(folder)
