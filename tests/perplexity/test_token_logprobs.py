@@ -57,7 +57,7 @@ def test_each_token_is_that_of_a_plain_loop(backend, tiny, want):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["vllm", "vllm-long"])
+@pytest.mark.parametrize("backend", ["vllm-long", pytest.param("vllm", marks=pytest.mark.long)])
 def test_vllm_reports_the_same(backend, tiny, want):
     engine = {"enforce_eager": True, "max_num_seqs": 4, "kv_cache_memory_bytes": 2**28}
     lm = build(backend, tiny, max_model_len=256, gpu_memory_utilization=0.1, **engine)

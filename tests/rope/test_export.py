@@ -179,6 +179,7 @@ def test_stock_vllm_builds_the_table_of_every_fixed_method(source, tmp_path):
 
 @pytest.mark.vllm
 @pytest.mark.slow
+@pytest.mark.long
 def test_stock_vllm_runs_an_export_past_the_trained_length(tiny, tmp_path):
     source, default = tmp_path / "source", {"rope_type": "default", "rope_theta": 10000.0}
     # its CPU attention needs heads of at least 32

@@ -121,6 +121,7 @@ def test_partial_rotary_has_as_many_factors_as_features_that_turn(tmp_path):
 
 
 @pytest.mark.vllm
+@pytest.mark.long
 def test_the_installed_vllm_is_asked(tmp_path, caplog):
     """It follows an export of Qwen 3, and would not run gpt-oss, whose type its code fixes."""
     folders = {each.name: each for each in FOLDERS}

@@ -234,6 +234,7 @@ def _any_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_any_core")
+@pytest.mark.long
 def test_two_workers_that_share_a_model_agree(tiny_llama: Path) -> None:
     """Tensor parallel: each process loads the plugin and holds what was asked for."""
     rope = {"rope_type": "resonance_yarn", "factor": 4}
@@ -289,6 +290,7 @@ def finetuned(tmp_path_factory: pytest.TempPathFactory, save_llama: Callable[...
     return root / "tuned"
 
 
+@pytest.mark.long
 def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
     """No override anywhere: transformers and vLLM read the settings from config.json."""
     import torch

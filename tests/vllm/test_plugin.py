@@ -39,6 +39,7 @@ def test_entry_point_is_installed_under_our_name() -> None:
     assert found.value == "resonance_vllm.vllm.plugin:register"
 
 
+@pytest.mark.long
 def test_registering_twice_wraps_once_and_reaches_earlier_imports() -> None:
     script = """
 import vllm.model_executor.layers.rotary_embedding as rope
@@ -320,6 +321,7 @@ def test_stock_type_without_rope_theta_is_pointed_out(
     assert "without rope_theta" in caplog.text
 
 
+@pytest.mark.long
 def test_excluded_plugin_leaves_our_types_unknown() -> None:
     script = """
 from vllm.plugins import load_general_plugins

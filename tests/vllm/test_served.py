@@ -151,6 +151,7 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     assert not prompt["truncated"]
 
 
+@pytest.mark.long
 def test_engine_without_the_plugin_says_unknown_type(tiny_chat_model: Path) -> None:
     code = (
         "from vllm import LLM\n"
