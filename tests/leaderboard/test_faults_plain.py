@@ -497,7 +497,7 @@ def test_rulers_lengths_are_rows_and_minus_one_is_no_number(tmp_path):
     write(tmp_path, RULER, "niah_single_1", samples=ruler_samples(),
           **{"n-samples": {"niah_single_1": {"original": 8, "effective": 8}}})  # fmt: skip
     answer, table = build_tables_of(tmp_path)
-    assert answer.title == "How far does it really read?"
+    assert answer.title == "How far does it retrieve?"
     assert [column.label for column in table.columns[:3]] == ["Method", "Ctx", "niah_single_1"]
     rows = [[cell.text for cell in row.cells[1:3]] for row in table.blocks[0].rows[:2]]
     assert rows == [["4K", "50.00"], ["8K", "25.00"]]
