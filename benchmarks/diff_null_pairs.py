@@ -19,7 +19,7 @@ from leval_tasks.perplexity.documents import language_reference
 
 DTYPES = ("float32", "bfloat16")
 CHANGES = (
-    "batch_size=4", "prefill_chunk=64", "prefill_chunk=100,batch_size=2", "threads=1",
+    "batch_size=4", "prefill_chunk=64", "prefill_chunk=100,batch_size=2", "threads=2",
     "attn_implementation=eager",
 )  # fmt: skip
 SETS = 4
@@ -27,8 +27,8 @@ NULL = {"lengths": (128,), "count": 8, "budget": 600.0, "isolated": False}
 GATE = {"lengths": (128,), "count": 8, "budget": 300.0}
 GATE_CHANGES = [
     *(f"threads={n},batch_size={size}" for n, size in itertools.product((1, 2), (1, 2, 3, 4))),
-    "threads=2,prefill_chunk=128",
-    "threads=1,batch_size=4,prefill_chunk=200",
+    "threads=2,prefill_chunk=48",
+    "threads=1,batch_size=4,prefill_chunk=100",
 ]
 FIELDS = (
     "kind", "dtype", "change", "set", "verdict", "exit_code", "texts", "difference", "low", "high",
@@ -56,9 +56,9 @@ def null_pairs(model, folder):
     for dtype, number in itertools.product(DTYPES, range(SETS)):
         options = Options(texts=str(folder / f"texts-{number}.txt"), **NULL)
         base = folder / f"{dtype}-{number}.json"
-        save_reference(f"hf:{model},dtype={dtype},threads=2", base, options)
+        save_reference(f"hf:{model},dtype={dtype},threads=1", base, options)
         for change in CHANGES:
-            arguments = change if "threads" in change else f"threads=2,{change}"
+            arguments = change if "threads" in change else f"threads=1,{change}"
             result = diff(str(base), f"hf:{model},dtype={dtype},{arguments}", options)
             yield row("null pair", dtype, change, number, result)
 

@@ -196,7 +196,7 @@ def equivalence(
 def _part(d: Floats, start: int, end: int, level: float, same_level: float) -> Part:
     sums, tokens = d.sum(axis=1), np.full(len(d), float(d.shape[1]))
     low, same_low = (lower_bound(sums, tokens, each) for each in (level, same_level))
-    high, same_high = (-lower_bound(-sums, tokens, each) for each in (level, same_level))
+    high, same_high = (0.0 - lower_bound(-sums, tokens, each) for each in (level, same_level))
     return Part(start, end, float(sums.sum() / tokens.sum()), low, high, same_low, same_high)
 
 

@@ -29,6 +29,7 @@ def test_float32_on_both_libraries_is_the_same_to_rounding(smollm2):
     assert length.divergence.value < 1e-6
 
 
+@pytest.mark.long
 def test_a_base_that_overrides_leave_out_is_found(smollm2):
     """vLLM takes 10,000 where a dictionary has no rope_theta; the checkpoint has 100,000."""
     wrong = ',hf_overrides={"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}'
@@ -36,6 +37,7 @@ def test_a_base_that_overrides_leave_out_is_found(smollm2):
     assert (found.verdict, found.exit_code) == ("worse", 4)
 
 
+@pytest.mark.long
 def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
     with vllm_server(smollm2, "--dtype", "float32", "--max-model-len", "512") as url:
         found = lh.diff(f"hf:{smollm2},dtype=float32", url, probe=True, **OPTIONS)
@@ -46,3 +48,25 @@ def test_a_server_is_read_by_token_ids(smollm2, vllm_server):
             lh.diff(f"hf:{smollm2}", url, **{**OPTIONS, "lengths": (768,)})
         with pytest.raises(UserError, match="does not serve 'other'"):
             lh.diff(f"hf:{smollm2}", f"{url},model=other", **OPTIONS)
+
+
+@pytest.mark.long
+def test_a_prefix_cache_that_takes_one_prefix_for_another_is_found(smollm2, monkeypatch):
+    """Blocks are hashed by how many tokens they hold: scoring does not read the cache."""
+    from vllm.v1.core import kv_cache_utils
+
+    stock = kv_cache_utils.hash_block_tokens
+
+    def by_size(function, parent, tokens, extra_keys=None):
+        return stock(function, parent, (len(tokens),), extra_keys)
+
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setattr(kv_cache_utils, "hash_block_tokens", by_size)
+    options = {**OPTIONS, "lengths": (640,), "count": 3}
+    found = lh.diff(
+        f"hf:{smollm2},dtype=float32", engine(smollm2), probe=True, isolated=False, **options
+    )
+    assert found.verdict == "same"
+    assert [each.kind for each in found.findings] == ["probe"]
+    assert found.findings[0].sentence.startswith("B, another prefix: generated token ")
+    assert found.exit_code == 4

@@ -1,0 +1,61 @@
+"""The tables of docs/reports/diff.md are made of the recorded results."""
+
+import csv
+import importlib.util
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+REPORT = (ROOT / "docs" / "reports" / "diff.md").read_text(encoding="utf-8")
+DATA = ROOT / "docs" / "reports" / "data" / "diff"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    path = ROOT / "benchmarks" / "diff_cases.py"
+    spec = importlib.util.spec_from_file_location("diff_cases", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_of_cases_is_that_of_their_results(cases):
+    found = cases.cases()
+    assert len(found) >= 12
+    for name, made in (("cases", cases.table(found)), ("prices", cases.prices(found))):
+        assert made.count("\n") >= 5
+        assert cases.BEGIN.format(name) + made + cases.END.format(name) in REPORT
+
+
+def test_the_sentences_of_a_case_are_those_of_its_command(cases):
+    for each in cases.cases():
+        assert each["command"].startswith("leval-harness diff ")
+        assert each["result"]["b"]["text"] in each["command"].replace("'", "")
+
+
+def test_error_rates_are_those_of_the_simulation():
+    rates = json.loads(
+        (ROOT / "benchmarks/data/fp8_kv_error_rates.json").read_text(encoding="utf-8")
+    )
+    for row in rates:
+        shares = [f"{100 * row[name]:.1f} %" for name in ("same", "worse", "better", "undecided")]
+        cells = [row["scenario"], str(row["texts"]), *shares, f"{row['read']:.1f}"]
+        assert f"| {' | '.join(cells)} |\n" in REPORT
+        if row["scenario"] == "none":
+            assert row["worse"] <= 0.05
+        if row["scenario"].startswith("0.02") and "better" not in row["scenario"]:
+            assert row["same"] == 0
+            assert row["worse"] >= 0.94
+
+
+def test_setups_that_must_read_alike_never_fail():
+    with (DATA / "null_pairs.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert Counter(row["kind"] for row in rows) == {"null pair": 40, "gate": 10}
+    counts = Counter((row["kind"], row["verdict"]) for row in rows)
+    assert {verdict for kind, verdict in counts} <= {"same", "undecided"}
+    assert counts["gate", "same"] == 10
+    assert f"{counts['null pair', 'same']} of 40 null pairs are the same" in REPORT
