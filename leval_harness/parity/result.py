@@ -87,7 +87,8 @@ class LengthResult:
             return f"Same within ±{found.margin:g} nats a token ({interval}{shown}); {size}."
         if found.verdict == "undecided":
             more = found.more_texts
-            needed = f"about {more} more texts are needed" if more else "more texts will not decide"
+            texts = "text is" if more == 1 else "texts are"
+            needed = f"about {more} more {texts} needed" if more else "more texts will not decide"
             return f"Not decided ({interval}, margin {found.margin:g}): {needed}; {size}."
         where = f"from position {found.onset:,} on" if found.onset else "at all positions"
         parts = max(found.bins, key=lambda each: abs(each.difference))
