@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +50,18 @@ def test_error_rates_are_those_of_the_simulation():
         if row["scenario"].startswith("0.02") and "better" not in row["scenario"]:
             assert row["same"] == 0
             assert row["worse"] >= 0.94
+
+
+def test_what_pairing_removes_is_that_of_the_losses():
+    with (DATA / "fp8_kv_losses.csv").open(encoding="utf-8") as file:
+        rows = [(float(row["default"]), float(row["fp8_e4m3"])) for row in csv.DictReader(file)]
+    losses = np.array(rows)
+    errors = losses.std(axis=0, ddof=1) / np.sqrt(len(losses))
+    paired = (losses[:, 1] - losses[:, 0]).std(ddof=1) / np.sqrt(len(losses))
+    page = (ROOT / "docs" / "reference" / "diff.md").read_text(encoding="utf-8")
+    for number in (paired, np.hypot(*errors)):
+        assert f"{number:.4f}" in page
+        assert f"{number:.4f}" in REPORT
 
 
 def test_setups_that_must_read_alike_never_fail():
