@@ -288,10 +288,10 @@ def test_rotation_angles_in_bfloat16(smollm2, reference, monkeypatch):
         )
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
-    base = reference(setup(smollm2), "pydocs", lengths=(640,), count=3)
-    assert lh.diff(base, setup(smollm2), isolated=False).verdict == "same"
+    model = setup(smollm2, dtype="bfloat16")
+    base = reference(model, "pydocs", lengths=(640,), count=3)
     monkeypatch.setattr(LlamaRotaryEmbedding, "forward", forward)
-    found = lh.diff(base, setup(smollm2), isolated=False)
+    found = lh.diff(base, model, isolated=False)
     assert (found.verdict, found.exit_code) == ("worse", 4)
     assert 256 <= found.lengths[0].equivalence.onset <= 512
 
