@@ -37,10 +37,6 @@ def _method_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-MOST_DIMENSIONS = 4096
-"""Of a head; models have up to 512, and the gaps of a million would need terabytes."""
-
-
 def _print_methods(context: click.Context, option: click.Parameter, chosen: bool) -> None:
     if chosen:
         from resonance_vllm.core.table import methods_table
@@ -56,9 +52,7 @@ def _print_methods(context: click.Context, option: click.Parameter, chosen: bool
 )
 @click.option("--factor", type=float, default=8.0, help="Context extension s.")
 @click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
-@click.option(
-    "--head-dim", type=click.IntRange(max=MOST_DIMENSIONS), default=128, help="Rotated dimensions."
-)
+@click.option("--head-dim", type=int, default=128, help="Rotated dimensions, up to 1024.")
 @click.option("--original", type=int, default=4096, help="Trained length L.")
 @click.option("--seq-len", type=int, help="Current length, for dynamic and longrope. [default: L]")
 @_method_options

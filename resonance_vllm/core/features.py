@@ -35,6 +35,7 @@ def describe(
     Feature gaps and collisions are looked for up to `factor * L`.
     """
     lengths = frequencies.wavelengths(spec, dim, seq_len)
+    gaps = feature_gap(spec, dim, original, factor, seq_len)  # refuses what would take long
     distances, similar = similarity(spec, dim, original, factor, seq_len)
     worst = int(similar.argmax()) if len(similar) else None
     return {
@@ -42,7 +43,7 @@ def describe(
         "wavelengths": lengths.tolist(),
         "attention_factor": spec.method.scale(),
         "critical_dimension": frequencies.critical_dimension(lengths, original),
-        "feature_gap": feature_gap(spec, dim, original, factor, seq_len).tolist(),
+        "feature_gap": gaps.tolist(),
         "collision": None
         if worst is None
         else {"similarity": float(similar[worst]), "distance": int(distances[worst])},

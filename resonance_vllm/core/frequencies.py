@@ -16,7 +16,7 @@ from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.core.wavelengths import choose_wavelengths
 
 MOST_DIMENSIONS = 1024
-"""Of a head; the largest published ones have 512."""
+"""Of a head; the largest published ones have 512. The gaps of a million would need terabytes."""
 # Relative: transformers takes powers in float32, where one of 5e5 is that far from its value.
 FLOAT32_ROUNDING = 1e-5
 

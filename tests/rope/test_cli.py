@@ -112,7 +112,8 @@ def test_the_table_shows_each_feature():
     [
         (("--method", "ntk", "--factor", "0.5"), "factor: 0.5"),
         (("--method", "yarn", "--head-dim", "7"), "dim: 7"),
-        (("--method", "yarn", "--head-dim", "1000000"), "1000000 is not"),
+        (("--method", "yarn", "--head-dim", "1026"), "dim: 1026 is not allowed; allowed: an even"),
+        (("--method", "yarn", "--head-dim", "1000000"), "dim: 1000000 is not"),
         (("--method", "yarn", "--head-dim", "1024", "--original", "500000"), "dim, original, fac"),
         (("--method", "nope"), "nope"),
         (("--method", "yarn", "--ramp", "sideways"), "ramp: 'sideways'"),
