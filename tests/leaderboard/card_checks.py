@@ -6,6 +6,7 @@ that a model states how it is deployed.
 """
 
 import hashlib
+import importlib.util
 import json
 import math
 import re
@@ -47,6 +48,11 @@ def hub_entries(out):
 
 def cards_are_valid(out):
     """Check everything below a folder; return the numbers of records and of files for the Hub."""
+    if importlib.util.find_spec("every_eval_ever") is not None:
+        from every_eval_ever.validator.validate import main
+
+        files = [str(path) for path in out.rglob("data/**/*.json*")]
+        assert main([*files, "--format", "json"]) in (0, 2)  # 2: warnings
     for path in out.rglob("data/**/*.json*"):
         assert PLACE.fullmatch(path.relative_to(out).as_posix()), path
     for path in sorted(out.glob("data/*/*/*/*.json")):
