@@ -8,6 +8,7 @@ LaTeX cannot be had, the tests that need them are named; with CI set that is a f
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -85,6 +86,8 @@ def tests_of(marker: str) -> list[str]:
 
 def main() -> None:
     """Entry point."""
+    # Shells start background jobs with SIGINT ignored; the tests of Ctrl-C would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Everything that is called by name (lm_eval, vllm, leval-harness) is this environment's.
