@@ -24,10 +24,17 @@ def asking_hub(name: str, field: str) -> Iterator[None]:
         yield
         return
     logger.warning("%s: there is no folder %s; the hub is asked for it", field, shown(name))
-    retries = logging.getLogger("huggingface_hub")
-    level = retries.level
-    retries.setLevel(logging.ERROR)
+    with errors_only("huggingface_hub"):
+        yield
+
+
+@contextmanager
+def errors_only(name: str) -> Iterator[None]:
+    """Let a library's logger write errors alone."""
+    quiet = logging.getLogger(name)
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        retries.setLevel(level)
+        quiet.setLevel(level)

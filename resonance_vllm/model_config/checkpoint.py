@@ -10,7 +10,7 @@ from typing import Any
 
 from leval_border.errors import UserError, shown
 from leval_border.files import user_path
-from leval_border.hub import asking_hub
+from leval_border.hub import asking_hub, errors_only
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
 
@@ -55,7 +55,8 @@ def read_config(path: str, revision: str | None = None) -> Any:
         _warn_unknown(path, shown(kind))
         return content
     try:
-        with _without_rope_warnings():
+        # transformers warns of types and keys that it does not know, which may be ours
+        with errors_only("transformers.modeling_rope_utils"):
             return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
     except Exception as error:
         if kind is None:  # neither the file nor the folder's name tells the family
@@ -117,15 +118,3 @@ def _warn_unknown(path: str, kind: str) -> None:
         transformers.__version__,
         kind,
     )
-
-
-@contextmanager
-def _without_rope_warnings() -> Iterator[None]:
-    """Transformers warns of types and keys that it does not know, which may be ours."""
-    warnings = logging.getLogger("transformers.modeling_rope_utils")
-    before = warnings.level
-    warnings.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        warnings.setLevel(before)

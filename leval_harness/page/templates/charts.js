@@ -39,7 +39,9 @@ function startCharts() {
 const GAIN = { at: "gain", label: "Gain from context" };
 function gainPlot(block) {
   const series = searched(LEVAL.board.gains.filter((line) => line.block === block)).map((line) => ({ method: line.method, points: line.points.map((p) => [...p, undefined, null]) }));
-  return curves("Gain from context", "nats/token, full context against short windows, higher is better", series, { zero: true });
+  const plot = curves("Gain from context", "nats/token, higher is better", series, { zero: true });
+  const bands = plot.bandNote && "bands: where the one-sided tests of a bin decide, with blocks of 512 tokens as units";
+  return { ...plot, bandNote: ["full context against short windows", bands].filter(Boolean).join("; ") };
 }
 // the lengths at which some method of a block has a number
 function lengthsOf(block, column) {
