@@ -13,7 +13,7 @@ CONFIGS = TESTS.parent / "harness_configs"
 GOLDEN = TESTS / "golden"
 EFFECTIVE = TESTS / "leaderboard" / "effective"
 
-SWEEPS = ("every_setting", "all_methods", "perplexity_curve", "effective_smollm2", "ruler")
+SWEEPS = ("every_setting", "all_methods", "perplexity_curve", "methods_smollm2", "ruler")
 EVERY_SETTING = """
 name: sweep
 include: ../methods/seven.yaml
