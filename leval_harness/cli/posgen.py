@@ -24,7 +24,6 @@ from leval_harness.cli.output import (
 )
 from leval_harness.training.posgen_settings import PRESETS, Architecture, PosGenRun, Recipe
 from leval_harness.training.posgen_settings import preset as load_recipe
-from leval_tasks.metadata import SUBTASKS
 from leval_tasks.posgen.encodings import tests_of, trained_by_default
 
 _COUNT = click.IntRange(1)
@@ -52,7 +51,7 @@ _SECTIONS = {
 @command.command(cls=SectionedCommand, sections=_SECTIONS)
 @click.option("--preset", default="quick", help=f"{', '.join(PRESETS)}.")
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
-@click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: all three.")
+@click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: the preset's.")
 @click.option(
     "--encoding",
     "encodings",
@@ -101,7 +100,7 @@ def train(
     recipe = recipe.changed(architecture=architecture, **given(changes))
     runs = [
         PosGenRun(subtask, encoding, seed)
-        for subtask in subtasks or SUBTASKS
+        for subtask in subtasks or recipe.subtasks
         for seed in seeds
         for encoding in encodings or trained_by_default(recipe.reading)
     ]

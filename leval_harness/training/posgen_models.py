@@ -81,7 +81,7 @@ def _stack(
 ) -> StackedDecoder:
     length = recipe.settings(runs[0].subtask).length + 1
     ropes = [rope_parameters(run.encoding, recipe) for run in runs]
-    return StackedDecoder(recipe.architecture, states, ropes, length, recipe.keep == "best")
+    return StackedDecoder(recipe.architecture, states, ropes, length, recipe.keep != "last")
 
 
 def adamw(stack: StackedDecoder, recipe: Recipe) -> torch.optim.AdamW:

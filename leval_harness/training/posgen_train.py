@@ -37,8 +37,9 @@ from leval_harness.training.posgen_models import (
     split_tokens,
 )
 from leval_harness.training.posgen_rule import train_by_rule
-from leval_harness.training.posgen_settings import PosGenRun, Recipe
+from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.stacked import StackedDecoder
+from leval_tasks.posgen.encodings import ENCODINGS
 
 logger = logging.getLogger(__name__)
 
@@ -71,14 +72,24 @@ class _Recorder(TrainerCallback):
         for run, loss in zip(self.data.runs, train_losses, strict=True):
             require_finite(loss, step, run, recipe)
         if due:
-            results = evaluate(self.stack, self.data, "validation", recipe.validation_rows)
-            if recipe.keep == "best":
+            results = self._validate()
+            if recipe.keep != "last":
                 self.stack.keep([result["id_accuracy"] for result in results], step)
             for at, (loss, result) in enumerate(zip(train_losses, results, strict=True)):
                 row = metrics_row(step, step / recipe.steps_per_epoch, loss, result)
                 self.rows[at].append(row)
                 shared.add_row(self.files[at], row)
             state.stateful_callbacks[ROWS] = self.rows
+
+    def _validate(self) -> list[dict[str, Any]]:
+        recipe, encodings = self.data.recipe, [run.encoding for run in self.data.runs]
+        if recipe.keep != "best_scaled":
+            return evaluate(self.stack, self.data, "validation", recipe.validation_rows)
+        scaled = [ENCODINGS[name].scaled("code") for name in encodings]
+        self.stack.rotate_by([rope_parameters(name, recipe) for name in scaled])
+        results = evaluate(self.stack, self.data, "validation", recipe.validation_rows)
+        self.stack.rotate_by([rope_parameters(name, recipe) for name in encodings])
+        return results
 
 
 def train_stack(
@@ -130,7 +141,7 @@ def train_stack(
     steps = trainer.state.global_step
     if steps < recipe.steps:
         return []
-    kept = stack.restore_kept() if recipe.keep == "best" else [steps] * len(runs)
+    kept = stack.restore_kept() if recipe.keep != "last" else [steps] * len(runs)
     written = write_results(stack, data, folder, kept, steps, clock.seconds)
     shutil.rmtree(states, ignore_errors=True)
     return written

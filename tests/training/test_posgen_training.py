@@ -3,6 +3,7 @@
 import csv
 import json
 import time
+from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -271,6 +272,36 @@ def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypat
         for name, value in stacks[at][index].items():
             assert torch.equal(saved[name], value), name
         assert not torch.equal(value, stacks[3][index][name])
+
+
+def test_the_best_model_under_yarn_is_chosen_by_its_accuracy_under_yarn(tmp_path, monkeypatch):
+    """Each validation rotates by the code's YaRN; training and the test do not."""
+    recipe = _recipe(evaluate_every=1, keep="best_scaled")
+    seen = defaultdict(list)
+
+    def evaluate(stack, data, split, rows=None):
+        seen[split].append(stack.get_buffer("angles").clone())
+        return real(stack, data, split, rows)
+
+    real = posgen_train.evaluate
+    monkeypatch.setattr(posgen_train, "evaluate", evaluate)
+    monkeypatch.setattr(posgen_evaluate, "evaluate", evaluate)
+    runs = [PosGenRun("cot", encoding, 0) for encoding in ("rope", "resonance")]
+    results = train_stack(recipe, runs, tmp_path, device="cpu")
+
+    def angles(names):
+        ropes = [settings.rope_parameters(name, recipe) for name in names]
+        return stacked.angle_table(ropes, recipe.architecture.head_dim, seen["test"][0].shape[2])
+
+    scaled = angles(["yarn_code", "resonance_yarn_code"])
+    assert len(seen["validation"]) == recipe.epochs
+    assert all(torch.equal(each, scaled) for each in seen["validation"])
+    assert torch.equal(seen["test"][0], angles(["rope", "resonance"]))
+    for run, result in zip(runs, results, strict=True):
+        with (tmp_path / run.folder / "metrics.csv").open() as file:
+            rows = [(float(row["id_accuracy"]), int(row["step"])) for row in csv.DictReader(file)]
+        best = max(accuracy for accuracy, _ in rows)
+        assert result["kept_step"] == next(step for accuracy, step in rows if accuracy == best)
 
 
 def test_bf16_stays_near_float32(tmp_path):
