@@ -1,14 +1,16 @@
 """Controls of the prime periods: models trained by `posgen train`, tested under many tables.
 
+    python benchmarks/posgen_controls.py train RUNS --table mirrored --seed 7
     python benchmarks/posgen_controls.py test RUNS --csv FILE [--trained rope] [--subtask recursive]
     python benchmarks/posgen_controls.py report FILE
     python benchmarks/posgen_controls.py phases
 
 `test` takes every finished model of the folder RUNS and tests it under the YaRN of the authors'
 code, with its fast wavelengths (below the trained length L) replaced by those of each control. It
-appends one row a model and control to FILE, and goes on where it stopped. `report` prints the
-tables of docs/reports/posgen-controls.md; `phases` how far the wavelengths of each rule are from
-plain RoPE's, and their phases past L from those that plain RoPE shows within L.
+appends one row a model and control to FILE, and goes on where it stopped. `train` trains models of
+the preset `small` with a control that is no encoding of PosGen; RUNS holds nothing else. `report`
+prints the tables of docs/reports/posgen-controls.md; `phases` how far the wavelengths of each rule
+are from plain RoPE's, and their phases past L from those that plain RoPE shows within L.
 """
 
 import argparse
@@ -23,6 +25,8 @@ SAME, MOVED = 5, 8  # other tables of prime periods, and random tables
 BOUND = 1.05  # largest ratio by which a table of primes may change a wavelength
 OTHER_BASE = 1.2  # times the base of the encoding
 ABLE = 95.0  # percent within the trained length; a model below has not learned the rule
+OWN = "own"  # test with what a model was trained with
+CONTROLS = ("mirrored", "other_base")  # that models can be trained with and PosGen does not name
 FIELDS = (
     *("width", "train_length", "length", "base", "subtask", "seed"),
     *("trained", "tested", "within", "past"),
@@ -78,17 +82,20 @@ def _random_primes(rng, lengths, original):
     return table
 
 
-def rotations(recipe):
-    """Name -> `rope_parameters` of each control under a recipe: one divisor a feature."""
+def rotations(recipe, encoding="yarn_code"):
+    """Name -> `rope_parameters` of each control under a recipe: one divisor a feature.
+
+    The wavelengths of L and more are those of the encoding.
+    """
     from leval_harness.training.posgen_settings import rope_parameters
     from resonance_vllm.core.frequencies import formula
     from resonance_vllm.core.method import plain_frequencies
     from resonance_vllm.core.spec import RopeSpec
 
     dim = recipe.architecture.head_dim
-    rope = rope_parameters("yarn_code", recipe)
+    rope = rope_parameters(encoding, recipe)
     spec = RopeSpec.from_dict(rope)
-    original = spec.method.original_max_position_embeddings
+    original = recipe.scaling.original
     inverse = formula(spec, dim).inv_freq.numpy()
     plain = plain_frequencies(recipe.base, dim).numpy()
     fast = 2 * math.pi / inverse < original
@@ -101,13 +108,33 @@ def rotations(recipe):
         made[name] = {
             "rope_type": "longrope",
             "rope_theta": recipe.base,
-            "factor": rope["factor"],
+            "factor": rope.get("factor", 1.0),
             "original_max_position_embeddings": original,
             "attention_factor": spec.method.scale(),
             "short_factor": divisors,
             "long_factor": divisors,
         }
     return made
+
+
+def train_with(table, recipe):
+    """Let this process build every model with a control instead of its run's encoding."""
+    from leval_harness.training import posgen_models
+
+    rope = rotations(recipe, "rope")[table]
+    posgen_models.rope_parameters = lambda *_: rope
+
+
+def train(arguments):
+    """Train models with a control; each stands where a model trained with RoPE would."""
+    from leval_harness.training.posgen_settings import PosGenRun, preset
+    from leval_harness.training.posgen_train import train_all
+
+    recipe = preset("small")
+    train_with(arguments.table, recipe)
+    runs = [PosGenRun(arguments.subtask, "rope", seed) for seed in arguments.seed]
+    for done in train_all(recipe, runs, arguments.runs, device="cpu"):
+        print(f"seed {done['seed']}: {100 * done['test']['ood_accuracy']:.2f} % past L")
 
 
 def read_rows(file):
@@ -129,6 +156,10 @@ def test(arguments):
     torch.set_num_threads(1)
     recipe = read_recipe(arguments.runs)
     ropes = rotations(recipe)
+    trained, encoding = arguments.trained, arguments.trained
+    if trained in CONTROLS:
+        train_with(trained, recipe)
+        encoding = "rope"
     about = {
         "width": recipe.architecture.hidden,
         "train_length": recipe.settings("recursive").train_length,
@@ -140,7 +171,7 @@ def test(arguments):
     runs = [
         run
         for run in finished_runs(arguments.runs)
-        if run.subtask == arguments.subtask and run.encoding == arguments.trained
+        if run.subtask == arguments.subtask and run.encoding == encoding
     ]
     new = not arguments.csv.exists()
     with arguments.csv.open("a", newline="") as lines:
@@ -148,14 +179,14 @@ def test(arguments):
         if new:
             writer.writeheader()
         for run in tqdm(sorted(runs, key=lambda run: run.seed)):
-            row = {**about, "subtask": run.subtask, "seed": run.seed, "trained": run.encoding}
+            row = {**about, "subtask": run.subtask, "seed": run.seed, "trained": trained}
             data, stack = StackData(recipe, [run]), None
-            for name in (run.encoding, *ropes):
+            for name in (OWN, *ropes):
                 full = {key: str(value) for key, value in {**row, "tested": name}.items()}
                 if tuple(full[part] for part in key) in done:
                     continue
                 stack = stack or load_stack(recipe, [run], arguments.runs)
-                if name != run.encoding:
+                if name != OWN:
                     stack.rotate_by([ropes[name]])
                 result = evaluate(stack, data, "test")[0]
                 scores = {"within": result["id_accuracy"], "past": result["ood_accuracy"]}
@@ -178,11 +209,17 @@ HEADING = """\
 | Fast wavelengths in the test | Minus YaRN, points (95 %) | Median | By table | p (Holm) | Wins | Losses |
 | --- | --- | ---: | --- | ---: | ---: | ---: |"""  # noqa: E501
 
+TRAININGS = """\
+| Trained with, and tested with under YaRN | Learned | Pairs | Minus RoPE and YaRN, points (95 %) | p (Holm) | Wins | Losses |
+| --- | ---: | ---: | --- | ---: | ---: | ---: |"""  # noqa: E501
+
 
 def report(arguments):
-    """Print one table a setting: differences to YaRN, paired by seed."""
-    for rows in by_setting(read_rows(arguments.csv)):
-        print(f"\n{table(rows)}")
+    """Print one table a setting: differences to YaRN, paired by seed; then trainings compared."""
+    rows = read_rows(arguments.csv)
+    for setting in by_setting(rows):
+        print(f"\n{table(setting)}")
+    print(f"\n{trainings(rows)}")
 
 
 def by_setting(rows):
@@ -193,15 +230,55 @@ def by_setting(rows):
     return groups.values()
 
 
+def accuracies(rows):
+    """Tested table -> seed -> percent past L, and the seeds whose models learned the rule."""
+    past, able = defaultdict(dict), set()
+    for row in rows:
+        past[row["tested"]][row["seed"]] = float(row["past"])
+        if row["tested"] == OWN and float(row["within"]) >= ABLE:
+            able.add(row["seed"])
+    return past, able
+
+
+def trainings(rows):
+    """Markdown table: trained with a control and tested with it under YaRN, minus RoPE and YaRN.
+
+    Both models of a pair have the same seed, size, lengths and base.
+    """
+    from leval_tasks.statistics.paired import compare_scores, holm
+
+    settings = {
+        (tuple(each[0][name] for name in FIELDS[:5]), each[0]["trained"]): each
+        for each in by_setting(rows)
+    }
+    lines = []
+    for (about, trained), setting in settings.items():
+        if trained == "rope" or (about, "rope") not in settings:
+            continue
+        past, able = accuracies(setting)
+        base, learned = accuracies(settings[about, "rope"])
+        seeds = sorted(able & learned, key=int)
+        ours = np.array([past[trained][seed] for seed in seeds])
+        yarn = np.array([base["yarn"][seed] for seed in seeds])
+        found = compare_scores(ours, yarn, np.arange(len(seeds)))
+        interval = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+        apart = ours - yarn
+        text = (
+            f"{TITLES[trained]} | {len(able)} of {len(past[trained])} | {len(seeds)} | {interval}"
+        )
+        lines.append((text, found.p, (apart > 0).sum(), (apart < 0).sum()))
+    adjusted = holm([p for _, p, *_ in lines])
+    text = f"{TRAININGS}\n"
+    for (cells, _, wins, losses), p in zip(lines, adjusted, strict=True):
+        text += f"| {cells} | {p:.2g} | {wins} | {losses} |\n"
+    return text
+
+
 def table(rows):
     """A line about the setting and the Markdown table of its differences to YaRN."""
     from leval_tasks.statistics.paired import compare_scores, holm
 
-    past, able = defaultdict(dict), set()
-    for row in rows:
-        past[row["tested"]][row["seed"]] = float(row["past"])
-        if row["tested"] == row["trained"] and float(row["within"]) >= ABLE:
-            able.add(row["seed"])
+    past, able = accuracies(rows)
     lines = []
     for name, title in TITLES.items():
         tables = [each for each in past if each == name or each.startswith(f"{name}_")]
@@ -265,6 +342,12 @@ def main():
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(required=True)
+    trains = commands.add_parser("train")
+    trains.add_argument("runs", type=Path)
+    trains.add_argument("--table", choices=CONTROLS, required=True)
+    trains.add_argument("--seed", type=int, action="append", required=True)
+    trains.add_argument("--subtask", default="recursive")
+    trains.set_defaults(run=train)
     tests = commands.add_parser("test")
     tests.add_argument("runs", type=Path)
     tests.add_argument("--csv", type=Path, required=True)
