@@ -5,8 +5,11 @@ model in a sweep, the model's own in a single run. `leval_tasks.statistics.effec
 defines the estimator.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from leval_harness.analysis.entries import LEVEL, Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label
 from leval_harness.layout import SHORT_WINDOWS
 from leval_harness.results.fields import ResultsError
+from leval_harness.results.settings import METHOD
 from leval_harness.results.token_losses import ReadText, read_texts
 from leval_tasks.effective_context.reads import FULL, SHORT, TRAINED
 from leval_tasks.statistics.clustered import Floats
@@ -60,6 +64,8 @@ class EffectiveLine:
         better: share of the tokens whose loss is lower in full context; None where the runs kept no
             losses of tokens.
         against: how it compares with the block's baseline; None for the baseline itself.
+        resonance: how a Resonance method compares with the same one without; None for others, and
+            where that one is the baseline.
     """
 
     block: str
@@ -79,14 +85,15 @@ class EffectiveLine:
     raw: float
     better: float | None
     against: "Against | None" = None
+    resonance: "Against | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A method and the baseline on the same tokens.
+    """A method and another one on the same tokens.
 
     Attributes:
-        baseline: its label.
+        baseline: label of the other one.
         bins: the gain over it by position, nats a token, not clipped.
         verdicts: for each bin `better`, `worse` or empty: one-sided t tests with Hall's correction,
             5% over both sides and all bins together (Bonferroni), blocks as units.
@@ -106,15 +113,13 @@ class _Gains:
     tokens: Floats
 
 
+@lru_cache(maxsize=2)
 def effective_lines(
-    analysis: Analysis, margin: float | None = None
-) -> tuple[list[EffectiveLine], list[str]]:
+    analysis: Analysis,
+) -> tuple[tuple[EffectiveLine, ...], tuple[str, ...]]:
     """A line for each model and method, and what was run and is in none of them, with the reason.
 
-    Args:
-        analysis: from `analyse`.
-        margin: nats a token; a smaller loss is no degradation, a smaller gain no benefit. None for
-            what the runs name, else `MARGIN`.
+    The files of losses are read once for an analysis: tables, verdict, figures and page share it.
     """
     entries = [e for e in analysis.entries if e.family == FAMILY and e.score.finished]
     lines: list[EffectiveLine] = []
@@ -128,17 +133,46 @@ def effective_lines(
             for label, part in grouped(full, lambda entry: entry.label).items()
         }
         named = [entry.run.margin for entry in full if entry.run.margin]
-        smallest = margin or next(iter(named), MARGIN)
+        smallest = analysis.margin or next(iter(named), MARGIN)
         baseline = analysis.baselines.get(block, "")
-        base = by_method.get(baseline)
+        ropes = {
+            label: part[0].score.settings.get(METHOD) for label, (part, _) in by_method.items()
+        }
         for label, (part, texts) in by_method.items():
             line, missing = _line(part, texts, reference, smallest)
             gaps += [f"Not counted: {label}: {each}" for each in missing]
-            if line and base and base[1] is not texts:
-                edges = _edges(line)
-                line = replace(line, against=_against(texts, base[1], edges, baseline))
-            lines += [line] if line else []
-    return lines, gaps
+            if line:
+                against, resonance = (
+                    _against(texts, by_method[other][1], _edges(line), other)
+                    if other in by_method and other != label
+                    else None
+                    for other in (baseline, _plain(label, ropes))
+                )
+                once = None if against and resonance == against else resonance
+                lines.append(replace(line, against=against, resonance=once))
+    return tuple(lines), tuple(gaps)
+
+
+def _plain(label: str, ropes: Mapping[str, str | None]) -> str:
+    """Label of the method that is this one without Resonance; empty where there is none.
+
+    Args:
+        label: of a method.
+        ropes: RoPE settings (JSON) of each label.
+    """
+
+    def settings(text: str | None) -> dict[str, Any]:
+        try:
+            return dict(json.loads(text or "{}"))
+        except ValueError:  # a long text was shortened
+            return {}
+
+    own = settings(ropes[label])
+    base = str(own.get("rope_type", "")).removeprefix("resonance").removeprefix("_") or "default"
+    wanted = {**own, "rope_type": base}
+    wanted.pop("wavelengths", None)
+    same = (other for other, text in ropes.items() if settings(text) == wanted)
+    return next(same, "") if wanted != own else ""
 
 
 def texts_by_name(
@@ -344,7 +378,12 @@ def sentence(line: EffectiveLine) -> str:
 
 def verdicts(lines: Sequence[EffectiveLine]) -> list[str]:
     """Every sentence of some lines: what each method does, against what, and on which yardstick."""
-    compared = (text for line in lines if (text := against_sentence(line)))
+    compared = (
+        against_sentence(line.method, each)
+        for line in lines
+        for each in (line.against, line.resonance)
+        if each
+    )
     return [*map(sentence, lines), *compared, *dict.fromkeys(map(yardstick, lines))]
 
 
@@ -370,21 +409,16 @@ def _amount(bins: Sequence[Bin]) -> str:
     return f"{where} ({first.gain:+.3f}, {first.low:+.3f} to {first.high:+.3f})"
 
 
-def against_sentence(line: EffectiveLine) -> str:
-    """At which positions a method is better or worse than the baseline, and by how much.
-
-    Empty for the baseline.
-    """
-    if line.against is None:
-        return ""
+def against_sentence(method: str, against: Against) -> str:
+    """At which positions a method is better or worse than another one, and by how much."""
     parts = []
     for verdict in ("better", "worse"):
-        pairs = zip(line.against.bins, line.against.verdicts, strict=True)
+        pairs = zip(against.bins, against.verdicts, strict=True)
         if found := [each for each, is_so in pairs if is_so == verdict]:
             parts.append(f"{verdict} at {', '.join(map(_amount, _stretches(found)))}")
-    said = "; ".join(parts) or "no difference is shown"
-    unit = " (nats/token)" if parts else ""
-    return f"{line.method} against {line.against.baseline}, by position{unit}: {said}"
+    everywhere = ", ".join(map(_amount, _stretches(against.bins)))
+    said = "; ".join(parts) or f"no difference is shown at {everywhere}"
+    return f"{method} against {against.baseline}, by position (nats/token): {said}"
 
 
 def like_text(line: EffectiveLine, length: Length | None) -> str:

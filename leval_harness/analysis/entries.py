@@ -110,7 +110,7 @@ class Entry:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one object for each analysis: what follows is computed once
 class Analysis:
     """Every score, analysed.
 
@@ -118,11 +118,13 @@ class Analysis:
         entries: in the order of `Results.scores`.
         baselines: `block -> label` of the method that the others are compared with; empty if none.
         results: what was read.
+        margin: of the effective context length, nats a token; None for what the runs name.
     """
 
     entries: list[Entry]
     baselines: Mapping[str, str]
     results: Results
+    margin: float | None = None
 
     @property
     def titles(self) -> dict[str, str]:
@@ -144,20 +146,22 @@ class Analysis:
         Raises:
             SettingError: no run has that method.
         """
-        return _compared(self.entries, self.results, baseline)
+        return _compared(self.entries, self.results, baseline, self.margin)
 
     def frame(self) -> Any:
         """The entries as a pandas frame, one row each: the columns of `Results.frame` and more."""
         return frame_of(entry.record() for entry in self.entries)
 
 
-def analyse(results: Results, baseline: str | None = None) -> Analysis:
+def analyse(results: Results, baseline: str | None = None, margin: float | None = None) -> Analysis:
     """Estimate, rank and compare.
 
     Args:
         results: what was read.
         baseline: method to compare with in every block; else the one that the runs name, else
             `none` (plain RoPE) or `default`; without any of these there is no comparison.
+        margin: of the effective context length, nats a token: a smaller loss is no degradation, a
+            smaller gain no benefit. None for what the runs name, else 0.01.
 
     Raises:
         SettingError: `baseline` is given and no run has that method.
@@ -168,7 +172,7 @@ def analyse(results: Results, baseline: str | None = None) -> Analysis:
         _estimated(Entry(score, results.runs[score.run], block, label), results.ratios(score))
         for score, block, label in zip(results.scores, blocks, labels, strict=True)
     ]
-    return _compared(_ranked(entries, results), results, baseline)
+    return _compared(_ranked(entries, results), results, baseline, margin)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any, list[Item]]:
@@ -272,7 +276,9 @@ def _not_rankable(scores: Sequence[Score], results: Results) -> str:
     return ""
 
 
-def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) -> Analysis:
+def _compared(
+    entries: Sequence[Entry], results: Results, wanted: str | None, margin: float | None
+) -> Analysis:
     """Paired comparison with the baseline, corrected within task, metric and context length."""
     if wanted is not None:
         one_of("baseline", wanted, sorted({entry.label for entry in entries}))
@@ -287,7 +293,8 @@ def _compared(entries: Sequence[Entry], results: Results, wanted: str | None) ->
         base = [entry for entry in rivals if entry.label == baselines[entry.block]]
         if len(base) == 1 and len(rivals) > 1:
             compared |= _with_differences(rivals, base[0], results)
-    return Analysis([compared.get(id(each), each) for each in entries], baselines, results)
+    shown = [compared.get(id(each), each) for each in entries]
+    return Analysis(shown, baselines, results, margin)
 
 
 def _baseline(entries: Sequence[Entry], wanted: str | None) -> str:

@@ -5,7 +5,8 @@ Every number in a sentence stands in a table.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from leval_harness.analysis.effective_context import (
     FAMILY,
@@ -24,7 +25,9 @@ from leval_harness.analysis.entries import (
     without_twins,
 )
 from leval_harness.analysis.labels import LOSS_UNITS, counted, length_label, task_label
+from leval_harness.results import Run
 
+SWEEP = "leval-harness sweep "
 MOST_NAMED = 3
 """Differences that a sentence gives in numbers; the others are counted."""
 
@@ -75,47 +78,71 @@ def _effective(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[s
     for line in lines:
         yield titles.get(line.method, line.method) + sentence(line).removeprefix(line.method)
     for line in lines:
-        if line.against and (text := against_sentence(line)):
-            _, _, positions = text.partition(", by position")
-            name, baseline = line.method, line.against.baseline
-            other = titles.get(baseline, baseline)
-            yield f"{titles.get(name, name)} against {other}, by position{positions}"
+        for against in filter(None, (line.against, line.resonance)):
+            other = titles.get(against.baseline, against.baseline)
+            named = replace(against, baseline=other)
+            yield against_sentence(titles.get(line.method, line.method), named)
 
 
 def _comparisons(analysis: Analysis) -> dict[str, list[str]]:
     """Block -> a sentence for each method with scores or perplexities beside the baseline's.
 
     A difference counts as found where the Holm-corrected test is significant; where so few
-    documents cannot decide, the comparison is inconclusive.
+    documents cannot decide, the comparison is inconclusive. Where all of a block's are, one
+    sentence says so.
     """
     titles = analysis.titles
     primary = without_twins([entry for entry in analysis.entries if entry.score.primary])
     compared = [entry for entry in primary if entry.difference and entry.family != FAMILY]
     found: dict[str, list[str]] = {}
-    for (block, method), part in grouped(compared, lambda e: (e.block, e.label)).items():
-        baseline = analysis.baselines[block]
-        name, other = titles[method], titles.get(baseline, baseline)
-        found.setdefault(block, []).append(f"{name} against {other}: {_says(part)}")
+    for block, of_block in grouped(compared, lambda entry: entry.block).items():
+        other = titles.get(analysis.baselines[block], analysis.baselines[block])
+        if all(entry.mark == CANNOT_TELL for entry in of_block):
+            found[block] = [f"Every method against {other}: {_says(of_block)}"]
+            continue
+        by_method = grouped(of_block, lambda entry: entry.label).items()
+        found[block] = [f"{titles[method]} against {other}: {_says(e)}" for method, e in by_method]
     return found
 
 
 def _undecided(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
-    """Methods for which these texts decide nothing, and what twice the texts would cost."""
+    """Methods for which these texts decide nothing; the command that reads twice the texts."""
     open_ones = [e.method for e in lines if e.these.no_degradation.verdict == "undecided"]
     if not open_ones:
         return
-    block = lines[0].block
-    runs = {
-        entry.score.run: entry.run.seconds or 0.0
-        for entry in analysis.entries
-        if entry.block == block and entry.family == FAMILY
-    }
-    minutes = max(sum(runs.values()) / 60, 1)
+    entries = [e for e in analysis.entries if e.block == lines[0].block and e.family == FAMILY]
+    tasks = {entry.task: entry.score.settings.get("num_docs") for entry in entries}
+    twice = {task: 2 * int(texts) for task, texts in tasks.items() if texts and texts.isdigit()}
+    minutes = max(round(2 * _busy([entry.run for entry in entries]) / 60), 1)
+    command = entries[0].run.command.partition(" --only ")[0]
+    if command.startswith(SWEEP):
+        settings = [f"tasks.{task}.metadata.num_docs={texts}" for task, texts in twice.items()]
+        how = f"`{' --set '.join([command, *settings])}` reads twice the texts"
+    else:
+        how = f"twice the texts (num_docs: {', '.join(map(str, twice.values()))}) would be read"
     names = ", ".join(analysis.titles.get(name, name) for name in open_ones)
-    yield (
-        f"Not decided for {names}: twice the texts (num_docs: {2 * max(e.texts for e in lines)}) "
-        f"take about {minutes:.0f} more minutes"
+    yield f"Not decided for {names}: {how}, in about {counted(minutes, 'minute')}"
+
+
+def _busy(runs: Sequence[Run]) -> float:
+    """Seconds in which at least one of the runs was computed; runs side by side count once."""
+    spans = sorted(
+        (start, start + (run.seconds or 0.0))
+        for run in {run.run_id: run for run in runs}.values()
+        if (start := _timestamp(run.created)) is not None
     )
+    total, until = 0.0, -math.inf
+    for start, end in spans:
+        total += max(end - max(start, until), 0.0)
+        until = max(until, end)
+    return total
+
+
+def _timestamp(created: str) -> float | None:
+    try:
+        return datetime.fromisoformat(created).timestamp()
+    except ValueError:
+        return None
 
 
 def _says(entries: Sequence[Entry]) -> str:

@@ -71,7 +71,7 @@ def command(
     if verify:
         _verify(read, as_json)
         return
-    analysis = analyse(read, chosen["baseline"])
+    analysis = analyse(read, chosen["baseline"], chosen["margin"])
     form = load_format(output or "md")
     if chosen["pairs"]:
         tables = [difference_table(*paired_differences(analysis, parse_pairs(chosen["pairs"])))]
@@ -79,8 +79,7 @@ def command(
         tables = [details_table(analysis, bool(chosen["published"]))]
     else:
         names = [name.strip() for name in chosen["columns"].split(",") if name.strip()]
-        shown = chosen["published"], chosen["margin"], chosen["reference"]
-        tables = build_tables(analysis, names, *shown)
+        tables = build_tables(analysis, names, chosen["published"], chosen["reference"])
     if as_json:
         records = [record for table in tables for record in table.records()]
         write_or_print(records_text(records), out)

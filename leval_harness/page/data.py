@@ -6,9 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.analysis.effective_context import effective_lines
+from leval_harness.analysis.effective_context import (
+    EffectiveLine,
+    effective_lines,
+    length_text,
+)
 from leval_harness.analysis.entries import grouped
-from leval_harness.analysis.labels import LOSS_UNITS, task_label
+from leval_harness.analysis.labels import LOSS_UNITS, length_label, task_label
 from leval_harness.analysis.retrieval import Retrieval, retrievals
 from leval_harness.analysis.verdict import verdicts
 from leval_harness.layout import LOG
@@ -80,6 +84,53 @@ def verdict(analysis: Analysis) -> list[dict[str, Any]]:
         }
         for each in verdicts(analysis)
     ]
+
+
+def reads(analysis: Analysis) -> list[dict[str, Any]]:
+    """How far each method reads: for each block the ends of its bins, and a row a method.
+
+    A cell is the gain from full context as text, what stands in its tooltip, and `better` or
+    `worse` where the difference to the baseline is shown.
+    """
+    blocks = []
+    for block, lines in grouped(effective_lines(analysis)[0], lambda line: line.block).items():
+        ends = sorted({each.end for line in lines for each in line.these.bins})
+        rows = [
+            {
+                "method": plain(analysis.titles.get(line.method, line.method)),
+                "kept": length_text(line.these.no_degradation),
+                "benefits": length_text(line.these.benefits),
+                "claimed": length_label(line.claimed),
+                "cells": [gains.get(end) for end in ends],
+            }
+            for line in lines
+            for gains in [_gains(line)]
+        ]
+        blocks.append({"block": plain(block), "ends": [f"{end:,}" for end in ends], "rows": rows})
+    return blocks
+
+
+def _gains(line: EffectiveLine) -> dict[int, dict[str, str]]:
+    """End of a bin -> its cell."""
+    against = line.against
+    verdicts = (
+        {
+            each.end: (each, is_so)
+            for each, is_so in zip(against.bins, against.verdicts, strict=True)
+        }
+        if against
+        else {}
+    )
+    cells = {}
+    for each in line.these.bins:
+        about = f"tokens {each.start:,} to {each.end:,}"
+        if each.low is not None and each.high is not None:
+            about += f"; a bin decides between {each.low:+.3f} and {each.high:+.3f}"
+        other, is_so = verdicts.get(each.end, (None, ""))
+        if other:
+            about += f"; {other.gain:+.3f} over the baseline{f', {is_so}' if is_so else ''}"
+        cells[each.end] = {"text": f"{each.gain:+.3f}", "about": about, "mark": is_so}
+    return cells
 
 
 def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:

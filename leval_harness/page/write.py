@@ -15,7 +15,7 @@ from leval_harness.analysis import Analysis
 from leval_harness.figures import write_figures
 from leval_harness.figures.parity import parity_figure
 from leval_harness.figures.style import write_figure
-from leval_harness.page.data import about, comparisons, leaderboard, script, verdict
+from leval_harness.page.data import about, comparisons, leaderboard, reads, script, verdict
 from leval_harness.page.samples import write_samples
 from leval_harness.secrets import redact
 from leval_harness.tables import details_table, leaderboard_table
@@ -70,7 +70,7 @@ def _make(analysis: Analysis, out: Path, title: str, diffs: Sequence[dict[str, A
     data.mkdir()
     table = leaderboard_table(analysis)
     board = leaderboard(table, analysis) | {"samples": {}, "compare": {}}
-    words = {"about": about(analysis), "verdict": verdict(analysis)}
+    words = {"about": about(analysis), "verdict": verdict(analysis), "reads": reads(analysis)}
     for at, (baseline, compared) in enumerate(comparisons(table, analysis).items()):
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))

@@ -132,7 +132,9 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def override(config: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """A config with `key.key=value` laid over it; the value is YAML, list items have numbers.
+    """A config with `key.key=value` laid over it; the value is YAML.
+
+    An item of a list is named by its number or, among tasks, by the task.
 
     Raises:
         ConfigError: no `=`, a value that is not YAML, or a path through something that holds no
@@ -158,19 +160,29 @@ def _split_key(key: str) -> list[str]:
     return parts
 
 
+def _tasks(item: Any) -> list[Any]:
+    """Tasks of an item of `tasks`: a name, a list of names, or a mapping that holds them."""
+    named = item.get("tasks") if isinstance(item, Mapping) else item
+    return named if isinstance(named, list) else [named]
+
+
 def _with_value(node: Any, parts: list[str], value: Any, text: str) -> Any:
     """A copy of `node` in which the item at `parts` is `value`."""
     if not parts:
         return value
     head, rest = parts[0], parts[1:]
     if isinstance(node, list):
-        index = int(head) if head.isdecimal() and len(head) < 10 else len(node)
+        named = [at for at, item in enumerate(node) if head in _tasks(item)]
+        index = int(head) if head.isdecimal() and len(head) < 10 else next(iter(named), len(node))
         if index >= len(node):
             raise ConfigError(
                 f"--set {text}: {shown(head)} is not allowed; allowed: the number of one of "
-                f"{len(node)} items (from 0)"
+                f"{len(node)} items (from 0), or the name of a task among them"
             )
-        return [*node[:index], _with_value(node[index], rest, value, text), *node[index + 1 :]]
+        item = node[index]
+        if named and rest and not isinstance(item, Mapping):
+            item = {"tasks": item}
+        return [*node[:index], _with_value(item, rest, value, text), *node[index + 1 :]]
     if node is None:
         node = {}
     if not isinstance(node, Mapping):

@@ -40,7 +40,6 @@ def build_tables(
     analysis: Analysis,
     costs: Sequence[str] = (),
     published: bool | None = None,
-    margin: float | None = None,
     reference: str | None = None,
 ) -> list[Table]:
     """Every table that the results have rows for, the effective context first.
@@ -50,7 +49,6 @@ def build_tables(
         costs: optional columns, names of `COSTS`.
         published: show the paper's tables; None shows them where a model of theirs or PosGen was
             run.
-        margin: of the effective context length, nats a token.
         reference: model whose key tokens get a table; None for no such table.
 
     Raises:
@@ -64,7 +62,7 @@ def build_tables(
     tasks = {entry.task for entry in scores} - {""}
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
-    tables = effective_tables(*effective_lines(analysis, margin))
+    tables = effective_tables(*effective_lines(analysis))
     if reference is not None:
         tables.append(key_table(key_lines(analysis, reference), reference))
     if found := retrievals(analysis):

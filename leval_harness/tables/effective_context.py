@@ -57,9 +57,12 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
     tables = [Table("Effective context length", columns, _blocks(lines, _verdicts), notes)]
     gains = "NLL gain from full context by position (nats/token), clipped to ±1"
     tables += _by_position(gains, [(line, line.these.bins, ()) for line in lines])
-    compared = [(line, line.against.bins, line.against.verdicts) for line in lines if line.against]
-    against = "NLL gain over the baseline by position (nats/token), on the same tokens"
-    return tables + _by_position(against, compared)
+    over = "NLL gain over the {} by position (nats/token), on the same tokens"
+    against = [(e, e.against.bins, e.against.verdicts) for e in lines if e.against]
+    tables += _by_position(over.format("baseline"), against)
+    resonance = [(e, e.resonance.bins, e.resonance.verdicts) for e in lines if e.resonance]
+    tables += _by_position(over.format("same method without Resonance"), resonance)
+    return tables
 
 
 def key_table(lines: Sequence[KeyLine], reference: str) -> Table:
@@ -136,7 +139,7 @@ def _by_position(
     heads = [Column(f"{start:,}–{end:,}") for start, end in places]
     notes = ["In brackets: the gains at which the one-sided tests of a bin begin to decide"]
     if any(any(found) for _, _, found in rows):
-        notes.append("*: better or worse than the baseline, at 5% over all positions together")
+        notes.append("*: better or worse than that, at 5% over all positions together")
     blocks = _blocks([line for line, _, _ in rows], cells)
     return [Table(title, (METHOD, *heads), blocks, tuple(notes))]
 

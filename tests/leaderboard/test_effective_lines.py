@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leval_harness.analysis import analyse
+from leval_harness.analysis import analyse, effective_context
 from leval_harness.analysis.effective_context import (
     _against,
     against_sentence,
@@ -20,6 +21,8 @@ from leval_harness.analysis.effective_context import (
     verdicts,
     yardstick,
 )
+from leval_harness.analysis.labels import length_label
+from leval_harness.analysis.verdict import verdicts as verdict_lines
 from leval_harness.cell_record import CellRecord
 from leval_harness.figures.write import planned_figures
 from leval_harness.page import write_page
@@ -47,7 +50,7 @@ def losses(cell: str, read: str) -> dict[str, np.ndarray]:
 
 def test_a_line_is_what_the_losses_on_disk_say(analysis):
     lines, gaps = effective_lines(analysis)
-    assert gaps == []
+    assert gaps == ()
     assert [(line.method, line.texts, line.unscaled) for line in lines] == [
         ("rope", 4, True), ("yarn", 4, True),
     ]  # fmt: skip
@@ -92,11 +95,13 @@ def test_methods_are_compared_on_the_same_tokens(analysis):
 
 def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     (rope, yarn), _ = effective_lines(analysis)
-    assert against_sentence(rope) == ""
+    assert rope.against is None
     one, other = losses(ROPE, "full"), losses(YARN, "full")
     bins = yarn.against.bins
     assert not any(yarn.against.verdicts)  # a random model
-    assert against_sentence(yarn).endswith("no difference is shown")
+    said = against_sentence("yarn", yarn.against)
+    where = f"no difference is shown at {bins[0].start:,}–{bins[-1].end:,} ("
+    assert said.startswith(f"yarn against rope, by position (nats/token): {where}")
     edges = [bins[0].start, *(each.end for each in bins)]
 
     def text(read, end=4096):
@@ -111,16 +116,49 @@ def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     sides = [{name: text(each) for name, each in side.items()} for side in (late, other)]
     found = _against(*sides, edges, "yarn")
     assert found.verdicts == ("", "better")
-    said = against_sentence(replace(yarn, against=found))
+    said = against_sentence("yarn", found)
     gained = f"({found.bins[1].gain:+.3f}, "
     where = f"{edges[1]:,}–{edges[2]:,}"
     begin = f"yarn against yarn, by position (nats/token): better at {where} {gained}"
     assert said.startswith(begin)
     everywhere = replace(found, verdicts=("better", "better"))
-    said = against_sentence(replace(yarn, against=everywhere))
+    said = against_sentence("yarn", everywhere)
     assert f"better at {edges[0]:,}–{edges[2]:,} (" in said
     assert said.endswith(", 2 bins)")
     assert _against(*sides[::-1], edges, "rope").verdicts == ("", "worse")
+
+
+def test_resonance_is_compared_with_the_same_method_without_it(tmp_path):
+    folder = shutil.copytree(SWEEP, tmp_path / "copy")
+    cell = shutil.copytree(folder / YARN, folder / "resonance")
+    record = CellRecord.model_validate_json((cell / "cell.json").read_text())
+    done = json.loads((cell / "done.json").read_text())
+    (cell / "done.json").write_text(json.dumps({**done, "cell_id": "resonance"}))
+    rope = {**record.method.rope_parameters, "rope_type": "resonance_yarn"}
+    identity = {**record.identity, "rope_parameters": rope}
+    method = record.method.model_copy(update={"name": "resonance_yarn", "rope_parameters": rope})
+    changed = {"cell_id": "resonance", "method": method, "identity": identity}
+    relabel(cell, record.model_copy(update=changed))
+    analysis = analyse(load_results(folder))
+    rope, yarn, resonance = effective_lines(analysis)[0]
+    assert [rope.resonance, yarn.resonance] == [None, None]
+    assert (resonance.against.baseline, resonance.resonance.baseline) == ("rope", "yarn")
+    assert [each.gain for each in resonance.resonance.bins] == [0.0, 0.0]
+    assert any(" against YaRN ×16, by" in each for each in verdict_lines(analysis)[0].sentences)
+    alone = analyse(load_results(folder), "yarn")
+    assert effective_lines(alone)[0][-1].resonance is None
+
+
+def test_losses_are_read_once_for_tables_verdict_figures_and_page(analysis, tmp_path, monkeypatch):
+    read = []
+    real = effective_context.read_texts
+    monkeypatch.setattr(
+        effective_context, "read_texts", lambda *given: read.append(given[0].run_id) or real(*given)
+    )
+    build_tables(fresh := analyse(analysis.results))
+    list(planned_figures(fresh))
+    write_page(fresh, tmp_path / "page")
+    assert sorted(read) == sorted((WINDOWS, ROPE, YARN))
 
 
 def test_a_second_window_is_used_past_the_trained_length(analysis):
@@ -146,7 +184,7 @@ def test_losses_that_were_altered_are_left_out_by_name(copied):
 def test_texts_without_short_windows_are_named(copied):
     shutil.rmtree(copied / WINDOWS)
     lines, gaps = effective_lines(analyse(load_results(copied)))
-    assert lines == []
+    assert lines == ()
     assert sum("no short windows" in gap for gap in gaps) == 8
 
 
@@ -164,7 +202,7 @@ def test_a_single_run_is_compared_with_its_own_windows(tmp_path, analysis):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / path.name).write_text(lines)
     (own,), gaps = effective_lines(analyse(load_results(tmp_path)))
-    assert gaps == []
+    assert gaps == ()
     assert not own.unscaled
     assert "the model's own windows" in yardstick(own)
     rope = effective_lines(analysis)[0][0]
@@ -182,7 +220,9 @@ def test_the_margin_of_a_sweep_is_that_of_its_tables_and_can_be_replaced(tmp_pat
         relabel(cell.parent, record.model_copy(update={"margin": 0.03}))
     wide = analyse(load_results(folder))
     assert {line.margin for line in effective_lines(wide)[0]} == {0.03}
-    assert {line.margin for line in effective_lines(wide, 0.02)[0]} == {0.02}
+    narrow = analyse(wide.results, margin=0.02)
+    assert {line.margin for line in effective_lines(narrow)[0]} == {0.02}
+    assert all("below 0.02 nats" in each for each in verdict_lines(narrow)[0].notes)
     assert any("below 0.03 nats" in each for each in verdicts(effective_lines(wide)[0]))
 
 
@@ -221,6 +261,12 @@ def test_tables_figure_and_page_say_the_same(analysis, tmp_path):
     for line in lines:
         assert sentence(line) in text
         assert sentence(line).removeprefix(line.method) in page
+    rows = [re.findall("<td[^>]*>([^<]*)</td>", row) for row in page.split("<tr>")]
+    for line in lines:
+        gains = [f"{each.gain:+.3f}" for each in line.these.bins]
+        kept, benefits = line.these.no_degradation, line.these.benefits
+        claimed = length_label(line.claimed)
+        assert [length_text(kept), length_text(benefits), claimed, *gains] in rows
     assert "short windows |" not in text
     (figure,) = [each for each in planned_figures(analysis) if each.kind == "effective"]
     curves = [curve.get_ydata() for curve in figure.draw().axes[0].get_lines()][:2]

@@ -2,14 +2,18 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import fixture_results as make
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 import leval_harness as lh
+from leval_harness.analysis import analyse
+from leval_harness.analysis import verdict as verdict_module
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.verdict import verdicts
 from leval_harness.cli.table import command
@@ -58,10 +62,31 @@ def test_methods_of_the_effective_context_are_compared_and_what_is_open_is_named
     names = [titles[line.method] for line in lines]
     assert [text.split(":")[0] for text in verdict.sentences[: len(lines)]] == names
     assert any(text.startswith(f"{names[1]} against {names[0]}") for text in verdict.sentences)
-    open_ones = [e for e in lines if e.these.no_degradation.verdict == "undecided"]
-    last = verdict.sentences[-1]
-    assert last.startswith("Not decided") == bool(open_ones)
     assert compared.verdict() == str(verdict)
+    assert not any("Not decided" in text for text in verdict.sentences)
+    (wide,) = verdicts(analyse(compared.results, margin=0.02))
+    texts = "--set tasks.effective_context_govreport.metadata.num_docs=8"
+    command = f"`{compared.results.runs[0].command} {texts}`"
+    wanted = f"Not decided for YaRN ×16: {command} reads twice the texts, in about 1 minute"
+    assert wide.sentences[-1] == wanted
+
+
+def test_what_no_method_decides_takes_one_sentence(tmp_path: Path) -> None:
+    for method, skill in (("rope", 0.02), ("yarn", 0.98), ("linear", 0.98)):
+        rows = make.closed_samples("leval_closed_gsm", skill, 1, limit=2)
+        make.write_cell(tmp_path, method, {"leval_closed_gsm": rows}, method=method)
+    (verdict,) = verdicts(lh.load(tmp_path, baseline="rope").analysis)
+    assert verdict.sentences == ("Every method against rope: 2 comparisons inconclusive (n = 2).",)
+
+
+def test_computing_side_by_side_counts_once() -> None:
+    run = lh.load(HERE / "effective").results.runs[0]
+    spans = [(0, 100), (50, 100), (50, 20), (300, 10)]
+    runs = [
+        replace(run, run_id=f"{at}", created=f"2026-01-01T00:{s // 60:02}:{s % 60:02}", seconds=n)
+        for at, (s, n) in enumerate(spans)
+    ]
+    assert verdict_module._busy(runs) == 160
 
 
 def test_table_ends_with_the_verdict_unless_a_format_is_given() -> None:

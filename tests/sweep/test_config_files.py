@@ -121,6 +121,13 @@ def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
     assert config["models"]["llama-3.1"]["dtype"] == "auto"
 
 
+@pytest.mark.parametrize("item", ["b", ["x", "b"], {"tasks": "b"}, {"tasks": ["x", "b"]}], ids=str)
+def test_an_override_names_a_task(item: object) -> None:
+    changed = override({"tasks": ["a", item]}, "tasks.b.metadata.num_docs=8")
+    own = item["tasks"] if isinstance(item, dict) else item
+    assert changed == {"tasks": ["a", {"tasks": own, "metadata": {"num_docs": 8}}]}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
