@@ -13,11 +13,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import assertion_count
+import at_hand
 import hypothesis
 import pytest
 import restored
-
-pytest.register_assert_rewrite(*assertion_count.HELPERS)
+import worked_out_once
+from forked_programs import Forks, forked
 
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("dev", deadline=None)
@@ -28,14 +29,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A test that checks nothing fails."""
+    """A test that checks nothing fails; one that cannot run here is deselected."""
     assertion_count.install(config)
+    config.pluginmanager.register(at_hand.AtHand(), "at-hand")
 
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
     """Fail a test that leaves the process changed: later tests would depend on it."""
     restored.forget_closed_streams()
+    worked_out_once.install()
     before, imported = restored.state(), set(sys.modules)
     yield
     changed = restored.changes(before, restored.state(), imported)
@@ -47,12 +50,9 @@ def _restored() -> Iterator[None]:
 def real_data() -> Path:
     """Folder with `leval/closed`, `leval/predictions` and `corpora`.
 
-    Set `LEVAL_TEST_DATA` to use a copy elsewhere; tests that need it are skipped without it.
+    Set `LEVAL_TEST_DATA` to use a copy elsewhere; without it tests that need it are deselected.
     """
-    folder = Path(os.environ.get("LEVAL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"the real documents are not at hand ({folder}); set LEVAL_TEST_DATA")
-    return folder
+    return at_hand.DOCUMENTS
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +61,13 @@ def smollm2() -> Path:
     from leval_harness.smollm2 import prepare
 
     return prepare()
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Programs that start at once, for what is not about starting and ending processes."""
+    with forked(tmp_path_factory.mktemp("forks")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,4 @@
 import json
-import os
 import subprocess
 import sys
 
@@ -50,7 +49,9 @@ with open(f"{sys.argv[3]}.{lm.rank}", "w") as out:
 
 
 @pytest.mark.slow
-def test_two_processes_read_each_document_once_and_answer_as_one(make_model, tokenizer, tmp_path):
+def test_two_processes_read_each_document_once_and_answer_as_one(
+    make_model, tokenizer, tmp_path, monkeypatch, forks
+):
     make_model("llama").save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "ask.py").write_text(SCRIPT)
@@ -60,16 +61,15 @@ def test_two_processes_read_each_document_once_and_answer_as_one(make_model, tok
         return " ".join(f"w{i}" for i in torch.randint(100, (n,), generator=generator).tolist())
 
     prompts = [f"{document} {words(4)}" for document in [words(60), words(60)] for _ in range(4)]
-    single = [sys.executable]
-    double = [*single, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    words = [str(tmp_path / "model"), json.dumps(prompts)]
+    alone = forks.python(SCRIPT, *words, "one")
+    assert alone.returncode == 0, alone.stderr
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    subprocess.run([*launcher, "--nproc_per_node=2", "ask.py", *words, "two"], check=True)
     found = {}
-    for name, launcher in (("one", single), ("two", double)):
-        subprocess.run(
-            [*launcher, "ask.py", str(tmp_path / "model"), json.dumps(prompts), name],
-            check=True,
-            cwd=tmp_path,
-            env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-        )
+    for name in ("one", "two"):
         parts = [json.loads(p.read_text()) for p in sorted(tmp_path.glob(f"{name}.*"))]
         assert [part[0] for part in parts] == [len(parts)] * (1 if name == "one" else 2)
         found[name] = {key: value for part in parts for key, value in part[3].items()}

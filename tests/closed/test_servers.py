@@ -1,14 +1,13 @@
 """The tasks on lm-eval's server backends, against a real local server."""
 
 import json
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_programs import Forks
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 TASKS = "leval_closed_toefl,leval_closed_sfiction"
@@ -21,14 +20,19 @@ def address(vllm_server: Any, smollm2: Path) -> Iterator[str]:
         yield url
 
 
-def lm_eval(out: Path, model: str, arguments: dict[str, Any], *flags: str) -> dict[str, Any]:
-    """Stock `lm_eval run` on two questions of the sample; samples by task."""
+STOCK = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+
+
+def lm_eval(
+    forks: Forks, out: Path, model: str, arguments: dict[str, Any], *flags: str
+) -> dict[str, Any]:
+    """lm-eval's own `run` on two questions of the sample; samples by task."""
     metadata = {"data_dir": "sample", "num_docs": 1, "context_length": 900}
-    command = [str(Path(sys.executable).with_name("lm_eval")), "run", "--model", model]
+    command = ["run", "--model", model]
     command += ["--model_args", json.dumps(arguments), "--tasks", TASKS, "--limit", "2"]
     command += ["--metadata", json.dumps(metadata), "--gen_kwargs", f"max_gen_toks={NEW_TOKENS}"]
     command += ["--output_path", str(out), "--log_samples", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    done = forks.python(STOCK, *command)
     assert done.returncode == 0, done.stderr[-3000:]
     return {
         task: [
@@ -52,7 +56,7 @@ def used_tokens(url: str, body: dict[str, Any]) -> int:
         return int(json.load(answer)["usage"]["prompt_tokens"])
 
 
-def test_completions_equal_hf(address: str, smollm2: Path, tmp_path: Path) -> None:
+def test_completions_equal_hf(forks: Forks, address: str, smollm2: Path, tmp_path: Path) -> None:
     url = f"{address}/completions"
     server = {
         "model": "smollm2",
@@ -61,9 +65,9 @@ def test_completions_equal_hf(address: str, smollm2: Path, tmp_path: Path) -> No
         "tokenizer_backend": "huggingface",
         "max_length": 2048,
     }
-    ours = lm_eval(tmp_path / "server", "local-completions", server)
+    ours = lm_eval(forks, tmp_path / "server", "local-completions", server)
     local = {"pretrained": str(smollm2), "dtype": "float32"}
-    reference = lm_eval(tmp_path / "hf", "hf", local)
+    reference = lm_eval(forks, tmp_path / "hf", "hf", local)
     for task, samples in ours.items():
         assert len(samples) == 2
         for served, here in zip(samples, reference[task], strict=True):
@@ -76,10 +80,10 @@ def test_completions_equal_hf(address: str, smollm2: Path, tmp_path: Path) -> No
             assert sizes["truncated"]
 
 
-def test_chat_completions(address: str, smollm2: Path, tmp_path: Path) -> None:
+def test_chat_completions(forks: Forks, address: str, smollm2: Path, tmp_path: Path) -> None:
     url = f"{address}/chat/completions"
     server = {"model": "smollm2", "base_url": url, "tokenizer": str(smollm2)}
-    ours = lm_eval(tmp_path, "local-chat-completions", server, "--apply_chat_template")
+    ours = lm_eval(forks, tmp_path, "local-chat-completions", server, "--apply_chat_template")
     for samples in ours.values():
         assert len(samples) == 2
         for sample in samples:

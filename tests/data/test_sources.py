@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import PublishedFile
 from leval_tasks.errors import DataError
 
+NOBODY = 65534
 ROW = {"instructions": ["Q?"], "outputs": ["A"], "input": "A text.", "evaluation": "exam"}
 
 TOEFL, CODEU, QUALITY = (task_named(name) for name in ("toefl", "codeu", "quality"))
@@ -54,11 +56,23 @@ def test_folder_that_is_a_file(tmp_path):
         data.resolve_source({"data_dir": str(tmp_path / "f")})
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_folder_without_permission(tmp_path):
-    tmp_path.chmod(0)
-    with pytest.raises(DataError, match="cannot be read"):
-        data.resolve_source({"data_dir": str(tmp_path)})
+@pytest.fixture
+def without_rights():
+    """Root may read everything; nobody may not."""
+    root = os.geteuid() == 0
+    if root:
+        os.setresuid(NOBODY, NOBODY, 0)
+    yield
+    if root:
+        os.setresuid(0, 0, 0)
+
+
+def test_folder_without_permission(without_rights):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0)
+        with pytest.raises(DataError, match="cannot be read"):
+            data.resolve_source({"data_dir": folder})
+        Path(folder).chmod(0o700)
 
 
 def test_unreadable_file(tmp_path):

@@ -1,6 +1,6 @@
 """No command ends in a traceback: 0, 1 or 2, and one message that says where.
 
-The usual 500 inputs are the same ones in every run; `FUZZ_INPUTS=20000 pytest -m "long or not long"
+The usual 250 inputs are the same ones in every run; `FUZZ_INPUTS=20000 pytest -m "long or not long"
 tests/fuzz` draws that many new ones and runs commands as processes too.
 """
 
@@ -32,7 +32,7 @@ RAW = re.compile(
     r"invalid literal|embedded null|expected (str|a )|argument of type|object of type|math domain"
 )
 """Sentences of Python's own that say neither where nor what is allowed."""
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "500"))
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "250"))
 PROCESSES = int(os.environ.get("FUZZ_PROCESSES", "100"))
 SLOWEST = 60
 """Seconds of a processor after which an input counts as one that makes a command hang."""

@@ -1,14 +1,12 @@
 """`leval-harness lm-eval`: lm-eval's own command line, with our things in it."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_programs import Forks
 from lm_eval_asked import asked
 
 from leval_border.errors import SettingError
@@ -26,16 +24,6 @@ def model(tmp_path: Path) -> Path:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     return tmp_path
-
-
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from leval_harness.cli.main import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **variables},
-    )
 
 
 def test_options_of_ours_are_taken_out_and_the_rest_kept_in_order(model: Path) -> None:
@@ -195,16 +183,16 @@ def test_rope_settings_go_to_the_model_of_the_config_file(model: Path, tmp_path:
     assert (shortened.model, shortened.model_args) == ("vllm", config.model_args)
 
 
-def test_wrong_settings_end_without_traceback(model: Path) -> None:
+def test_wrong_settings_end_without_traceback(forks: Forks, model: Path) -> None:
     arguments = ["run", "--model_args", f"pretrained={model}", "--tasks", "leval_closed"]
-    result = run("lm-eval", *arguments, "--rope", "yarn:factor=0.5")
+    result = forks.command("lm-eval", *arguments, "--rope", "yarn:factor=0.5")
     assert result.returncode == 2
     assert "Error: factor: 0.5 is not allowed" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_help_is_lm_evals_with_ours_on_top() -> None:
-    result = run("lm-eval", "run", "--help")
+def test_help_is_lm_evals_with_ours_on_top(forks: Forks) -> None:
+    result = forks.command("lm-eval", "run", "--help")
     assert result.returncode == 0, result.stderr
     assert "--rope TYPE:key=value" in result.stdout
     assert "--num_fewshot" in result.stdout
@@ -214,9 +202,8 @@ MARK = "s3cr3t-mark"
 
 
 @pytest.mark.hf
-@pytest.mark.slow
 def test_what_lm_eval_prints_and_saves_is_without_credentials(
-    tmp_path: Path, save_llama: Any
+    forks: Forks, tmp_path: Path, save_llama: Any
 ) -> None:
     model = save_llama(tmp_path / "model", vocab_size=1500, max_position_embeddings=512)
     for file in (Path(__file__).parents[1] / "golden" / "tokenizer").iterdir():
@@ -224,7 +211,7 @@ def test_what_lm_eval_prints_and_saves_is_without_credentials(
     config = tmp_path / "config.yaml"
     config.write_text(f"limit: 1\nmodel_args: {{token: {MARK}-1}}\n")
     settings = {"data_dir": "sample", "context_length": 512, "auth_token": f"{MARK}-2"}
-    result = run(
+    result = forks.command(
         *("lm-eval", "run", "--config", str(config), "--tasks", "leval_closed_gsm"),
         *("--model_args", f"pretrained={model},token={MARK}-3,trust_remote_code=False"),
         *("--metadata", json.dumps(settings), "--gen_kwargs", "max_gen_toks=2"),
@@ -243,28 +230,30 @@ def test_what_lm_eval_prints_and_saves_is_without_credentials(
     assert called["environment"] == {"ATEN_CPU_CAPABILITY": "avx2"}
 
 
-def test_what_lm_eval_prints_does_not_steer_the_terminal() -> None:
-    result = run("lm-eval", "run", "a\x1b[31mb\x07hf_" + 20 * "x")
+def test_what_lm_eval_prints_does_not_steer_the_terminal(forks: Forks) -> None:
+    result = forks.command("lm-eval", "run", "a\x1b[31mb\x07hf_" + 20 * "x")
     assert result.returncode == 2
     assert r"unrecognized arguments: a\x1b[31mb\x07***" in result.stderr
 
 
 @pytest.mark.hf
-def test_damaged_weights_end_in_a_message(tmp_path: Path, save_llama: Any) -> None:
+def test_damaged_weights_end_in_a_message(forks: Forks, tmp_path: Path, save_llama: Any) -> None:
     model = save_llama(tmp_path / "model", vocab_size=1500, max_position_embeddings=512)
     for file in (Path(__file__).parents[1] / "golden" / "tokenizer").iterdir():
         shutil.copy(file, model)
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])  # as after an interrupted download
     sample = ("--metadata", '{"data_dir": "sample"}', "--tasks", "leval_closed_toefl")
-    result = run("lm-eval", "run", "--model", "hf", f"--model_args=pretrained={model}", *sample)
+    result = forks.command(
+        "lm-eval", "run", "--model", "hf", f"--model_args=pretrained={model}", *sample
+    )
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
     assert f"Error: {model} cannot be loaded" in result.stderr
 
 
-def test_a_misspelt_task_gets_near_names() -> None:
-    ran = run(
+def test_a_misspelt_task_gets_near_names(forks: Forks) -> None:
+    ran = forks.command(
         "lm-eval", "run", "--tasks", "leval_closed_toef,hellaswg", "--model_args", "pretrained=m"
     )
     assert ran.returncode == 1

@@ -19,10 +19,15 @@ def _used():
                 yield from ((node.module, alias.name) for alias in node.names)
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(set(_used())), ids=str)
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        pytest.param(*used, marks=pytest.mark.vllm if used[0] in OPTIONAL else ())
+        for used in sorted(set(_used()))
+    ],
+    ids=str,
+)
 def test_what_we_import_is_there(module, name):
-    if module in OPTIONAL and importlib.util.find_spec(OPTIONAL[module]) is None:
-        pytest.skip(f"{OPTIONAL[module]} is not installed")
     if module in OPTIONAL:
         assert importlib.util.find_spec(module).name == module
         return

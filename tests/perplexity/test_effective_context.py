@@ -127,7 +127,8 @@ def test_every_token_has_the_loss_of_a_plain_loop(backend, tiny, folder, plain):
 
 @pytest.mark.vllm
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["vllm", pytest.param("vllm-long", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["vllm", "vllm-long"])
 def test_vllm_gives_the_same_losses(backend, tiny, folder, plain):
     _, task = run(backend, tiny, folder)
     check_alike(task, plain)

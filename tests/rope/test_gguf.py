@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -223,9 +222,6 @@ def test_what_llama_cpp_would_run_otherwise_is_refused(
 @pytest.mark.slow
 def test_llama_cpp_gives_the_log_probabilities_of_transformers(source, tmp_path):
     """Below the trained length and beyond it, in float32; a plain file gives others."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        assert not os.environ.get("CI"), "xllamacpp is missing: pip install 'leval-harness[dev]'"
-        pytest.skip("xllamacpp is not installed")
     from transformers import AutoTokenizer
 
     path = Path(__file__).parents[2] / "benchmarks" / "gguf_parity.py"

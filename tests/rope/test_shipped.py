@@ -24,6 +24,8 @@ FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 NAMES = sorted(folder.name for folder in FAMILIES.iterdir() if (folder / "config.json").is_file())
 # Of two, no base is known: Bloom has no RoPE, and GPT-J's code keeps its own.
 NAMES = [name for name in NAMES if name not in ("bloom_7b", "gptj_6b")]
+# Two types that transformers does not know, and one without RoPE in its config.
+NOT_READ = ("kimi_k2", "ling2_bailing", "nemotron_h")
 by_family = pytest.mark.parametrize("name", NAMES)
 
 
@@ -110,19 +112,15 @@ def test_another_method_replaces_a_shipped_scaling_only_by_name(name, method):
     assert "replace" not in json.dumps(written)
 
 
-@by_family
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_READ])
 def test_other_layer_types_and_the_models_own_keys_stay(name):
     """As transformers itself applies what is written for it."""
-    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers import AutoConfig
 
     folder = FAMILIES / name
-    if json.loads((folder / "config.json").read_text())["model_type"] not in CONFIG_MAPPING:
-        pytest.skip("transformers does not know the type")
     from resonance_vllm.model_config.family import text_config
 
     before = getattr(text_config(AutoConfig.from_pretrained(folder))[0], "rope_parameters", None)
-    if before is None:
-        pytest.skip("no RoPE")
     spec = model(name).complete({"rope_type": "resonance"})
     after = text_config(AutoConfig.from_pretrained(folder, **hf_overrides(spec, model(name))))[0]
     layers = after.rope_parameters

@@ -20,9 +20,11 @@ TESTING = ("torch.testing", "numpy.testing", "pandas.testing")
 HELPERS = {
     file.stem
     for file in Path(__file__).parents[1].rglob("*.py")
-    if not file.stem.startswith(("test_", "conftest", "assertion_count", "restored"))
+    if not file.stem.startswith(("test_", "conftest", "assertion_count", "at_hand", "restored"))
 }
 """Modules of tests that hold shared checks: their assertions are rewritten, thus counted."""
+
+pytest.register_assert_rewrite(*HELPERS)  # here, because conftest.py imports some of them
 
 
 @functools.cache

@@ -1,12 +1,11 @@
 """lm-eval's long-context tasks in sweeps: one cell a length, told to the task, its cuts counted."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_programs import COMMAND, Forks
 
 from leval_harness.sweep import ConfigError, cells
 from leval_harness.sweep import task_registry as lengths
@@ -181,17 +180,17 @@ EvaluatorConfig.from_cli(HarnessCLI().parse_args())
 """,
 }
 LOADING = """
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, dynamic_module_utils
+dynamic_module_utils.HF_MODULES_CACHE = {modules!r}
 tokenizer = AutoTokenizer.from_pretrained({folder!r}, trust_remote_code=True)
 print(type(tokenizer).__name__, len(tokenizer("What").input_ids))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize("start", STARTS)
 def test_a_tasks_own_trust_runs_no_code_of_a_checkpoint(
-    tmp_path: Path, tiny: Path, trusted: bool, start: str
+    tmp_path: Path, tiny: Path, forks: Forks, trusted: bool, start: str
 ) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -205,11 +204,8 @@ def test_a_tasks_own_trust_runs_no_code_of_a_checkpoint(
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     config["auto_map"] = {"AutoTokenizer": [None, "own.Own"]}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    script = (STARTS[start] + LOADING).format(trusted=trusted, folder=str(folder))
-    modules = {"HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ":".join(sys.path)}
-    ran = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=modules, check=False
-    )
+    places = {"folder": str(folder), "modules": str(tmp_path / "modules")}
+    ran = forks.python((STARTS[start] + LOADING).format(trusted=trusted, **places))
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert mark.exists() == trusted
 
@@ -227,13 +223,15 @@ limit: 3
 """
 
 
-@pytest.mark.slow
 @pytest.mark.hf
-def test_ruler_asks_every_method_the_same_questions(tmp_path: Path, tiny: Path) -> None:
-    pytest.importorskip("wonderwords", reason="needs leval-harness[ruler]")
+def test_ruler_asks_every_method_the_same_questions(
+    tmp_path: Path, tiny: Path, forks: Forks
+) -> None:
     (tmp_path / "ruler.yaml").write_text(RULER.format(root=tiny))
-    command = [sys.executable, "-m", "leval_harness", "sweep", str(tmp_path / "ruler.yaml")]
-    ran = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, check=False)
+    # Its modules take seconds to import; cells are forks that have them already.
+    modules = "import lm_eval.tasks.ruler.niah_utils, lm_eval.tasks.ruler.fwe_utils"
+    command = ("sweep", tmp_path / "ruler.yaml", "--out", tmp_path)
+    ran = forks.python(f"{modules}; {COMMAND}", *command)
     assert ran.returncode == 0, ran.stderr[-2000:]
     asked = []
     for folder in {path.parent for path in tmp_path.rglob("cell.json")}:

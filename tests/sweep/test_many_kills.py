@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_sweeps import Forks, forked, kill
+from forked_programs import Forks, forked, kill
 
 from leval_harness.sweep.cell_files import why_not_done
 
@@ -137,17 +137,19 @@ class Trial:
 
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_no_kill_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path, jobs: int) -> None:
+def test_no_kill_changes_a_result_or_repeats_a_cell(
+    tiny: Path, forks: Forks, tmp_path: Path, jobs: int
+) -> None:
     trial = Trial(tiny, tmp_path, f"--set=jobs={jobs}")
-    with forked(tmp_path) as sweep:
-        usual = trial.measure(sweep)
-        while trial.kills < KILLS:
-            trial.disturb(sweep, usual)
-            trial.check(sweep)
-        trial.check(sweep, last=True)
+    usual = trial.measure(forks)
+    while trial.kills < KILLS:
+        trial.disturb(forks, usual)
+        trial.check(forks)
+    trial.check(forks, last=True)
     print(f"seed {SEED}, jobs {jobs}: {trial.kills} kills in {trial.rounds} sweeps")  # noqa: T201
 
 
+@pytest.mark.long
 def test_no_kill_of_a_shard_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path) -> None:
     """Two shards on one folder, one of them killed; both start and end when they will."""
     trial = Trial(tiny, tmp_path)
@@ -174,30 +176,31 @@ def test_no_kill_of_a_shard_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_p
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_no_kill_on_ray_changes_a_result_or_repeats_a_cell(tiny: Path, tmp_path: Path) -> None:
+def test_no_kill_on_ray_changes_a_result_or_repeats_a_cell(
+    tiny: Path, forks: Forks, tmp_path: Path
+) -> None:
     """Whole processes: the sweep with its cluster, or a cell."""
     trial = Trial(tiny, tmp_path)
-    with forked(tmp_path) as quick:
-        trial.measure(quick)
-        start = "from leval_harness.cli.main import main; main()"
-        words = ["sweep", str(trial.config), *trial.options, "--executor", "ray"]
-        while trial.kills < RAY_KILLS:
-            command = [sys.executable, "-c", start, *words, "--out", str(trial.out)]
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, "RAY_ADDRESS": "local"},  # not that of another test
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            victim, moment = trial.dice.choice(["sweep", "cell"]), trial.dice.uniform(5, 40)
-            killer = threading.Timer(moment, kill, (process.pid, victim, trial.out))
-            killer.start()
-            said, _ = process.communicate(timeout=900)
-            killer.cancel()
-            ended = process.returncode
-            trial.kills += ended == -9 or b"(killed)" in said
-            print(f"{trial.kills} ray {victim} after {moment:.1f} s: {ended}")  # noqa: T201
-            assert ended in (0, 1, -9), said.decode()
-            trial.check(quick)
-        trial.check(quick, last=True)
+    trial.measure(forks)
+    start = "from leval_harness.cli.main import main; main()"
+    words = ["sweep", str(trial.config), *trial.options, "--executor", "ray"]
+    while trial.kills < RAY_KILLS:
+        command = [sys.executable, "-c", start, *words, "--out", str(trial.out)]
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "RAY_ADDRESS": "local"},  # not that of another test
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        victim, moment = trial.dice.choice(["sweep", "cell"]), trial.dice.uniform(5, 40)
+        killer = threading.Timer(moment, kill, (process.pid, victim, trial.out))
+        killer.start()
+        said, _ = process.communicate(timeout=900)
+        killer.cancel()
+        ended = process.returncode
+        trial.kills += ended == -9 or b"(killed)" in said
+        print(f"{trial.kills} ray {victim} after {moment:.1f} s: {ended}")  # noqa: T201
+        assert ended in (0, 1, -9), said.decode()
+        trial.check(forks)
+    trial.check(forks, last=True)
     print(f"seed {SEED}, ray: {trial.kills} kills in {trial.rounds} sweeps")  # noqa: T201

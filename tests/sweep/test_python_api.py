@@ -1,42 +1,70 @@
 """`lh.run` on a real model of a few kilobytes, and `lh.check` on the same."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
+from forked_programs import Forks
 
 import leval_harness as lh
-from leval_border.errors import UserError
 from leval_harness.cli import check
 
+RUN = """
+import json, sys, yaml
+from pathlib import Path
+import leval_harness as lh
+from leval_border.errors import UserError
 
-def test_a_sweep_from_a_dictionary_runs_resumes_and_is_read(tiny: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load((tiny / "sweep.yaml").read_text())
-    overrides = ["methods.yarn.factor=4"]
-    frame = lh.run(config, overrides=overrides, out=tmp_path).to_pandas()
-    scores = frame[frame["metric"] == "exact_match"]
-    assert sorted(scores["method"]) == ["rope", "yarn"]
-    assert set(scores["length"]) == {128}
-    assert scores["value"].between(0, 1).all()
-    records = sorted((tmp_path / "run").glob("*/done.json"))
-    written = [record.stat().st_mtime_ns for record in records]
-    assert lh.run(config, overrides=overrides, out=str(tmp_path)).to_pandas().equals(frame)
-    assert [record.stat().st_mtime_ns for record in records] == written
-
-
-def test_a_sweep_in_which_every_cell_fails_is_an_error(tiny: Path, tmp_path: Path) -> None:
-    config = yaml.safe_load((tiny / "sweep.yaml").read_text())
-    config["methods"] = {"rope": None}
-    config["models"]["tiny"]["args"] = {"attn_implementation": "no_such"}
-    config.pop("baseline")
-    with pytest.raises(UserError, match=r"no cell could be computed; the first: .*no_such"):
-        lh.run(config, out=tmp_path)
+config, out = yaml.safe_load(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+config.update(json.loads(sys.argv[3]))
+try:
+    frame = lh.run(config, overrides=json.loads(sys.argv[4]), out=out).to_pandas()
+except UserError as error:
+    sys.exit(str(error))
+done = {str(path): path.stat().st_mtime_ns for path in out.rglob("done.json")}
+print(json.dumps({"rows": json.loads(frame.to_json(orient="records")), "done": done}))
+"""
 
 
-@pytest.mark.slow
-def test_check_gives_what_the_command_prints(tiny: Path) -> None:
+def test_a_sweep_from_a_dictionary_runs_resumes_and_is_read(
+    tiny: Path, forks: Forks, tmp_path: Path
+) -> None:
+    words = (tiny / "sweep.yaml", tmp_path, "{}", '["methods.yarn.factor=4"]')
+    first, second = (forks.python(RUN, *words) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    found = json.loads(first.stdout.splitlines()[-1])
+    scores = [row for row in found["rows"] if row["metric"] == "exact_match"]
+    assert sorted(row["method"] for row in scores) == ["rope", "yarn"]
+    assert {row["length"] for row in scores} == {128}
+    assert all(0 <= row["value"] <= 1 for row in scores)
+    assert len(found["done"]) == 2
+    assert json.loads(second.stdout.splitlines()[-1]) == found
+
+
+def test_a_sweep_in_which_every_cell_fails_is_an_error(
+    tiny: Path, forks: Forks, tmp_path: Path
+) -> None:
+    model = {"path": str(tiny / "model"), "backend": "hf", "device": "cpu"}
+    wrong = {"models": {"tiny": {**model, "args": {"attn_implementation": "no_such"}}}}
+    changed = {**wrong, "methods": {"rope": None}, "baseline": None}
+    ended = forks.python(RUN, tiny / "sweep.yaml", tmp_path, json.dumps(changed), "[]")
+    assert ended.returncode == 1
+    assert re.search("no cell could be computed; the first: .*no_such", ended.stderr)
+
+
+@pytest.mark.parametrize(
+    "libraries",
+    [
+        pytest.param("without_vllm", id="transformers"),
+        pytest.param("tmp_path", id="vllm", marks=[pytest.mark.vllm, pytest.mark.long]),
+    ],
+)
+def test_check_gives_what_the_command_prints(
+    tiny: Path, request: pytest.FixtureRequest, libraries: str
+) -> None:
+    request.getfixturevalue(libraries)
     model = str(tiny / "model")
     options = [model, "--rope", "yarn:factor=2", "--json"]
     shown = CliRunner().invoke(check.command, options)

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ray import exceptions as ray_exceptions
 
 from leval_harness.sweep import SweepError
 from leval_harness.sweep.cell_files import why_not_done
@@ -29,8 +30,6 @@ from leval_harness.sweep.executors import (
     what_ray_lost,
 )
 from leval_harness.sweep.progress import Progress
-
-ray_exceptions = pytest.importorskip("ray.exceptions")
 
 pytestmark = [pytest.mark.ray, pytest.mark.hf, pytest.mark.slow]
 
@@ -170,6 +169,7 @@ def testwhat_ray_lost_is_called_what_it_is(error: Exception, said: str) -> None:
     assert said in what_ray_lost(ray, error)
 
 
+@pytest.mark.long
 def test_a_cluster_without_a_living_node_ends_the_sweep(tiny: Path, tmp_path: Path) -> None:
     """Ray itself would wait for ever.
 
@@ -177,7 +177,7 @@ def test_a_cluster_without_a_living_node_ends_the_sweep(tiny: Path, tmp_path: Pa
     """
     if "LOSES_ITS_NODE" not in os.environ:
         name = "test_a_cluster_without_a_living_node_ends_the_sweep"
-        command = [sys.executable, "-m", "pytest", "-q", f"{__file__}::{name}"]
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "long", f"{__file__}::{name}"]
         env = os.environ | {"LOSES_ITS_NODE": "1"}
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout[-3000:]

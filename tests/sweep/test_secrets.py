@@ -1,9 +1,6 @@
 """A credential given in any place reaches the process that needs it, and no file."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -11,6 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from forked_programs import Forks
 
 from leval_harness.sweep import cells
 from leval_harness.sweep.config_files import load_config
@@ -121,24 +119,16 @@ def leaked(text: str) -> bool:
 
 
 @pytest.mark.hf
-@pytest.mark.slow
-def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None:
+def test_no_file_of_a_sweep_holds_a_secret(config: Path, forks: Forks, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    start = "from leval_harness.cli.main import main; main()"
     short = "--set=models.refused.args.passwd=q7"
     options = [
         short,
         f"--set=gen_kwargs.api_key={MARK}-10",
         f"--set=models.tiny.args.token={MARK}-11",
     ]
-    ended = subprocess.run(
-        [sys.executable, "-c", start, "sweep", str(config), "--out", str(out), *options, short],
-        env={**os.environ, "HF_TOKEN": f"{MARK}-12", "HTTP_PROXY_PASSWORD": f"{MARK}-13"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    command = ("sweep", config, "--out", out, *options, short)
+    ended = forks.command(*command, HF_TOKEN=f"{MARK}-12", HTTP_PROXY_PASSWORD=f"{MARK}-13")
     assert not leaked(ended.stdout + ended.stderr)
     done = {json.loads(path.with_name("cell.json").read_text())["model"]["name"]
             for path in out.glob("secret/*/done.json")}  # fmt: skip
@@ -162,8 +152,8 @@ def test_no_file_of_a_sweep_holds_a_secret(config: Path, tmp_path: Path) -> None
         more = (
             ["--format", "csv", "--out", str(where)] if made == "table" else ["--out", str(where)]
         )
-        command = [sys.executable, "-c", start, made, str(out), *more]
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        told = forks.command(made, out, *more)
+        assert told.returncode == 0
         assert not leaked(told.stdout + told.stderr)
         written = [where] if where.is_file() else [p for p in where.rglob("*") if p.is_file()]
         assert written

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_sweeps import Forks, forked
+from forked_programs import Forks
 
 from leval_harness.sweep.cell_files import why_not_done
 from leval_harness.sweep.executors import LocalExecutor
@@ -92,9 +92,20 @@ def finished(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def quiet(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Results of a run that nobody disturbed, and how often each role changed the folder."""
+def quiet(tiny: Path, forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Results of a run that nobody disturbed."""
     out = tmp_path_factory.mktemp("quiet")
+    assert forks.run(tiny / "sweep.yaml", out) == 0, forks.said()
+    assert len(finished(out / "sweep")) == 2
+    return results(out / "sweep")
+
+
+@pytest.fixture(scope="module")
+def changes(
+    tiny: Path, quiet: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, int]:
+    """How often each role changes the folder in a run that nobody disturbs."""
+    out = tmp_path_factory.mktemp("changes")
     record = out / "counts"
     for role in ("sweep", "cell"):
         env = fault(f"{role}:count:0", out / role)
@@ -102,19 +113,12 @@ def quiet(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
             tiny / "sweep.yaml", out / role, env={**env, "SWEEP_FAULT_COUNT": str(record)}
         )
         assert "2 to do" in ended.stdout, ended.stderr
+        assert results(out / role / "sweep") == quiet
     counts: dict[str, int] = {}
     for line in record.read_text().splitlines():
         role, number = line.split()
         counts[role] = max(counts.get(role, 0), int(number))
-    assert results(out / "sweep" / "sweep") == results(out / "cell" / "sweep")
-    return {"results": results(out / "cell" / "sweep"), "counts": counts}
-
-
-@pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    """Sweeps that start at once, for what is not about starting and ending processes."""
-    with forked(tmp_path_factory.mktemp("forks")) as made:
-        yield made
+    return counts
 
 
 def fault(text: str, out: Path, **more: str) -> dict[str, str]:
@@ -152,7 +156,7 @@ def kill_at_a_moment(config: Path, out: Path, victim: str, seconds: float) -> bo
 
 @pytest.mark.long
 def test_killed_at_any_moment_and_resumed(
-    tiny: Path, quiet: dict[str, Any], tmp_path: Path
+    tiny: Path, quiet: dict[str, Any], changes: dict[str, int], tmp_path: Path
 ) -> None:
     """Kill sweep and cells, half at a chosen change of the folder and half at a chosen time."""
     dice = random.Random(SEED)
@@ -167,7 +171,7 @@ def test_killed_at_any_moment_and_resumed(
             killed = kill_at_a_moment(config, out, role, moment)
             what = f"after {moment:.2f} s"
         else:
-            number = dice.randint(1, quiet["counts"][role])
+            number = dice.randint(1, changes[role])
             ended = run_sweep(config, out, env=fault(f"{role}:kill:{number}", out))
             killed = ended.returncode == -signal.SIGKILL or "SIGKILL" in ended.stdout
             what = f"at change {number}"
@@ -180,12 +184,12 @@ def test_killed_at_any_moment_and_resumed(
         if len(known) == 2:
             ended = run_sweep(config, out)
             assert "2 done, 0 to do" in ended.stdout, ended.stderr
-            assert results(out / "sweep") == quiet["results"]
+            assert results(out / "sweep") == quiet
             rounds += 1
             out, known = tmp_path / f"round{rounds}", {}
     run_sweep(config, out)
     assert finished(out / "sweep").items() >= known.items()
-    assert results(out / "sweep") == quiet["results"]
+    assert results(out / "sweep") == quiet
 
 
 def wait_for_orphans(out: Path) -> None:
@@ -197,35 +201,30 @@ def wait_for_orphans(out: Path) -> None:
 
 
 def test_a_disk_without_room_ends_the_sweep_and_costs_nothing(
-    tiny: Path, quiet: dict[str, Any], tmp_path: Path
+    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path
 ) -> None:
-    """The cell may write 6 kB a file: its log begins, its results do not fit."""
+    """The cell may write 3 kB a file: its log begins, its results do not fit."""
     config = tiny / "sweep.yaml"
-    ended = run_sweep(config, tmp_path, env=fault("none:none:0", tmp_path, SWEEP_FILE_LIMIT="6000"))
-    assert ended.returncode == 1
-    assert "disk: " in ended.stderr
-    assert "1 cells were not started: the disk is full" in ended.stderr
+    assert forks.run(config, tmp_path, SWEEP_FILE_LIMIT="3000") == 1
+    assert "disk: " in forks.said()
+    assert "1 cells were not started: the disk is full" in forks.said()
     assert not finished(tmp_path / "sweep")
-    run_sweep(config, tmp_path)
-    assert results(tmp_path / "sweep") == quiet["results"]
+    assert forks.run(config, tmp_path) == 0, forks.said()
+    assert results(tmp_path / "sweep") == quiet
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, made anew with a size; only root may mount one."""
+    """A file system of its own, made anew with a size."""
     where = tmp_path / "disk"
     where.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(where)]
-    try:
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("a real full disk needs the command mount, which is not here")
-    if made.returncode:
-        pytest.skip(f"a real full disk needs the right to mount one: {made.stderr.strip()}")
+    subprocess.run(command, check=True)
     yield where
     subprocess.run(["umount", str(where)], check=True)
 
 
+@pytest.mark.needs("mount")
 @pytest.mark.parametrize(
     "kib", [20, *(pytest.param(kib, marks=pytest.mark.long) for kib in (4, 40, 100))]
 )
@@ -240,7 +239,7 @@ def test_a_really_full_disk_at_any_point_costs_nothing(
         subprocess.run(remount, check=True)
 
     room(f"{kib}k")
-    ended = run_sweep(config, small_disk)
+    ended = forks.command("sweep", config, "--out", small_disk)
     assert ended.returncode == 1
     assert "Traceback" not in ended.stdout + ended.stderr
     known = finished(small_disk / "sweep")
@@ -249,13 +248,13 @@ def test_a_really_full_disk_at_any_point_costs_nothing(
     assert shutil.disk_usage(small_disk).free < 20_000, "the disk was never full"
     room("64m")
     if kib == 100:
-        again = run_sweep(config, small_disk)
+        again = forks.command("sweep", config, "--out", small_disk)
         assert again.returncode == 0, again.stderr
         assert (small_disk / "sweep" / "page" / "index.html").is_file()
     else:
         assert forks.run(config, small_disk) == 0, forks.said()
     assert known.items() <= finished(small_disk / "sweep").items()
-    assert results(small_disk / "sweep") == quiet["results"]
+    assert results(small_disk / "sweep") == quiet
 
 
 @pytest.mark.parametrize("damage", ["cut", "altered", "marker cut", "marker gone", "file gone"])
@@ -284,7 +283,7 @@ def test_a_damaged_cell_is_computed_again_and_only_that(
     if damage != "marker gone":
         assert "it is computed again" in forks.said()
     assert finished(tmp_path / "sweep")[kept] == before[kept]
-    assert results(tmp_path / "sweep") == quiet["results"]
+    assert results(tmp_path / "sweep") == quiet
 
 
 BAD = """
@@ -310,7 +309,7 @@ def wrong(docs):
     ("function", "kind", "said"),
     [
         ("out_of_memory", "oom", "memory"),
-        ("hang", "timeout", "not done after 20 s, so it was ended; last output: about to hang"),
+        ("hang", "timeout", "not done after 10 s, so it was ended; last output: about to hang"),
         ("crash", "killed", "SIGSEGV"),
         ("wrong", "error", "ValueError: these documents are not right"),
     ],
@@ -324,7 +323,7 @@ def test_a_cell_that_fails_costs_itself_and_is_told(
     (tmp_path / "bad_task.yaml").write_text(f"{task}\nprocess_docs: !function bad.{function}\n")
     out = tmp_path / "out"
     options = [f"--set=tasks=[{tmp_path}/bad_task.yaml, {tiny}/tiny_gen.yaml]"]
-    limit = 20 if function == "hang" else 600  # a fork has loaded its libraries
+    limit = 10 if function == "hang" else 600  # a fork has loaded its libraries
     options += [f"--set=timeout={limit}", "--set=methods={rope: {rope_type: default}}"]
     assert forks.run(tiny / "sweep.yaml", out, *options) == 1
     assert f"  {kind}: " in forks.said()
@@ -381,9 +380,9 @@ def test_cells_at_a_time_share_the_cores_and_may_be_more(cores, monkeypatch):
         assert threads > 0
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
-    tiny: Path, quiet: dict[str, Any], tmp_path: Path, jobs: int
+    tiny: Path, quiet: dict[str, Any], forks: Forks, tmp_path: Path, jobs: int
 ) -> None:
     config = tiny / "sweep.yaml"
     process = subprocess.Popen(
@@ -401,7 +400,7 @@ def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
     cells = cells_running(tmp_path)
     for cell in cells:  # which would be done, on a busy machine, before a second sweep looks
         os.kill(cell, signal.SIGSTOP)
-    second = run_sweep(config, tmp_path)
+    second = forks.command("sweep", config, "--out", tmp_path)
     for cell in cells:
         os.kill(cell, signal.SIGCONT)
     assert second.returncode == 1
@@ -412,5 +411,5 @@ def test_ctrl_c_ends_the_cells_and_prints_how_to_resume(
     assert f"leval-harness sweep {config} --out {tmp_path} --set jobs={jobs}" in errors
     assert not cells_running(tmp_path)
     assert "Traceback" not in errors
-    run_sweep(config, tmp_path, "--set", f"jobs={jobs}")
-    assert results(tmp_path / "sweep") == quiet["results"]
+    assert forks.run(config, tmp_path, f"--set=jobs={jobs}") == 0, forks.said()
+    assert results(tmp_path / "sweep") == quiet

@@ -73,10 +73,10 @@ _LOGS = (module._Metrics, "on_log")
 @pytest.mark.parametrize(
     ("rank", "where"),
     [
-        (0, (*_LOGS, 5, True)),
-        (2, (*_LOGS, 5, True)),
+        pytest.param(0, (*_LOGS, 5, True), marks=pytest.mark.long),
+        pytest.param(2, (*_LOGS, 5, True), marks=pytest.mark.long),
         (0, (*_SAVES, 4)),
-        (0, (module, "_save")),
+        pytest.param(0, (module, "_save"), marks=pytest.mark.long),
         (2, (module, "_write_held_out")),
     ],
     ids=["a-step", "a-step-lora", "half-a-state", "before-the-checkpoint", "before-the-result"],

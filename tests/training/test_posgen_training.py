@@ -185,10 +185,10 @@ _STEPS = (posgen_train._Recorder, "on_step_end")  # the step is in memory only, 
 @pytest.mark.parametrize(
     ("where", "dropout", "keep"),
     [
-        ((*_STEPS, 8, True), 0.0, "last"),
-        ((*_STEPS, 3, True), 0.2, "best"),
+        pytest.param((*_STEPS, 8, True), 0.0, "last", marks=pytest.mark.long),
+        pytest.param((*_STEPS, 3, True), 0.2, "best", marks=pytest.mark.long),
         ((*_SAVES, 10), 0.2, "best"),
-        ((posgen_evaluate, "save_models"), 0.2, "best"),
+        pytest.param((posgen_evaluate, "save_models"), 0.2, "best", marks=pytest.mark.long),
         ((posgen_evaluate, "write_text"), 0.0, "last"),
     ],
     ids=[
@@ -437,7 +437,9 @@ def test_a_model_is_trained_once_and_tested_under_other_encodings(tmp_path, arch
         list(cross(tmp_path / "cot", asked))
 
 
-@pytest.mark.parametrize("architecture", [Architecture(**SMALL), T5])
+@pytest.mark.parametrize(
+    "architecture", [Architecture(**SMALL), pytest.param(T5, marks=pytest.mark.long)]
+)
 def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
     data = {**DATA, "train": 400}
     recipe = _recipe(architecture=architecture, data=data, epochs=12)

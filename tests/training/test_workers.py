@@ -20,18 +20,17 @@ list(in_processes(time.sleep, [(300,), (300,)], 2))
 
 
 def test_what_calls_return_comes_one_by_one_and_an_error_ends_it():
-    assert sorted(in_processes(divmod, [(7, 2), (9, 4)], jobs=5)) == [1, 1, 2, 3]
+    """Each process has its share of the cores."""
+    cores = len(psutil.Process().cpu_affinity())
+    calls = [(f"divmod({n}, 4) + (__import__('torch').get_num_threads(),)",) for n in (7, 13)]
+    assert sorted(in_processes(eval, calls, jobs=max(2, cores))) == [1, 1, 1, 1, 3, 3]
     with pytest.raises(ZeroDivisionError):
         list(in_processes(divmod, [(7, 0)], jobs=2))
 
 
-def test_each_process_has_its_share_of_the_cores():
-    cores = len(psutil.Process().cpu_affinity())
-    code = "__import__('torch').get_num_threads(),"
-    assert list(in_processes(eval, [(code,)] * 2, jobs=cores)) == [1, 1]
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_workers_end_with_the_one_that_started_them(how):
     parent = subprocess.Popen(
         [sys.executable, "-c", SLEEPING], stderr=subprocess.PIPE,

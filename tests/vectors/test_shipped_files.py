@@ -22,7 +22,6 @@ SEEN = (
 @pytest.fixture
 def probe(tmp_path):
     """A GGUF file with the settings of a vector, and what llama.cpp itself runs for it."""
-    pytest.importorskip("xllamacpp")
     llama_cpp = adapter("llama_cpp")
 
     def written(identity):
@@ -50,7 +49,6 @@ def test_what_a_gguf_file_holds_is_what_llama_cpp_runs(probe, identity):
 @pytest.mark.parametrize("identity", ["longrope-plain@4096", "longrope-plain@32768"])
 def test_factors_of_longrope_count_without_a_scaling_type(identity, tmp_path, monkeypatch):
     """llama.cpp's converter writes none for Phi-3."""
-    pytest.importorskip("xllamacpp")
     llama_cpp, vector = adapter("llama_cpp"), BY_ID[identity]
     monkeypatch.setattr(llama_cpp.GGUFWriter, "add_rope_scaling_type", lambda *_: None)
     llama_cpp._write(tmp_path / "probe.gguf", vector, [0.3] * len(vector["inv_freq"]))

@@ -1,6 +1,6 @@
 """Families in the real engine, with the text model's logits beside transformers'.
 
-SmolLM3 runs through transformers' modules, compiled by default. `pytest -m long` runs every family
+SmolLM3 runs through transformers' modules. `pytest -m long` runs every family
 that is right in vLLM, in both modes; docs/reports/vllm.md has the results.
 """
 
@@ -27,7 +27,7 @@ PLAIN_APART = {"cohere2_7b": 0.5, "gemma3_1b": 0.2, "gemma3_4b": 0.05, "granite3
 WITHOUT_YARN = ("gemma4", "gemma4_text")
 
 
-USUAL = ("smollm3", "compiled")
+USUAL = ("smollm3", "eager")
 CASES = [
     (folder.name, mode)
     for folder in folders()

@@ -352,15 +352,11 @@ def real_engine(smollm2: Path) -> Iterator[Any]:
     engine.llm_engine.engine_core.shutdown()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rope_type", "length"),
-    [
-        ("resonance_yarn", 2048),
-        pytest.param("resonance_yarn", 9216, marks=pytest.mark.long),
-        *(pytest.param(kind, n, marks=pytest.mark.long)
-          for kind in ("yarn", "default") for n in (2048, 9216)),
-    ],
-)  # fmt: skip
+    [(kind, n) for kind in ("resonance_yarn", "yarn", "default") for n in (2048, 9216)],
+)
 def test_real_model_agrees_at_2k_and_9k(
     real_engine: Any, smollm2: Path, long_text: list[int], rope_type: str, length: int
 ) -> None:

@@ -83,6 +83,7 @@ def test_chat_with_log_probabilities(client: Any) -> None:
     assert all(len(token.top_logprobs) == 2 for token in tokens)
 
 
+@pytest.mark.long
 def test_prompt_beyond_the_original_length_is_answered(client: Any) -> None:
     prompt = "The grass is green. The sky is blue. The sun is yellow. " * 590
     answer = client.completions.create(
@@ -134,7 +135,14 @@ def test_lm_eval_runs_the_closed_tasks(tiny_chat_model: Path, tmp_path: Path) ->
     command = [script("lm_eval"), "run", "--model", "vllm", "--tasks", "leval_closed"]
     command += ["--model_args", json.dumps(arguments), "--output_path", str(tmp_path)]
     command += ["--metadata", json.dumps({"data_dir": "sample", "num_docs": 1})]
-    command += ["--gen_kwargs", "max_gen_toks=4", "--apply_chat_template", "--log_samples"]
+    command += [
+        "--limit",
+        "2",
+        "--gen_kwargs",
+        "max_gen_toks=4",
+        "--apply_chat_template",
+        "--log_samples",
+    ]
     run = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment(), timeout=800
     )

@@ -3,14 +3,16 @@
 A real cell needs seconds to import its libraries; here it starts in milliseconds, so that hundreds
 of kills fit into minutes. Everything else is the product's own code on a real model.
 
-Reads one JSON request a line (`arguments`, `fault`, `root`, `log`); answers `pid NUMBER`, then
-`ended CODE` (negative: the signal).
+Reads one JSON request a line: `code` and `words`, a program and its arguments; `out` and `err`, the
+files that it writes to; `folder` and `environment`, with what it runs; `fault` and `root`.
+Answers `pid NUMBER`, then `ended CODE` (negative: the signal).
 """
 
 import importlib
 import importlib.util
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -40,21 +42,29 @@ def preload() -> Any:
     """Import what a cell imports; return the fault injection's `_install`."""
     for name in PRELOADED:
         importlib.import_module(name)
-    # describing the machine takes longer than the tiny evaluation, and is no result
-    sys.modules["torch.utils.collect_env"].get_pretty_env_info = lambda: "not asked for"
-    where = Path(__file__).with_name("sitecustomize.py")
-    spec = importlib.util.spec_from_file_location("fault_injection", where)
+    once = module_of(Path(__file__).parents[2] / "shared" / "worked_out_once.py")
+    once.install()
+    sys.modules["lm_eval.tasks"].TaskManager()
+    sys.modules["torch.utils.collect_env"].get_pretty_env_info()
+    return module_of(Path(__file__).with_name("sitecustomize.py"))._install
+
+
+def module_of(path: Path) -> Any:
+    """The module that a file holds."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module._install
+    return module
 
 
 class Forked:
     """Stands for `subprocess.Popen` of a program of ours; the child is a fork that runs `main`."""
 
-    def __init__(self, main: Any, stdout: int, stderr: Any, stdin: int, **_: Any) -> None:
+    def __init__(
+        self, main: Any, stdout: int, stderr: Any, stdin: int, env: dict[str, str], **_: Any
+    ) -> None:
         self.returncode: int | None = None
         self.stdin: Any = None
         self.stdout: Any = None
@@ -68,6 +78,7 @@ class Forked:
         self.pid = os.fork()
         if self.pid == 0:
             os.setsid()
+            _be_in(env)
             for number, descriptor in given.items():
                 os.dup2(descriptor, number)
             os.closerange(3, 1024)  # locks and pipes that a new program would not have
@@ -116,7 +127,8 @@ def start(arguments: list[str], **options: Any) -> Any:
     for module, main in (("supervisor", run_supervisor), ("cell_main", run_cell)):
         if f"leval_harness.sweep.{module}" in arguments:
             words = arguments[arguments.index(f"leval_harness.sweep.{module}") + 1 :]
-            return Forked(partial(main, words), **{"stdin": None, **options})
+            given = {"stdin": None, "env": dict(os.environ), **options}
+            return Forked(partial(main, words), **given)
     return POPEN(arguments, **options)
 
 
@@ -127,22 +139,39 @@ def _inject(role: str) -> None:
     wanted, kind, number = REQUEST["fault"].split(":")
     if role == wanted and kind == "kill":
         INSTALL(kind, int(number), REQUEST["root"])
+    if role == "cell" and "SWEEP_FILE_LIMIT" in os.environ:
+        limit = int(os.environ["SWEEP_FILE_LIMIT"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
-def sweep() -> None:
-    """Be the sweep's process."""
-    log = os.open(REQUEST["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for descriptor in (1, 2):
-        os.dup2(log, descriptor)
+def _be_in(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def program() -> None:
+    """Be a process of its own that runs the code of a request."""
+    for name, descriptor in (("out", 1), ("err", 2)):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        file = os.open(REQUEST[name], flags)
+        os.dup2(file, descriptor)
+        os.close(file)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(REQUEST["folder"])
+    _be_in(REQUEST["environment"])
     subprocess.Popen = start  # type: ignore[misc,assignment]
     _inject("sweep")
-    from leval_harness.cli import sweep as module
-
-    module._report = lambda folder: True  # the report is another part's, and not killed here
-    sys.argv = ["leval-harness", "sweep", *REQUEST["arguments"]]
-    code = module.command.main(REQUEST["arguments"], standalone_mode=False)
+    sys.argv = ["-c", *REQUEST["words"]]
+    ended: Any = 0
+    try:
+        exec(compile(REQUEST["code"], "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        ended = end.code
+        if isinstance(ended, str):
+            print(ended, file=sys.stderr)  # noqa: T201
     sys.stdout.flush()
-    os._exit(int(code or 0))
+    sys.stderr.flush()
+    os._exit(ended if isinstance(ended, int) else int(ended is not None))
 
 
 if __name__ == "__main__":
@@ -155,7 +184,7 @@ if __name__ == "__main__":
         if child == 0:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             try:
-                sweep()
+                program()
             except BaseException:  # noqa: BLE001 - a fork must never fall back into this loop
                 traceback.print_exc()
             os._exit(99)
