@@ -6,7 +6,7 @@ import leval_harness as lh
 from leval_border.errors import UserError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-OPTIONS = {"lengths": (256,), "count": 2, "budget": 1200.0}
+OPTIONS = {"lengths": (256,), "count": 3, "budget": 1200.0}
 
 
 @pytest.fixture(autouse=True)
