@@ -5,6 +5,7 @@ Schemas: https://github.com/evaleval/every_eval_ever, folder `every_eval_ever/sc
 
 import contextlib
 import hashlib
+import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -85,6 +86,17 @@ def result_id(score: Score) -> str:
     return "/".join([score.task, score.metric, score.chosen, *([f"{length}"] if length else [])])
 
 
+def bounds(score: Score) -> tuple[float, float] | None:
+    """The least and the greatest value that a metric can take; None where they are unknown."""
+    if score.percent == 100:
+        return 0, 1
+    if score.meaning.kind != "loss":
+        return None
+    if score.higher:  # a difference of two losses
+        return -math.inf, math.inf
+    return (1 if score.meaning.unit == "perplexity" else 0), math.inf
+
+
 def _model(run: Run, publication: Publication) -> dict[str, Any]:
     model = publication.model_id(run)
     developer, *names = model.split("/")  # a path has more parts, or begins with an empty one
@@ -150,13 +162,13 @@ def _metric(score: Score) -> dict[str, Any]:
         "lower_is_better": not score.higher,
         "metric_parameters": {"context_length": length, "filter": score.chosen or None},
     }
-    if score.percent == 100:
-        unit = {"metric_unit": "proportion", "score_type": "continuous"}
-        return metric | unit | {"min_score": 0, "max_score": 1}
-    if score.meaning.kind == "loss":
-        lowest = 1 if score.meaning.unit == "perplexity" else 0
-        return metric | {"score_type": "continuous", "min_score": lowest, "max_score": "Infinity"}
-    return metric | {"additional_details": {"bounds_status": "unknown"}}
+    if (interval := bounds(score)) is None:
+        return metric | {"additional_details": {"bounds_status": "unknown"}}
+    low, high = (
+        str(end).replace("inf", "Infinity") if math.isinf(end) else end for end in interval
+    )
+    unit = {"metric_unit": "proportion"} if score.percent == 100 else {}
+    return metric | unit | {"score_type": "continuous", "min_score": low, "max_score": high}
 
 
 def _details(entry: Entry) -> dict[str, str]:

@@ -5,6 +5,7 @@ The Hub's format: https://huggingface.co/docs/hub/eval-results
 
 import hashlib
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ from leval_border.files import write_text
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label
-from leval_harness.cards.every_eval import CLUSTERED, instances, place_of, record
+from leval_harness.cards.every_eval import CLUSTERED, bounds, instances, place_of, record
 from leval_harness.cards.publication import SOURCE, Publication, path_part
+from leval_harness.results import Score
 from leval_harness.results.fields import digest
 from leval_harness.results.settings import METHOD
 from leval_harness.secrets import redact
@@ -64,6 +66,8 @@ def write_cards(analysis: Analysis, out: Path, publication: Publication) -> Writ
                               f"{score.status}: {reason}")  # fmt: skip
         elif score.higher_is_better is None:
             written.leave_out(score.metric, "whether higher is better is not known")
+        elif why := _impossible(score):
+            written.leave_out(f"{score.task} ({entry.label}): {score.metric}", why)
         else:
             directed.append(entry)
     for of_run in grouped(directed, lambda entry: entry.score.run).values():
@@ -74,6 +78,14 @@ def write_cards(analysis: Analysis, out: Path, publication: Publication) -> Writ
         _write(out / name, yaml.safe_dump([content], sort_keys=False))
         written.hub_files += 1
     return written
+
+
+def _impossible(score: Score) -> str:
+    """Why a metric cannot have a value; empty where it can."""
+    low, high = bounds(score) or (-math.inf, math.inf)
+    if score.value is None or low <= score.value <= high:
+        return ""
+    return f"{score.value:.6g} is not between {low:g} and {high:g}"
 
 
 def _metrics(analysis: Analysis) -> set[str]:

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from card_checks import cards_are_valid
 from every_command import leaves
 from fuzz_commands import command_lines
 from fuzz_world import TRAININGS, World, put
@@ -163,6 +164,12 @@ def check(each, code, out, err):
         assert not RAW.match(message.strip()), told
 
 
+def cards_pass(world):
+    """What a command left below the world: cards are valid whatever names and numbers they hold."""
+    for folder in world.root.rglob("data/leval-harness"):
+        cards_are_valid(folder.parents[1])
+
+
 FINE = {
     "sweep": "configs/sweeps/every_setting.yaml --dry-run",
     "lm-eval": "run --model hf-long --model_args pretrained=model --tasks ppl_pg19 --limit 1 "
@@ -190,6 +197,8 @@ FINE = {
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_what_inputs_begin_from_is_fine(path, world, without_vllm):
     code, _, err = tried((*path, *FINE[" ".join(path)].split(" ")), world)
+    if path == ("card",):
+        cards_pass(world)
     world.restore()
     assert code == (" ".join(path) == "data verify"), err
 
@@ -209,6 +218,8 @@ def test_in_process(path, world, monkeypatch, without_vllm):
     def no_traceback(each):
         with changed(each, world):
             said = tried(each.line, world)
+            if path == ("card",):
+                cards_pass(world)
         event(f"exit code {said[0]}")
         check(each, *said)
 

@@ -104,7 +104,7 @@ def test_gpu_machine_gets_the_gpu_wheel(
     monkeypatch.setattr(bootstrap, "has_gpu", lambda: True)
     calls = record_pip(bootstrap, monkeypatch)
     bootstrap.bootstrap("test")
-    assert [call[-1] for call in calls] == [".[dev,vllm]"]
+    assert [call[-1] for call in calls] == [bootstrap.CARD_VALIDATOR, ".[dev,vllm]"]
 
 
 def test_failed_installation_leaves_no_record(

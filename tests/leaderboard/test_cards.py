@@ -1,6 +1,7 @@
 """Result cards against the published schemas (`schemas/README.md`) and against the tables."""
 
 import json
+from pathlib import Path
 
 import fixture_results as make
 import pytest
@@ -12,7 +13,7 @@ from plain_output import sample, write
 from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.cards import write_cards
-from leval_harness.cards.publication import RELATIONSHIPS, read_publication
+from leval_harness.cards.publication import RELATIONSHIPS, model_name, read_publication
 from leval_harness.cli.card import command
 from leval_harness.results import load_results
 
@@ -178,6 +179,43 @@ def test_perplexities_are_given_to_the_hub_where_a_benchmark_is_named_for_them(t
         assert told["value"] == pytest.approx(entry.score.value, abs=1e-4)
         assert f"{entry.length // 1024}K tokens" in told["notes"]
         assert "(lower is better)" in told["notes"]
+
+
+RUNS = Path(__file__).parent / "real_runs" / "results"
+
+
+def test_cards_of_real_runs_pass_every_gate(tmp_path):
+    """Runs of every kind of task; a model that has an owner gets not even a warning."""
+    analysis = analyse(load_results(RUNS))
+    tasks = sorted({entry.task for entry in analysis.entries if entry.score.finished})
+    models = [f"{name}=me/small" for name in {model_name(e.run) for e in analysis.entries}]
+    benchmarks = [f"{task}=me/set:{task}" for task in tasks]
+    publication = read_publication("A group", "third_party", models, benchmarks)
+    written = write_cards(analysis, tmp_path, publication)
+    assert cards_are_valid(tmp_path) == (written.records, written.hub_files)
+    published = {
+        result["evaluation_name"]
+        for record in records(tmp_path)
+        for result in record["evaluation_results"]
+    }
+    assert published == set(tasks)
+
+
+def test_a_loss_below_zero_is_left_out_and_a_gain_below_zero_is_none(tmp_path):
+    """The gate refuses a record that holds a number outside of its metric's bounds."""
+    metrics = {"gain,none": -0.5, "short_loss,none": 1.5, "loss,none": -1.0}
+    write(tmp_path / "r", metrics, "effective_context_pg19")
+    written = write_cards(
+        analyse(load_results(tmp_path)), tmp_path / "out", read_publication("", "other")
+    )
+    assert cards_are_valid(tmp_path / "out") == (1, 0)
+    (record,) = records(tmp_path / "out")
+    found = {
+        each["metric_config"]["metric_id"]: each["metric_config"]["min_score"]
+        for each in record["evaluation_results"]
+    }
+    assert found == {"gain": "-Infinity", "short_loss": 0}
+    assert any(each.endswith("loss: -1 is not between 0 and inf") for each in written.left_out)
 
 
 PUBLICATION = read_publication("", "other", benchmarks=[f"{SCORED}=openai/gsm8k:gsm8k"])
