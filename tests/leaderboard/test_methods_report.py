@@ -1,0 +1,50 @@
+"""The tables of docs/reports/methods.md are made of the committed block sums."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+REPORT = (ROOT / "docs" / "reports" / "methods.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def report():
+    path = ROOT / "benchmarks" / "methods_report.py"
+    spec = importlib.util.spec_from_file_location("methods_report", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_those_of_the_blocks(report):
+    made = report.tables()
+    assert "16k" in made
+    for name, table in made.items():
+        assert table.count("\n") >= 7
+        assert report.BEGIN.format(name) + table + report.END.format(name) in REPORT
+
+
+def test_every_method_reads_the_same_tokens(report):
+    methods = report.read("16k")
+    tokens = {
+        method: {(each.corpus, each.name): each.tokens.sum() for each in texts}
+        for method, texts in methods.items()
+    }
+    assert len(tokens["rope"]) >= 8
+    assert all(each == tokens["rope"] for each in tokens.values())
+
+
+def test_gains_agree_with_losses_where_few_tokens_are_clipped(report):
+    """Within the trained length YaRN's gain minus RoPE's is RoPE's loss minus YaRN's."""
+    methods = report.read("16k")
+    gain, loss, count = 0.0, 0.0, 0.0
+    for rope, yarn in zip(methods["rope"], methods["yarn"], strict=True):
+        near = rope.start + rope.tokens <= report.TRAINED
+        gain += (yarn.gain - rope.gain)[near].sum()
+        loss += (rope.full - yarn.full)[near].sum()
+        count += rope.tokens[near].sum()
+    assert gain / count == pytest.approx(loss / count, abs=0.005)
+    assert np.sign(gain) == np.sign(loss) == -1
