@@ -35,10 +35,9 @@ def write_features(cell: CellRecord, folder: Path) -> None:
         dim = _rotated_dimensions(rope, cell.model.path, overrides)
         original = rope.trained_length or model.original_length
         content = features(rope, dim, original, cell.context_length)
+        write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})
     except Exception as error:  # noqa: BLE001 - a picture must cost no result
         log.warning("no picture of the RoPE features: %s", error)
-        return
-    write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})
 
 
 def features(rope: RopeSpec, dim: int, original: int, context_length: int | None) -> dict[str, Any]:
@@ -51,22 +50,24 @@ def features(rope: RopeSpec, dim: int, original: int, context_length: int | None
         context_length: length in tokens for which a method that follows the length is described.
 
     Returns:
-        `wavelengths` in tokens, `[dim/2]`; `feature_gap[s]`, for each multiple `s` of the trained
-        length `L`, the gaps between positions below `L` and those up to `s*L`.
+        `wavelengths` in tokens of the features that turn, at most `dim/2`; `feature_gap[s]`, for
+        each multiple `s` of the trained length `L`, their gaps between positions below `L` and
+        those up to `s*L`.
     """
     from resonance_vllm.core import frequencies
     from resonance_vllm.core.features import feature_gap
 
     lengths = frequencies.wavelengths(rope, dim, context_length)
+    turning = lengths.isfinite()  # CoPE and `proportional` have features that stand still
     return {
         "head_dim": dim,
         "original_max_position_embeddings": original,
         "context_length": context_length,
         "attention_factor": rope.method.scale(),
         "critical_dimension": frequencies.critical_dimension(lengths, original),
-        "wavelengths": lengths.tolist(),
+        "wavelengths": lengths[turning].tolist(),
         "feature_gap": {
-            str(s): feature_gap(rope, dim, original, s, context_length).tolist()
+            str(s): feature_gap(rope, dim, original, s, context_length)[turning].tolist()
             for s in MULTIPLES
             if s == MULTIPLES[0] or s * original <= MOST_POSITIONS
         },

@@ -20,6 +20,7 @@ from resonance_vllm.hf.rotation import (
     FAMILY_CLASS,
     FOLLOWED,
     RequestedRotation,
+    at_run_time,
     family,
     features_as_shipped,
     keywords,
@@ -241,7 +242,7 @@ def _past_the_trained_length(
     for length in (1, 2 * trained, 2 * trained + 1):  # some code fails at the last one only
         positions = torch.tensor([[length - 1]], device="cpu")
         try:
-            with torch.no_grad(), torch.device("cpu"):  # not on meta, as the model may be built
+            with at_run_time():
                 turning(torch.zeros(1), positions, **keywords(layer_type))
         except _LENGTH_ERRORS as error:
             if length == 1 and isinstance(error, IndexError | RuntimeError | TypeError):

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.errors import RopeConfigError
@@ -264,6 +265,20 @@ def test_dynamic_follows_the_length_and_comes_back(tiny):
         torch.testing.assert_close(logits(model, IDS[:, :100]), short)
         rotary(model).forward = closed_form_forward(lengths, 1.0)
         torch.testing.assert_close(logits(model, IDS[:, :600]), long, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_stock_dynamic_loads_from_a_bfloat16_checkpoint(tiny, tmp_path, factor):
+    """transformers builds in the dtype of the checkpoint, in which no length is exact."""
+    tiny("llama", DEFAULT).to(torch.bfloat16).save_pretrained(tmp_path)
+    rope = {**DEFAULT, "rope_type": "dynamic", "factor": factor}
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, rope_parameters=rope)
+    length = 2 * model.config.max_position_embeddings
+    rotary(model)(torch.zeros(1), torch.tensor([[length - 1]]))
+    base = BASE * (2 * factor - (factor - 1)) ** (DIM / (DIM - 2))
+    expected = [base ** (-2 * j / DIM) for j in range(DIM // 2)]
+    assert model.dtype is torch.bfloat16
+    torch.testing.assert_close(rotary(model).inv_freq.double(), torch.tensor(expected).double())
 
 
 def test_longrope_switches_between_its_lists(tiny):

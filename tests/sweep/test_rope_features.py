@@ -1,6 +1,7 @@
 """What a cell writes about its RoPE settings, against a plain search over all positions."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,16 @@ def test_wavelengths_and_gaps(rope_type: str) -> None:
 def test_long_models_have_fewer_multiples() -> None:
     rope = RopeSpec.from_dict({"rope_type": "default", "rope_theta": 1e4})
     assert list(features(rope, 8, MOST_POSITIONS // 4, None)["feature_gap"]) == ["2", "4"]
+
+
+@pytest.mark.parametrize("rope_type", ["cope", "proportional"])
+def test_features_that_stand_still_have_no_wavelength(rope_type: str) -> None:
+    rope = {"rope_type": rope_type, "rope_theta": 1e4}
+    part = {"partial_rotary_factor": 0.5} if rope_type == "proportional" else {}
+    found = features(RopeSpec.from_dict(rope | part), 64, 64, None)
+    assert 0 < len(found["wavelengths"]) < 32
+    assert all(map(math.isfinite, found["wavelengths"]))
+    assert {len(gaps) for gaps in found["feature_gap"].values()} == {len(found["wavelengths"])}
 
 
 def cell(path: Path, rope: dict[str, object] | None, backend: str = "hf") -> CellRecord:
