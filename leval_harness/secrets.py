@@ -41,27 +41,46 @@ _ASSIGNED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _OPTION = re.compile(
-    rf"""(?<![^\s"'])(--?(?:[^\W_]+[-_])*{_NAME}[ \t]+)[^\s"'-][^\s"']*""", re.IGNORECASE
+    rf"""(?<![^\s"'])(--?(?:[^\W_]+[-_])*{_NAME}[ \t]+["']?)[^\s"'-][^\s"']*""", re.IGNORECASE
 )
 _YAML_LINE = re.compile(rf"(?m)^([ \t]*[\w-]*?{_NAME}:[ \t]+)\S+$", re.IGNORECASE)
 """Values after the names of credentials; the name stays."""
+_BETWEEN = r"""[\s"'=:,(<>\[{]{1,8}"""
+_NEAR = re.compile(
+    rf"""((?:{_NAME}|(?<!\w)api\ key)(?!\w)(?:{_BETWEEN}(?:[A-Za-z]{{1,12}}{_BETWEEN}){{0,2}}|%3D))
+    (?=[A-Za-z_+/=-]{{0,60}}\d)(?=[\d_+/=-]{{0,60}}[A-Za-z])[\w+/=-]{{20,}}""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A random word at most two words after the name, however the two are written: as a pair of bytes,
+`SecretStr('...')`, `API key provided: ...`."""
 
 _USER = re.compile(r"(?<=://)[^/\s?#\"'<>\\]+@")
 _SIGNATURE = re.compile(
-    r"([?&;#](?:signature|sig|key|code)=|\bx-(?:amz|goog)-(?:signature|credential|security-token)=)"
-    r"[^&\s\"'<>\\;#]+",
+    r"((?:(?:[?&;#]|%3F|%26|\\u0026)(?:signature|sig|key|code)"
+    r"|\bx-(?:amz|goog)-(?:signature|credential|security-token)|\bSharedAccessSignature"
+    r"|(?<=u0026)x-(?:amz|goog)-(?:signature|credential|security-token))(?:=|%3D))"
+    r"(?:(?!%26|\\u0026)[^&\s\"'<>;#])+",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"\b(Bearer\s+)(?=[^\s\"']*\d)[\w.~+/=-]{6,}", re.IGNORECASE)
+_BEARER = re.compile(
+    r"\b(Bearer(?:\s+|%20|[\"']?:\s*[\"']?))(?=[^\s\"']*\d)[\w.~+/=-]{6,}", re.IGNORECASE
+)
+_BEFORE = r"(?:(?<![^\W_])|(?<=[\d\[]m)|(?<=\\[nrt])|(?<=%[0-9A-Fa-f]{2}))"
+"""No letter or digit stands before a token, except as the end of a terminal's colour code, of an
+escape in quoted text, or of a percent-encoded character."""
 _ISSUED = re.compile(
     r"https://(?:hooks\.slack\.com/services|discord(?:app)?\.com/api/webhooks)/[\w/-]+"
-    r"|(?:\b|(?<=[\d\[]m))(?:hf_[A-Za-z0-9]{16,}|api_org_\w{20,}|sk-[\w-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
-    r"|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}"
-    r"|AIza[\w-]{30,}|gsk_\w{20,}|nvapi-[\w-]{20,}|xai-\w{20,}|r8_\w{20,}|npm_\w{20,}"
-    r"|pypi-[\w-]{20,}|dckr_pat_[\w-]{20,}|ya29\.[\w-]{20,}"
-    r"|eyJ[\w-]{8,1000}\.[\w-]{8,1000}\.[\w-]+)"
+    rf"|{_BEFORE}(?:hf_(?:(?:oauth|jwt|app)_)?[A-Za-z0-9]{{16,}}(?:\.[\w-]+)*|api_org_\w{{20,}}"
+    r"|sk-[\w-]{20,}|(?:[sr]k_(?:live|test)|whsec|rpa|sntrys|shp[a-z]{2}|lin_api|wandb_v\d|tgp_v\d"
+    r"|dop_v\d)_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|gl[a-z]{2,5}-[\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|xapp-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}"
+    r"|AIza[\w-]{30,}|GOCSPX-[\w-]{20,}|ya29\.[\w-]{20,}|SG\.[\w-]{16,}\.[\w-]{20,}|hvs\.\w{20,}"
+    r"|gsk_\w{20,}|nvapi-[\w-]{20,}|xai-\w{20,}|pplx-\w{20,}|csk-\w{20,}|r8_\w{20,}|npm_\w{20,}"
+    r"|pypi-[\w-]{20,}|dckr_pat_[\w-]{20,}|dapi[0-9a-f]{32}|ATATT3[\w=-]{20,}"
+    r"|(?:bot)?\d{8,10}:AA[\w-]{33}|eyJ[\w-]{8,1000}\.[\w-]{8,1000}\.[\w-]+)"
 )
-"""Tokens with the prefix of their service, JSON Web Tokens; `m` ends a terminal's colour code."""
+"""Tokens with the prefix of their service, JSON Web Tokens, addresses that are a token."""
+_KEY_BLOCK = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+")
 
 
 def is_credential(name: str) -> bool:
@@ -69,7 +88,7 @@ def is_credential(name: str) -> bool:
     return any(found.end() == len(name) for found in _NAMED.finditer(name))
 
 
-def redact(text: str, *, names: bool = True) -> str:
+def redact(text: str, *, names: bool = True, guess: bool = True) -> str:
     """A text with `***` in place of everything that has the form of a credential.
 
     The user and password of a URL are removed.
@@ -78,14 +97,19 @@ def redact(text: str, *, names: bool = True) -> str:
         text: a log line, an error message, a command line, a rendered table.
         names: whether `token=x`, `"api_key": "x"` and `--password x` count as well. False for the
             texts of results: a question about `password = 'x'` keeps it.
+        guess: whether with `names` a random word near the name of a credential counts as well.
+            False for settings, where a path or a model may be called so.
     """
     text = _USER.sub("", text)
     text = _SIGNATURE.sub(rf"\1{HIDDEN}", text)
+    if names and guess:
+        text = _NEAR.sub(rf"\1{HIDDEN}", text)
     if names:
         text = _ASSIGNED.sub(rf"\1\2{HIDDEN}", text)
         text = _OPTION.sub(rf"\1{HIDDEN}", text)
         text = _YAML_LINE.sub(rf"\1{HIDDEN}", text)
     text = _BEARER.sub(rf"\1{HIDDEN}", text)
+    text = _KEY_BLOCK.sub(rf"\1{HIDDEN}", text)
     return _ISSUED.sub(HIDDEN, text)
 
 
@@ -108,7 +132,7 @@ def without_credentials(value: Any, *, keep_names: bool = True) -> Any:
         return found
     if isinstance(value, list | tuple):
         return [without_credentials(inside, keep_names=keep_names) for inside in value]
-    return redact(value) if isinstance(value, str) else value
+    return redact(value, guess=False) if isinstance(value, str) else value
 
 
 def redact_samples(value: Any, is_document: bool = False) -> Any:

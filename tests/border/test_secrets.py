@@ -64,13 +64,20 @@ FORMS = [
     "hf_" + "a" * 34, "sk-" + "b" * 40, "ghp_" + "c" * 36, "AKIA" + "D" * 16, "gsk_" + "a" * 40,
     "nvapi-" + "b" * 40, "xai-" + "c" * 40, "github_pat_" + "d" * 30, "glpat-" + "e" * 20,
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl", "https://hooks.slack.com/services/T/B/x",
+    "hf_oauth_" + "a" * 34, "hf_jwt_eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+    "sk-ant-api03-" + "b" * 30, "sk_live_" + "c" * 24, "xapp-1-A0B1-" + "d" * 20, "hvs." + "e" * 24,
+    "glrt-" + "f" * 20, "GOCSPX-" + "a" * 28, "dapi" + "0b" * 16, "SG." + "c" * 22 + "." + "d" * 43,
+    "1234567890:AA" + "e" * 33, "wandb_v1_" + "f" * 40,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("token", FORMS)
 @pytest.mark.parametrize("names", [True, False])
 def test_issued_tokens_are_recognised_wherever_they_stand(token: str, names: bool) -> None:
-    for text in ("{}", "said {}!", '{{"answer": "{}"}}', "x={},y=1", "\r 30%|##| {} it/s"):
+    for text in (
+        *("{}", "said {}!", '{{"answer": "{}"}}', "x={},y=1", "\r 30%|##| {} it/s", "my_{}"),
+        *("b'1\\n{}'", "https://h/x?t%3D{}", "\\x1b[31m{}"),
+    ):
         assert redact(text.format(token), names=names) == text.format(HIDDEN)
     assert without_credentials({"plain": [f"at {token}."]}) == {"plain": [f"at {HIDDEN}."]}
 
@@ -85,6 +92,10 @@ def test_issued_tokens_are_recognised_wherever_they_stand(token: str, names: boo
         ("https://h/x?a=1&sig=mark-1234&n=1", "https://h/x?a=1&sig=***&n=1"),
         ("Bearer mark-1234", "Bearer ***"),
         ("bearer mark-1234", "bearer ***"),
+        ('{"Bearer": "mark-1234"}', '{"Bearer": "***"}'),
+        ("/x?a=1\\u0026sig=mark-1234\\u0026n=1", "/x?a=1\\u0026sig=***\\u0026n=1"),
+        ("u%3Dx%26sig%3Dmark-1234%26n%3D1", "u%3Dx%26sig%3D***%26n%3D1"),
+        ("-----BEGIN PRIVATE KEY-----\nMII+Ev/Q=\n-", "-----BEGIN PRIVATE KEY-----***-"),
     ],
 )
 def test_forms_that_hold_in_every_text(text: str, safe: str) -> None:
@@ -121,6 +132,42 @@ def test_other_text_is_left_as_it_is(text: str) -> None:
 def test_messages_lose_what_they_name_as_a_credential(text: str) -> None:
     assert redact(text) == text.replace("mark-1234", HIDDEN)
     assert redact(text, names=False) == text, "the texts of results keep it"
+
+
+RANDOM = "q8Rt0bU7vXw2yZa4cDe6fGh9"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"(b'x-api-key', b'{RANDOM}')", f"['X-Api-Key', '{RANDOM}']", f"api_key=b'{RANDOM}'",
+        f"api_key=SecretStr('{RANDOM}')", f"Incorrect API key provided: {RANDOM}.",
+        f"Invalid token {RANDOM}", f"password = {RANDOM}", f"--token '{RANDOM}'",
+        f"Authorization: ApiKey {RANDOM}", f"<token>{RANDOM}</token>", f"token%3D{RANDOM}",
+        f"{{'token': ['{RANDOM}']}}", f"the secret\t{RANDOM}",
+    ],
+)  # fmt: skip
+def test_a_random_word_beside_the_name_of_a_credential_goes(text: str) -> None:
+    assert RANDOM not in redact(text)
+    assert redact(text, names=False) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/data/token/run_2024_01_01_experiment", "org/token-dropping-bert-large-uncased-v2",
+        "the last token LlamaForCausalLM", "secret = none of the files of this folder",
+        f"max_tokens = {RANDOM}", f"eos_token: {RANDOM}", f"a token of the file {RANDOM}",
+    ],
+)  # fmt: skip
+def test_words_that_only_look_so_stay(text: str) -> None:
+    assert redact(text) == without_credentials(text) == text
+
+
+def test_settings_lose_no_value_by_a_guess() -> None:
+    """Two settings that differ have to stay different: they decide the identity of a cell."""
+    settings = {"pretrained": f"my token {RANDOM}"}
+    assert without_credentials(settings) == settings
 
 
 def test_what_a_header_says_before_its_credential_goes_too() -> None:
