@@ -132,7 +132,8 @@ def test_the_counted_files_alone_are_the_whole_model(tiny: Path, tmp_path: Path)
 TASK = {
     "task/own.yaml": "{task: own, include: ../base.yaml, doc_to_text: !function code.ask,"
     " process_docs: !function package.inner.docs}",
-    "base.yaml": "{output_type: generate_until, doc_to_target: !function target.of}",
+    "base.yaml": "{output_type: generate_until, doc_to_target: !function target.of,"
+    " doc_to_choice: !function late.more}",
     "target.py": "from helpers.words import WORDS",
     "helpers/words.py": "WORDS = open('words.json')",
     "helpers/words.json": "[]",
@@ -143,11 +144,19 @@ TASK = {
     "task/package/sibling.py": "import package.by_root",
     "task/package/by_root.py": "y = 1",
     "task/package/deep/leaf.py": "z = 1",
+    "late.py": "import importlib\nmore = importlib.import_module('task.loaded')",
+    "task/loaded.py": "__import__('by_name')",
+    "task/by_name.py": "from pathlib import Path\nDATA = Path(__file__).parent / 'data'\n"
+    "def read():\n    return (DATA / 'deep' / 'one.json', *DATA.glob('part-*.txt'))",
+    "task/data/deep/one.json": "[]",
+    "task/data/part-1.txt": "",
+    "task/data/part-2.txt": "",
 }
 BESIDE_TASK = (
     "task/sweep.yaml", "task/other.yaml", "task/other.py", "task/json.json", "task/test_code.py",
     "other.py", "helpers/other.py", "helpers/other.json", "task/package/unused.py", "README.md",
-    "task/package/deep/unused.py", "task/code.pyc", "task/results/table.md", "words.json",
+    "task/package/deep/unused.py", "task/data/two.json", "task/data/deep/two.json",
+    "task/data/one.txt", "task/data/deep/part-1.json", "task/code.pyc", "task/results/table.md", "words.json",
 )  # fmt: skip
 
 
