@@ -10,9 +10,9 @@ from leval_border.files import read_object
 SETTINGS_FILES = (
     "config.json", "generation_config.json", "adapter_config.json", "params.json",
     "quant_config.json", "quantize_config.json", "quantization_config.json",
-    "hf_quant_config.json", "*.index.json",
+    "hf_quant_config.json", "*.index.json", "adapter_model.*",
 )  # fmt: skip
-"""Settings of a model, its quantization and its adapter, and the lists of its weight files."""
+"""Settings of a model, its quantization and its adapter, the adapter, and lists of weight files."""
 TOKENIZER_FILES = (
     "tokenizer*.json", "*_tokenizer*.json", "special_tokens_map.json", "added_tokens.json",
     "*vocab*", "merges*", "*.model", "*.model.v*", "*.tiktoken", "*.spm", "*.bpe", "*.codes",
@@ -50,8 +50,12 @@ def loaded_files(folder: Path, args: Mapping[str, Any] | None = None) -> list[Pa
         names |= set(map(str, shards.values())) if isinstance(shards, Mapping) else set()
     # transformers and vLLM prefer safetensors, unless an argument says otherwise
     safe = any((folder / name).is_file() for name in _SAFETENSORS)
-    for pattern in WEIGHT_FILES[:1] if safe and not _LOAD_FORMAT & set(args) else WEIGHT_FILES:
-        found |= {each for each in folder.glob(pattern) if not each.name.startswith(TRAINER_FILES)}
+    for pattern in WEIGHT_FILES:
+        weights = [p for p in folder.glob(pattern) if not p.name.startswith(TRAINER_FILES)]
+        found |= set(weights)
+        last = safe or (pattern == "*.bin" and weights)  # vLLM reads *.pt where nothing else is
+        if last and not _LOAD_FORMAT & set(args):
+            break
     for part in (folder / name for name in names if not Path(name).is_absolute()):
         found |= set(loaded_files(part)) if part.is_dir() else {part}
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))

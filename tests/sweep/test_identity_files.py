@@ -88,6 +88,30 @@ def test_every_loaded_file_of_a_checkpoint_counts(
         write(checkpoint / name, whole)
 
 
+@few
+@given(changes)
+def test_older_weights_have_neighbours_too(tmp_path: Path, beside: list[tuple[str, bytes]]) -> None:
+    """No safetensors: `pytorch_model.bin` is loaded, and no other file that torch has written."""
+    for name in ("config.json", "pytorch_model.bin"):
+        write(tmp_path / name, b"{}")
+    for name, content in [*beside, ("best.pt", b"1"), ("optimizer.bin", b"2")]:
+        if name != "pytorch_model.bin":
+            write(tmp_path / name, content)
+    assert set(checkpoint_hashes(tmp_path, {})) == {"config.json", "pytorch_model.bin"}
+
+
+@pytest.mark.parametrize("name", ["adapter_model.bin", "adapter_model.safetensors"])
+def test_an_adapter_in_the_folder_of_a_model_counts(checkpoint: Path, name: str) -> None:
+    write(checkpoint / name, b"one")
+    before = checkpoint_hashes(checkpoint, {})
+    write(checkpoint / name, b"two")
+    assert checkpoint_hashes(checkpoint, {})[name] != before[name]
+    if name not in LOADED:
+        (checkpoint / name).unlink()
+    else:
+        write(checkpoint / name, b"{}")
+
+
 @pytest.mark.parametrize(
     ("args", "name"),
     [
