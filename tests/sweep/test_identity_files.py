@@ -180,7 +180,8 @@ BESIDE_TASK = (
     "task/sweep.yaml", "task/other.yaml", "task/other.py", "task/json.json", "task/test_code.py",
     "other.py", "helpers/other.py", "helpers/other.json", "task/package/unused.py", "README.md",
     "task/package/deep/unused.py", "task/data/two.json", "task/data/deep/two.json",
-    "task/data/one.txt", "task/data/deep/part-1.json", "task/code.pyc", "task/results/table.md", "words.json",
+    "task/data/one.txt", "task/data/deep/part-1.json", "task/code.pyc",
+    "task/results/table.md", "words.json",
 )  # fmt: skip
 
 
