@@ -34,8 +34,9 @@ def describe(
 
     Feature gaps and collisions are looked for up to `factor * L`.
     """
+    _tested(original, factor)  # refuses lengths that would take long
     lengths = frequencies.wavelengths(spec, dim, seq_len)
-    gaps = feature_gap(spec, dim, original, factor, seq_len)  # refuses what would take long
+    gaps = feature_gap(spec, dim, original, factor, seq_len)
     distances, similar = similarity(spec, dim, original, factor, seq_len)
     worst = int(similar.argmax()) if len(similar) else None
     return {

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LONGEST = 2**53
 """Integers up to here are exact in float64, and no position comes near."""
+LONGEST_TRAINED = 2**24
+"""Rules look at every period up to the trained length; the longest published one is 10,485,760."""
 PRIME_BOUND, COPRIME_BOUND = 1.05, 1.125
 """Largest ratio to the base method's wavelength that a rule pays for distinct periods."""
 SHORTEST_SHARE = 3
@@ -74,6 +76,9 @@ def choose_wavelengths(rule: str, lengths: Sequence[float], original: int | None
 
     Returns:
         Period and turns of each.
+
+    Raises:
+        RopeConfigError: `original` is missing or above `LONGEST_TRAINED`.
     """
     if rule == "integer":
         return [(0, 0) if math.isinf(length) else _nearest_integer(length) for length in lengths]
@@ -81,6 +86,11 @@ def choose_wavelengths(rule: str, lengths: Sequence[float], original: int | None
         raise RopeConfigError(
             f"original_max_position_embeddings: missing; wavelengths {rule!r} needs the trained "
             "length"
+        )
+    if original > LONGEST_TRAINED:
+        raise RopeConfigError(
+            f"original_max_position_embeddings: {original} is not allowed with wavelengths "
+            f"{rule!r}; allowed: up to {LONGEST_TRAINED:,}"
         )
     below = [j for j, length in enumerate(lengths) if length < original]
     turns: list[Turn] = [(0, 0)] * len(lengths)

@@ -115,6 +115,18 @@ def test_the_table_shows_each_feature():
         (("--method", "yarn", "--head-dim", "1026"), "dim: 1026 is not allowed; allowed: an even"),
         (("--method", "yarn", "--head-dim", "1000000"), "dim: 1000000 is not"),
         (("--method", "yarn", "--head-dim", "1024", "--original", "500000"), "dim, original, fac"),
+        (
+            (
+                "--method",
+                "ntk",
+                "--resonance",
+                "--wavelengths",
+                "rational",
+                "--original",
+                "9999999",
+            ),
+            "original, factor: 9999999",
+        ),
         (("--method", "nope"), "nope"),
         (("--method", "yarn", "--ramp", "sideways"), "ramp: 'sideways'"),
         (("--method", "yarn", "--resonance", "--wavelengths", "odd"), "wavelengths: 'odd'"),

@@ -188,6 +188,14 @@ def test_every_resonance_type_has_the_setting(rope_type, rule):
     assert bool((rotation.periods > 0).any())
 
 
+@pytest.mark.parametrize("rule", OF_PROJECT)
+def test_a_length_that_would_fill_the_memory_is_refused(rule):
+    with pytest.raises(
+        RopeConfigError, match=r"1000000000000 is not allowed with.*up to 16,777,216"
+    ):
+        frequencies.wavelengths(rope(rule, original=10**12), 16)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
