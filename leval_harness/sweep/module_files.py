@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 LONGEST_NAME = 200
 """Characters of a text that may name a file."""
@@ -35,7 +36,7 @@ def module_files(module: str, task: Path) -> set[Path]:
                 continue  # lm-eval will say what is wrong with it
             waiting += [each for node in nodes for each in _imports(node, file, task)]
             texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
-            found |= _named({text for text in texts if _may_be_path(text)}, file.parent)
+            found |= _named({each for each in texts if _may_be_path(each)}, file.parent)
     return found
 
 
@@ -69,7 +70,7 @@ def _imports(node: ast.AST, file: Path, task: Path) -> Iterator[tuple[Path, str]
         yield from ((place, name) for name in names if _may_be_path(name))
 
 
-def _may_be_path(text: object) -> bool:
+def _may_be_path(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and 0 < len(text) <= LONGEST_NAME and text.isprintable()
 
 
