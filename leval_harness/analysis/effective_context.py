@@ -341,14 +341,14 @@ def _against(
 
 
 def length_text(length: Length) -> str:
-    """`12K`, `8K, not 10K`, `not 8K`, or `not shown beyond 8K`."""
-    shown = length_label(length.shown)
+    """`12K`, `between 8K and 10K`, `below 8K`, `at least 8K`, or `inconclusive`."""
+    shown, refused = length_label(length.shown), length_label(length.refused)
+    nothing = length.shown == length.start
     if length.verdict == "shown":
         return shown
     if length.verdict == "undecided":
-        return f"not shown beyond {shown}"
-    refused = f"not {length_label(length.refused)}"
-    return refused if length.shown == length.start else f"{shown}, {refused}"
+        return "inconclusive" if nothing else f"at least {shown}"
+    return f"below {refused}" if nothing else f"between {shown} and {refused}"
 
 
 def sentence(line: EffectiveLine) -> str:
@@ -368,7 +368,8 @@ def sentence(line: EffectiveLine) -> str:
     else:
         text = f"no degradation up to {shown}, degradation by {length_label(kept.refused)}"
     if kept.refused is not None and line.break_at is not None:
-        text += f", it breaks near {line.break_at:,}"
+        first = line.break_at <= line.window
+        text += ", from the first position on" if first else f", it breaks near {line.break_at:,}"
     if benefits.shown > benefits.start:
         text += f"; benefits from context up to {length_label(benefits.shown)}"
     else:
@@ -399,14 +400,17 @@ def _stretches(bins: Sequence[Bin]) -> list[list[Bin]]:
 
 
 def _amount(bins: Sequence[Bin]) -> str:
-    """Where some bins that touch are, and the gain there; of a single bin with its interval."""
-    where, first = f"{bins[0].start:,}–{bins[-1].end:,}", bins[0]
-    if len(bins) > 1:
-        gains = [each.gain for each in bins]
-        return f"{where} ({min(gains):+.3f} to {max(gains):+.3f}, {len(bins)} bins)"
-    if first.low is None or first.high is None:
-        return f"{where} ({first.gain:+.3f})"
-    return f"{where} ({first.gain:+.3f}, {first.low:+.3f} to {first.high:+.3f})"
+    """Where some bins that touch are, the gains there, and the interval that holds all of theirs.
+
+    `2,816–5,632 (-0.032 to -0.019 in 2 bins, interval -0.043 to -0.004)`.
+    """
+    gains = [f"{each(bin.gain for bin in bins):+.3f}" for each in (min, max)]
+    text = gains[0] if len(bins) == 1 else f"{' to '.join(gains)} in {len(bins)} bins"
+    low = [each.low for each in bins if each.low is not None]
+    high = [each.high for each in bins if each.high is not None]
+    if len(low) == len(high) == len(bins):
+        text += f", interval {min(low):+.3f} to {max(high):+.3f}"
+    return f"{bins[0].start:,}–{bins[-1].end:,} ({text})"
 
 
 def against_sentence(method: str, against: Against) -> str:

@@ -47,6 +47,10 @@ METHOD_NAMES = {
     "proportional": "Proportional RoPE",
     "self_extend": "SelfExtend",
     "dual_chunk": "Dual chunk attention",
+    "rerope": "ReRoPE",
+    "log_n": "Log-n scaling",
+    "cope": "CoPE",
+    "yarn_wavelength": "YaRN by wavelength",
 }
 """RoPE methods as readers write them."""
 

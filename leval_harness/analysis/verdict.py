@@ -4,7 +4,7 @@ Every number in a sentence stands in a table.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -26,6 +26,7 @@ from leval_harness.analysis.entries import (
 )
 from leval_harness.analysis.labels import LOSS_UNITS, counted, length_label, task_label
 from leval_harness.results import Run
+from leval_tasks.statistics.paired import fewest_clusters
 
 SWEEP = "leval-harness sweep "
 MOST_NAMED = 3
@@ -56,53 +57,50 @@ def verdicts(analysis: Analysis) -> list[Verdict]:
     """One verdict for each block of which something can be said."""
     lines, gaps = effective_lines(analysis)
     of_block = grouped(lines, lambda line: line.block)
-    compared = _comparisons(analysis)
-    found = [
-        Verdict(
-            block,
-            (
-                *_effective(of_block.get(block, []), analysis),
-                *compared.get(block, []),
-                *_undecided(of_block.get(block, []), analysis),
-            ),
-            tuple(dict.fromkeys(map(yardstick, of_block.get(block, [])))),
+    compared = grouped(_compared(analysis), lambda entry: entry.block)
+    found = []
+    for block in dict.fromkeys((*of_block, *compared)):
+        lines, entries = of_block.get(block, []), compared.get(block, [])
+        sentences = (
+            *_effective(lines, analysis),
+            *_comparisons(entries, analysis),
+            *_undecided(lines, analysis),
+            *_inconclusive(entries),
         )
-        for block in dict.fromkeys((*of_block, *compared))
-    ]
+        if sentences:
+            found.append(Verdict(block, sentences, tuple(dict.fromkeys(map(yardstick, lines)))))
     return [*found, Verdict("", (), tuple(gaps))] if gaps else found
 
 
 def _effective(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
     """How far each method reads, and where it reads better or worse than the baseline."""
-    titles = analysis.titles
     for line in lines:
-        yield titles.get(line.method, line.method) + sentence(line).removeprefix(line.method)
+        yield _title(line.method, analysis) + sentence(line).removeprefix(line.method)
     for line in lines:
         for against in filter(None, (line.against, line.resonance)):
-            other = titles.get(against.baseline, against.baseline)
-            named = replace(against, baseline=other)
-            yield against_sentence(titles.get(line.method, line.method), named)
+            named = replace(against, baseline=_title(against.baseline, analysis))
+            yield against_sentence(_title(line.method, analysis), named)
 
 
-def _comparisons(analysis: Analysis) -> dict[str, list[str]]:
-    """Block -> a sentence for each method with scores or perplexities beside the baseline's.
-
-    A difference counts as found where the Holm-corrected test is significant; where so few
-    documents cannot decide, the comparison is inconclusive. Where all of a block's are, one
-    sentence says so.
-    """
-    titles = analysis.titles
+def _compared(analysis: Analysis) -> list[Entry]:
+    """Scores and perplexities that stand beside the baseline's."""
     primary = without_twins([entry for entry in analysis.entries if entry.score.primary])
-    compared = [entry for entry in primary if entry.difference and entry.family != FAMILY]
-    found: dict[str, list[str]] = {}
-    for block, of_block in grouped(compared, lambda entry: entry.block).items():
-        other = titles.get(analysis.baselines[block], analysis.baselines[block])
-        if all(entry.mark == CANNOT_TELL for entry in of_block):
-            found[block] = [f"Every method against {other}: {_says(of_block)}"]
-            continue
-        by_method = grouped(of_block, lambda entry: entry.label).items()
-        found[block] = [f"{titles[method]} against {other}: {_says(e)}" for method, e in by_method]
-    return found
+    return [entry for entry in primary if entry.difference and entry.family != FAMILY]
+
+
+def _comparisons(entries: Sequence[Entry], analysis: Analysis) -> Iterator[str]:
+    """A sentence for each method of a block that so many documents can tell from the baseline.
+
+    A difference counts as found where the Holm-corrected test is significant.
+    """
+    decided = [entry for entry in entries if entry.mark != CANNOT_TELL]
+    for method, of_method in grouped(decided, lambda entry: entry.label).items():
+        other = analysis.baselines[of_method[0].block]
+        yield f"{_title(method, analysis)} against {_title(other, analysis)}: {_says(of_method)}"
+
+
+def _title(method: str, analysis: Analysis) -> str:
+    return analysis.titles.get(method, method)
 
 
 def _undecided(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
@@ -111,17 +109,53 @@ def _undecided(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[s
     if not open_ones:
         return
     entries = [e for e in analysis.entries if e.block == lines[0].block and e.family == FAMILY]
-    tasks = {entry.task: entry.score.settings.get("num_docs") for entry in entries}
-    twice = {task: 2 * int(texts) for task, texts in tasks.items() if texts and texts.isdigit()}
-    minutes = max(round(2 * _busy([entry.run for entry in entries]) / 60), 1)
+    twice = {entry.task: 2 * n for entry in entries if (n := _num_docs(entry))}
+    names = ", ".join(_title(name, analysis) for name in open_ones)
+    yield f"Not decided for {names}: {_more(entries, twice, 2)}"
+
+
+def _inconclusive(entries: Sequence[Entry]) -> Iterator[str]:
+    """Tasks whose documents are too few for any difference; the command that reads enough.
+
+    The bundled sample is left out: it shows that a task runs, and decides nothing.
+    """
+    unclear = [entry for entry in entries if entry.mark == CANNOT_TELL and not entry.score.sample]
+    if not unclear:
+        return
+    tasks = ", ".join(dict.fromkeys(task_label(entry.task) for entry in unclear))
+    documents = sorted({entry.score.clusters or 0 for entry in unclear})
+    n = " to ".join(dict.fromkeys((f"{documents[0]}", f"{documents[-1]}")))
+    text = f"{counted(len(unclear), 'comparison')} on {tasks} inconclusive (n = {n})"
+    enough: dict[str, int] = {}
+    for entry in unclear:
+        assert entry.difference is not None
+        if _num_docs(entry):
+            needed = fewest_clusters(entry.difference.threshold)
+            enough[entry.task] = max(needed, enough.get(entry.task, 0))
+    if enough:
+        limited = [entry for entry in unclear if entry.task in enough]
+        times = max(enough[entry.task] / (_num_docs(entry) or 1) for entry in limited)
+        text += f": {_more(limited, enough, times)}"
+    yield text
+
+
+def _num_docs(entry: Entry) -> int | None:
+    """Documents to which its run was limited."""
+    text = entry.score.settings.get("num_docs") or ""
+    return int(text) if text.isdigit() else None
+
+
+def _more(entries: Sequence[Entry], texts: Mapping[str, int], times: float) -> str:
+    """The command that reads so many texts of each task, and its cost, `times` that of before."""
+    cost = max(round(times * _busy([entry.run for entry in entries]) / 60), 1)
     command = entries[0].run.command.partition(" --only ")[0]
+    much = "twice the texts" if times == 2 else "enough texts to find a difference"
     if command.startswith(SWEEP):
-        settings = [f"tasks.{task}.metadata.num_docs={texts}" for task, texts in twice.items()]
-        how = f"`{' --set '.join([command, *settings])}` reads twice the texts"
+        settings = [f"tasks.{task}.metadata.num_docs={n}" for task, n in texts.items()]
+        how = f"`{' --set '.join([command, *settings])}` reads {much}"
     else:
-        how = f"twice the texts (num_docs: {', '.join(map(str, twice.values()))}) would be read"
-    names = ", ".join(analysis.titles.get(name, name) for name in open_ones)
-    yield f"Not decided for {names}: {how}, in about {counted(minutes, 'minute')}"
+        how = f"{much} (num_docs: {', '.join(map(str, texts.values()))}) would be read"
+    return f"{how}, in about {counted(cost, 'minute')}"
 
 
 def _busy(runs: Sequence[Run]) -> float:
@@ -146,43 +180,51 @@ def _timestamp(created: str) -> float | None:
 
 
 def _says(entries: Sequence[Entry]) -> str:
-    """The differences that were found, the largest first, and counts of what was not decided."""
+    """The differences that were found, the largest length first, and what shows none."""
     found = [entry for entry in entries if entry.mark == SIGNIFICANT]
-    unclear = [entry for entry in entries if entry.mark == CANNOT_TELL]
+    same = [entry for entry in entries if entry.mark != SIGNIFICANT]
     named = sorted(found, key=lambda e: e.length or 0, reverse=True)[:MOST_NAMED]
     parts = [_difference(entry) for entry in named]
     if len(found) > len(named):
         parts.append(counted(len(found) - len(named), "further difference"))
-    if same := len(entries) - len(found) - len(unclear):
-        parts.append(f"no difference found in {counted(same, 'comparison')}")
-    if unclear:
-        documents = sorted({entry.score.clusters or 0 for entry in unclear})
-        n = " to ".join(dict.fromkeys((f"{documents[0]}", f"{documents[-1]}")))
-        parts.append(f"{counted(len(unclear), 'comparison')} inconclusive (n = {n})")
-    return "; ".join(parts) + "."
+    if len(same) == 1:
+        parts.append(_difference(same[0], found=False))
+    elif same:
+        parts.append(f"no difference found in {counted(len(same), 'comparison')}")
+    return "; ".join(parts)
 
 
-def _difference(entry: Entry) -> str:
+def _difference(entry: Entry, found: bool = True) -> str:
     """`1.92 nats/token (-85.3% perplexity) better on PG19 at 12K, interval 0.30 to 3.54`.
 
-    The interval is at the corrected level.
+    The interval is at the corrected level. Of one that was not found: `no difference found on
+    PG19 at 12K (+0.006 nats/token, interval -0.013 to +0.025)`.
     """
     difference, score = entry.difference, entry.score
     assert difference is not None
-    sign = 1 if score.higher else -1
     is_loss = score.meaning.kind == "loss"
     times, unit = (
         (1.0, LOSS_UNITS.get(score.family, "nats/token")) if is_loss else (score.percent, "points")
     )
     unit = unit if is_loss or score.percent == 100 else score.family
     digits = 3 if is_loss or score.percent != 100 else 1
-    size = sign * times * difference.difference
+    where = task_label(entry.task) + ("" if entry.family else f" ({score.metric})")
+    where += f" at {length_label(entry.length)}"
+    size, low, high = (
+        None if each is None else times * each
+        for each in (difference.difference, difference.low, difference.high)
+    )
+    assert size is not None
+    ends = None if low is None or high is None else (low, high)
+    if not found:
+        interval = f", interval {ends[0]:+.{digits}f} to {ends[1]:+.{digits}f}" if ends else ""
+        return f"no difference found on {where} ({size:+.{digits}f} {unit}{interval})"
     text = f"{abs(size):.{digits}f} {unit} "
     if is_loss:
         text += f"({100 * math.expm1(difference.difference):+.1f}% perplexity) "
-    where = task_label(entry.task) + ("" if entry.family else f" ({score.metric})")
-    text += f"{'better' if size > 0 else 'worse'} on {where} at {length_label(entry.length)}"
-    if difference.low is None or difference.high is None:
+    text += f"{'better' if (size > 0) == score.higher else 'worse'} on {where}"
+    if ends is None:
         return text
-    ends = sorted(abs(times * end) for end in (difference.low, difference.high))
-    return f"{text}, interval {ends[0]:.{digits}f} to {ends[1]:.{digits}f}"
+    way = 1 if size > 0 else -1
+    low, high = sorted(way * end for end in ends)
+    return f"{text}, interval {low:.{digits}f} to {high:.{digits}f}"

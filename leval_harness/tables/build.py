@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.effective_context import effective_lines
+from leval_harness.analysis.effective_context import FAMILY, effective_lines
 from leval_harness.analysis.entries import Item, grouped
 from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
@@ -58,7 +58,7 @@ def build_tables(
         one_of("columns", name, COSTS)
     entries = analysis.entries
     shown = [entry for entry in entries if entry.score.primary]
-    scores = [entry for entry in shown if entry.family != "perplexity"]
+    scores = [entry for entry in shown if entry.family not in ("perplexity", FAMILY)]
     tasks = {entry.task for entry in scores} - {""}
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]

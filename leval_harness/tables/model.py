@@ -119,18 +119,27 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table with blocks of rows and notes below it."""
+    """A titled table with blocks of rows and notes below it.
+
+    `sentences` say what it shows; where a verdict follows the tables, they are left out.
+    """
 
     title: str
     columns: tuple[Column, ...]
     blocks: tuple[Block, ...]
     notes: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for block in self.blocks:
             for row in block.rows:
                 if (width := len(row.cells)) != len(self.columns):
                     raise ValueError(f"row of {width} cells in table '{self.title}'")
+
+    @property
+    def below(self) -> tuple[str, ...]:
+        """What stands below it in a file."""
+        return (*self.sentences, *self.notes)
 
     def records(self) -> list[dict[str, object]]:
         """Rows as objects for JSON: numbers in full precision, null where missing."""

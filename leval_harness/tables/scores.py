@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis.effective_context import FAMILY
 from leval_harness.analysis.entries import grouped, without_twins
 from leval_harness.analysis.labels import BESIDE, CLOSED, distinct, length_label, task_label
 from leval_harness.results import Run, Score
@@ -101,7 +102,8 @@ def leaderboard_table(analysis: Analysis) -> Table:
 
     A number stands in the row of the length in its metric's name, else of its run's.
     """
-    entries = without_twins([entry for entry in analysis.entries if entry.score.primary])
+    primary = [e for e in analysis.entries if e.score.primary and e.family != FAMILY]
+    entries = without_twins(primary)
     heading = _headings(entries, with_length=False)
     columns = _columns(entries, (*CLOSED, *BESIDE), heading)
     blocks = [

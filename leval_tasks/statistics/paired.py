@@ -167,6 +167,11 @@ def smallest_p(clusters: int) -> float:
     return 1.0 / (1 + FLIPS)
 
 
+def fewest_clusters(threshold: float) -> int:
+    """The fewest documents whose smallest p reaches a threshold from 0.0001 to 1."""
+    return next(n for n in range(1, EXACT_BELOW + 1) if smallest_p(n) <= max(threshold, 1e-4))
+
+
 def compare_scores(
     method: Floats,
     baseline: Floats,

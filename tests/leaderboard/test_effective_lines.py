@@ -117,14 +117,14 @@ def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     found = _against(*sides, edges, "yarn")
     assert found.verdicts == ("", "better")
     said = against_sentence("yarn", found)
-    gained = f"({found.bins[1].gain:+.3f}, "
+    gained = f"({found.bins[1].gain:+.3f}, interval "
     where = f"{edges[1]:,}–{edges[2]:,}"
     begin = f"yarn against yarn, by position (nats/token): better at {where} {gained}"
     assert said.startswith(begin)
     everywhere = replace(found, verdicts=("better", "better"))
     said = against_sentence("yarn", everywhere)
     assert f"better at {edges[0]:,}–{edges[2]:,} (" in said
-    assert said.endswith(", 2 bins)")
+    assert " in 2 bins, interval " in said
     assert _against(*sides[::-1], edges, "rope").verdicts == ("", "worse")
 
 
@@ -230,10 +230,10 @@ def test_the_margin_of_a_sweep_is_that_of_its_tables_and_can_be_replaced(tmp_pat
     ("shown", "refused", "cell", "said"),
     [
         (12288, None, "12K", "no degradation up to 12K, the longest position measured"),
-        (8192, 9728, "8K, not 9,728", "no degradation up to 8K, degradation by 9,728"),
-        (2048, 4096, "not 4K", "degradation by 4K"),
-        (8192, None, "not shown beyond 8K", "no degradation up to 8K, not decided beyond"),
-        (2048, None, "not shown beyond 2K", "whether longer context degrades is not decided"),
+        (8192, 9728, "between 8K and 9,728", "no degradation up to 8K, degradation by 9,728"),
+        (2048, 4096, "below 4K", "degradation by 4K"),
+        (8192, None, "at least 8K", "no degradation up to 8K, not decided beyond"),
+        (2048, None, "inconclusive", "whether longer context degrades is not decided"),
     ],
 )
 def test_the_verdict_has_one_form_in_cells_and_one_in_sentences(

@@ -76,7 +76,38 @@ def test_what_no_method_decides_takes_one_sentence(tmp_path: Path) -> None:
         rows = make.closed_samples("leval_closed_gsm", skill, 1, limit=2)
         make.write_cell(tmp_path, method, {"leval_closed_gsm": rows}, method=method)
     (verdict,) = verdicts(lh.load(tmp_path, baseline="rope").analysis)
-    assert verdict.sentences == ("Every method against rope: 2 comparisons inconclusive (n = 2).",)
+    assert verdict.sentences == ("2 comparisons on GSM inconclusive (n = 2)",)
+
+
+def test_inconclusive_tasks_name_the_command_that_reads_enough(tmp_path: Path) -> None:
+    command = "leval-harness sweep mine.yaml"
+    for method, skill in (("rope", 0.02), ("yarn", 0.98)):
+        rows = make.closed_samples("leval_closed_gsm", skill, 1, limit=2)
+        record = {"metadata": {"num_docs": 2}, "command": command}
+        make.write_cell(tmp_path, method, {"leval_closed_gsm": rows}, method=method, **record)
+    (verdict,) = verdicts(lh.load(tmp_path, baseline="rope").analysis)
+    more = f"`{command} --set tasks.leval_closed_gsm.metadata.num_docs=6` reads enough texts"
+    assert verdict.sentences[0].startswith(f"1 comparison on GSM inconclusive (n = 2): {more}")
+
+
+def test_the_bundled_sample_decides_nothing_and_says_nothing(tmp_path: Path) -> None:
+    for method, skill in (("rope", 0.02), ("yarn", 0.98)):
+        rows = make.closed_samples("leval_closed_gsm", skill, 1, limit=2)
+        tasks = {"leval_closed_gsm": rows}
+        make.write_cell(tmp_path, method, tasks, method=method, sample=True)
+    analysis = lh.load(tmp_path, baseline="rope").analysis
+    assert [entry.mark for entry in analysis.entries if entry.score.primary] == ["", "?"]
+    assert verdicts(analysis) == []
+
+
+def test_an_interval_around_zero_keeps_its_signs() -> None:
+    entry = next(e for e in lh.load(GOLDEN / "sweep").analysis.entries if e.mark == "*")
+    for low, high, ends in ((-0.1, 0.9, "-10.0 to 90.0"), (0.2, 0.8, "20.0 to 80.0")):
+        for way in (1, -1):  # better, worse
+            sides = sorted((way * low, way * high))
+            both = dict(zip(("low", "high"), sides, strict=True), difference=way * 0.5)
+            turned = replace(entry, difference=replace(entry.difference, **both))
+            assert verdict_module._difference(turned).endswith(f"interval {ends}")
 
 
 def test_computing_side_by_side_counts_once() -> None:

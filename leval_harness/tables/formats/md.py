@@ -30,7 +30,7 @@ def _table(table: Table) -> str:
             if row.kind in {"published", "info"}:
                 cells[0] = f"*{cells[0]}*"
             lines.append(_line(cells))
-    lines += ["", *(f"- {escape(note)}" for note in table.notes)]
+    lines += ["", *(f"- {escape(note)}" for note in table.below)]
     return "\n".join(lines).rstrip() + "\n"
 
 

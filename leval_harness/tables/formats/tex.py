@@ -67,9 +67,9 @@ def _table(table: Table) -> str:
                 cells[0] = rf"\textit{{{cells[0]}}}"
             lines.append(" & ".join(cells) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    if table.notes:
+    if table.below:
         lines.append(r"\par\smallskip\raggedright\footnotesize")
-        lines += [escape(note) + r"\par" for note in table.notes]
+        lines += [escape(note) + r"\par" for note in table.below]
     return "\n".join([*lines, r"\end{table}", ""])
 
 
