@@ -4,10 +4,25 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from leval_border.errors import shown
+from leval_border.errors import SettingError, shown
 from leval_border.files import user_path
 
 logger = logging.getLogger(__name__)
+
+
+def refuse_missing_folder(name: str, field: str) -> None:
+    """Refuse a name that can only be a folder's, such as `./model`, where there is none.
+
+    Args:
+        name: of a folder or file, or a model on the hub.
+        field: the setting that has it.
+
+    Raises:
+        SettingError: there is no such folder.
+    """
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if is_path and not user_path(name, field).exists():
+        raise SettingError(f"{field}: there is no folder {shown(name)}")
 
 
 @contextmanager

@@ -404,8 +404,8 @@ def _amount(bins: Sequence[Bin]) -> str:
 
     `2,816–5,632 (-0.032 to -0.019 in 2 bins, interval -0.043 to -0.004)`.
     """
-    gains = [f"{each(bin.gain for bin in bins):+.3f}" for each in (min, max)]
-    text = gains[0] if len(bins) == 1 else f"{' to '.join(gains)} in {len(bins)} bins"
+    gains = dict.fromkeys(f"{each(bin.gain for bin in bins):+.3f}" for each in (min, max))
+    text = " to ".join(gains) + (f" in {len(bins)} bins" if len(bins) > 1 else "")
     low = [each.low for each in bins if each.low is not None]
     high = [each.high for each in bins if each.high is not None]
     if len(low) == len(high) == len(bins):

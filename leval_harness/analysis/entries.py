@@ -131,7 +131,7 @@ class Analysis:
         """Label of each method -> its name for readers; a label whose name is not its own stays."""
         names: dict[str, str] = {}
         for entry in self.entries:
-            name = method_title(entry.score.settings.get(METHOD))
+            name = method_title(entry.score.settings.get(METHOD), entry.label)
             if names.setdefault(entry.label, name) != name:  # two models, two factors
                 names[entry.label] = name.partition(" ×")[0]
         taken = [*names.values(), *names]

@@ -74,11 +74,13 @@ def task_label(task: str) -> str:
     return _LABELS.get(task, task)
 
 
-def method_title(settings: str | None) -> str:
+def method_title(settings: str | None, label: str = "") -> str:
     """A name for readers, such as `Resonance YaRN ×2`, made from the RoPE settings (JSON).
 
-    Empty where they do not give one.
+    Empty where they do not give one. A method without settings is the checkpoint as shipped.
     """
+    if not settings and label == "rope":
+        return "RoPE (as shipped)"
     try:
         rope = json.loads(settings) if settings else {}
     except ValueError:  # a long text was shortened

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from leval_border.errors import SettingError, UserError, hint, not_allowed, one_of
+from leval_border.hub import asking_hub, refuse_missing_folder
 from leval_border.settings import Settings, field_names, read
 from leval_harness.backends import libraries, library_of
 from leval_harness.cli.errors import MENDABLE
@@ -73,6 +74,9 @@ def completing(options: RopeOptions) -> Iterator[None]:
             check_file(Path(path), [each.name for each in dataclasses.fields(cls)])
         config = stock.__func__(cls, namespace)
         complete(config, options)
+        model = config.model_args.get("pretrained")
+        if isinstance(model, str) and config.model in libraries():
+            running.enter_context(asking_hub(model, "model_args.pretrained"))
         running.enter_context(remote_code_as_configured(config.model_args))
         return config
 
@@ -123,6 +127,8 @@ def complete(config: Any, options: RopeOptions) -> None:
     given = dict(config.model_args)
     if isinstance(model := given.get("pretrained"), str):
         given["pretrained"] = prepared(model)
+        if config.model in libraries():
+            refuse_missing_folder(given["pretrained"], "model_args.pretrained")
         config.model_args = given
         config.metadata = {**config.metadata, "pretrained": given["pretrained"]}
     check_generation(config.gen_kwargs or {}, "gen_kwargs")

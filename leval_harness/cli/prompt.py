@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_border.errors import UserError
+from leval_border.hub import refuse_missing_folder
 from leval_harness.cli.output import json_option, prepared_model
 from leval_tasks.closed.prompts import FRAME_NAMES
 
@@ -46,12 +47,15 @@ def command(
 
     metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
     metadata["pretrained"] = model
+    named = task_named(task, "TASK").name
+    refuse_missing_folder(model, "model")
+    load_tokenizer(metadata)  # a model that does not exist is said before documents are fetched
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed
         metadata |= {"context_length": context_length, "max_length": context_length}
     closed = LEvalClosedTask(
         {
-            "task": task_named(task, "TASK").name,
+            "task": named,
             "metadata": metadata,
             "generation_kwargs": {"max_gen_toks": options["max_gen_toks"]},
         }

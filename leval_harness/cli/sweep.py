@@ -138,10 +138,10 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool, jobs: int)
         click.echo(f"{cell_id:16}  {cost(row, '  ')}  {state}  {row['title']}")
     together = {**total, "seconds": total["wall_seconds"]}
     at_a_time = f", {jobs} cells at a time" if jobs > 1 else ""
-    click.echo(f"{len(rows)} cells, {total['to_do']} to do: {cost(together, ', ')}{at_a_time}")
+    click.echo(f"{_cells(len(rows))}, {total['to_do']} to do: {cost(together, ', ')}{at_a_time}")
     if earlier:
         place = printable(str(folder / SUPERSEDED))
-        click.echo(f"{len(earlier)} cells of an earlier config would be moved to {place}:")
+        click.echo(f"{_cells(len(earlier))} of an earlier config would be moved to {place}:")
     for each in earlier:
         changes = [f"{name}: {old} -> {new}" for name, (old, new) in each.differs.items()]
         click.echo(printable(f"{each.folder.name:16}  {each.title}: {few(changes)}"))
@@ -168,7 +168,7 @@ def _run(
             for note in stock.notes:
                 click.echo(note)
             done, to_do = len(stock.finished), len(stock.pending)
-            click.echo(f"{place}: {len(stock.cells)} cells, {done} done, {to_do} to do")
+            click.echo(f"{place}: {_cells(len(stock.cells))}, {done} done, {to_do} to do")
             if stock.pending:
                 with display(stock.pending, done, folder) as progress:
                     outcomes = runner.run_pending(stock, folder, resume, executor, progress)
@@ -184,16 +184,21 @@ def _run(
     for outcome in failed:
         click.echo(f"\nFailed: {titles[outcome.cell_id]}", err=True)
         click.echo(f"  {outcome.kind}: {outcome.reason}", err=True)
-        for line in outcome.log_tail[-TAIL_LINES:]:
+        tail = [line for line in outcome.log_tail if outcome.reason not in line]
+        for line in tail[-TAIL_LINES:]:
             click.echo(f"  | {line}", err=True)
         click.echo(f"  log: {printable(str(folder / outcome.cell_id / LOG))}", err=True)
     if not_started := to_do - len(outcomes):
         click.echo(
-            f"\n{not_started} cells were not started: the disk is full. Make room first.", err=True
+            f"\n{_cells(not_started)} not started: the disk is full. Make room first.", err=True
         )
     if failed or not_started:
-        click.echo(f"\n{len(failed)} cells failed. Try them again with:\n  {again}", err=True)
+        click.echo(f"\nFailed: {_cells(len(failed))}. Try again with:\n  {again}", err=True)
     return 1 if failed or not_started or not reported else 0
+
+
+def _cells(number: int) -> str:
+    return f"{number} cell{'' if number == 1 else 's'}"
 
 
 def _report(folder: Path) -> bool:

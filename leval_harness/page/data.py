@@ -7,6 +7,7 @@ from typing import Any
 
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.effective_context import (
+    FAMILY,
     EffectiveLine,
     effective_lines,
     length_text,
@@ -89,11 +90,19 @@ def verdict(analysis: Analysis) -> list[dict[str, Any]]:
 def reads(analysis: Analysis) -> list[dict[str, Any]]:
     """How far each method reads: for each block the ends of its bins, and a row a method.
 
-    A cell is the gain from full context as text, what stands in its tooltip, and `better` or
+    `missing` says which methods have no number. A cell is the gain from full context as text, what stands in its tooltip, and `better` or
     `worse` where the difference to the baseline is shown.
     """
     blocks = []
+    titles = analysis.titles
+    stopped = [e for e in analysis.entries if e.family == FAMILY and not e.score.finished]
     for block, lines in grouped(effective_lines(analysis)[0], lambda line: line.block).items():
+        without = {
+            f"{titles.get(e.label, e.label)} ({e.score.status})"
+            for e in stopped
+            if e.block == block
+        }
+        against = next((line.against.baseline for line in lines if line.against), "")
         ends = sorted({each.end for line in lines for each in line.these.bins})
         rows = [
             {
@@ -106,7 +115,15 @@ def reads(analysis: Analysis) -> list[dict[str, Any]]:
             for line in lines
             for gains in [_gains(line)]
         ]
-        blocks.append({"block": plain(block), "ends": [f"{end:,}" for end in ends], "rows": rows})
+        blocks.append(
+            {
+                "block": plain(block),
+                "baseline": plain(titles.get(against, against)),
+                "ends": [f"{end:,}" for end in ends],
+                "rows": rows,
+                "missing": [f"Without a number: {', '.join(sorted(without))}"] if without else [],
+            }
+        )
     return blocks
 
 

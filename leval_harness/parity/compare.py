@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from leval_border.errors import SettingError, UserError, not_allowed, one_of
+from leval_border.hub import refuse_missing_folder
 from leval_harness.parity import probe
 from leval_harness.parity.inputs import CHAT, KINDS, Finding, compare_encodings, compare_templates
 from leval_harness.parity.reading import Reading
@@ -143,6 +144,9 @@ class Comparison:
 
     def __init__(self, a: Setup, b: Setup | None, options: Options) -> None:
         self.options, self.started = options, time.monotonic()
+        for setup in filter(None, (a, b)):
+            if setup.library is not None:
+                refuse_missing_folder(setup.target, "model")
         self.reference = Reference.load(Path(a.target).expanduser()) if a.kind == SAVED else None
         if self.reference is not None:
             kept = tuple(sorted({len(ids) for ids in self.reference.ids.values()}))

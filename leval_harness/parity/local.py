@@ -1,6 +1,7 @@
 """Readers of models that run in this process: lm-eval's transformers and vLLM backends."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from leval_border.errors import SettingError, UserError
 from leval_harness.backends.registry import register
 from leval_harness.parity.reading import TOP, Messages, Reader, Reading, dense_positions
 from leval_harness.parity.setups import Setup
+from resonance_vllm.model_config.checkpoint import read_config
 
 
 def load(setup: Setup) -> Any:
@@ -16,6 +18,8 @@ def load(setup: Setup) -> Any:
     from lm_eval.api.registry import get_model
 
     register()
+    if not Path(setup.target).expanduser().exists():  # says that the hub is asked, and what it says
+        read_config(setup.target, setup.arguments.get("revision"))
     arguments = setup.backend_arguments()
     if setup.kind == "hf":
         import torch

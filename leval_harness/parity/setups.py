@@ -102,6 +102,8 @@ class Setup:
         target, rest = parts[0].strip(), parts[1:]
         prefix, colon, path = target.partition(":")
         kind = prefix if colon and prefix in kinds() else None
+        if colon and not kind and "://" not in target and not Path(target).expanduser().exists():
+            one_of("setup", prefix, kinds())
         target = path if kind else target
         if not target or "=" in target.partition("/")[0]:
             raise SettingError(

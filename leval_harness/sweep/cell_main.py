@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+from leval_border.errors import UserError
 from leval_harness.cell_record import CellRecord, DoneRecord, read_record
 from leval_harness.layout import CELL, LOG, PARTIAL, SCHEMA_VERSION
 from leval_harness.locks import lock
@@ -110,7 +111,8 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         # a log on a full disk cannot take the reason; the exit code still can
         with contextlib.suppress(OSError):
-            log.exception("the cell failed")
+            if not isinstance(error, UserError):  # a message for users needs no traceback
+                log.exception("the cell failed")
             sys.stderr.write(f"{REASON_MARK}{type(error).__name__}: {error}\n")
             sys.stderr.flush()
         return EXIT_CODES[kind_of(error)]

@@ -21,6 +21,7 @@ from leval_harness.sweep.task_registry import (
     foreign,
     own_tasks,
 )
+from leval_tasks.effective_context.reads import default_short_window
 from leval_tasks.metadata import EffectiveContextSettings, family_settings
 from resonance_vllm.model_config import overrides
 from resonance_vllm.model_config.limits import length_limit
@@ -68,13 +69,13 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
             together, or two cells that would compute the same.
     """
     config = config.model_copy(update={"tasks": tuple(checked_entries(config.tasks))})
-    files: dict[int, ModelFiles] = {}
+    requests = list(with_short_windows(config.requests()))
+    models = {id(request.model): request.model for request in requests}
+    files = {key: find_model(model, prepare) for key, model in models.items()}
     cells: dict[str, PlannedCell] = {}
-    for request in with_short_windows(config.requests()):
-        key = id(request.model)
-        if key not in files:
-            files[key] = find_model(request.model, prepare)
-        cell = resolve(request, config, files[key])
+    for request in requests:
+        _refuse_short_texts(request, files[id(request.model)])
+        cell = resolve(request, config, files[id(request.model)])
         if cell.id in cells:
             raise ConfigError(
                 f"two cells compute the same: '{cells[cell.id].record.title}' and "
@@ -119,6 +120,26 @@ def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]
             yield windows
         full = {**task.metadata, READS: "full"}
         yield request._replace(task=task.model_copy(update={"metadata": full}))
+
+
+def _refuse_short_texts(request: CellRequest, files: ModelFiles) -> None:
+    """Refuse texts that are no longer than the short windows which they are compared with.
+
+    Raises:
+        ConfigError: names the length and the window.
+    """
+    given = family_settings(EffectiveContextSettings, request.task.metadata)
+    trained = files.positions and files.positions.max_position_embeddings
+    if READS not in given or not (trained or given.get("short_window")):
+        return
+    window = given.get("short_window") or default_short_window(trained or 0)
+    lengths = given.get("context_length") or request.context_length
+    shortest = min(lengths) if isinstance(lengths, list | tuple) else lengths
+    if isinstance(window, int) and isinstance(shortest, int) and shortest <= window:
+        raise ConfigError(
+            f"context_length: {shortest} is no longer than the short windows of {window} tokens; "
+            f"give longer texts, or metadata.short_window below {shortest}"
+        )
 
 
 def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> PlannedCell:

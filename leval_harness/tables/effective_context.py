@@ -48,12 +48,21 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
     columns = (METHOD, *text_columns((*TEXT_HEADS, *NUMBER_HEADS), len(TEXT_HEADS)))
     notes = (
         "Up to a position: shown in every bin of positions before it, for these texts, with blocks "
-        "of 512 tokens as units; between two: shown up to the first, refused by the second; below: refused. Gain: mean over all positions, not clipped. Tokens "
-        "better: share whose loss is lower in full context",
+        "of 512 tokens as units; between two: shown up to the first, refused by the second; below: "
+        "refused. Gain: mean over all positions, not clipped. Tokens better: share whose loss is "
+        "lower in full context",
         f"Texts like these: with texts as units, from {FEWEST_TEXTS} texts on",
         *gaps,
     )
-    tables = [Table("Effective context length", columns, _blocks(lines, _verdicts), notes, tuple(verdicts(lines)))]
+    tables = [
+        Table(
+            "Effective context length",
+            columns,
+            _blocks(lines, _verdicts),
+            notes,
+            tuple(verdicts(lines)),
+        )
+    ]
     gains = "NLL gain from full context by position (nats/token), clipped to ±1"
     tables += _by_position(gains, [(line, line.these.bins, ()) for line in lines])
     over = "NLL gain over the {} by position (nats/token), on the same tokens"

@@ -11,6 +11,9 @@ from rich.text import Text
 from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Cell, Table
 
+LONGEST_WORD = 14
+"""Words up to this length are not broken in narrow columns."""
+
 
 def draw(tables: Sequence[Table], console: Console) -> None:
     """Print tables one below the other, each with its notes.
@@ -27,11 +30,14 @@ def _drawn(table: Table) -> Group:
         title = plain(block.title) or None
         grid = Grid(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
         grid.padding = (0, 1, 0, 0)
-        for column in table.columns:
+        for at, column in enumerate(table.columns):
+            cells = " ".join(plain(row.cells[at].text) for row in block.rows)
+            words = (len(word) for word in f"{plain(column.label)} {cells}".split())
             grid.add_column(
                 Text(plain(column.label)),
                 justify="right" if column.numeric else "left",
                 overflow="fold",
+                min_width=min(max(words), LONGEST_WORD),
             )
         for row in block.rows:
             quiet = "dim" if row.kind in {"published", "info"} else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from leval_border.errors import UserError, shown
 from leval_border.files import user_path
-from leval_border.hub import asking_hub, errors_only
+from leval_border.hub import asking_hub, errors_only, refuse_missing_folder
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
 
@@ -28,13 +28,13 @@ def read_config(path: str, revision: str | None = None) -> Any:
     is logged.
 
     Raises:
-        RopeConfigError: there is no such folder, it holds no config.json, transformers cannot read
+        SettingError: there is no such folder.
+        RopeConfigError: it holds no config.json, transformers cannot read
             that, or it has more layers or experts than could be built.
         OSError: neither a folder nor a model of the hub has the name, or the hub did not answer.
     """
     folder = user_path(path, "model")
-    if not folder.is_dir() and (path.startswith((".", "/", "~")) or path.count("/") > 1):
-        raise RopeConfigError(f"model: there is no folder {shown(path)}")
+    refuse_missing_folder(path, "model")
     from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
     name = str(folder) if folder.is_dir() else path

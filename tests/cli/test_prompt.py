@@ -61,3 +61,10 @@ def test_damaged_files_are_named(model: Path, name: str, content: str) -> None:
 def test_a_model_that_is_nowhere_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "there is no folder of this name" in refusal("no-such-model")
+
+
+def test_a_folder_that_does_not_exist_is_said_before_documents_are_looked_for() -> None:
+    # no data_dir: the hub would be asked for L-Eval's files
+    command = ["prompt", "leval_closed_toefl", "--model", "/no/such"]
+    with pytest.raises(UserError, match="model: there is no folder '/no/such'"):
+        CliRunner().invoke(app, command, standalone_mode=False, catch_exceptions=False)

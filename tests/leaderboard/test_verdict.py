@@ -110,6 +110,13 @@ def test_an_interval_around_zero_keeps_its_signs() -> None:
             assert verdict_module._difference(turned).endswith(f"interval {ends}")
 
 
+def test_words_are_not_broken_on_a_terminal_of_usual_width() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    draw(build_tables(lh.load(HERE / "effective").analysis)[:1], console)
+    drawn = console.file.getvalue()
+    assert all(word in drawn for word in ("degradation", "inconclusive", "position"))
+
+
 def test_computing_side_by_side_counts_once() -> None:
     run = lh.load(HERE / "effective").results.runs[0]
     spans = [(0, 100), (50, 100), (50, 20), (300, 10)]

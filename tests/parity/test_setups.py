@@ -40,6 +40,7 @@ def test_a_setup_is_read(text, kind, target, arguments):
         ("m,float32", "'float32' has no value; allowed: key=value"),
         ('{"backend": "vllm"}', "needs 'pretrained'"),
         ('{"backend": "tgi", "pretrained": "m"}', "backend: 'tgi' is not allowed; allowed: hf, "),
+        ("hff:m", "setup: 'hff' is not allowed; allowed: hf, .*did you mean 'hf'"),
         ("m.gguf,rope=yarn:factor=2", "rope: gguf runs a model as it is; allowed with: hf, "),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from leval_harness.layout import SHORT_WINDOWS
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.cells import with_short_windows
+from leval_harness.sweep.cells import plan, with_short_windows
 from leval_harness.sweep.config import CellRequest, parse_config
 from leval_harness.sweep.estimate import _reads_tokens
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata
@@ -80,3 +80,18 @@ def test_the_estimate_counts_each_read(reads, trained_window, tokens):
     given = {"reads": reads, "trained_window": trained_window, "context_length": [5000, 10_000]}
     settings = read_metadata(EffectiveContextSettings, given | {"num_docs": 4})
     assert _reads_tokens(settings, 8192) == tokens
+
+
+def test_texts_no_longer_than_the_short_windows_are_refused_before_a_cell_runs():
+    content = {
+        "name": "s",
+        "models": {"one": {"path": "smollm2", "backend": "hf-long"}},
+        "methods": {"plain": None},
+        "tasks": [TASK],
+    }
+    quarter = parse_config({**content, "context_lengths": [2048]})
+    message = "context_length: 2048 is no longer than the short windows of 2048 tokens"
+    with pytest.raises(ConfigError, match=message):
+        plan(quarter, prepare=False)
+    shorter = parse_config({**content, "context_lengths": [2048], "metadata": {"short_window": 64}})
+    assert len(plan(shorter, prepare=False)) == 2

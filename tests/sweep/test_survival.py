@@ -207,7 +207,7 @@ def test_a_disk_without_room_ends_the_sweep_and_costs_nothing(
     config = tiny / "sweep.yaml"
     assert forks.run(config, tmp_path, SWEEP_FILE_LIMIT="3000") == 1
     assert "disk: " in forks.said()
-    assert "1 cells were not started: the disk is full" in forks.said()
+    assert "1 cell not started: the disk is full" in forks.said()
     assert not finished(tmp_path / "sweep")
     assert forks.run(config, tmp_path) == 0, forks.said()
     assert results(tmp_path / "sweep") == quiet

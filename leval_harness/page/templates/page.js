@@ -79,6 +79,8 @@ function start() {
   // what leaves no choice takes no room
   const choices = { model: blocks.length, context: lengths.length, tasks: board.columns.length, baseline: compared, show: 1 + compared + shares.length, search: unique(board.rows.map(lineOf)).length - 3 };
   for (const [id, n] of Object.entries(choices)) by(id).parentElement.hidden = n < 2;
+  for (const id of ["scores", "link", "view-csv"]) by(id).hidden = !board.rows.length;
+  document.querySelector('a[href="#made-how"]').addEventListener("click", () => { by("made-how").open = true; });
   board.notes.forEach((note) => by("notes").append(make("li", "", note)));
   for (const id of ["model", "context", "tasks", "show"]) by(id).addEventListener("change", draw);
   if (by("published")) by("published").addEventListener("change", draw);
