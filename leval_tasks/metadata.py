@@ -212,6 +212,11 @@ class EffectiveContextSettings(TextSettings):
     reads: Literal["all", "full", "windows"] = Field(default="all", json_schema_extra=WHERE)
 
 
+def default_short_window(trained: int) -> int:
+    """A quarter of the trained length."""
+    return max(trained // 4, 2)
+
+
 class PosGenSettings(TaskSettings):
     """What one PosGen data set is made of.
 

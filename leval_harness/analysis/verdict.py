@@ -60,15 +60,15 @@ def verdicts(analysis: Analysis) -> list[Verdict]:
     compared = grouped(_compared(analysis), lambda entry: entry.block)
     found = []
     for block in dict.fromkeys((*of_block, *compared)):
-        lines, entries = of_block.get(block, []), compared.get(block, [])
+        own, entries = of_block.get(block, []), compared.get(block, [])
         sentences = (
-            *_effective(lines, analysis),
+            *_effective(own, analysis),
             *_comparisons(entries, analysis),
-            *_undecided(lines, analysis),
+            *_undecided(own, analysis),
             *_inconclusive(entries),
         )
         if sentences:
-            found.append(Verdict(block, sentences, tuple(dict.fromkeys(map(yardstick, lines)))))
+            found.append(Verdict(block, sentences, tuple(dict.fromkeys(map(yardstick, own)))))
     return [*found, Verdict("", (), tuple(gaps))] if gaps else found
 
 

@@ -90,7 +90,9 @@ def verdict(analysis: Analysis) -> list[dict[str, Any]]:
 def reads(analysis: Analysis) -> list[dict[str, Any]]:
     """How far each method reads: for each block the ends of its bins, and a row a method.
 
-    `missing` says which methods have no number. A cell is the gain from full context as text, what stands in its tooltip, and `better` or
+    `missing` says which methods have no number.
+
+    A cell is the gain from full context as text, what stands in its tooltip, and `better` or
     `worse` where the difference to the baseline is shown.
     """
     blocks = []

@@ -1,5 +1,6 @@
 """`diff(a, b)`: both setups read the same tokens, until it is decided or the budget is spent."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -306,14 +307,25 @@ class Comparison:
         )
 
 
+SetupLike = Setup | str | os.PathLike[str]
+
+
+def _setup(given: SetupLike) -> Setup:
+    return given if isinstance(given, Setup) else Setup.parse(os.fspath(given))
+
+
 def diff(
-    a: Setup | str, b: Setup | str, options: Options | None = None, *, save: Path | None = None,
+    a: SetupLike,
+    b: SetupLike,
+    options: Options | None = None,
+    *,
+    save: str | os.PathLike[str] | None = None,
     **more: Any,
-) -> DiffResult:  # fmt: skip
+) -> DiffResult:
     """Does setup `b` still read like setup `a`?
 
     Args:
-        a: a setup, or its text as `setups` reads it.
+        a: a setup, its text as `setups` reads it, or a path.
         b: the other one.
         options: how to compare.
         save: file in which what A reads is kept as a reference.
@@ -329,15 +341,14 @@ def diff(
         ('worse', 0)
     """
     options = replace(options or Options(), **more).checked()
-    a, b = (Setup.parse(each) if isinstance(each, str) else each for each in (a, b))
-    run = Comparison(a, b, options)
+    run = Comparison(_setup(a), _setup(b), options)
     try:
         findings = run.choose_texts()
         if options.probe:
             findings += run.probe()
         lengths = run.decide()
         if save is not None:
-            run.reference_of(run.a).write(save)
+            run.reference_of(run.a).write(Path(save))
         return DiffResult(
             a=run.a.described(),
             b=run.b.described() if run.b else {},
@@ -352,7 +363,7 @@ def diff(
 
 
 def save_reference(
-    a: Setup | str, path: Path, options: Options | None = None, **more: Any
+    a: SetupLike, path: Path, options: Options | None = None, **more: Any
 ) -> Reference:
     """Let a setup read the texts and keep what it reads, for `diff --against`.
 
@@ -360,7 +371,7 @@ def save_reference(
         UserError: as for `diff`, or the budget did not suffice for three texts.
     """
     options = replace(options or Options(), **more).checked()
-    run = Comparison(Setup.parse(a) if isinstance(a, str) else a, None, options)
+    run = Comparison(_setup(a), None, options)
     try:
         run.choose_texts()
         for length in run.lengths:

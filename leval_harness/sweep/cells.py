@@ -21,8 +21,7 @@ from leval_harness.sweep.task_registry import (
     foreign,
     own_tasks,
 )
-from leval_tasks.effective_context.reads import default_short_window
-from leval_tasks.metadata import EffectiveContextSettings, family_settings
+from leval_tasks.metadata import EffectiveContextSettings, default_short_window, family_settings
 from resonance_vllm.model_config import overrides
 from resonance_vllm.model_config.limits import length_limit
 

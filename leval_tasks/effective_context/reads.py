@@ -25,11 +25,6 @@ COLUMNS = ("start", "tokens", "full", "short", "gain", "trained_gain")
 """What a block holds: its first position, BOS counted, and sums over tokens; gains are clipped."""
 
 
-def default_short_window(trained: int) -> int:
-    """A quarter of the trained length."""
-    return max(trained // 4, 2)
-
-
 def windows_of(
     n: int, short_window: int, trained: int, reads: str, bos: bool
 ) -> list[tuple[str, Window]]:

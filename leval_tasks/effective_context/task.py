@@ -23,13 +23,12 @@ from leval_tasks.effective_context.reads import (
     SHORT,
     Losses,
     block_rows,
-    default_short_window,
     gain_over,
     joined,
     windows_of,
 )
 from leval_tasks.lm_task import Described, QuestionFilter
-from leval_tasks.metadata import EffectiveContextSettings, TextSettings
+from leval_tasks.metadata import EffectiveContextSettings, TextSettings, default_short_window
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.metrics import with_stderr
