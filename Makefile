@@ -1,6 +1,6 @@
 # make leaderboard   install, prepare a small real model, run the comparison, print its table
 # make test          install everything, then every check
-# make test-all      the tests that `make test` leaves out: about an hour, in parts that resume
+# make test-all      every check, then the tests that `make test` leaves out, in parts that resume
 # make docs          the documentation site, in site/
 # make lint, make fast   the quick loops: static checks; tests without engines and slow ones
 # All start from a bare machine with Python >= 3.11; what is done already is not done again.
@@ -19,7 +19,8 @@ leaderboard: .venv-quickstart
 test: .venv-test
 	@$(BIN)/python packaging/checks.py
 
-test-all: test
+test-all: .venv-test
+	@$(BIN)/python packaging/checks.py --record
 	@$(BIN)/python packaging/long_parts.py
 
 lint: .venv-test

@@ -1,5 +1,8 @@
 """Run every check in the environment that `bootstrap.py test` made: what `make test` does.
 
+Usage: python packaging/checks.py [--record]
+
+`--record` adds a line about the run to `tests/record.jsonl`, as `make test-all` does.
 Standard library only. The static checks run side by side, then steps in order of cost, and the
 first failure ends the run, so that a typing error is known in seconds. Where vLLM, a browser or
 LaTeX cannot be had, the tests that need them are named; with CI set that is a failure.
@@ -11,10 +14,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from long_parts import counts, write_line
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
@@ -86,6 +92,7 @@ def tests_of(marker: str) -> list[str]:
 
 def main() -> None:
     """Entry point."""
+    start = time.monotonic()
     # Shells start background jobs with SIGINT ignored; the tests of Ctrl-C would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -98,13 +105,19 @@ def main() -> None:
     # One thread each: two test processes with two threads each wait for one another on two cores.
     # Tests that one process has not begun go to one that is idle: files differ tenfold in cost.
     spread = ("-n", "2", "--dist", "worksteal")
-    fast = ("pytest", "-q", *spread, "--durations=25", "-m", f"not (long or {REAL})")
-    run("fast tests", fast, OMP_NUM_THREADS="1")
-    absent = missing(installed)
-    wanted = " and ".join([f"({REAL})", "not long", *(f"not {marker}" for marker in absent)])
-    # A file stays in one process: its tests share an engine, a server or a cluster.
-    real = ("pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations=15", "-m", wanted)
-    run("real engines", real, OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+    with tempfile.TemporaryDirectory() as folder:
+        reports = [Path(folder) / f"{name}.xml" for name in ("fast", "real")]
+        fast = ("pytest", "-q", *spread, "--durations=25", f"--junit-xml={reports[0]}")
+        run("fast tests", (*fast, "-m", f"not (long or {REAL})"), OMP_NUM_THREADS="1")
+        absent = missing(installed)
+        wanted = " and ".join([f"({REAL})", "not long", *(f"not {marker}" for marker in absent)])
+        # A file stays in one process: its tests share an engine, a server or a cluster.
+        real = ("pytest", "-q", "-n", "2", "--dist", "loadfile", "--durations=15")
+        real += (f"--junit-xml={reports[1]}", "-m", wanted)
+        run("real engines", real, OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+        if "--record" in sys.argv[1:]:
+            seconds = round(time.monotonic() - start)
+            write_line({"part": "make test", "seconds": seconds, **counts(*reports)})
     for marker, reason in absent.items():
         print(f"\nThese tests ({marker}) cannot run here: {reason}")
         print("\n".join(f"  {test}" for test in tests_of(marker)))

@@ -2,10 +2,9 @@
 
 Usage: python packaging/long_parts.py [--recorded] [--minutes N]
 
-Each part is a run of pytest. When it passes, `tests/record.jsonl` gets a line: when and on which
-commit, its time, its number of tests, the slowest of them and a hash of its sources. A part with a
-line for its present sources is not run again, so an interrupted run goes on where it ended.
-Standard library only.
+Each part is a run of pytest. When it passes, `tests/record.jsonl` gets a line; CONTRIBUTING.md
+describes its fields. A part with a line for its present sources is not run again, so an interrupted
+run goes on where it ended. Standard library only.
 """
 
 import argparse
@@ -26,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv" / "bin"
 RECORD = ROOT / "tests" / "record.jsonl"
 SLOWEST = 5
+LAST_START = 15
+"""Minutes before the end of `--minutes` from which on no part is started."""
 PRODUCT = ("leval_border", "resonance_vllm", "leval_tasks", "leval_harness", "harness_configs")
 ROPE = ("leval_border", "resonance_vllm", "tests/families", "tests/shared")
 
@@ -84,12 +85,18 @@ def hash_of(sources: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def recorded() -> dict[str, str]:
-    """Part -> hash of its sources when it last passed."""
+def recorded() -> dict[str, dict[str, Any]]:
+    """Part -> its last line in the record."""
     if not RECORD.is_file():
         return {}
     lines = map(json.loads, RECORD.read_text(encoding="utf-8").splitlines())
-    return {line["part"]: line["sources"] for line in lines}
+    return {line["part"]: line for line in lines}
+
+
+def fits(name: str, seconds_left: float) -> bool:
+    """Whether a part may begin: there is a quarter of an hour, and its recorded time."""
+    known = recorded().get(name, {}).get("seconds", 0)
+    return seconds_left >= max(60 * LAST_START, known)
 
 
 def run(name: str) -> bool:
@@ -111,16 +118,16 @@ def run(name: str) -> bool:
     return code == 0
 
 
-def counts(report: Path) -> dict[str, Any]:
-    """Number of tests in a JUnit report, and the slowest ones with their seconds."""
-    cases = list(ElementTree.parse(report).iter("testcase"))
+def counts(*reports: Path) -> dict[str, Any]:
+    """Number of tests in JUnit reports, and the slowest ones with their seconds."""
+    cases = [case for report in reports for case in ElementTree.parse(report).iter("testcase")]
     times = {f"{c.get('classname')}::{c.get('name')}": float(c.get("time", 0)) for c in cases}
     slowest = sorted(times, key=lambda test: -times[test])[:SLOWEST]
     return {"tests": len(cases), "slowest": {test: round(times[test], 1) for test in slowest}}
 
 
 def write_line(result: dict[str, Any]) -> None:
-    """Add a part that passed to the record."""
+    """Add a run that passed to the record."""
     command = ("git", "describe", "--always", "--dirty", "--exclude=*")
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     when = datetime.now(UTC).isoformat(timespec="minutes")
@@ -133,25 +140,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     recorded_help = "only parts that have passed before; those that never have are listed"
     parser.add_argument("--recorded", action="store_true", help=recorded_help)
-    minutes_help = "start no part after so many minutes, and list those that remain"
+    minutes_help = "time until everything has to be over: parts that do not fit in are listed"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=minutes_help)
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     done = recorded()
-    names = [name for name, part in PARTS.items() if done.get(name) != hash_of(part.sources)]
+    names = [
+        name
+        for name, part in PARTS.items()
+        if done.get(name, {}).get("sources") != hash_of(part.sources)
+    ]
     if options.recorded and (never := [name for name in names if name not in done]):
         print(f"Never run so far, see `make test-all`: {', '.join(never)}")
         names = [name for name in names if name in done]
-    deadline = time.monotonic() + 60 * options.minutes
-    failed = []
-    while names and time.monotonic() < deadline:
-        if not run(names[0]):
-            failed.append(names[0])
-        names.pop(0)
-    if names:
-        print(f"No time was left for: {', '.join(names)}")
+    end = time.monotonic() + 60 * options.minutes
+    failed, left = [], []
+    for name in names:
+        if not fits(name, end - time.monotonic()):
+            left.append(name)
+        elif not run(name):
+            failed.append(name)
+    if left:
+        print(f"No time was left for: {', '.join(left)}")
     if failed:
         sys.exit(f"Error: failed: {', '.join(failed)}")
 

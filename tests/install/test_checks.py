@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ SCRIPT = Path(__file__).parents[2] / "packaging" / "checks.py"
 
 
 @pytest.fixture
-def checks():
+def checks(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))  # where `long_parts` is
     spec = importlib.util.spec_from_file_location("checks", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -49,6 +51,28 @@ def test_what_cannot_run_is_named_and_in_ci_that_is_a_failure(checks, monkeypatc
     assert "tests/t.py::test_latex" in output
     assert set(checks.STATIC) <= set(steps)
     assert steps[-1][-1] == "(vllm or ray or browser or latex) and not long and not latex"
+
+
+@pytest.mark.parametrize("options", [[], ["--record"]])
+def test_a_full_run_is_one_line_of_the_record(checks, monkeypatch, options):
+    def run(name, command, **_):
+        (report,) = (each for each in command if each.startswith("--junit-xml="))
+        case = f'<testcase classname="tests.t" name="{name[:4]}" time="{len(name)}"/>'
+        Path(report.partition("=")[2]).write_text(f"<testsuites>{case}</testsuites>")
+
+    lines = []
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setattr(sys, "argv", ["checks.py", *options])
+    monkeypatch.setattr(checks, "run", lambda name, *_, **__: name == "model" or run(name, *_))
+    monkeypatch.setattr(checks, "run_side_by_side", lambda steps: None)
+    monkeypatch.setattr(checks.json, "loads", lambda text: {"vllm": True})
+    monkeypatch.setattr(checks.Path, "read_text", lambda path: "")
+    monkeypatch.setattr(checks, "missing", lambda installed: {})
+    monkeypatch.setattr(checks, "write_line", lines.append)
+    checks.main()
+    slowest = {"tests.t::real": 12.0, "tests.t::fast": 10.0}  # the longer name took longer
+    expected = {"part": "make test", "seconds": 0, "tests": 2, "slowest": slowest}
+    assert lines == ([expected] if options else [])
 
 
 def test_checks_side_by_side_are_shown_whole_and_any_failure_ends_the_run(

@@ -92,3 +92,20 @@ def test_ci_runs_what_changed_and_lists_what_it_has_no_time_for(
     assert "No time was left for: one" in capfd.readouterr().out
     start(parts, monkeypatch, "--recorded")
     assert ran(capfd) == ["one"]
+
+
+def test_a_part_that_would_not_end_in_time_is_listed_and_a_shorter_one_runs(
+    parts, monkeypatch, capfd
+):
+    minutes = {"one": 20, "two": 2}
+    for name, needed in minutes.items():
+        parts.write_line({"part": name, "seconds": 60 * needed, "sources": "of an earlier state"})
+    start(parts, monkeypatch, "--minutes", "19")
+    output = capfd.readouterr().out
+    assert "No time was left for: one" in output
+    assert "== two: pytest" in output
+    parts.write_line({"part": "two", "seconds": 120, "sources": "of an earlier state"})
+    start(parts, monkeypatch, "--minutes", "14")  # none begins in the last quarter of an hour
+    assert "No time was left for: one, two" in capfd.readouterr().out
+    start(parts, monkeypatch, "--minutes", "21")
+    assert ran(capfd) == ["one", "two"]

@@ -194,20 +194,22 @@ def check(capsys, without_vllm):
     [
         (("--rope", "resonance", "--context-length", "512"), 512),
         (("--rope", "ntk_aware:factor=4,original_max_position_embeddings=128"), 512),
-        (("--rope", "yarn_wavelength:factor=4", "--context-length", "512"), None),
     ],
 )
 def test_a_length_that_is_given_stands_in_for_one_that_the_config_lacks(
     rope, limit, recurrent_gemma, check
 ):
     code, out, err = check(recurrent_gemma, *rope, "--json")
-    if limit is None:  # what the model was trained on follows from no context length
-        assert (code, "max_position_embeddings: missing" in err) == (2, True)
-        return
     assert code == 0, err
     side = json.loads(out)["transformers"]
     assert side["limit"] == limit
     assert len(side["modules"][0]["inv_freq"]) == 4
+
+
+def test_what_a_model_was_trained_on_follows_from_no_context_length(recurrent_gemma, check):
+    rope = ("--rope", "yarn_wavelength:factor=4", "--context-length", "512")
+    code, _, err = check(recurrent_gemma, *rope, "--json")
+    assert (code, "max_position_embeddings: missing" in err) == (2, True)
 
 
 def test_a_config_without_a_length_has_an_unknown_limit(recurrent_gemma, check):

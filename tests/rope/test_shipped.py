@@ -85,10 +85,14 @@ def test_another_method_replaces_a_shipped_scaling_only_by_name(name, method):
     if method.name == "proportional" and shipped.rope_type != "proportional" and part:
         with pytest.raises(RopeConfigError, match="makes features of a whole head"):
             model(name).complete({**request, "replace": True})
-        return
-    if shipped.rope_type == "default" or request == {"rope_type": shipped.rope_type}:
+    elif shipped.rope_type == "default" or request == {"rope_type": shipped.rope_type}:
         assert model(name).complete(request).method.rope_theta == shipped.method.rope_theta
-        return
+    else:
+        replaced_by_name(name, method, request)
+
+
+def replaced_by_name(name, method, request):
+    shipped = model(name).shipped()
     with pytest.raises(RopeConfigError, match=f"ships.*{shipped.rope_type}.*replace: true") as told:
         model(name).complete(request)
     assert "or resonance for Resonance on top of it" in str(told.value)
@@ -409,11 +413,11 @@ def test_types_of_the_libraries_do_not_fit_a_head_of_which_a_part_turns(method, 
     rope = asked(method) | {"replace": True}
     if method.name in OWN_TYPES or method.name == "proportional":
         assert gemma.complete(rope).rope_type == method.name
-        return
-    with pytest.raises(RopeConfigError, match="does not fit this 'gemma4_text' model"):
-        gemma.complete(rope)
-    whole = gemma.complete({**rope, "partial_rotary_factor": 1.0})
-    assert whole.rope_type == method.name
+    else:
+        with pytest.raises(RopeConfigError, match="does not fit this 'gemma4_text' model"):
+            gemma.complete(rope)
+        whole = gemma.complete({**rope, "partial_rotary_factor": 1.0})
+        assert whole.rope_type == method.name
 
 
 PART = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 2.0, "partial_rotary_factor": 0.25}

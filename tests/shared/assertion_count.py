@@ -34,7 +34,13 @@ def is_weak(expression: str) -> bool:
         node = ast.parse(f"({expression})", mode="eval").body
     except SyntaxError:
         return False
+    return _weak(node)
+
+
+def _weak(node: ast.expr) -> bool:
     match node:
+        case ast.BoolOp(values=values):
+            return all(map(_weak, values))
         case ast.Call(func=ast.Name(id="isinstance" | "callable")):
             return True
         case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):

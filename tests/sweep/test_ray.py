@@ -175,13 +175,17 @@ def test_a_cluster_without_a_living_node_ends_the_sweep(tiny: Path, tmp_path: Pa
 
     In a process of its own: where other clusters ran before, Ray may end the one whose node died.
     """
-    if "LOSES_ITS_NODE" not in os.environ:
+    if "LOSES_ITS_NODE" in os.environ:
+        sweep_that_loses_its_node(tiny, tmp_path)
+    else:
         name = "test_a_cluster_without_a_living_node_ends_the_sweep"
         command = [sys.executable, "-m", "pytest", "-q", "-m", "long", f"{__file__}::{name}"]
         env = os.environ | {"LOSES_ITS_NODE": "1"}
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stdout[-3000:]
-        return
+
+
+def sweep_that_loses_its_node(tiny: Path, tmp_path: Path) -> None:
     import ray
     from ray.cluster_utils import Cluster
 

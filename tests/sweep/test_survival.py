@@ -332,14 +332,13 @@ def test_a_cell_that_fails_costs_itself_and_is_told(
     assert len(finished(out / "sweep")) == 1
     noted = [json.loads(path.read_text()) for path in out.rglob("failed.json")]
     assert [(each["kind"], each["attempts"]) for each in noted] == [(kind, 1)]
-    if function != "wrong":
-        return
-    assert forks.run(tiny / "sweep.yaml", out, *options, "--no-retry-failed") == 1
-    assert "0 to do" in forks.said()
-    assert said in forks.said()
-    assert forks.run(tiny / "sweep.yaml", out, *options) == 1
-    assert "1 to do" in forks.said()
-    assert json.loads(next(out.rglob("failed.json")).read_text())["attempts"] == 2
+    if function == "wrong":
+        assert forks.run(tiny / "sweep.yaml", out, *options, "--no-retry-failed") == 1
+        assert "0 to do" in forks.said()
+        assert said in forks.said()
+        assert forks.run(tiny / "sweep.yaml", out, *options) == 1
+        assert "1 to do" in forks.said()
+        assert json.loads(next(out.rglob("failed.json")).read_text())["attempts"] == 2
 
 
 def test_a_changed_config_makes_new_cells_and_the_old_ones_come_back(
