@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from leval_border.errors import UserError, printable
+from leval_border.errors import SettingError, UserError, printable
 from leval_harness.layout import PARTIAL, SUPERSEDED
 from leval_harness.secrets import redact
 
@@ -41,6 +41,21 @@ def _left_out(path: Path) -> bool:
     return any(Path(part).match(pattern) for part in path.parts for pattern in LEFT_OUT)
 
 
+def check_repository(repository: str) -> None:
+    """Refuse what cannot be a repository of the Hub.
+
+    Raises:
+        SettingError: names what is allowed.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise SettingError(f"--repo: {error}") from error
+
+
 def upload(folder: Path, files: Sequence[Path], repository: str, *, private: bool) -> str:
     """Upload files of a folder in one commit, under the folder's name; the commit's address.
 
@@ -48,12 +63,14 @@ def upload(folder: Path, files: Sequence[Path], repository: str, *, private: boo
     `HF_TOKEN`; `HF_ENDPOINT` names another hub.
 
     Raises:
+        SettingError: it cannot be a repository's name.
         UserError: the hub refuses, cannot be reached, or there is no token.
     """
     import httpx
     from huggingface_hub import CommitOperationAdd, HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
+    check_repository(repository)
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="leval-harness")
     name = folder.resolve().name
     operations = [CommitOperationAdd(f"{name}/{path.as_posix()}", folder / path) for path in files]
@@ -64,8 +81,6 @@ def upload(folder: Path, files: Sequence[Path], repository: str, *, private: boo
         )
     except OfflineModeIsEnabled as error:
         raise UserError("HF_HUB_OFFLINE: is set; unset it to upload") from error
-    except HFValidationError as error:
-        raise UserError(f"--repo: {error}") from error
     except (HfHubHTTPError, httpx.HTTPError) as error:
         raise UserError(f"--repo: {repository} was not written: {redact(str(error))}") from error
     return done.commit_url

@@ -23,8 +23,9 @@ def command(folder: Path, repo: str, public: bool, dry_run: bool) -> None:
     A text that holds something in the form of a credential stops the upload. Log in with `hf auth
     login`, or set HF_TOKEN.
     """
-    from leval_harness.cards.upload import files_to_upload, upload
+    from leval_harness.cards.upload import check_repository, files_to_upload, upload
 
+    check_repository(repo)
     files = files_to_upload(folder)
     megabytes = sum((folder / path).stat().st_size for path in files) / 1e6
     if dry_run:

@@ -78,6 +78,8 @@ def find_config(name: str) -> Path:
     shipped = shipped_sweeps()
     if path.is_file() or name in shipped:
         return path if path.is_file() else shipped[name]
+    if path.is_dir():
+        raise ConfigError(f"config: {name} is a folder; give a YAML file")
     if path.suffix in SUFFIXES or os.sep in name:
         raise ConfigError(f"config: there is no file {name}{hint(path.stem, shipped)}")
     raise ConfigError(f"config: {name!r} is no file and no shipped sweep{hint(name, shipped)}")

@@ -71,10 +71,13 @@ def loading(path: str) -> Iterator[None]:
     """Errors of transformers on a folder that is no model, which are of many kinds, as one.
 
     Raises:
+        SettingError: there is no such folder.
         UserError: names the folder and gives transformers' reason.
     """
+    refuse_missing_folder(path, "model")
     try:
-        yield
+        with asking_hub(path, "model"):
+            yield
     except UserError:
         raise
     except Exception as error:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from huggingface_hub import constants
 
+from leval_border.errors import SettingError
 from leval_harness.cli.upload import command
 
 REPOSITORY = "group/results"
@@ -127,8 +128,10 @@ def test_what_the_hub_refuses_is_one_error(hub, results):
     assert "rights" in str(done.exception)
 
 
-@pytest.mark.parametrize(("repository", "message"), [("a b", "--repo: "), ("a/b/c", "--repo: ")])
-def test_a_name_that_is_none_is_refused(hub, results, repository, message):
-    done = run(results, "--repo", repository)
-    assert str(done.exception).startswith(message)
+@pytest.mark.parametrize("how", [(), ("--dry-run",)])
+@pytest.mark.parametrize("repository", ["a b", "a/b/c"])
+def test_a_name_that_is_none_is_refused(hub, results, repository, how):
+    done = run(results, "--repo", repository, *how)
+    assert isinstance(done.exception, SettingError)
+    assert str(done.exception).startswith("--repo: ")
     assert not hub["files"]

@@ -105,6 +105,8 @@ def test_names_near_a_shipped_sweep_are_suggested() -> None:
         find_config("nowhere/x.yaml")
     with pytest.raises(SettingError, match=r"config: '~nouser/x\.yaml' is no path"):
         find_config("~nouser/x.yaml")
+    with pytest.raises(ConfigError, match="config: / is a folder; give a YAML file"):
+        find_config("/")
 
 
 def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
