@@ -29,7 +29,8 @@ def refuse_missing_folder(name: str, field: str) -> None:
 def asking_hub(name: str, field: str) -> Iterator[None]:
     """Say that a name is no folder before the hub is asked for it, and hide the hub's retries.
 
-    Without a connection that takes up to a minute. A name that is a folder passes in silence.
+    Without a connection what the hub left on this machine is looked at alone: its client would try
+    for half a minute. A name that is a folder passes in silence.
 
     Args:
         name: of a folder or a model.
@@ -39,8 +40,29 @@ def asking_hub(name: str, field: str) -> Iterator[None]:
         yield
         return
     logger.warning("%s: there is no folder %s; the hub is asked for it", field, shown(name))
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
     with errors_only("huggingface_hub"):
-        yield
+        constants.HF_HUB_OFFLINE = offline or not _answers(name)
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = offline
+
+
+def _answers(name: str) -> bool:
+    """Whether the hub can be asked for a model: one attempt."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (HfHubHTTPError, HFValidationError):
+        return True
+    except Exception:  # noqa: BLE001 - of an HTTP library that the hub's client changes
+        return False
+    return True
 
 
 @contextmanager

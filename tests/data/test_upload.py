@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from huggingface_hub import constants
 
-from leval_border.errors import SettingError
+from leval_border.errors import SettingError, UserError
 from leval_harness.cli.upload import command
 
 REPOSITORY = "group/results"
@@ -126,6 +127,14 @@ def test_what_the_hub_refuses_is_one_error(hub, results):
     done = run(results, "--repo", REPOSITORY)
     assert "--repo: group/results was not written" in str(done.exception)
     assert "rights" in str(done.exception)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_error(hub, results, monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)  # the hub's client has another HTTP library
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = run(results, "--repo", REPOSITORY)
+    assert isinstance(done.exception, UserError)
+    assert str(done.exception).startswith(f"--repo: {REPOSITORY} was not written: ")
 
 
 @pytest.mark.parametrize("how", [(), ("--dry-run",)])
