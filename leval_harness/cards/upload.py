@@ -48,7 +48,7 @@ def check_repository(repository: str) -> None:
         SettingError: names what is allowed.
     """
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(repository)

@@ -22,7 +22,7 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
     epilog="Example: leval-harness prompt leval_closed_toefl -n 1 --model MODEL --data-dir sample"
 )
 @click.argument("task")
-@click.option("-n", "count", default=3, help="Number of questions.")
+@click.option("-n", "count", type=click.IntRange(min=1), default=3, help="Number of questions.")
 @click.option(
     "--model", required=True, callback=prepared_model,
     help="Checkpoint or tokenizer: a path, a name on the hub, or smollm2.",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leval_border.errors import SettingError, UserError, not_allowed, one_of
+from leval_border.errors import SettingError, UserError, not_allowed, one_of, shown
 from leval_border.hub import refuse_missing_folder
 from leval_harness.parity import probe
 from leval_harness.parity.inputs import CHAT, KINDS, Finding, compare_encodings, compare_templates
@@ -148,6 +148,8 @@ class Comparison:
         for setup in filter(None, (a, b)):
             if setup.library is not None:
                 refuse_missing_folder(setup.target, "model")
+            elif setup.kind != SERVER and not Path(setup.target).expanduser().is_file():
+                raise SettingError(f"setup: there is no file {shown(setup.target)}")
         self.reference = Reference.load(Path(a.target).expanduser()) if a.kind == SAVED else None
         if self.reference is not None:
             kept = tuple(sorted({len(ids) for ids in self.reference.ids.values()}))

@@ -68,3 +68,9 @@ def test_a_folder_that_does_not_exist_is_said_before_documents_are_looked_for() 
     command = ["prompt", "leval_closed_toefl", "--model", "/no/such"]
     with pytest.raises(UserError, match="model: there is no folder '/no/such'"):
         CliRunner().invoke(app, command, standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_number_of_questions_below_one_is_refused(model: Path) -> None:
+    done = CliRunner().invoke(app, [*COMMAND, str(model), "-n", "-1"])
+    assert done.exit_code == 2
+    assert "-1 is not in the range x>=1" in done.output

@@ -147,6 +147,9 @@ def test_a_spent_budget_is_not_decided(run, copying_model, monkeypatch):
         (("a", "b", "--budget", "soon"), "--budget: 'soon' is not allowed; allowed: a time above"),
         (("a", "b", "--count", "2"), "--count: 2 is not allowed; allowed: at least 3 texts"),
         (("a", "b", "--margin", "0"), "--margin: 0.0 is not allowed"),
+        (("a.gguf", "b"), "setup: there is no file 'a.gguf'"),
+        (("a.json", "b"), "setup: there is no file 'a.json'"),
+        (("hf:./a", "b"), "model: there is no folder './a'"),
         (("a", "b", "--ignore", "bso"), "--ignore: 'bso' is not allowed; allowed: bos, "),
     ],
 )
