@@ -8,9 +8,10 @@ that grows with the length is seen. After 4, 8, 16, … texts (the *looks*) the 
   difference lies within `±margin`. All tests have to succeed, so that only the looks are corrected
   for (Berger 1982). A difference that is shown and lies within the margin is "same, measurably
   worse".
-- *worse*: not same, and a lower bound lies above zero, over all positions or in a bin. Half of the
-  level is for all positions, half is divided by the bins (Bonferroni). A look gets a part of the
-  level in proportion to its texts, since few texts show little.
+- *worse*: not same, and a lower bound lies above zero, over all positions or in a bin. A look gets
+  a part of the level in proportion to its texts, since few texts show little. Half of that is for
+  all positions, half for the bins; both get all of it if both show something with it, and in the
+  same way the bins share theirs (Hochberg's step-up, see `_levels`).
   At a look that is not the last one, the estimate has to lie above the margin too: otherwise more
   texts may still show that it is the same.
 - *better*: the mirror image, if no part is worse.
@@ -53,7 +54,8 @@ class Part:
     Attributes:
         start, end: positions in tokens from the start of the text.
         difference: nats a token, positive where B is worse.
-        low, high: simultaneous interval over looks and bins, at `LEVEL` on each side.
+        low, high: bounds at the levels that tell whether the difference is zero. The probability
+            that any bound of a side, at any look, is wrong about zero is at most `LEVEL`.
         same_low, same_high: interval of the equivalence test.
     """
 
@@ -161,16 +163,24 @@ def equivalence(
     if len(differences) < FEWEST or not np.isfinite(differences).all():
         raise ValueError(f"differences: at least {FEWEST} texts and finite numbers are needed")
     bounds = [max(edge - 1, 0) for edge in edges]
-    count = len(bounds) - 1
-    level = share * LEVEL / (2 * lengths)
-    whole = _part(differences, 0, edges[-1], level, share * LEVEL)
-    bins = tuple(
-        _part(differences[:, a:b], start, end, level / count, share * LEVEL)
-        for (a, b), (start, end) in zip(
-            itertools.pairwise(bounds), itertools.pairwise(edges), strict=True
+    level = share * LEVEL / lengths
+    cuts = [(0, bounds[-1]), *itertools.pairwise(bounds)]
+    means = [differences[:, start:end].mean(axis=1) for start, end in cuts]
+    lows, highs = _levels(means, level), _levels([-each for each in means], level)
+    whole, *bins = parts = [
+        Part(
+            start=start,
+            end=end,
+            difference=float(mean.mean()),
+            low=_bound(mean, low),
+            high=0.0 - _bound(-mean, high),
+            same_low=_bound(mean, share * LEVEL),
+            same_high=0.0 - _bound(-mean, share * LEVEL),
         )
-    )
-    parts = (whole, *bins)
+        for (start, end), mean, low, high in zip(
+            [(0, edges[-1]), *itertools.pairwise(edges)], means, lows, highs, strict=True
+        )
+    ]
     least = 0.0 if last else margin
     worse = [each for each in parts if each.low > 0 and each.difference > least]
     better = [each for each in parts if each.high < 0 and each.difference < -least]
@@ -181,11 +191,11 @@ def equivalence(
         verdict = "worse" if worse else "better"
     shown = {"worse": worse, "better": better}.get(verdict)
     sign = 1.0 if verdict == "worse" else -1.0
-    more = _more_texts(differences, bounds, margin, level) if verdict == "undecided" else None
+    more = _more_texts(means, margin, level / 2) if verdict == "undecided" else None
     return Equivalence(
         verdict=verdict,
         whole=whole,
-        bins=bins,
+        bins=tuple(bins),
         margin=margin,
         texts=len(differences),
         onset=onset(sign * differences.mean(axis=0), bins, shown) if shown else None,
@@ -193,11 +203,40 @@ def equivalence(
     )
 
 
-def _part(d: Floats, start: int, end: int, level: float, same_level: float) -> Part:
-    sums, tokens = d.sum(axis=1), np.full(len(d), float(d.shape[1]))
-    low, same_low = (lower_bound(sums, tokens, each) for each in (level, same_level))
-    high, same_high = (0.0 - lower_bound(-sums, tokens, each) for each in (level, same_level))
-    return Part(start, end, float(sums.sum() / tokens.sum()), low, high, same_low, same_high)
+def _bound(means: Floats, level: float) -> float:
+    """Lower bound of the mean of texts of equal length at a one-sided level."""
+    return lower_bound(means, np.ones(means.size), level)
+
+
+def _levels(parts: Sequence[Floats], level: float) -> list[float]:
+    """The levels of lower bounds that share a level, so that a bound above zero shows a shift.
+
+    Half is for all positions and half for the bins, unless both show a shift with all of it: then
+    both have all of it (Hochberg's step-up procedure of two tests).
+
+    Args:
+        parts: means of the texts over all positions and in each bin, `[G]` each.
+        level: of all bounds together.
+    """
+    whole, *bins = parts
+    stepped = _step_up(bins, level)
+    if stepped is None or _bound(whole, level) <= 0:
+        level /= 2
+        stepped = _step_up(bins, level)
+    return [level, *[stepped or level / len(bins)] * len(bins)]
+
+
+def _step_up(parts: Sequence[Floats], level: float) -> float | None:
+    """Hochberg's step-up procedure (Biometrika 75, 1988): the level of each bound; None if none is.
+
+    Of `m` tests with one level, all are shown if all are with it; else `m - 1` if they are with
+    half of it, and so on to `level / m`, which is Bonferroni's. It holds for tests that depend
+    positively, as those of neighbouring or overlapping stretches of a text do.
+    """
+    for k in range(1, len(parts) + 1):
+        if sum(_bound(each, level / k) > 0 for each in parts) > len(parts) - k:
+            return level / k
+    return None
 
 
 def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
@@ -226,20 +265,18 @@ def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
     return begin if at == 0 else min(start + at + 1, bins[found].end)
 
 
-def _more_texts(d: Floats, bounds: Sequence[int], margin: float, level: float) -> int | None:
+def _more_texts(parts: Sequence[Floats], margin: float, level: float) -> int | None:
     """Texts that would decide if mean and spread stayed as they are: "same", or a shift."""
-    whole = _needed(d, margin, level)
-    parts = [_needed(d[:, a:b], margin, level / (len(bounds) - 1)) for a, b in
-             itertools.pairwise(bounds)]  # fmt: skip
-    same = max(each[0] for each in (whole, *parts))
-    shifted = min(each[1] for each in (whole, *parts))
-    needed = min(same, shifted)
-    return None if needed > MOST_TEXTS else max(1, math.ceil(needed) - len(d))
+    whole, *bins = parts
+    needed = [_needed(whole, margin, level)]
+    needed += [_needed(each, margin, level / len(bins)) for each in bins]
+    same, shifted = max(each[0] for each in needed), min(each[1] for each in needed)
+    texts = min(same, shifted)
+    return None if texts > MOST_TEXTS else max(1, math.ceil(texts) - whole.size)
 
 
-def _needed(d: Floats, margin: float, level: float) -> tuple[float, float]:
+def _needed(means: Floats, margin: float, level: float) -> tuple[float, float]:
     """Texts for "within the margin" and for "shifted", normal approximation; infinite if never."""
-    means = d.mean(axis=1)
     mean, spread = abs(float(means.mean())), float(means.std(ddof=1))
     within, apart = float(stats.norm.isf(LEVEL)), float(stats.norm.isf(level))
     room = margin - mean

@@ -7,7 +7,7 @@ gained could not tell that nothing was lost.
 """
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from leval_tasks.statistics.clustered import Floats, linearised_ratio
 
@@ -93,7 +93,7 @@ def lower_bound(sums: Floats, tokens: Floats, level: float) -> float:
         level: probability that the true mean lies below the bound.
     """
     mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
-    t = float(stats.t.isf(level, df))
+    t = -float(special.stdtrit(df, level))  # what `stats.t.isf` calls, which is slower
     corrected = _uncorrected(t, float(_skewness(sums, tokens)))
     return mean - stderr * (max(t, corrected) if sums.size > FEWEST else t)
 

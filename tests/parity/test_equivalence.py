@@ -66,14 +66,56 @@ def test_the_lower_bound_is_where_the_one_sided_test_begins_to_decide(seed, unit
     assert above[0] < level < above[1]
 
 
-def test_bounds_of_three_texts_are_those_of_the_paired_t_test():
-    d = differences(lambda p: 0.03 + 0 * p, texts=3, own=0.01)
+@pytest.mark.parametrize(("shift", "low", "high"), [(0.0, 1, 1), (0.03, 2, 1), (-0.03, 1, 2)])
+def test_bounds_of_three_texts_are_those_of_the_paired_t_test(shift, low, high):
+    """Half of the level on each side; all of it where all positions and the bins show a shift."""
+    d = differences(lambda p: shift + 0 * p, texts=3, own=0.01)
     found = equivalence(d, EDGES, share=1.0).whole
     test = stats.ttest_1samp(d.mean(axis=1), 0.0)
-    ends = test.confidence_interval(1 - LEVEL)  # half of the level on each side
-    assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
+    ends = [test.confidence_interval(1 - LEVEL * part) for part in (low, high)]
+    assert (found.low, found.high) == pytest.approx((ends[0].low, ends[1].high))
     ends = test.confidence_interval(1 - 2 * LEVEL)
     assert (found.same_low, found.same_high) == pytest.approx((ends.low, ends.high))
+
+
+def with_p_values(*bins):
+    """Differences of three texts whose plain one-sided tests of the bins give these p values."""
+    bounds = [max(edge - 1, 0) for edge in EDGES]
+    d = np.empty((3, bounds[-1]))
+    for (start, end), p in zip(itertools.pairwise(bounds), bins, strict=True):
+        t = float(stats.t.isf(p, 2))
+        d[:, start:end] = np.array([[-1.0], [0.0], [1.0]]) + t / np.sqrt(3)
+    return d
+
+
+@pytest.mark.parametrize(
+    ("bins", "level"),
+    [
+        ((0.02, 0.03, 0.049), LEVEL),  # all positions and all bins
+        ((0.02, 0.024, 0.1), LEVEL / 2),  # all positions, and two bins of three
+        ((0.001, 0.5, 0.999), LEVEL / 2 / 3),  # one bin alone, with half of the level
+        ((0.3, 0.4, 0.5), LEVEL / 2 / 3),  # none: Bonferroni's
+    ],
+)
+def test_bins_step_up_as_hochberg_does(bins, level):
+    found = equivalence(with_p_values(*bins), EDGES)
+    assert [each.low > 0 for each in found.bins] == [p < level for p in bins]
+    tests = [stats.ttest_1samp([each.difference + x for x in (-1, 0, 1)], 0) for each in found.bins]
+    lows = [each.confidence_interval(1 - 2 * level).low for each in tests]
+    assert [each.low for each in found.bins] == pytest.approx(lows)
+
+
+def test_what_bonferroni_shows_is_shown():
+    """The step-up procedure never takes a bound that a fixed division of the level gives."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        d = rng.normal(rng.uniform(0, 2), 1, (4, LENGTH - 1))
+        d += rng.gumbel(size=(4, 1))
+        found = equivalence(d, EDGES)
+        parts = [(found.whole, 2), *((each, 2 * len(found.bins)) for each in found.bins)]
+        for part, divided in parts:
+            of_part = d[:, max(part.start - 1, 0) : part.end - 1].mean(axis=1)
+            assert part.low >= lower_bound(of_part, np.ones(4), LEVEL / divided) - 1e-12
 
 
 def test_looks_bins_and_lengths_widen_the_interval_of_worse_and_only_looks_that_of_same():
