@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from leval_border.errors import UserError
 from leval_border.files import json_lines, user_path
 from leval_border.json_texts import parse_json
 from leval_border.settings import read
@@ -218,7 +219,7 @@ def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
     return tuple(records)
 
 
-def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
+def read_bytes(path: Path, error: type[UserError] = DataError) -> bytes:
     """Content of a file; `error` where it cannot be read."""
     try:
         return path.read_bytes()
@@ -226,23 +227,25 @@ def read_bytes(path: Path, error: type[DataError] = DataError) -> bytes:
         raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong
 
 
-def numbered_rows(content: bytes, label: str, row: type[Row]) -> Iterator[tuple[int, Row]]:
+def numbered_rows(
+    content: bytes, label: str, row: type[Row], error: type[UserError] = DataError
+) -> Iterator[tuple[int, Row]]:
     """Line number and typed row of every line of a JSON-lines file.
 
     Raises:
-        DataError: names the file (`label`) and line number of what is wrong.
+        DataError: as `error`; names the file (`label`) and line number of what is wrong.
     """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as wrong:
         number = content[: wrong.start].count(b"\n") + 1
-        raise DataError(f"{label}, line {number}: not UTF-8 text.") from wrong
+        raise error(f"{label}, line {number}: not UTF-8 text.") from wrong
     for number, line in json_lines(text):
         where = f"{label}, line {number}"
-        yield number, read_row(row, parse_json(line, where, DataError), where, DataError)
+        yield number, read_row(row, parse_json(line, where, error), where, error)
 
 
-def read_row(model: type[Row], row: object, where: str, error: type[DataError]) -> Row:
+def read_row(model: type[Row], row: object, where: str, error: type[UserError]) -> Row:
     """The content of a line (`where`) as a typed row.
 
     Raises:

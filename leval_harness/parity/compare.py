@@ -158,13 +158,28 @@ class Comparison:
                 raise SettingError(not_allowed("--lengths", missing, allowed))
             options = replace(options, lengths=options.lengths or kept)
         longest = max(options.lengths, default=DEFAULT_LENGTH)
+        # What the user may have written wrong is found before a setup is loaded, which takes long.
+        self.found = self._texts(longest)
+        for setup in (a, b):
+            if setup is not None and "rope" in setup.arguments:
+                setup.backend_arguments()
         self.stay = b is None or both_fit(a, b)
         self.a = Side("A", a, options, longest)
         self.b = None if b is None else Side("B", b, options, longest)
         self.sides = [self.a] if self.b is None else [self.a, self.b]
         self.lengths = options.lengths or (self._longest_of(self.a, longest),)
+        if max(self.lengths) < longest:
+            self.found = self._texts(max(self.lengths))
         self.texts: list[Text] = []
         self.encodings: dict[str, list[int]] = {}
+
+    def _texts(self, longest: int) -> list[Text]:
+        """The texts in the order in which they are taken; too short ones among them."""
+        if self.reference is not None:
+            return self.reference.texts
+        found = read_texts(self.options.texts, longest, self.options.data_dir)
+        random.Random(SEED).shuffle(found)
+        return found
 
     def _longest_of(self, side: Side, longest: int) -> int:
         limit = self.use(side).call("limit")
@@ -188,14 +203,7 @@ class Comparison:
         Raises:
             UserError: too few texts are long enough, or a side cannot read so many tokens.
         """
-        longest = max(self.lengths)
-        found = (
-            self.reference.texts
-            if self.reference is not None
-            else read_texts(self.options.texts, longest, self.options.data_dir)
-        )
-        if self.reference is None:
-            random.Random(SEED).shuffle(found)
+        longest, found = max(self.lengths), self.found
         rendered: list[dict[str, Any]] = []
         templates = []
         for side in self.sides:
@@ -242,18 +250,18 @@ class Comparison:
         """Token ids of the first texts."""
         return [self.encodings[each.sha256][:length] for each in self.texts[:texts]]
 
-    def read(self, length: int, texts: int) -> bool:
-        """Let all sides read the first texts; False if the budget was spent before."""
+    def read(self, length: int, texts: int) -> None:
+        """Let all sides read the first texts, until the budget is spent."""
         rows = self.rows(length, texts)
         size = max(side.setup.batch_size for side in self.sides)
         batches = [rows[at : at + size] for at in range(0, len(rows), size)]
         if self.stay:
             for batch in batches:
                 if self._late():
-                    return False
+                    return
                 for side in self.sides:
                     side.read(batch)
-            return True
+            return
         for part, side in zip((0.5, 1.0), self.sides, strict=True):
             spent = time.monotonic() - self.started
             until = spent + part * (self.options.budget - spent)
@@ -261,7 +269,6 @@ class Comparison:
                 if time.monotonic() - self.started > until:
                     break
                 self.use(side).read(batch)
-        return not self._late()
 
     def _late(self) -> bool:
         return time.monotonic() - self.started > self.options.budget
@@ -275,19 +282,22 @@ class Comparison:
     def decide(self) -> list[LengthResult]:
         """Look after 4, 8, 16, … texts, until every length is decided or the budget is spent."""
         results: dict[int, LengthResult] = {}
+        left = 1.0  # of the level; time ends a comparison whatever its texts say: it is all spent
         for look in looks_at(len(self.texts)):
             for length in self.lengths:
                 if length in results and results[length].verdict != "undecided":
                     continue
-                in_time = self.read(length, look.texts)
+                self.read(length, look.texts)
+                last = look.last or self._late()
                 results[length] = length_result(
                     length,
                     self.pairs(length, look.texts),
                     margin=self.options.margin,
-                    share=look.share,
+                    share=left if last else look.share,
                     lengths=len(self.lengths),
-                    last=look.last or not in_time,
+                    last=last,
                 )
+            left -= look.share
             if self._late() or all(each.verdict != "undecided" for each in results.values()):
                 break
         return [results[length] for length in self.lengths]

@@ -2,31 +2,23 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from leval_border.errors import SettingError, not_allowed
-from leval_border.files import json_lines
-from leval_border.json_texts import parse_json
-from leval_tasks.perplexity.documents import CORPORA, PYDOCS, language_reference, read_corpus
+from leval_tasks.data import numbered_rows, read_bytes
+from leval_tasks.perplexity.documents import (
+    CORPORA,
+    PYDOCS,
+    Text,
+    TextRow,
+    language_reference,
+    read_corpus,
+)
 
 CHARACTERS_PER_TOKEN = 6
 """A piece of a long text has this many characters for each token that is read of it, which is more
 than tokenizers put into one."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """A text, its name in reports, and the SHA-256 of its UTF-8 bytes."""
-
-    name: str
-    text: str
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest."""
-        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
 def read_texts(source: str, longest: int, data_dir: str | None = None) -> list[Text]:
@@ -47,9 +39,7 @@ def read_texts(source: str, longest: int, data_dir: str | None = None) -> list[T
     if source == PYDOCS:
         return list(_pieces(PYDOCS, language_reference()[0], size))
     if source in CORPORA:
-        return _unique(
-            Text(each.document_id, each.text) for each in read_corpus(source, data_dir)[0]
-        )
+        return _unique(read_corpus(source, data_dir)[0])
     path = Path(source).expanduser()
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.suffix in (".txt", ".md"))
@@ -58,13 +48,9 @@ def read_texts(source: str, longest: int, data_dir: str | None = None) -> list[T
         allowed = f"{PYDOCS}, {', '.join(CORPORA)}, a JSONL or text file, a folder of text files"
         raise SettingError(not_allowed("--texts", source, allowed))
     if path.suffix in (".jsonl", ".json"):
-        rows = [
-            (n, parse_json(line, f"{path}, line {n}")) for n, line in json_lines(_content(path))
-        ]
-        for number, row in rows:
-            if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-                raise SettingError(f"{path}, line {number}: an object with 'text' is needed")
-        return _unique(Text(f"{path.stem}-{number}", row["text"]) for number, row in rows)
+        content = read_bytes(path, SettingError)
+        rows = numbered_rows(content, f"--texts: {path}", TextRow, SettingError)
+        return _unique(Text(f"{path.stem}-{number}", row.text) for number, row in rows)
     return list(_pieces(path.stem, _content(path), size))
 
 
@@ -75,7 +61,7 @@ def _content(path: Path) -> str:
         raise SettingError(f"--texts: {path} cannot be read: {error}") from None
 
 
-def _unique(texts: Iterator[Text]) -> list[Text]:
+def _unique(texts: Iterable[Text]) -> list[Text]:
     """Without empty texts and second copies: a copy is no further unit of chance."""
     return list({each.text.strip(): each for each in texts if each.text.strip()}.values())
 

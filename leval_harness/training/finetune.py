@@ -27,7 +27,8 @@ from leval_border.errors import SettingError, UserError
 from leval_border.files import hashes, write_text
 from leval_harness.training import trainer as shared
 from leval_harness.training.finetune_settings import FineTuneSettings
-from leval_harness.training.text import Ids, TrainingText, prepare_text
+from leval_harness.training.text import Ids, prepare_text
+from leval_tasks.perplexity.documents import Text
 from resonance_vllm.hf.registration import register
 from resonance_vllm.model_config.checkpoint import loading
 from resonance_vllm.model_config.limits import length_limit
@@ -169,7 +170,7 @@ def _train(
     model: Any,
     tokenizer: Any,
     rows: Rows,
-    held_out: Sequence[TrainingText],
+    held_out: Sequence[Text],
     out: Path,
     settings: FineTuneSettings,
 ) -> dict[str, Any]:
@@ -196,7 +197,7 @@ def _train(
         "mean_loss": statistics.mean(
             float(row["loss"]) for row in trainer.state.log_history if "loss" in row
         ),
-        "held_out": [document.digest for document in held_out],
+        "held_out": [document.sha256 for document in held_out],
         "seconds": clock.seconds,
         **shared.made_by(),
     }
@@ -252,8 +253,8 @@ def _save(trainer: Trainer, tokenizer: Any, out: Path, settings: FineTuneSetting
                 raise UserError(f"rope: {out}/config.json holds {written}, not {wanted}")
 
 
-def _write_held_out(folder: Path, documents: Sequence[TrainingText]) -> None:
+def _write_held_out(folder: Path, documents: Sequence[Text]) -> None:
     folder.mkdir(exist_ok=True)
-    for source in {document.source for document in documents}:
-        lines = [json.dumps({"text": d.text}) for d in documents if d.source == source]
+    for source in {document.name for document in documents}:
+        lines = [json.dumps({"text": d.text}) for d in documents if d.name == source]
         (folder / f"{source}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")

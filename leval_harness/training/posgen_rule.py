@@ -9,7 +9,6 @@ far token stands is learned on short sequences first.
 import contextlib
 import logging
 import math
-import os
 import pickle
 import time
 from collections import deque
@@ -32,7 +31,7 @@ from leval_harness.training.posgen_evaluate import (
     write_results,
 )
 from leval_harness.training.posgen_models import StackData, adamw, build_stack
-from leval_harness.training.posgen_settings import PosGenRun, Recipe
+from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work
 from leval_harness.training.stacked import token_losses
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import rule_labels
@@ -154,32 +153,23 @@ class _Training:
         self.recent.clear()
 
 
-def train_by_rule(
-    recipe: Recipe,
-    runs: Sequence[PosGenRun],
-    folder: Path,
-    save_steps: int = 200,
-    device: str = "auto",
-    progress: bool = True,
-    deadline: float | None = None,
-) -> list[dict[str, Any]]:
+def train_by_rule(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list[dict[str, Any]]:
     """Train runs one after another; what is written and raised is as in `train_stack`."""
-    best = torch.device("cpu") if device == "cpu" else shared.fastest_device()
+    best = torch.device("cpu") if work.device == "cpu" else shared.fastest_device()
     written = []
     for run in runs:
         torch.manual_seed(run.seed)
         training = _Training(recipe, run, best)
-        file = folder / ".unfinished" / f"{run.folder.replace('/', '-')}.pt"
+        file = work.folder / ".unfinished" / f"{run.folder.replace('/', '-')}.pt"
         if (state := _load(file, best)) is not None:
             training.restore(state)
         logger.info("training %s, from step %d", run.folder, training.step)
-        bar = progress and not os.environ.get("CI")
-        if not _train(training, file, save_steps, bar, deadline or math.inf):
+        if not _train(training, file, work):
             break
-        shared.write_rows(folder / run.folder / METRICS_FILE, METRICS, training.rows)
+        shared.write_rows(work.folder / run.folder / METRICS_FILE, METRICS, training.rows)
         steps = training.step
         training.stack.eval()
-        made = (training.stack, training.data, folder, [steps], steps, training.seconds)
+        made = (training.stack, training.data, work.folder, [steps], steps, training.seconds)
         written += write_results(*made)
         file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # states of runs in other processes are there yet
@@ -187,18 +177,17 @@ def train_by_rule(
     return written
 
 
-def _train(
-    training: _Training, file: Path, save_steps: int, progress: bool, deadline: float
-) -> bool:
+def _train(training: _Training, file: Path, work: Work) -> bool:
     """Train until the end or the deadline, saving states; return whether the end is reached."""
     most = len(training.stages) * training.recipe.stage_steps + training.recipe.final_steps
+    deadline = work.deadline or math.inf
     start, before = time.monotonic(), training.seconds
-    with tqdm(total=most, initial=training.step, disable=not progress) as bar:
+    with tqdm(total=most, initial=training.step, disable=not work.shows_bar) as bar:
         while not training.done and time.monotonic() < deadline:
             training.advance()
             training.seconds = before + time.monotonic() - start
             bar.update()
-            if training.step % save_steps == 0:
+            if training.step % work.save_steps == 0:
                 _save(training.state(), file)
     if not training.done:
         _save(training.state(), file)

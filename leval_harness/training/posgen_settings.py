@@ -1,6 +1,8 @@
 """What a PosGen training run is: architecture, encoding, optimiser, and the presets by name."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -160,6 +162,30 @@ class PosGenRun:
     def folder(self) -> str:
         """Below the output folder."""
         return f"{self.subtask}/{self.encoding}/seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where and how runs are trained; nothing here decides a trained model.
+
+    Attributes:
+        folder: output folder.
+        save_steps: steps between two states.
+        device: `auto` or `cpu`.
+        progress: whether to show a bar.
+        deadline: by `time.monotonic`; past it a state is saved and nothing returned.
+    """
+
+    folder: Path
+    save_steps: int = 200
+    device: str = "auto"
+    progress: bool = True
+    deadline: float | None = None
+
+    @property
+    def shows_bar(self) -> bool:
+        """Whether to show a bar here; in CI none is."""
+        return self.progress and not os.environ.get("CI")
 
 
 T5_SMALL = Architecture(kind="t5", dropout=0.1)

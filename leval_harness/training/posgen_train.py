@@ -37,7 +37,7 @@ from leval_harness.training.posgen_models import (
     split_tokens,
 )
 from leval_harness.training.posgen_rule import train_by_rule
-from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
+from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work, rope_parameters
 from leval_harness.training.stacked import StackedDecoder
 from leval_tasks.posgen.encodings import ENCODINGS
 
@@ -92,57 +92,48 @@ class _Recorder(TrainerCallback):
         return results
 
 
-def train_stack(
-    recipe: Recipe,
-    runs: Sequence[PosGenRun],
-    folder: Path,
-    save_steps: int = 200,
-    device: str = "auto",
-    progress: bool = True,
-    deadline: float | None = None,
-) -> list[dict[str, Any]]:
+def train_stack(recipe: Recipe, runs: Sequence[PosGenRun], work: Work) -> list[dict[str, Any]]:
     """Train runs in the same steps; write a checkpoint, metrics and `result.json` for each.
 
-    An unfinished stack of the same runs in the folder is continued. Past the `deadline`, by
-    `time.monotonic`, a state is saved and nothing returned.
+    An unfinished stack of the same runs in the folder is continued.
 
     Raises:
         UserError: a loss became NaN or infinite.
     """
-    if deadline is not None and time.monotonic() >= deadline:
+    if work.deadline is not None and time.monotonic() >= work.deadline:
         return []
     torch.manual_seed(runs[0].seed)
     stack, data = build_stack(recipe, runs), StackData(recipe, runs)
     name = hashlib.sha256(" ".join(run.folder for run in runs).encode()).hexdigest()[:12]
-    states = folder / ".unfinished" / name
+    states = work.folder / ".unfinished" / name
     last, done = shared.last_state(states)
     clock = shared.Clock()
     arguments = shared.training_arguments(
         states,
-        cpu=device == "cpu",
+        cpu=work.device == "cpu",
         max_steps=recipe.steps,
         per_device_train_batch_size=1,
         learning_rate=recipe.learning_rate,
         max_grad_norm=0.0,
         logging_steps=100,
-        save_steps=save_steps,
+        save_steps=work.save_steps,
         bf16=recipe.bf16,
         seed=runs[0].seed,
         remove_unused_columns=False,
-        disable_tqdm=not progress or bool(os.environ.get("CI")),
+        disable_tqdm=not work.shows_bar,
     )
     trainer = _trainer(stack, data, arguments)
-    trainer.add_callback(_Recorder(stack, data, folder))
+    trainer.add_callback(_Recorder(stack, data, work.folder))
     trainer.add_callback(shared.WholeStates(states))
     trainer.add_callback(clock)
-    trainer.add_callback(shared.Deadline(deadline))
+    trainer.add_callback(shared.Deadline(work.deadline))
     logger.info("training %s, from step %d", ", ".join(r.folder for r in runs), done)
     trainer.train(resume_from_checkpoint=last)
     steps = trainer.state.global_step
     if steps < recipe.steps:
         return []
     kept = stack.restore_kept() if recipe.keep != "last" else [steps] * len(runs)
-    written = write_results(stack, data, folder, kept, steps, clock.seconds)
+    written = write_results(stack, data, work.folder, kept, steps, clock.seconds)
     shutil.rmtree(states, ignore_errors=True)
     return written
 
@@ -216,9 +207,9 @@ def train_all(
             else:
                 yield done
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        how = (folder, save_steps, device, jobs == 1, deadline)
+        work = Work(folder, save_steps, device, jobs == 1, deadline)
         calls = [
-            (recipe, waiting[start : start + stack_size], *how)
+            (recipe, waiting[start : start + stack_size], work)
             for start in range(0, len(waiting), stack_size)
         ]
         train = train_by_rule if by_rule else train_stack

@@ -2,8 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +9,10 @@ import numpy.typing as npt
 import psutil
 
 from leval_border.errors import SettingError, UserError, not_allowed
-from leval_border.files import json_lines, user_path
-from leval_border.json_texts import parse_json
+from leval_border.files import user_path
 from leval_harness.training.finetune_settings import FineTuneSettings
+from leval_tasks.data import numbered_rows, read_bytes
+from leval_tasks.perplexity.documents import Text, TextRow
 
 Ids = npt.NDArray[np.int64]
 HUB_SETS = {"pg19": "emozilla/pg19"}
@@ -30,22 +29,9 @@ SHARED_RUN = 50
 _PRIME, _BASE = 2_147_483_629, 1_000_003
 
 
-@dataclass(frozen=True)
-class TrainingText:
-    """One text, and the name of its file without suffix."""
-
-    source: str
-    text: str
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-
 def prepare_text(
     sources: Sequence[str], tokenizer: Any, settings: FineTuneSettings, sequences: int
-) -> tuple[Ids, list[TrainingText]]:
+) -> tuple[Ids, list[Text]]:
     """Packed training rows `[rows, sequence_length]` and the held-out documents.
 
     Text is split by document first; what training documents share with held-out ones in runs of
@@ -56,7 +42,7 @@ def prepare_text(
             token.
     """
 
-    def ids(document: TrainingText) -> Ids:
+    def ids(document: Text) -> Ids:
         # Long documents are meant to be longer than the model; the tokenizer would warn of it.
         encoded = tokenizer(document.text, add_special_tokens=False, verbose=False)
         return np.array(encoded["input_ids"], dtype=np.int64)
@@ -72,7 +58,7 @@ def prepare_text(
     return pack(pieces, settings.sequence_length, tokenizer.eos_token_id, settings.seed), held_out
 
 
-def _check_memory(documents: Sequence[TrainingText]) -> None:
+def _check_memory(documents: Sequence[Text]) -> None:
     """Refuse text whose tokens would not fit into memory: documents are tokenised one by one.
 
     Raises:
@@ -85,13 +71,13 @@ def _check_memory(documents: Sequence[TrainingText]) -> None:
     if needed > available:
         raise UserError(
             f"data: tokenizing {total:,} characters, {len(longest.text):,} of them in the longest "
-            f"document ({longest.source}), takes about {needed / 2**30:.1f} GiB of memory, and "
+            f"document ({longest.name}), takes about {needed / 2**30:.1f} GiB of memory, and "
             f"{available / 2**30:.1f} GiB are available; give less text, or divide long documents "
             "(a .jsonl file has one a line)"
         )
 
 
-def read_documents(sources: Sequence[str], characters: int | None = None) -> list[TrainingText]:
+def read_documents(sources: Sequence[str], characters: int | None = None) -> list[Text]:
     """Read text, each document once.
 
     Sources are `.jsonl` files (one object with `text` a line), `.txt` files (one document each),
@@ -101,18 +87,18 @@ def read_documents(sources: Sequence[str], characters: int | None = None) -> lis
         SettingError: a source is not there, or there is no text at all.
         UserError: a line is no JSON or has no `text`.
     """
-    documents: dict[str, TrainingText] = {}
+    documents: dict[str, Text] = {}
     for source in sources:
         for document in _read_source(source, characters):
             if document.text.strip():
-                documents.setdefault(document.digest, document)
+                documents.setdefault(document.sha256, document)
     if not documents:
         names = ", ".join(sources) or "nothing"
         raise SettingError(f"data: no text in {names}; give --data FILE")
     return list(documents.values())
 
 
-def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
+def _read_source(source: str, characters: int | None) -> Iterable[Text]:
     path = user_path(source, "data")
     if not source:
         raise SettingError(not_allowed("data", source, "a file, a folder, or a name"))
@@ -124,39 +110,30 @@ def _read_source(source: str, characters: int | None) -> Iterable[TrainingText]:
     if not path.is_file():
         kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
         raise SettingError(not_allowed("data", source, kinds))
+    if path.suffix == ".jsonl":
+        rows = numbered_rows(read_bytes(path, UserError), f"data: {path}", TextRow, UserError)
+        return [Text(path.stem, row.text) for _, row in rows]
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"data: {path}: is not UTF-8 text ({error.reason})") from None
-    if path.suffix == ".jsonl":
-        return [_read_line(path, number, line) for number, line in json_lines(text)]
-    return [TrainingText(path.stem, text)]
+    return [Text(path.stem, text)]
 
 
-def _read_line(path: Path, number: int, line: str) -> TrainingText:
-    try:
-        text = parse_json(line, "line")["text"]
-        text.encode()  # half a character is no text
-        return TrainingText(path.stem, text)
-    except (SettingError, KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
-        message = f"data: {path}, line {number}: not a JSON object with `text` ({error!r})"
-        raise UserError(message) from None
-
-
-def _read_hub(name: str, characters: int | None) -> Iterator[TrainingText]:
+def _read_hub(name: str, characters: int | None) -> Iterator[Text]:
     from datasets import load_dataset
 
     seen = 0
     for row in load_dataset(HUB_SETS[name], split="train", streaming=True):
-        yield TrainingText(name, row["text"])
+        yield Text(name, row["text"])
         seen += len(row["text"])
         if characters is not None and seen >= characters:
             return
 
 
 def split_documents(
-    documents: Sequence[TrainingText], held_out: int, seed: int
-) -> tuple[list[TrainingText], list[TrainingText]]:
+    documents: Sequence[Text], held_out: int, seed: int
+) -> tuple[list[Text], list[Text]]:
     """Whole documents for training and for evaluation; which is which follows from their text.
 
     Training and `held_out` held-out documents are each in the order of `documents`, which are
@@ -169,7 +146,7 @@ def split_documents(
         raise SettingError(
             not_allowed("held_out", held_out, f"0 to {len(documents) - 1} of the documents")
         )
-    keys = {d: hashlib.sha256(f"{seed}/{d.digest}".encode()).hexdigest() for d in documents}
+    keys = {d: hashlib.sha256(f"{seed}/{d.sha256}".encode()).hexdigest() for d in documents}
     chosen = set(sorted(documents, key=keys.__getitem__)[:held_out])
     return [d for d in documents if d not in chosen], [d for d in documents if d in chosen]
 

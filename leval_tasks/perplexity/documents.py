@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from leval_border.errors import SettingError, one_of
 from leval_tasks.data import numbered_rows, read_bytes, resolve_source
@@ -35,10 +35,15 @@ Encode = Callable[[str], tuple[list[int], list[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One document before tokenisation."""
+    """One document before tokenisation, and its name in results and reports."""
 
-    document_id: str
+    name: str
     text: str
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of the UTF-8 bytes."""
+        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,18 @@ class Drawn:
     left_out: dict[str, int]
 
 
-class _Row(BaseModel):
-    """A line of a corpus; further fields are its own."""
+class TextRow(BaseModel):
+    """A line of a JSON-lines file of texts; further fields are its own."""
 
     model_config = ConfigDict(strict=True)
 
     text: str
+
+    @field_validator("text")
+    @classmethod
+    def _whole_characters(cls, value: str) -> str:
+        value.encode("utf-8")  # half a character is no text
+        return value
 
 
 def read_corpus(corpus: str, data_dir: str | None) -> tuple[list[Text], dict[str, Any]]:
@@ -113,7 +124,7 @@ def _local(corpus: str, folder: Path) -> tuple[list[Text], dict[str, Any]]:
             'one JSON object with a "text" field a line'
         )
     content = read_bytes(path)
-    rows = numbered_rows(content, str(path), _Row)
+    rows = numbered_rows(content, str(path), TextRow)
     return [Text(f"{corpus}-{number - 1}", row.text) for number, row in rows], {
         "source": "data_dir",
         "path": str(path),
@@ -182,7 +193,7 @@ def draw(texts: Iterable[Text], encode: Encode, settings: TextSettings) -> Drawn
             left_out["too_short"] += 1
             continue
         tokens, ends = tokens[: settings.max_tokens], ends[: settings.max_tokens]
-        chosen[index] = TokenizedText(text.document_id, text.text, tokens, ends)
+        chosen[index] = TokenizedText(text.name, text.text, tokens, ends)
     if not chosen:
         raise DataError(
             f"none of {len(usable)} documents has the {least} tokens that the longest "

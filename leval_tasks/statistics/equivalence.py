@@ -8,10 +8,10 @@ that grows with the length is seen. After 4, 8, 16, … texts (the *looks*) the 
   difference lies within `±margin`. All tests have to succeed, so that only the looks are corrected
   for (Berger 1982). A difference that is shown and lies within the margin is "same, measurably
   worse".
-- *worse*: not same, and a lower bound lies above zero, over all positions or in a bin. A look gets
-  a part of the level in proportion to its texts, since few texts show little. Half of that is for
-  all positions, half for the bins; both get all of it if both show something with it, and in the
-  same way the bins share theirs (Hochberg's step-up, see `_levels`).
+- *worse*: not same, and a lower bound lies above zero, over all positions or in a bin. All
+  positions and the bins share the level by Hochberg's procedure, which shows a shift that several
+  of them see at a higher level than one that a single one sees. The level that is spent up to a
+  look grows with the square of its texts, since few texts show little (Kim and DeMets 1987).
   At a look that is not the last one, the estimate has to lie above the margin too: otherwise more
   texts may still show that it is the same.
 - *better*: the mirror image, if no part is worse.
@@ -22,15 +22,15 @@ that grows with the length is seen. After 4, 8, 16, … texts (the *looks*) the 
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from leval_tasks.statistics.clustered import Floats
-from leval_tasks.statistics.skewed_t import FEWEST, MARGIN, lower_bound
+from leval_tasks.statistics.skewed_t import FEWEST, MARGIN, lower_bounds
 
 LEVEL = 0.05
 """Probability of a wrong "worse" at no difference, and of a wrong "same" beyond the margin."""
@@ -44,6 +44,7 @@ FIRST_BIN = 512
 MOST_TEXTS = 4096
 """`more_texts` is not given beyond this number."""
 
+Bound = Callable[[float], float]
 Answer = Literal["same", "worse", "better", "undecided"]
 
 
@@ -130,10 +131,16 @@ class Look:
 
 
 def looks_at(texts: int) -> list[Look]:
-    """Looks after 4, 8, 16, … and after all `texts`; their shares add up to 1."""
+    """Looks after 4, 8, 16, … and after all `texts`.
+
+    The shares of the level up to `n` texts are `(n / texts)^2`, spent by Bonferroni's inequality.
+    """
     sizes = [FIRST_LOOK << k for k in range(max(texts, 1).bit_length()) if FIRST_LOOK << k < texts]
     sizes.append(texts)
-    return [Look(size, size / sum(sizes), last=size == texts) for size in sizes]
+    return [
+        Look(size, (size**2 - before**2) / texts**2, last=size == texts)
+        for before, size in itertools.pairwise([0, *sizes])
+    ]
 
 
 def equivalence(
@@ -166,19 +173,21 @@ def equivalence(
     level = share * LEVEL / lengths
     cuts = [(0, bounds[-1]), *itertools.pairwise(bounds)]
     means = [differences[:, start:end].mean(axis=1) for start, end in cuts]
-    lows, highs = _levels(means, level), _levels([-each for each in means], level)
+    equal = np.ones(len(differences))
+    lower, upper = ([lower_bounds(side * each, equal) for each in means] for side in (1, -1))
+    low, high = _step_up(lower, level), _step_up(upper, level)
     whole, *bins = parts = [
         Part(
             start=start,
             end=end,
             difference=float(mean.mean()),
-            low=_bound(mean, low),
-            high=0.0 - _bound(-mean, high),
-            same_low=_bound(mean, share * LEVEL),
-            same_high=0.0 - _bound(-mean, share * LEVEL),
+            low=below(low),
+            high=0.0 - above(high),
+            same_low=below(share * LEVEL),
+            same_high=0.0 - above(share * LEVEL),
         )
-        for (start, end), mean, low, high in zip(
-            [(0, edges[-1]), *itertools.pairwise(edges)], means, lows, highs, strict=True
+        for (start, end), mean, below, above in zip(
+            [(0, edges[-1]), *itertools.pairwise(edges)], means, lower, upper, strict=True
         )
     ]
     least = 0.0 if last else margin
@@ -191,7 +200,7 @@ def equivalence(
         verdict = "worse" if worse else "better"
     shown = {"worse": worse, "better": better}.get(verdict)
     sign = 1.0 if verdict == "worse" else -1.0
-    more = _more_texts(means, margin, level / 2) if verdict == "undecided" else None
+    more = _more_texts(means, margin, level / len(parts)) if verdict == "undecided" else None
     return Equivalence(
         verdict=verdict,
         whole=whole,
@@ -203,40 +212,17 @@ def equivalence(
     )
 
 
-def _bound(means: Floats, level: float) -> float:
-    """Lower bound of the mean of texts of equal length at a one-sided level."""
-    return lower_bound(means, np.ones(means.size), level)
+def _step_up(bounds: Sequence[Bound], level: float) -> float:
+    """The level of each of several lower bounds, by Hochberg's procedure (Biometrika 75, 1988).
 
-
-def _levels(parts: Sequence[Floats], level: float) -> list[float]:
-    """The levels of lower bounds that share a level, so that a bound above zero shows a shift.
-
-    Half is for all positions and half for the bins, unless both show a shift with all of it: then
-    both have all of it (Hochberg's step-up procedure of two tests).
-
-    Args:
-        parts: means of the texts over all positions and in each bin, `[G]` each.
-        level: of all bounds together.
+    All `m` get the level if all lie above zero with it; else half of it if `m - 1` do so with half,
+    and so on; `level / m`, which is Bonferroni's, if none does. It holds for tests that depend
+    positively, as those of overlapping or neighbouring stretches of a text do.
     """
-    whole, *bins = parts
-    stepped = _step_up(bins, level)
-    if stepped is None or _bound(whole, level) <= 0:
-        level /= 2
-        stepped = _step_up(bins, level)
-    return [level, *[stepped or level / len(bins)] * len(bins)]
-
-
-def _step_up(parts: Sequence[Floats], level: float) -> float | None:
-    """Hochberg's step-up procedure (Biometrika 75, 1988): the level of each bound; None if none is.
-
-    Of `m` tests with one level, all are shown if all are with it; else `m - 1` if they are with
-    half of it, and so on to `level / m`, which is Bonferroni's. It holds for tests that depend
-    positively, as those of neighbouring or overlapping stretches of a text do.
-    """
-    for k in range(1, len(parts) + 1):
-        if sum(_bound(each, level / k) > 0 for each in parts) > len(parts) - k:
+    for k in range(1, len(bounds)):
+        if sum(bound(level / k) > 0 for bound in bounds) > len(bounds) - k:
             return level / k
-    return None
+    return level / len(bounds)
 
 
 def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
@@ -265,20 +251,18 @@ def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
     return begin if at == 0 else min(start + at + 1, bins[found].end)
 
 
-def _more_texts(parts: Sequence[Floats], margin: float, level: float) -> int | None:
+def _more_texts(means: Sequence[Floats], margin: float, level: float) -> int | None:
     """Texts that would decide if mean and spread stayed as they are: "same", or a shift."""
-    whole, *bins = parts
-    needed = [_needed(whole, margin, level)]
-    needed += [_needed(each, margin, level / len(bins)) for each in bins]
+    needed = [_needed(each, margin, level) for each in means]
     same, shifted = max(each[0] for each in needed), min(each[1] for each in needed)
     texts = min(same, shifted)
-    return None if texts > MOST_TEXTS else max(1, math.ceil(texts) - whole.size)
+    return None if texts > MOST_TEXTS else max(1, math.ceil(texts) - means[0].size)
 
 
 def _needed(means: Floats, margin: float, level: float) -> tuple[float, float]:
     """Texts for "within the margin" and for "shifted", normal approximation; infinite if never."""
     mean, spread = abs(float(means.mean())), float(means.std(ddof=1))
-    within, apart = float(stats.norm.isf(LEVEL)), float(stats.norm.isf(level))
+    within, apart = (-float(special.ndtri(each)) for each in (LEVEL, level))
     room = margin - mean
     same = (within * spread / room) ** 2 + 2 if room > 0 else math.inf
     shifted = (apart * spread / mean) ** 2 + 2 if mean > 0 else math.inf

@@ -6,6 +6,8 @@ errs too often; where one lies low it sees spread in place of an effect, and of 
 gained could not tell that nothing was lost.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy import special, stats
 
@@ -78,24 +80,28 @@ def deciding_thresholds(sums: Floats, tokens: Floats) -> tuple[float | None, flo
         return None, None
     mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
     shown = _uncorrected(-float(stats.t.isf(SHOWN_AT, df)), float(_skewness(sums, tokens)))
-    return lower_bound(sums, tokens, REFUSED_AT), mean - stderr * shown
+    return lower_bounds(sums, tokens)(REFUSED_AT), mean - stderr * shown
 
 
-def lower_bound(sums: Floats, tokens: Floats, level: float) -> float:
-    """The threshold above which a mean is shown to lie, one-sided at `level`.
+def lower_bounds(sums: Floats, tokens: Floats) -> Callable[[float], float]:
+    """The threshold above which a mean is shown to lie, as a function of the one-sided level.
 
     The lower of the bounds by the plain and the corrected t, as in `one_sided`. An upper bound is
-    `-lower_bound(-sums, tokens, level)`. The mean itself where all units agree to the last bit.
+    that of `-sums` with its sign changed. The mean itself where all units agree to the last bit.
 
     Args:
         sums: `[U]`, total of each unit, nats; at least `FEWEST` units.
         tokens: `[U]`.
-        level: probability that the true mean lies below the bound.
     """
     mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
-    t = -float(special.stdtrit(df, level))  # what `stats.t.isf` calls, which is slower
-    corrected = _uncorrected(t, float(_skewness(sums, tokens)))
-    return mean - stderr * (max(t, corrected) if sums.size > FEWEST else t)
+    skewness = float(_skewness(sums, tokens))
+
+    def bound(level: float) -> float:
+        t = -float(special.stdtrit(df, level))  # what `stats.t.isf` calls, which is slower
+        corrected = _uncorrected(t, skewness) if sums.size > FEWEST else t
+        return mean - stderr * max(t, corrected)
+
+    return bound
 
 
 def _skewness(sums: Floats, tokens: Floats) -> Floats:

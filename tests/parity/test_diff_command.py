@@ -13,7 +13,7 @@ import leval_harness as lh
 from leval_border.errors import SettingError, UserError
 from leval_harness.cli.diff import command, seconds, sides, tokens
 from leval_harness.cli.page import command as page_command
-from leval_harness.parity import worker
+from leval_harness.parity import compare, worker
 from leval_harness.parity.compare import Options, save_reference
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.result import length_result
@@ -138,6 +138,26 @@ def test_a_spent_budget_is_not_decided(run, copying_model, monkeypatch):
     assert out.startswith("Not decided: ")
 
 
+@pytest.mark.parametrize(("in_time", "shares"), [(4, [1.0]), (14, [1 / 16, 15 / 16])])
+def test_the_look_at_which_time_ends_spends_what_is_left_of_the_level(
+    here, copying_model, copying_texts, monkeypatch, in_time, shares
+):
+    folder = copying_model("yarn")
+    answers = iter([False] * in_time + [True] * 9)
+    monkeypatch.setattr(compare.Comparison, "_late", lambda _: next(answers))
+    found, result_of = [], compare.length_result
+
+    def recorded(length, pairs, **options):
+        found.append(options["share"])
+        return result_of(length, pairs, **options)
+
+    monkeypatch.setattr(compare, "length_result", recorded)
+    setups = f"hf:{folder},dtype=bfloat16", f"hf:{folder},dtype=float32"
+    result = lh.diff(*setups, texts=str(copying_texts("yarn")), lengths=(128,), margin=1e-9)
+    assert found == shares
+    assert result.lengths[0].texts == 4 * len(shares)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -178,6 +198,15 @@ def test_what_cannot_be_measured_is_an_error(copying_model, copying_texts, tmp_p
         lh.diff(f"hf:{folder}", "http://127.0.0.1:9,timeout=2", **options)
 
 
+def test_what_is_written_wrong_is_refused_before_a_setup_is_loaded(run, copying_model, monkeypatch):
+    monkeypatch.setattr(worker, "open_reader", lambda *_: pytest.fail("a setup was loaded"))
+    with pytest.raises(SettingError, match="--texts: 'nofile' is not allowed"):
+        run("a", "b", "--texts", "nofile", texts=None)
+    folder = copying_model("yarn")
+    with pytest.raises(SettingError, match="rope: the checkpoint ships"):
+        run(f"hf:{folder}", f"hf:{folder}", "--rope-b", "linear:factor=2")
+
+
 def test_a_side_without_enough_memory_is_refused_before_it_is_loaded(copying_model, monkeypatch):
     setup = Setup.parse(f"hf:{copying_model('yarn')},dtype=float32")
     parameters = 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64 + 32 * 64
@@ -215,7 +244,7 @@ def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
     """200 resamples of the texts of a real pair (float32, bfloat16): the gate never fails.
 
     The margin is twice the default: 128 tokens of a model this small say little. Within the
-    default, 26 of the resamples are not decided; none is worse.
+    default, 6 of the resamples are not decided; none is worse.
     """
     folder = copying_model("yarn")
     readings = []
@@ -225,15 +254,17 @@ def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
         made = save_reference(f"hf:{folder},dtype={dtype}", path, options)
         readings.append([made.readings[key] for key in sorted(made.readings)])
     pairs: list[tuple[Reading, Reading]] = list(zip(*readings, strict=True))
-    rng = np.random.default_rng(0)
+    rng, same = np.random.default_rng(0), 0
     for _ in range(200):
         drawn = [pairs[at] for at in rng.integers(0, len(pairs), 16)]
         wide, default = (
-            length_result(128, drawn, margin=margin, share=4 / 7, lengths=1, last=True).verdict
+            length_result(128, drawn, margin=margin, share=3 / 4, lengths=1, last=True).verdict
             for margin in (0.02, 0.01)
         )
         assert wide == "same"
         assert default in ("same", "undecided")
+        same += default == "same"
+    assert same == 194
 
 
 def test_the_page_shows_a_saved_diff(run, copying_model, tmp_path):

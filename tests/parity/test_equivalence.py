@@ -15,7 +15,7 @@ from leval_tasks.statistics.equivalence import (
     equivalence,
     looks_at,
 )
-from leval_tasks.statistics.skewed_t import lower_bound, one_sided
+from leval_tasks.statistics.skewed_t import lower_bounds, one_sided
 
 LENGTH = 1024
 EDGES = bin_edges(LENGTH)
@@ -54,55 +54,48 @@ def test_looks_double_up_to_all_texts():
     assert [each.texts for each in looks_at(11)] == [4, 8, 11]
     assert [each.texts for each in looks_at(3)] == [3]
     assert [each.last for each in looks_at(16)] == [False, False, True]
-    assert [each.share for each in looks_at(16)] == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+    assert [each.share for each in looks_at(16)] == [1 / 16, 3 / 16, 12 / 16]
+    assert [each.share for each in looks_at(11)] == pytest.approx([16 / 121, 48 / 121, 57 / 121])
 
 
 @given(st.integers(0, 10_000), st.sampled_from([3, 4, 8]), st.sampled_from([0.2, 0.05, 0.01]))
 def test_the_lower_bound_is_where_the_one_sided_test_begins_to_decide(seed, units, level):
     sums = np.random.default_rng(seed).gumbel(size=units) * 10
     tokens = np.full(units, 100.0)
-    bound = lower_bound(sums, tokens, level)
+    bound = lower_bounds(sums, tokens)(level)
     above = [float(one_sided(sums, tokens, bound + step)[1]) for step in (-1e-6, 1e-6)]
     assert above[0] < level < above[1]
 
 
-@pytest.mark.parametrize(("shift", "low", "high"), [(0.0, 1, 1), (0.03, 2, 1), (-0.03, 1, 2)])
+@pytest.mark.parametrize(("shift", "low", "high"), [(0.0, 4, 4), (0.03, 1, 4), (-0.03, 4, 1)])
 def test_bounds_of_three_texts_are_those_of_the_paired_t_test(shift, low, high):
-    """Half of the level on each side; all of it where all positions and the bins show a shift."""
+    """A quarter of the level on each side; all of it where the whole and three bins are shifted."""
     d = differences(lambda p: shift + 0 * p, texts=3, own=0.01)
     found = equivalence(d, EDGES, share=1.0).whole
     test = stats.ttest_1samp(d.mean(axis=1), 0.0)
-    ends = [test.confidence_interval(1 - LEVEL * part) for part in (low, high)]
+    ends = [test.confidence_interval(1 - 2 * LEVEL / parts) for parts in (low, high)]
     assert (found.low, found.high) == pytest.approx((ends[0].low, ends[1].high))
     ends = test.confidence_interval(1 - 2 * LEVEL)
     assert (found.same_low, found.same_high) == pytest.approx((ends.low, ends.high))
 
 
-def with_p_values(*bins):
-    """Differences of three texts whose plain one-sided tests of the bins give these p values."""
-    bounds = [max(edge - 1, 0) for edge in EDGES]
-    d = np.empty((3, bounds[-1]))
-    for (start, end), p in zip(itertools.pairwise(bounds), bins, strict=True):
-        t = float(stats.t.isf(p, 2))
-        d[:, start:end] = np.array([[-1.0], [0.0], [1.0]]) + t / np.sqrt(3)
-    return d
-
-
-@pytest.mark.parametrize(
-    ("bins", "level"),
-    [
-        ((0.02, 0.03, 0.049), LEVEL),  # all positions and all bins
-        ((0.02, 0.024, 0.1), LEVEL / 2),  # all positions, and two bins of three
-        ((0.001, 0.5, 0.999), LEVEL / 2 / 3),  # one bin alone, with half of the level
-        ((0.3, 0.4, 0.5), LEVEL / 2 / 3),  # none: Bonferroni's
-    ],
-)
-def test_bins_step_up_as_hochberg_does(bins, level):
-    found = equivalence(with_p_values(*bins), EDGES)
-    assert [each.low > 0 for each in found.bins] == [p < level for p in bins]
-    tests = [stats.ttest_1samp([each.difference + x for x in (-1, 0, 1)], 0) for each in found.bins]
-    lows = [each.confidence_interval(1 - 2 * level).low for each in tests]
-    assert [each.low for each in found.bins] == pytest.approx(lows)
+def test_parts_step_up_as_hochberg_does():
+    """Shown are the parts whose adjusted p value is below the level, by its own definition."""
+    rng = np.random.default_rng(0)
+    counts = []
+    for _ in range(200):
+        d = rng.normal(rng.uniform(0, 4, (1, 4)), 1, (3, 4)).repeat(LENGTH // 4, axis=1)[:, 1:]
+        found = equivalence(d, EDGES)
+        cuts = [(0, LENGTH), *itertools.pairwise(EDGES)]
+        means = [d[:, max(start - 1, 0) : end - 1].mean(axis=1) for start, end in cuts]
+        p = np.array([stats.ttest_1samp(each, 0, alternative="greater").pvalue for each in means])
+        descending = np.argsort(-p)
+        adjusted = np.empty(len(p))
+        adjusted[descending] = np.minimum.accumulate(p[descending] * np.arange(1, len(p) + 1))
+        shown = [each.low > 0 for each in (found.whole, *found.bins)]
+        assert shown == (adjusted < LEVEL).tolist()
+        counts.append(sum(shown))
+    assert set(counts) == {0, 1, 2, 3, 4}
 
 
 def test_what_bonferroni_shows_is_shown():
@@ -112,10 +105,9 @@ def test_what_bonferroni_shows_is_shown():
         d = rng.normal(rng.uniform(0, 2), 1, (4, LENGTH - 1))
         d += rng.gumbel(size=(4, 1))
         found = equivalence(d, EDGES)
-        parts = [(found.whole, 2), *((each, 2 * len(found.bins)) for each in found.bins)]
-        for part, divided in parts:
+        for part in (found.whole, *found.bins):
             of_part = d[:, max(part.start - 1, 0) : part.end - 1].mean(axis=1)
-            assert part.low >= lower_bound(of_part, np.ones(4), LEVEL / divided) - 1e-12
+            assert part.low >= lower_bounds(of_part, np.ones(4))(LEVEL / 4) - 1e-12
 
 
 def test_looks_bins_and_lengths_widen_the_interval_of_worse_and_only_looks_that_of_same():

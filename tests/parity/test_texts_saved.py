@@ -30,10 +30,13 @@ def test_texts_of_files(tmp_path):
     assert [len(each.text) for each in read_texts(str(tmp_path / "long.txt"), 16)] == [96] * 5
 
 
-@pytest.mark.parametrize("content", ['{"txt": "one"}', '["one"]'])
-def test_a_line_without_text_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [('{"txt": "one"}', "text: "), ('["one"]', "a JSON object is needed"), ("{oops", "JSON")],
+)
+def test_a_line_without_text_is_named(tmp_path, content, said):
     (tmp_path / "a.jsonl").write_text(content)
-    with pytest.raises(SettingError, match="line 1: an object with 'text' is needed"):
+    with pytest.raises(SettingError, match=f"--texts: .*a.jsonl, line 1: .*{said}"):
         read_texts(str(tmp_path / "a.jsonl"), 8)
 
 

@@ -6,7 +6,7 @@ import pytest
 from leval_border.errors import UserError
 from leval_harness.training import posgen_rule
 from leval_harness.training.posgen_rule import batch, lengths, train_by_rule
-from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe, preset
+from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe, Work, preset
 from leval_harness.training.posgen_train import train_all
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.sequences import extend, random_seeds, rule_labels
@@ -80,16 +80,18 @@ def test_a_stage_ends_when_it_is_learned_and_a_damaged_state_starts_anew(tmp_pat
     file = tmp_path / ".unfinished/semi_recursive-rope-seed-0.pt"
     file.parent.mkdir()
     file.write_bytes(b"no state")
-    (result,) = train_by_rule(recipe, [RUN], tmp_path, device="cpu", progress=False)
+    (result,) = train_by_rule(recipe, [RUN], Work(tmp_path, device="cpu", progress=False))
     assert result["steps"] == 3 * posgen_rule.JUDGED + 10, "stages of 6, 8 and 10 numbers"
 
 
 def test_torch_built_for_a_gpu_that_is_not_there_trains_on_the_cpu(tmp_path, no_driver):
     recipe = _recipe(stage_accuracy=0.0)
-    (result,) = train_by_rule(recipe, [RUN], tmp_path, progress=False)
+    (result,) = train_by_rule(recipe, [RUN], Work(tmp_path, progress=False))
     assert result["steps"] > 10
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     with pytest.raises(UserError, match=r"loss: nan at step \d+ in semi_recursive/rope/seed-0"):
-        train_by_rule(_recipe(learning_rate=1e30), [RUN], tmp_path, device="cpu", progress=False)
+        train_by_rule(
+            _recipe(learning_rate=1e30), [RUN], Work(tmp_path, device="cpu", progress=False)
+        )

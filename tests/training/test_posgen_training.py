@@ -20,7 +20,7 @@ from leval_harness.training import posgen_evaluate, posgen_train, stacked, t5_la
 from leval_harness.training import posgen_settings as settings
 from leval_harness.training.posgen_evaluate import cross, evaluate_checkpoint
 from leval_harness.training.posgen_models import Batches, StackData, build_model, build_stack
-from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe
+from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe, Work
 from leval_harness.training.posgen_train import train_all, train_stack
 from leval_harness.training.trainer import claim, is_claimed
 from leval_tasks.posgen.sequences import splits
@@ -137,7 +137,7 @@ def test_t5_layer_is_plain_rope_maths():
 def test_stacked_training_is_each_model_trained_alone(tmp_path):
     """Against a plain loop over the single transformers model, one at a time."""
     recipe = _recipe()
-    train_stack(recipe, RUNS, tmp_path, device="cpu")
+    train_stack(recipe, RUNS, Work(tmp_path, device="cpu"))
     for run in RUNS:
         model = build_model(recipe, run).train()
         batches = Batches(StackData(recipe, [run]))
@@ -224,12 +224,12 @@ def test_a_killed_run_resumes_to_the_same_result(tmp_path, killed, where, dropou
 
 def test_a_training_in_parts_gives_what_one_part_does(tmp_path, monkeypatch):
     recipe, run, last = _recipe(), RUNS[:1], time.monotonic() + 600
-    (whole,) = train_stack(recipe, run, tmp_path / "a", device="cpu", deadline=last)
+    (whole,) = train_stack(recipe, run, Work(tmp_path / "a", device="cpu", deadline=last))
     claim(tmp_path / "c/settings.json", recipe.recorded())
     late = SimpleNamespace(monotonic=lambda: last, perf_counter=time.perf_counter)
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "time", late)
-        assert train_stack(recipe, run, tmp_path / "c", device="cpu", deadline=last) == []
+        assert train_stack(recipe, run, Work(tmp_path / "c", device="cpu", deadline=last)) == []
     (state,) = (tmp_path / "c").glob(".unfinished/*/checkpoint-1")
     (result,) = train_all(recipe, run, tmp_path / "c", device="cpu", minutes=10)
     assert result["test"] == whole["test"]
@@ -264,7 +264,7 @@ def test_the_best_model_is_the_first_of_the_highest_accuracy(tmp_path, monkeypat
 
     real = posgen_train.evaluate
     monkeypatch.setattr(posgen_train, "evaluate", evaluate)
-    results = train_stack(recipe, RUNS[:2], tmp_path, device="cpu")
+    results = train_stack(recipe, RUNS[:2], Work(tmp_path, device="cpu"))
     assert [result["kept_step"] for result in results] == [6, 9]
     for index, at in enumerate((1, 2)):
         folder = tmp_path / RUNS[index].folder
@@ -287,7 +287,7 @@ def test_the_best_model_under_yarn_is_chosen_by_its_accuracy_under_yarn(tmp_path
     monkeypatch.setattr(posgen_train, "evaluate", evaluate)
     monkeypatch.setattr(posgen_evaluate, "evaluate", evaluate)
     runs = [PosGenRun("cot", encoding, 0) for encoding in ("rope", "resonance")]
-    results = train_stack(recipe, runs, tmp_path, device="cpu")
+    results = train_stack(recipe, runs, Work(tmp_path, device="cpu"))
 
     def angles(names):
         ropes = [settings.rope_parameters(name, recipe) for name in names]
@@ -307,7 +307,9 @@ def test_the_best_model_under_yarn_is_chosen_by_its_accuracy_under_yarn(tmp_path
 def test_bf16_stays_near_float32(tmp_path):
     data = {**DATA, "train": 400}
     results = [
-        train_stack(_recipe(data=data, epochs=6, bf16=bf16), RUNS[:1], tmp_path / str(bf16))[0]
+        train_stack(_recipe(data=data, epochs=6, bf16=bf16), RUNS[:1], Work(tmp_path / str(bf16)))[
+            0
+        ]
         for bf16 in (False, True)
     ]
     exact, rounded = (result["test"]["loss"] for result in results)
@@ -357,7 +359,7 @@ def test_a_folder_is_claimed_however_its_numbers_are_written(tmp_path):
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     recipe = _recipe(learning_rate=1e30, epochs=30)
     with pytest.raises(UserError, match=r"loss: (nan|inf) at step 6 in cot/rope/seed-0"):
-        train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
+        train_stack(recipe, RUNS[:1], Work(tmp_path, device="cpu"))
 
 
 def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
@@ -365,7 +367,7 @@ def test_the_feed_forward_stays_as_it_began_where_it_is_frozen(tmp_path):
     assert settings.preset("code").keep == "best"
     recipe = _recipe(architecture=T5.changed(freeze_feed_forward=True), epochs=1)
     run = PosGenRun("cot", "resonance", 0)
-    train_stack(recipe, [run], tmp_path, device="cpu")
+    train_stack(recipe, [run], Work(tmp_path, device="cpu"))
     saved = t5_layer.PosGenT5ForCausalLM.from_pretrained(tmp_path / run.folder).state_dict()
     for name, fresh in build_model(recipe, run).state_dict().items():
         frozen = ".mlp." in name or "post_attention" in name
@@ -444,7 +446,7 @@ def test_lm_eval_sees_the_accuracy_that_the_trainer_saw(tmp_path, architecture):
     data = {**DATA, "train": 400}
     recipe = _recipe(architecture=architecture, data=data, epochs=12)
     run = PosGenRun("cot", "resonance_yarn", 4)
-    (result,) = train_stack(recipe, [run], tmp_path, device="cpu")
+    (result,) = train_stack(recipe, [run], Work(tmp_path, device="cpu"))
     metrics = evaluate_checkpoint(str(tmp_path / run.folder))
     own = dict(result["test"])
     del own["loss"]
@@ -470,7 +472,7 @@ def _bands():
 
 def test_a_model_without_numbers_and_an_unknown_subtask_are_refused(tmp_path):
     recipe = _recipe(epochs=1)
-    train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
+    train_stack(recipe, RUNS[:1], Work(tmp_path, device="cpu"))
     folder = tmp_path / RUNS[0].folder
     with pytest.raises(UserError, match="did you mean 'cot'"):
         evaluate_checkpoint(str(folder), subtask="coT")
@@ -491,7 +493,7 @@ def test_other_backends_stop_with_an_error_that_names_hf_long(tmp_path):
     from lm_eval.tasks import TaskManager
 
     recipe = _recipe(epochs=1)
-    train_stack(recipe, RUNS[:1], tmp_path, device="cpu")
+    train_stack(recipe, RUNS[:1], Work(tmp_path, device="cpu"))
     checkpoint = str(tmp_path / RUNS[0].folder)
     with pytest.raises(ValueError, match="use --model hf-long"):
         lm_eval.simple_evaluate(

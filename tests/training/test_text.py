@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leval_border.errors import UserError
 from leval_harness.training import text
 from leval_harness.training.finetune_settings import preset
-from leval_harness.training.text import TrainingText
+from leval_tasks.perplexity.documents import Text
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
 
@@ -47,7 +47,7 @@ def test_pack_keeps_every_token_in_order_within_a_document():
 
 
 def test_split_is_by_document_and_follows_from_the_text():
-    documents = [TrainingText("a", f"text {i}") for i in range(9)]
+    documents = [Text("a", f"text {i}") for i in range(9)]
     train, held = text.split_documents(documents, 3, seed=1)
     assert (len(train), len(held)) == (6, 3)
     assert not set(train) & set(held)
@@ -62,7 +62,7 @@ def test_reading_and_its_errors(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n{"text": "one"}\n')
     (tmp_path / "b.txt").write_text("three")
     found = text.read_documents([str(tmp_path)])
-    assert [(d.source, d.text) for d in found] == [("a", "one"), ("a", "two"), ("b", "three")]
+    assert [(d.name, d.text) for d in found] == [("a", "one"), ("a", "two"), ("b", "three")]
     (tmp_path / "c.jsonl").write_text(json.dumps({"text": "x"}) + "\n{oops\n")
     with pytest.raises(UserError, match=r"c\.jsonl, line 2"):
         text.read_documents([str(tmp_path / "c.jsonl")])
@@ -90,7 +90,7 @@ def test_a_hub_data_set_is_read_no_further_than_asked(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", endless)
     found = text.read_documents(["pg19"], characters=250)
     assert [d.text[:5] for d in found] == ["00000", "00001", "00002"]
-    assert {d.source for d in found} == {"pg19"}
+    assert {d.name for d in found} == {"pg19"}
 
 
 @pytest.mark.parametrize(("name", "content"), [
