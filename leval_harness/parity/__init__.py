@@ -2,6 +2,6 @@
 
 - `setups`: what a user writes for A and B.
 - `local`, `server`, `gguf`, `saved`: readers, one interface (`reading.Reader`).
-- `texts`, `inputs`: pinned texts; tokenizers, BOS and templates compared as token ids.
+- `texts`: pinned texts. `findings`: tokenizers, BOS and templates as token ids; generated tokens.
 - `compare`: reads until it is decided. `result`: numbers, sentence, exit code.
 """

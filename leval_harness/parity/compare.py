@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,21 @@ import numpy as np
 
 from leval_border.errors import SettingError, UserError, not_allowed, one_of, shown
 from leval_border.hub import refuse_missing_folder
-from leval_harness.parity import probe
-from leval_harness.parity.inputs import CHAT, KINDS, Finding, compare_encodings, compare_templates
+from leval_harness.parity.findings import (
+    CHAT,
+    KINDS,
+    Finding,
+    compare_encodings,
+    compare_templates,
+    probe,
+)
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.result import DiffResult, LengthResult, length_result
 from leval_harness.parity.saved import Reference
 from leval_harness.parity.setups import SAVED, SERVER, Setup
-from leval_harness.parity.texts import Text, ids_sha256, read_texts
+from leval_harness.parity.texts import ids_sha256, read_texts
 from leval_harness.parity.worker import Worker, both_fit
+from leval_tasks.perplexity.documents import Text
 from leval_tasks.statistics.equivalence import looks_at
 from leval_tasks.statistics.skewed_t import MARGIN
 
@@ -244,7 +252,7 @@ class Comparison:
         """What both sides generate, against their own readings."""
         rows = self.rows(min(self.lengths), 2)
         sides = [side for side in self.sides if side.setup.kind != SAVED]
-        return [each for side in sides for each in probe.findings(self.use(side), *rows)]
+        return [each for side in sides for each in probe(self.use(side), *rows)]
 
     def rows(self, length: int, texts: int) -> list[list[int]]:
         """Token ids of the first texts."""
@@ -353,8 +361,7 @@ def diff(
         ('worse', 0)
     """
     options = replace(options or Options(), **more).checked()
-    run = Comparison(_setup(a), _setup(b), options)
-    try:
+    with closing(Comparison(_setup(a), _setup(b), options)) as run:
         findings = run.choose_texts()
         if options.probe:
             findings += run.probe()
@@ -370,8 +377,6 @@ def diff(
             texts=tuple({"name": each.name, "sha256": each.sha256} for each in run.texts),
             seconds=time.monotonic() - run.started,
         )
-    finally:
-        run.close()
 
 
 def save_reference(
@@ -383,8 +388,7 @@ def save_reference(
         UserError: as for `diff`, or the budget did not suffice for three texts.
     """
     options = replace(options or Options(), **more).checked()
-    run = Comparison(_setup(a), None, options)
-    try:
+    with closing(Comparison(_setup(a), None, options)) as run:
         run.choose_texts()
         for length in run.lengths:
             run.read(length, len(run.texts))
@@ -394,5 +398,3 @@ def save_reference(
                             f"{len(reference.texts)} texts; at least 3 are needed")  # fmt: skip
         reference.write(path)
         return reference
-    finally:
-        run.close()

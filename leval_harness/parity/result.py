@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
-from leval_harness.parity.inputs import Finding
+from leval_harness.parity.findings import Finding
 from leval_harness.parity.reading import Reading
 from leval_tasks.statistics.clustered import Floats
 from leval_tasks.statistics.divergence import kl_divergence, kl_lower_bound

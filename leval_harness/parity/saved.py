@@ -17,7 +17,8 @@ import numpy as np
 from leval_border.errors import UserError
 from leval_border.files import read_object, write_text
 from leval_harness.parity.reading import Messages, Reader, Reading
-from leval_harness.parity.texts import Text, ids_sha256
+from leval_harness.parity.texts import ids_sha256
+from leval_tasks.perplexity.documents import Text
 
 SCHEMA = 1
 KIND = "leval-harness diff reference"

@@ -6,7 +6,6 @@ are built, once for all its questions, and never stored in the sample's `doc`.
 
 import copy
 import logging
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.metadata import ClosedSettings, read_metadata
-from leval_tasks.metrics import NOT_AVAILABLE, directions
+from leval_tasks.metrics import NOT_AVAILABLE, directions, or_not_available
 from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
 from leval_tasks.statistics.clustered import clustered_stderr
 
@@ -304,8 +303,7 @@ def _mean_of_scores(values: Sequence[float]) -> float:
 
 def _stderr(items: Sequence[tuple[str, float]]) -> float | str:
     """Clustered standard error, `N/A` where the clusters are too few."""
-    value = clustered_stderr(items)
-    return NOT_AVAILABLE if math.isnan(value) else value
+    return or_not_available(clustered_stderr(items))
 
 
 def _shorter_answer(longest: int, context: Context, limit: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leval_tasks.metrics import NOT_AVAILABLE, OURS, split
+from leval_tasks.metrics import OURS, or_not_available, split
 from leval_tasks.statistics.clustered import known_error
 
 Pair = Sequence[float]  # (numerator, denominator) of one document
@@ -91,17 +91,13 @@ def aggregations(metric: str) -> tuple[Callable[..., float | str], Callable[...,
 
     def value(pairs: Sequence[Pair]) -> float | str:
         if how == "perplexity":
-            return _or_not_available(_perplexity(pairs))
-        return _or_not_available(ratio(pairs) / (math.log(2) if how == "bits" else 1))
+            return or_not_available(_perplexity(pairs))
+        return or_not_available(ratio(pairs) / (math.log(2) if how == "bits" else 1))
 
     def stderr(pairs: Sequence[Pair]) -> float | str:
         error = ratio_stderr(pairs)
         if how == "perplexity":
-            return _or_not_available(_perplexity(pairs) * error)
-        return _or_not_available(error / (math.log(2) if how == "bits" else 1))
+            return or_not_available(_perplexity(pairs) * error)
+        return or_not_available(error / (math.log(2) if how == "bits" else 1))
 
     return value, stderr
-
-
-def _or_not_available(value: float) -> float | str:
-    return NOT_AVAILABLE if math.isnan(value) else value

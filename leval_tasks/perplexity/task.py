@@ -223,24 +223,13 @@ def complete_settings(
     bos = begins_with_bos(given.bos, has_bos)
     for length in lengths:
         check_settings(length, given.stride, given.mode, bos)
-    full = check_longest(given, lengths[-1], limit, bos)
-    least = max(given.min_tokens or full, full)
-    return given.changed(context_length=lengths, min_tokens=least, bos=bos)
-
-
-def check_longest(given: TextSettings, longest: int, limit: LengthLimit, bos: bool) -> int:
-    """Document tokens of a window of the longest context, if documents and backend allow it.
-
-    Raises:
-        SettingError: `max_tokens` cuts documents to less than a window.
-        ContextLengthError: the window is above the backend's limit.
-    """
-    full = document_tokens(longest, bos)
+    full = document_tokens(lengths[-1], bos)
     if given.max_tokens is not None and given.max_tokens < full:
         window = f"at least {full}, a window of the longest context"
         raise SettingError(not_allowed("max_tokens", given.max_tokens, window))
-    limit.check(longest, "context_length", extra=limit.after_window)
-    return full
+    limit.check(lengths[-1], "context_length", extra=limit.after_window)
+    least = max(given.min_tokens or full, full)
+    return given.changed(context_length=lengths, min_tokens=least, bos=bos)
 
 
 def begins_with_bos(given: bool | None, has_bos: bool) -> bool:

@@ -5,7 +5,6 @@ with the true next one. That needs a result for each position, which lm-eval's o
 not give, so the tasks send `teacher_forced` requests, which the backend `hf-long` answers.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from leval_border.settings import field_names, read
 from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
-from leval_tasks.metrics import NOT_AVAILABLE, directions
+from leval_tasks.metrics import directions, or_not_available
 from leval_tasks.model import find_tokenizer, running_model
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
@@ -143,8 +142,7 @@ class PosGenTask(PlainTask):
 
 def _stderr(shares: Iterable[float]) -> float | str:
     """Standard error over sequences, `N/A` where all of them are equal."""
-    error = clustered_stderr(enumerate(shares))
-    return NOT_AVAILABLE if math.isnan(error) else error
+    return or_not_available(clustered_stderr(enumerate(shares)))
 
 
 def read_settings(

@@ -3,7 +3,7 @@
 import pytest
 
 from leval_border.errors import SettingError
-from leval_harness.parity.inputs import compare_encodings, compare_templates
+from leval_harness.parity.findings import compare_encodings, compare_templates
 from leval_harness.parity.setups import Setup, kinds
 
 

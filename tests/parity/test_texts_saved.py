@@ -8,7 +8,8 @@ import pytest
 from leval_border.errors import SettingError, UserError
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.saved import Reference, SavedReader
-from leval_harness.parity.texts import Text, ids_sha256, read_texts
+from leval_harness.parity.texts import ids_sha256, read_texts
+from leval_tasks.perplexity.documents import Text
 
 
 def test_the_language_reference_is_cut_into_pieces_from_beginnings_of_lines():
