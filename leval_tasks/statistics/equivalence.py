@@ -230,25 +230,27 @@ def onset(mean: Floats, bins: Sequence[Part], shown: Sequence[Part]) -> int:
 
     It minimises the running sum of `mean - shift / 2`, which for a step from 0 to `shift` in normal
     noise is the maximum-likelihood position. `shift` is the largest mean of a bin. The search
-    begins with the bin that shows the shift, or earlier: bins right before it whose mean is above
-    half of the shift are as much a part of it, too short to show it alone.
+    begins with the first bin that shows a shift, or earlier: bins right before it with more than
+    half of the largest one are as much a part of it, too short to show it alone. It ends with the
+    first bin that shows a shift and has more than half of the largest one.
 
     Args:
         mean: `[T]`, mean over texts of the difference in the direction of the verdict.
         bins: all bins.
-        shown: the parts in which the shift is shown; where no bin is, the bin with the largest mean
+        shown: the parts in which a shift is shown; where no bin is, the bin with the largest mean
             counts.
     """
     size = [float(mean[max(b.start - 1, 0) : b.end - 1].mean()) for b in bins]
     shift = max(size)
-    found = next((i for i, each in enumerate(bins) if each in shown), size.index(shift))
-    first = found
+    seen = [i for i, each in enumerate(bins) if each in shown] or [size.index(shift)]
+    first = seen[0]
+    last = next((i for i in seen if size[i] > shift / 2), size.index(shift))
     while first > 0 and size[first - 1] > shift / 2:
         first -= 1
     begin = bins[first].start
-    start, end = max(begin - 1, 0), bins[found].end - 1
+    start, end = max(begin - 1, 0), bins[last].end - 1
     at = int(np.argmin(np.append(0.0, np.cumsum(mean[start:end] - shift / 2))))
-    return begin if at == 0 else min(start + at + 1, bins[found].end)
+    return begin if at == 0 else min(start + at + 1, bins[last].end)
 
 
 def _more_texts(means: Sequence[Floats], margin: float, level: float) -> int | None:

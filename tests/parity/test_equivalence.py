@@ -160,6 +160,13 @@ def test_a_shift_everywhere_that_only_the_longest_bin_shows_begins_at_the_start(
     assert (found.verdict, found.onset) == ("worse", 0)
 
 
+def test_a_small_shift_before_the_damage_does_not_end_the_search():
+    """It is shown in the first bin, which does not hold the position where the damage begins."""
+    found = equivalence(differences(lambda p: np.where(p >= 600, 0.3, 0.02)), EDGES)
+    assert [each.low > 0 for each in found.bins] == [True, True, True]
+    assert abs(found.onset - 600) <= 8
+
+
 def test_damage_of_the_last_bin_is_not_hidden_by_the_others():
     """Over all positions it stays within the margin; a part better elsewhere does not cancel it."""
     late = equivalence(differences(lambda p: 0.015 * (p >= 512), noise=0.01), EDGES)
