@@ -203,7 +203,7 @@ def test_what_is_written_wrong_is_refused_before_a_setup_is_loaded(run, copying_
     with pytest.raises(SettingError, match="--texts: 'nofile' is not allowed"):
         run("a", "b", "--texts", "nofile", texts=None)
     folder = copying_model("yarn")
-    with pytest.raises(SettingError, match="would replace what this .llama. model ships"):
+    with pytest.raises(SettingError, match="would replace what this 'llama' model ships"):
         run(f"hf:{folder}", f"hf:{folder}", "--rope-b", "linear:factor=2")
 
 
