@@ -153,9 +153,12 @@ class Comparison:
 
     def __init__(self, a: Setup, b: Setup | None, options: Options) -> None:
         self.options, self.started = options, time.monotonic()
+        # What is written wrong is found before a setup is loaded, which takes long.
         for setup in filter(None, (a, b)):
             if setup.library is not None:
                 refuse_missing_folder(setup.target, "model")
+                if "rope" in setup.arguments:
+                    setup.backend_arguments()
             elif setup.kind != SERVER and not Path(setup.target).expanduser().is_file():
                 raise SettingError(f"setup: there is no file {shown(setup.target)}")
         self.reference = Reference.load(Path(a.target).expanduser()) if a.kind == SAVED else None
@@ -166,11 +169,7 @@ class Comparison:
                 raise SettingError(not_allowed("--lengths", missing, allowed))
             options = replace(options, lengths=options.lengths or kept)
         longest = max(options.lengths, default=DEFAULT_LENGTH)
-        # What the user may have written wrong is found before a setup is loaded, which takes long.
         self.found = self._texts(longest)
-        for setup in (a, b):
-            if setup is not None and "rope" in setup.arguments:
-                setup.backend_arguments()
         self.stay = b is None or both_fit(a, b)
         self.a = Side("A", a, options, longest)
         self.b = None if b is None else Side("B", b, options, longest)
