@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from leval_border.json_texts import parse_json
+from leval_border.settings import read
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.core.method import Method
+from resonance_vllm.core.methods import METHODS
+from resonance_vllm.core.methods.ntk_aware import NtkAware
 from resonance_vllm.vectors import rope_vectors
-from resonance_vllm.vectors.cases import rotated, rotations
-from resonance_vllm.vectors.closed_forms import FORMULAS, attention_factor, rotation
 from resonance_vllm.verifier import NoRope
 
 GGUF, MLX = "llama.cpp", "mlx-lm"
 MLX_RULES = "0.32.2"
 """The release of mlx-lm whose rules are used where it is not installed."""
 
+Settings = dict[str, Any]
 Held = dict[str | None, dict[str, Any]]
 """Layer type, None for all, -> `inv_freq` and `attention_factor`."""
 
@@ -122,11 +125,10 @@ def _llama_cpp(
     kind = own.get("rope.scaling.type", "linear")
     trained = own.get("rope.scaling.original_context_length") or own["context_length"]
     factor = own.get("rope.scaling.factor") or own.get("rope.scale_linear") or 1.0
-    rope: dict[str, Any] = {"rope_theta": base, "factor": factor}
-    rope["original_max_position_embeddings"] = trained
+    rope = {"rope_theta": base, "factor": factor, "original_max_position_embeddings": trained}
     scale = own.get("rope.scaling.attn_factor", 1.0)
-    formula = {"linear": "linear", "yarn": "yarn"}.get(kind, "default")
-    frequencies = FORMULAS[formula](rope, dim, 0)
+    method = _method({**rope, "rope_type": kind if kind in ("linear", "yarn") else "default"})
+    frequencies = method.frequencies(dim).tolist()
     if kind == "yarn":
         scale *= 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
     # Tensors count under any scaling type; Phi-3's converter writes them without one.
@@ -165,7 +167,65 @@ def _of_mlx(folder: Path, length: int | None) -> Held:
         rope = {key: value for key, value in rope.items() if key not in left_out}
         if rope["rope_type"] == "longrope":
             rope["short_factor"] = rope["long_factor"]
-        frequencies, _ = rotation(rope, dim, tokens)
-        scale = attention_factor(rope, tokens)
-        found[layer_type] = {"inv_freq": frequencies, "attention_factor": scale}
+        method = _method(rope)
+        frequencies = method.frequencies(dim, tokens).tolist()
+        found[layer_type] = {"inv_freq": frequencies, "attention_factor": method.scale()}
     return found
+
+
+def _method(rope: Mapping[str, Any]) -> Method:
+    """The method of a dictionary that may hold keys of other methods, or 0 for none."""
+    if "alpha" in rope:  # HunYuan's dynamic, with a fixed base
+        return NtkAware(rope_theta=rope["rope_theta"], factor=rope["alpha"])
+    kind = METHODS[rope["rope_type"]]
+    return read(kind, {k: rope[k] for k in kind.key_names() if rope.get(k)}, error=RopeConfigError)
+
+
+def rotations(config: Settings) -> dict[str | None, Settings]:
+    """Layer type -> its settings in one spelling; None where all layers rotate alike."""
+    shipped: Settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    base: Any = shipped.get(
+        "rope_theta", config.get("rope_theta", config.get("rotary_emb_base", 10000))
+    )
+    sliding: Settings = {"rope_type": "default"}
+    if "full_attention" in shipped:
+        return {layers: _complete(rope, config, base) for layers, rope in shipped.items()}
+    if config["model_type"].startswith("gemma3"):
+        sliding["rope_theta"] = config["rope_local_base_freq"]
+    elif config["model_type"] == "olmo3":
+        sliding["rope_theta"] = base  # YaRN in full attention alone
+    elif "swa_rope_theta" in config:
+        sliding["rope_theta"] = config["swa_rope_theta"]
+    elif "local_rope_theta" in config:
+        base, sliding["rope_theta"] = config["global_rope_theta"], config["local_rope_theta"]
+    full = _complete(shipped, config, base)
+    return (
+        {"full_attention": full, "sliding_attention": sliding} if len(sliding) > 1 else {None: full}
+    )
+
+
+def _complete(shipped: Settings, config: Settings, base: float) -> Settings:
+    """Settings with the base, the type's new name, and the lengths that the config implies."""
+    kind: Any = shipped.get("rope_type", shipped.get("type", "default"))
+    rope: Settings = {**shipped, "rope_type": {"su": "longrope"}.get(kind, kind)}
+    rope.pop("type", None)
+    rope["rope_theta"] = float(shipped.get("rope_theta", base))
+    positions = config["max_position_embeddings"]
+    if rope["rope_type"] in ("yarn", "llama3", "longrope", "dynamic"):
+        original = config.get("original_max_position_embeddings", positions)
+        rope.setdefault("original_max_position_embeddings", original)
+    if rope["rope_type"] == "longrope":
+        rope.setdefault("factor", positions / rope["original_max_position_embeddings"])
+    return rope
+
+
+def rotated(config: Settings, rope: Settings) -> int:
+    """Dimensions of a head that rotate; of the whole head for `proportional`."""
+    head: Any = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    if rope["rope_type"] == "proportional":
+        return int(config.get("global_head_dim", head))
+    for fixed in ("qk_rope_head_dim", "rotary_dim"):
+        if fixed in config:
+            return int(config[fixed])
+    share: Any = config.get("partial_rotary_factor", config.get("rotary_pct", 1.0))
+    return int(head * rope.get("partial_rotary_factor", share))

@@ -1,7 +1,7 @@
 """What transformers' rotary modules hold for a checkpoint, which is built without weights."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -52,19 +52,23 @@ def report_of_checkpoint(
 
 
 def on_meta(config: PreTrainedConfig) -> Any:
-    """The model of a config with its weights on the meta device.
+    """The model of a config with its weights on the meta device."""
+    with torch.device("meta"):
+        return made(config, lambda cls, each: cls(each))
 
-    The text model, where parts for images or audio need a package that is not installed.
+
+def made(config: PreTrainedConfig, make: Callable[[Any, PreTrainedConfig], Any]) -> Any:
+    """What `make` makes of a model class and its config.
+
+    Of the text model, where parts for images or audio need a package that is not installed.
     """
     try:
-        with torch.device("meta"):
-            return model_class(config)(config)
+        return make(model_class(config), config)
     except ImportError:
         text = config.get_text_config(decoder=True)
         if text is config:
             raise
-        with torch.device("meta"):
-            return model_class(text)(text)
+        return make(model_class(text), text)
 
 
 def model_class(config: PreTrainedConfig) -> Any:

@@ -15,7 +15,7 @@ from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.hf import float32, position_map
 from resonance_vllm.hf import request as config_requests
 from resonance_vllm.hf.request import Request
-from resonance_vllm.hf.rotary import give, held_turns, refill, verify
+from resonance_vllm.hf.rotary import give, held_turns, verify
 from resonance_vllm.hf.rotation import (
     FAMILY_CLASS,
     FOLLOWED,
@@ -27,7 +27,6 @@ from resonance_vllm.hf.rotation import (
     plain_features_differ,
     twin,
 )
-from resonance_vllm.model_config.family import has_no_rope
 from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
 from resonance_vllm.verifier import NoRope, RotaryReport, Turns, differences, refusal
 
@@ -53,11 +52,9 @@ def wrap_constructor(cls: Any) -> None:
         token = _building.set(True)
         every = list(config_requests.configs(config))
         try:
-            for each in every:
-                config_requests.prepare(each)
             with config_requests.shown(every, config_requests.stock_of) as changed:
-                for each in changed:  # checked before model code sees a part of the settings
-                    config_requests.requests_of(each)
+                for each in every:
+                    config_requests.prepare(each)
                 _construct(functools.partial(original, self, *args, **kwargs), cls, changed)
                 apply_requests(self)
         finally:
@@ -106,17 +103,13 @@ def _construct(construct: Callable[[], None], cls: Any, changed: list[Any]) -> N
         ) from error
 
 
-def wrap_loading(model_class: Any) -> None:
-    """Loading initialises rotary modules again, from the config; ours are filled after that."""
-    original = model_class.from_pretrained.__func__
+def has_no_rope(config: Any) -> bool:
+    """Whether a config states that positions are encoded otherwise.
 
-    @functools.wraps(original)
-    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(cls, *args, **kwargs)
-        refill(result[0] if isinstance(result, tuple) else result)
-        return result
-
-    model_class.from_pretrained = classmethod(from_pretrained)
+    Falcon's code makes a rotary module beside ALiBi too, and does not use it.
+    """
+    kind = getattr(config, "position_embedding_type", None)
+    return bool(getattr(config, "alibi", False)) or kind in ("nope", "absolute")
 
 
 def layer_types(module: nn.Module) -> list[str | None]:

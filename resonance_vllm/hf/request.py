@@ -8,7 +8,6 @@ base method (or `default` where no library has that), and its rotary modules are
 
 import contextlib
 import copy
-import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,15 +29,12 @@ from resonance_vllm.model_config.family import (
     by_layer,
     is_family_key,
     of_present_layers,
-    without_windows,
 )
-from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.verifier import OverriddenRope
 
 logger = logging.getLogger("resonance_vllm.hf.registration")
 
 _HIDDEN = "_rope_requests"
-_ROPE = "rope_parameters"
 # transformers looks for this key beside the layer types.
 _BESIDE_LAYER_TYPES = "truncate"
 
@@ -77,13 +73,14 @@ class Request:
     shipped: Settings | None
 
 
-def _type(settings: Mapping[str, Any]) -> Any:
+def type_of(settings: Mapping[str, Any]) -> Any:
+    """The type in a RoPE dictionary, under its present or its older key."""
     return settings.get("rope_type", settings.get("type"))
 
 
 def own_settings(config: Any) -> dict[str | None, Settings]:
     """Settings of a config with a type of ours, by layer type."""
-    return {k: each for k, each in of_present_layers(config).items() if _type(each) in OWN_TYPES}
+    return {k: each for k, each in of_present_layers(config).items() if type_of(each) in OWN_TYPES}
 
 
 def requests_of(config: Any) -> dict[str | None, Request]:
@@ -113,9 +110,9 @@ def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
     Raises:
         RopeConfigError: a key is unknown to the method and to the model's code, or missing.
     """
-    known = RopeType.read(_type(settings)).key_names()
+    known = RopeType.read(type_of(settings)).key_names()
     rope = {k: v for k, v in settings.items() if k in known or not is_family_key(config, k)}
-    request = RopeRequest.from_dict({**rope, "rope_type": _type(settings)}, aliases=False)
+    request = RopeRequest.from_dict({**rope, "rope_type": type_of(settings)}, aliases=False)
     given = dict(request.given)
     if request.type.asks_length(given):
         positions = getattr(config, "max_position_embeddings", None)
@@ -142,19 +139,21 @@ def configs(config: Any) -> Iterator[Any]:
 
 
 def prepare(config: Any) -> None:
-    """Check the settings of a config before a model is built, and write a head size left open.
+    """Check the requests of a config and what model code sees; write a head size left open.
 
     Model code divides where there is no head size; transformers' scaled types multiply None by a
     number (Mixtral).
 
     Raises:
-        RopeConfigError: a stock type has a key that only types of ours have.
+        RopeConfigError: a request is wrong, or a stock type has a key that only types of ours have.
     """
+    requests = requests_of(config)
     for settings in by_layer(config).values():
         refuse_ignored_keys(settings, "transformers")
-    rope, heads = getattr(config, _ROPE, None), vars(config).get("num_attention_heads")
+    rope, heads = getattr(config, "rope_parameters", None), vars(config).get("num_attention_heads")
     scaled = isinstance(rope, Mapping) and rope.get("rope_type", "default") != "default"
-    if scaled and isinstance(heads, int) and vars(config).get("head_dim", heads) is None:
+    left_open = isinstance(heads, int) and vars(config).get("head_dim", heads) is None
+    if left_open and (scaled or None in requests):
         config.head_dim = config.hidden_size // heads
 
 
@@ -214,7 +213,7 @@ def restore(config: Any) -> None:
 
 def stock_of(settings: Settings) -> Settings:
     """Settings of a type of ours as transformers' own type has them, keys of the model kept."""
-    kind = RopeType.read(_type(settings))
+    kind = RopeType.read(type_of(settings))
     method = kind.method
     if not method.stock or kind.implied:
         return plain_of(settings)
@@ -226,129 +225,24 @@ def stock_of(settings: Settings) -> Settings:
 
 def plain_of(settings: Settings) -> Settings:
     """Settings without a method, keys of the model kept."""
-    ours = set(RopeType.read(_type(settings)).key_names()) - set(Method.model_fields) | {"type"}
+    ours = set(RopeType.read(type_of(settings)).key_names()) - set(Method.model_fields) | {"type"}
     kept = {key: value for key, value in settings.items() if key not in ours}
     return {**kept, "rope_type": "default"}
 
 
-# How transformers reads a config, with keywords of `from_pretrained`.
-
-
-def wrap_reading(config_class: Any) -> None:
-    """Let transformers' config base class read our types and keywords.
-
-    Settings of ours are checked before transformers fills in a base of 10,000.
-
-    Keywords of `from_pretrained` are applied key by key at every depth, and RoPE settings among
-    them are noted. transformers changes a config one level down key by key, and replaces one two
-    levels down by the keys that are given: a model's sizes become defaults (Qwen-Omni's text model
-    is in `thinker_config.text_config`).
-    """
-    config_class.rope_precision = None
-    for rope_type in OWN_TYPES:
-        # Without one, transformers warns that it cannot check the type.
-        setattr(config_class, f"_validate_{rope_type}_rope_parameters", lambda *_, **__: None)
-    check: Any = config_class.__post_init__
-    read: Any = config_class.from_dict.__func__
-
-    @functools.wraps(check)
-    def post_init(self: Any, **kwargs: Any) -> Any:
-        params = kwargs.get("rope_scaling") or getattr(self, _ROPE, None) or {}
-        # transformers fills in a base that stands beside the dictionary.
-        base = kwargs.get("rope_theta", getattr(self, "rope_theta", None))
-        nested = [value for value in params.values() if isinstance(value, Mapping)]
-        for settings in nested or [params]:
-            if _type(settings) in OWN_TYPES:
-                spec_of(self, {**({} if base is None else {"rope_theta": base}), **settings})
-        return check(self, **kwargs)
-
-    @functools.wraps(read)
-    def from_dict(cls: Any, config_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        deep = {key: value for key, value in kwargs.items() if _is_deep(cls, key, value)}
-        before = read(cls, copy.deepcopy(config_dict)) if _has_rope(kwargs) else None
-        direct = {key: value for key, value in kwargs.items() if key not in deep}
-        result = read(cls, config_dict, *args, **direct)
-        config = result[0] if isinstance(result, tuple) else result
-        if deep:
-            _update(config, deep)
-        if before is not None:
-            shipped, seen = ModelPositions.of_config(before), ModelPositions.of_config(config)
-            shipped.log_replacement(seen, logger)
-            _note_overrides(config, before, kwargs)
-        return result
-
-    config_class.__post_init__ = post_init
-    config_class.from_dict = classmethod(from_dict)
-
-
-def validate_plain(cls: Any) -> None:
-    """Let a config class's checks see plain settings in place of ours.
-
-    Classes check what they know; some refuse every type but theirs (Phi 3). They do it when a
-    config is read and when it is saved; vLLM calls the check of RoPE alone once more. The one that
-    all classes inherit stays: vLLM replaces it with its own there.
-    """
-    from transformers import PreTrainedConfig
-
-    for each in cls.__mro__:
-        for name in ("validate", "validate_rope"):
-            original = vars(each).get(name)
-            common = name == "validate_rope" and each in PreTrainedConfig.__mro__
-            if original is not None and not common and not hasattr(original, "_resonance"):
-                setattr(each, name, _with_plain(original))
-
-
-def _with_plain(original: Any) -> Any:
-    @functools.wraps(original)
-    def validate(self: Any, *args: Any, **kwargs: Any) -> None:
-        with shown([self], plain_of):
-            original(self, *args, **kwargs)
-
-    validate._resonance = True  # type: ignore[attr-defined]
-    return validate
-
-
-def _has_rope(overrides: Mapping[str, Any]) -> bool:
-    """Whether overrides have RoPE settings, at any depth."""
-    below = (value for value in overrides.values() if isinstance(value, Mapping))
-    return isinstance(overrides.get(_ROPE), Mapping) or any(map(_has_rope, below))
-
-
-def _is_deep(config_class: Any, key: str, override: Any) -> bool:
-    """Whether an override of a config changes one that is nested two levels down or deeper."""
-    below = getattr(config_class, "sub_configs", {}).get(key)
-    inner = getattr(below, "sub_configs", {})
-    return isinstance(override, Mapping) and any(name in inner for name in override)
-
-
-def _update(config: Any, overrides: Mapping[str, Any]) -> None:
-    """Change the configs nested in a config by the given keys, at every depth."""
-    from transformers import PreTrainedConfig
-
-    for name, given in overrides.items():
-        below = getattr(config, name, None)
-        if not isinstance(below, PreTrainedConfig) or not isinstance(given, Mapping):
-            continue
-        inner = {key: value for key, value in given.items() if key in below.sub_configs}
-        _update(below, inner)
-        own = {key: value for key, value in given.items() if key not in inner}
-        if own:
-            setattr(config, name, type(below)(**{**below.to_dict(), **own}))
-
-
-def _note_overrides(config: Any, shipped: Any, overrides: Mapping[str, Any]) -> None:
+def note_overrides(config: Any, shipped: Any, overrides: Mapping[str, Any]) -> None:
     """Mark RoPE settings in a config, and those nested in it, that overrides put there."""
-    if isinstance(overrides.get(_ROPE), Mapping):
+    if isinstance(overrides.get("rope_parameters"), Mapping):
         _mark(config, shipped)
     for name in getattr(config, "sub_configs", {}):
         if isinstance(below := overrides.get(name), Mapping):
-            _note_overrides(getattr(config, name), getattr(shipped, name), below)
+            note_overrides(getattr(config, name), getattr(shipped, name), below)
 
 
 def _mark(config: Any, shipped: Any) -> None:
     """Note the settings of a config that are not as shipped, and what they replace."""
     before, specs = by_layer(shipped), {}
-    for layer, settings in without_windows(config).items():
+    for layer, settings in by_layer(config, windows=False).items():
         known = before.get(layer, before.get(None))
         try:
             spec = spec_of(config, settings)

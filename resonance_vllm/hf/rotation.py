@@ -104,7 +104,7 @@ def polar(answer: Any) -> tuple[Tensor, Tensor]:
     return torch.atan2(sin, cos).flatten(), torch.hypot(sin, cos).flatten()
 
 
-def find_layout(module: nn.Module, layer_type: str | None, count: int) -> Layout:
+def find_layout(module: Any, layer_type: str | None, count: int) -> Layout:
     """The layout of a stock module with buffers that are not on the meta device.
 
     Args:
@@ -116,48 +116,31 @@ def find_layout(module: nn.Module, layer_type: str | None, count: int) -> Layout
         RopeConfigError: its answer is not one angle a token and feature.
     """
     known = torch.arange(1, count + 1, dtype=torch.float32, device="cpu") * (3.0 / (count + 1))
+    start, probe = prefix(layer_type), copy.copy(module)
+    held = {f"{start}{name}": known for name in ("inv_freq", "original_inv_freq")}
+    probe._buffers = {**module._buffers, **held}
+
+    def ask(positions: Tensor, dtype: torch.dtype = torch.float32) -> Any:
+        return probe.forward(torch.zeros(1, dtype=dtype), positions, **keywords(layer_type))
+
     try:
         with torch.device("cpu"), torch.no_grad():
-            probe = _Probe(module, layer_type, known)
-            answer = probe.ask(torch.ones(1, 1, dtype=torch.int64))
+            one = torch.ones(1, 1, dtype=torch.int64)
+            answer = ask(one)
             angles, amplitudes = polar(answer)
             features = _features(angles, known)
             is_complex = isinstance(answer, Tensor)
-            casts = is_complex or probe.dtype(torch.bfloat16) == torch.bfloat16
-            axes = _axes(probe, known, features)
+            casts = is_complex or ask(one, torch.bfloat16)[0].dtype == torch.bfloat16
+            axes = _axes(ask, known, features)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise _unknown(module) from error
     if features is None or float(amplitudes.max() - amplitudes.min()) > 1e-5:
         raise _unknown(module)
-    scale = probe.scale(float(amplitudes[0]))
+    scale, stated = float(amplitudes[0]), getattr(module, f"{start}attention_scaling", None)
+    # What the module states has more digits, where it is what it multiplies by.
+    if stated is not None and math.isclose(float(stated), scale, rel_tol=1e-5):
+        scale = float(stated)
     return Layout(features, count, is_complex, casts, axes, scale)
-
-
-class _Probe:
-    """A module with frequencies of our choice."""
-
-    def __init__(self, module: nn.Module, layer_type: str | None, frequencies: Tensor) -> None:
-        start = prefix(layer_type)
-        self.module: Any = copy.copy(module)
-        self.module._buffers = dict(module._buffers)
-        for name in (f"{start}inv_freq", f"{start}original_inv_freq"):
-            self.module._buffers[name] = frequencies
-        self.keywords = keywords(layer_type)
-        self.stated = getattr(module, f"{start}attention_scaling", None)
-
-    def ask(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Any:
-        return self.module.forward(torch.zeros(1, dtype=dtype), positions, **self.keywords)
-
-    def dtype(self, dtype: torch.dtype) -> torch.dtype:
-        cos: Tensor = self.ask(torch.ones(1, 1, dtype=torch.int64), dtype)[0]
-        return cos.dtype
-
-    def scale(self, measured: float) -> float:
-        """The factor that the module states, where it is the one that it multiplies by."""
-        stated = self.stated
-        if stated is not None and math.isclose(float(stated), measured, rel_tol=1e-5):
-            return float(stated)
-        return measured
 
 
 def _features(angles: Tensor, known: Tensor) -> str | tuple[int, ...] | None:
@@ -172,7 +155,7 @@ def _features(angles: Tensor, known: Tensor) -> str | tuple[int, ...] | None:
 
 
 def _axes(
-    probe: _Probe, known: Tensor, features: str | tuple[int, ...] | None
+    ask: Callable[[Tensor], Any], known: Tensor, features: str | tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
     """Axis of each feature, for a module that takes positions `[axes, batch, length]`."""
     order = torch.arange(len(known))
@@ -186,7 +169,7 @@ def _axes(
             positions = torch.zeros(count, 1, 1, dtype=torch.int64)
             positions[axis] = 1
             try:
-                angles, _ = polar(probe.ask(positions))
+                angles, _ = polar(ask(positions))
             except (IndexError, RuntimeError, ValueError):
                 break
             for j in order[angles != 0].tolist():

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from resonance_vllm.hf.build import model_class, on_meta
+from resonance_vllm.hf.build import made, on_meta
 from resonance_vllm.hf.request import configs
 from resonance_vllm.model_config.family import value_of
 from resonance_vllm.verifier import NoRope
@@ -48,17 +48,12 @@ def tiny_config(config: Any) -> Any:
 
 
 def model_of(config: Any) -> Any:
-    """A float32 model with random weights, the same ones for the same sizes.
-
-    Of a family whose other parts need a package that is not installed, the text model.
-    """
-    config = copy.deepcopy(config)
+    """A float32 model with random weights, the same ones for the same sizes."""
     torch.manual_seed(0)
-    try:
-        return model_class(config)._from_config(config, dtype=torch.float32).eval()
-    except ImportError:
-        text = config.get_text_config()
-        return model_class(text)._from_config(text, dtype=torch.float32).eval()
+    return made(
+        copy.deepcopy(config),
+        lambda cls, each: cls._from_config(each, dtype=torch.float32).eval(),
+    )
 
 
 def forward(model: Any) -> Any:

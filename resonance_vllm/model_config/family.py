@@ -74,13 +74,18 @@ def model_keys(rope: Mapping[str, Any]) -> Settings:
     return {key: value for key, value in rope.items() if key not in METHOD_KEYS - read}
 
 
-def by_layer(config: Any) -> dict[str | None, Any]:
-    """RoPE settings of a transformers config by layer type; None is the key for all layers."""
+def by_layer(config: Any, *, windows: bool = True) -> dict[str | None, Any]:
+    """RoPE settings of a transformers config by layer type; None is the key for all layers.
+
+    Without `windows` the settings of layer types that attend to a part of the text are left out.
+    """
     rope = getattr(config, "rope_parameters", None)
     if not isinstance(rope, Mapping):
         return {}
     nested = {key: value for key, value in rope.items() if isinstance(value, Mapping)}
-    return dict(nested) if nested else {None: rope}
+    if not nested:
+        return {None: rope}
+    return {key: value for key, value in nested.items() if windows or not windowed(key)}
 
 
 def of_present_layers(config: Any) -> dict[str | None, Settings]:
@@ -89,11 +94,6 @@ def of_present_layers(config: Any) -> dict[str | None, Settings]:
     if not present & set(rope):
         return rope
     return {key: settings for key, settings in rope.items() if key in present}
-
-
-def without_windows(config: Any) -> dict[str | None, Settings]:
-    """`by_layer` without the settings of layer types with a window."""
-    return {kind: settings for kind, settings in by_layer(config).items() if not windowed(kind)}
 
 
 def is_family_key(config: Any, key: str) -> bool:
@@ -148,15 +148,6 @@ def _rope_of_class(config_class: Any) -> dict[str | None, Settings]:
         return by_layer(config_class())
     except Exception:  # noqa: BLE001 - many classes need arguments
         return {}
-
-
-def has_no_rope(config: Any) -> bool:
-    """Whether a config states that positions are encoded otherwise.
-
-    Falcon's code makes a rotary module beside ALiBi too, and does not use it.
-    """
-    kind = getattr(config, "position_embedding_type", None)
-    return bool(getattr(config, "alibi", False)) or kind in ("nope", "absolute")
 
 
 def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:

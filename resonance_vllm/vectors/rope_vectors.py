@@ -159,8 +159,29 @@ def load(path: Path) -> dict:
     return content
 
 
+def read_table(vector: dict, cos, sin) -> dict:
+    """What an adapter's `read` returns, from arrays `[positions from 0, features]`."""
+    at_1 = list(zip(sin[1].tolist(), cos[1].tolist()))
+    held = {
+        "inv_freq": [math.atan2(s, c) for s, c in at_1],
+        "attention_factor": math.hypot(*at_1[0]),
+    }
+    if max(vector["positions"]) < len(cos):
+        held["cos"], held["sin"] = (each[vector["positions"]].tolist() for each in (cos, sin))
+    return held
+
+
+def longrope_table(module, length: int):
+    """The table of a module; of LongRoPE's two the one that a length is rotated by."""
+    if hasattr(module, "long_short_cos_sin_cache"):
+        table, original = module.long_short_cos_sin_cache, module.original_max_position_embeddings
+        return table[original:] if length > original else table[:original]
+    return module.cos_sin_cache
+
+
 def adapter(name: str):
-    """The module of an adapter, by name or path."""
+    """The module of an adapter, by name or path; it can import this file as `rope_vectors`."""
+    sys.modules.setdefault("rope_vectors", sys.modules[__name__])
     path = Path(name) if name.endswith(".py") else HERE / "adapters" / f"{name}.py"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in (HERE / "adapters").glob("[!_]*.py")))

@@ -13,7 +13,7 @@ from typing import Any
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import COMPARED, RopeSpec, refuse_ignored_keys
-from resonance_vllm.model_config.family import by_layer, has_no_rope, of_present_layers
+from resonance_vllm.model_config.family import by_layer, of_present_layers
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.verifier import NoRope
@@ -223,6 +223,8 @@ def _check_model(config: Any) -> None:
     Raises:
         NoRope: our types would do nothing on it.
     """
+    from resonance_vllm.hf.model import has_no_rope
+
     try:
         fresh: Any = type(config)()
     except Exception:  # noqa: BLE001 - many config classes need arguments

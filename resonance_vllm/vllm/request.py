@@ -24,7 +24,6 @@ from resonance_vllm.model_config.family import (
     model_keys,
     of_present_layers,
     unscaled_type,
-    without_windows,
 )
 from resonance_vllm.verifier import OverriddenRope
 
@@ -316,7 +315,7 @@ def _with_model_keys(rope: Mapping[str, Any], shipped: Mapping[str, Any]) -> dic
 def note_override(text: Any, shipped: Shipped) -> None:
     """Mark a stock type in the config of a language model, for a comparison with what is built."""
     before = shipped.text
-    specs = {kind: spec_of(one) for kind, one in without_windows(text).items()}
+    specs = {kind: spec_of(one) for kind, one in by_layer(text, windows=False).items()}
     replaced: Any = dict(before) if by_layer_type(before) else {None: dict(before)}
     text.rope_parameters = OverriddenRope.made(text.rope_parameters, specs, replaced)
 

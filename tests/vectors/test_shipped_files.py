@@ -4,10 +4,10 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from vectors.generate import FILE
 
 from leval_harness.cli.check import command
 from resonance_vllm.shipped_files import against, held
-from resonance_vllm.vectors.generate import FILE
 from resonance_vllm.vectors.rope_vectors import RIGHT, adapter, compare
 
 BY_ID = {v["id"]: v for v in json.loads(FILE.read_text(encoding="utf-8"))["vectors"]}

@@ -4,17 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jsonschema
 import mpmath
 import pytest
+from vectors import generate
+from vectors.cases import PUBLISHED
 
-from resonance_vllm.vectors import generate
-from resonance_vllm.vectors.cases import PUBLISHED
 from resonance_vllm.vectors.rope_vectors import IGNORED, RIGHT, WRONG, compare, judge, main
 
-RUNNER = Path(generate.__file__).with_name("rope_vectors.py")
+RUNNER = generate.FILE.with_name("rope_vectors.py")
 VECTORS = json.loads(generate.FILE.read_text(encoding="utf-8"))["vectors"]
 BY_ID = {vector["id"]: vector for vector in VECTORS}
 STOCK = [vector for vector in VECTORS if vector["group"] != "own"]
@@ -22,7 +21,7 @@ STOCK = [vector for vector in VECTORS if vector["group"] != "own"]
 
 def test_the_file_is_what_the_formulas_give_and_follows_its_schema():
     text = generate.FILE.read_text(encoding="utf-8")
-    assert text == generate.text(), "python -m resonance_vllm.vectors.generate"
+    assert text == generate.text(), "PYTHONPATH=tests/shared python -m vectors.generate"
     assert len(text) < 5_000_000
     schema = json.loads(RUNNER.with_name("rope_vectors.schema.json").read_text(encoding="utf-8"))
     jsonschema.validate(json.loads(text), schema)

@@ -7,12 +7,19 @@ distance is longer than those of training. Attention over all parts is one softm
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.method import Extension, Method, ScaledMethod, Tensor, TrainedLength
+from resonance_vllm.core.method import (
+    Extension,
+    Method,
+    ScaledMethod,
+    Tensor,
+    Tokens,
+    TrainedLength,
+)
 from resonance_vllm.core.methods.yarn import Yarn
 
 Positions = Callable[[Tensor], Tensor]
@@ -98,3 +105,26 @@ class MappedMethod(ScaledMethod):
     def parts(self) -> tuple[Part, ...]:
         """The parts, which hold every key up to the query exactly once."""
         raise NotImplementedError
+
+
+class WindowedMethod(MappedMethod):
+    """A position map that leaves the keys within a window where they are."""
+
+    formula: ClassVar[str]
+    window_size: Tokens | None = Field(
+        default=None, description="Distance W from which keys stand elsewhere. [L/4]"
+    )
+
+    @property
+    def window(self) -> int:
+        """`W` in tokens."""
+        return self.window_size or max(1, self.original_max_position_embeddings // 4)
+
+    @model_validator(mode="after")
+    def _within_reach(self) -> Self:
+        if self.window >= self.reach:
+            raise RopeConfigError(
+                f"window_size: {self.window} is not allowed; allowed: below {self.reach}, the "
+                "length that the frequencies are meant for"
+            )
+        return self

@@ -7,10 +7,10 @@ from pydantic import Field, model_validator
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Tensor, Tokens
-from resonance_vllm.core.methods.position_map import MappedMethod, Part
+from resonance_vllm.core.methods.position_map import Part, WindowedMethod
 
 
-class SelfExtend(MappedMethod):
+class SelfExtend(WindowedMethod):
     """Keys nearer than a window stand at their positions, farther ones at those of groups.
 
     The distance to a far key is `i//G - j//G + W - W//G`, which continues that of the near ones.
@@ -19,17 +19,9 @@ class SelfExtend(MappedMethod):
     name = "self_extend"
     formula = "`b^(-2j/d)`; keys from distance `W` on at `i//G - j//G + W - W//G`"
 
-    window_size: Tokens | None = Field(
-        default=None, description="Distance W from which keys stand elsewhere. [L/4]"
-    )
     group_size: Tokens | None = Field(
         default=None, description="Tokens G of a group. [the fewest that cover L*s]"
     )
-
-    @property
-    def window(self) -> int:
-        """`W` in tokens."""
-        return self.window_size or max(1, self.original_max_position_embeddings // 4)
 
     @property
     def group(self) -> int:
@@ -51,11 +43,6 @@ class SelfExtend(MappedMethod):
 
     @model_validator(mode="after")
     def _covers(self) -> Self:
-        if self.window >= self.reach:
-            raise RopeConfigError(
-                f"window_size: {self.window} is not allowed; allowed: below {self.reach}, the "
-                "length that the frequencies are meant for"
-            )
         longest = self._distance(self.group)
         if longest >= self.reach:
             raise RopeConfigError(

@@ -5,10 +5,10 @@ that litgpt knows; what `rope_adjustments` has no keys for is not supported.
 """
 
 import importlib.metadata
-import math
 
 import torch
 from litgpt import GPT, Config
+from rope_vectors import read_table
 
 KEYS = {
     "linear": ("factor",),
@@ -45,15 +45,7 @@ def read(vector):
         model = GPT(config)
     cos, sin = model.rope_cache(device=torch.device("cpu"))
     half = dim // 2
-    at_1 = zip(sin[1, :half].tolist(), cos[1, :half].tolist())
-    held = {
-        "inv_freq": [math.atan2(s, c) for s, c in at_1],
-        "attention_factor": math.hypot(float(cos[1, 0]), float(sin[1, 0])),
-    }
-    if max(vector["positions"]) < rows:
-        held["cos"] = cos[vector["positions"], :half].tolist()
-        held["sin"] = sin[vector["positions"], :half].tolist()
-    return held
+    return read_table(vector, cos[:, :half], sin[:, :half])
 
 
 def _adjustments(rope):

@@ -1,14 +1,10 @@
 """mlx-lm: the rotary module in the first attention layer of the model that it builds."""
 
-import importlib.util
-from pathlib import Path
-
+import rope_vectors
 from mlx_lm import __version__
 from mlx_lm.utils import _get_classes
 
-_spec = importlib.util.spec_from_file_location("_mlx", Path(__file__).with_name("_mlx.py"))
-_mlx = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_mlx)
+_mlx = rope_vectors.adapter("_mlx")
 
 
 def version():

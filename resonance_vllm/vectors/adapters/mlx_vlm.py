@@ -1,14 +1,11 @@
 """mlx-vlm: the rotary module in the first attention layer of the text model that it builds."""
 
 import importlib.metadata
-import importlib.util
-from pathlib import Path
 
+import rope_vectors
 from mlx_vlm.utils import get_model_and_args
 
-_spec = importlib.util.spec_from_file_location("_mlx", Path(__file__).with_name("_mlx.py"))
-_mlx = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_mlx)
+_mlx = rope_vectors.adapter("_mlx")
 
 
 def version():

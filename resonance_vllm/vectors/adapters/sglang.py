@@ -6,10 +6,10 @@ imports has to be installed; no GPU is needed.
 
 import importlib.metadata
 import logging
-import math
 from types import SimpleNamespace
 
 import torch
+from rope_vectors import longrope_table, read_table
 from sglang.srt import server_args
 from sglang.srt.layers.rotary_embedding import get_rope
 from transformers import AutoConfig
@@ -50,22 +50,4 @@ def read(vector):
     module = get_rope(
         head, dim, rows, base, True, rope, dtype=torch.float32, partial_rotary_factor=share
     )
-    table = _table(module, vector)
-    half = table.shape[1] // 2
-    cos, sin = table[1, :half].tolist(), table[1, half:].tolist()
-    held = {
-        "inv_freq": [math.atan2(s, c) for s, c in zip(sin, cos)],
-        "attention_factor": math.hypot(cos[0], sin[0]),
-    }
-    if max(vector["positions"]) < len(table):
-        held["cos"] = table[vector["positions"], :half].tolist()
-        held["sin"] = table[vector["positions"], half:].tolist()
-    return held
-
-
-def _table(module, vector):
-    """The table; of LongRoPE's two the one that a sequence of this length is rotated by."""
-    if hasattr(module, "long_short_cos_sin_cache"):
-        table, original = module.long_short_cos_sin_cache, module.original_max_position_embeddings
-        return table[original:] if vector["length"] > original else table[:original]
-    return module.cos_sin_cache
+    return read_table(vector, *longrope_table(module, vector["length"]).chunk(2, dim=1))

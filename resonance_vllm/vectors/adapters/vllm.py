@@ -5,7 +5,6 @@ What a model file changes before that call (DeepSeek, gpt-oss) is not seen.
 
 import inspect
 import logging
-import math
 import os
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
 
 import torch
 import vllm
+from rope_vectors import longrope_table, read_table
 from transformers import AutoConfig
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers import rotary_embedding
@@ -44,17 +44,7 @@ def read(vector):
     rotary_embedding._ROPE_DICT.clear()
     with set_current_vllm_config(current):
         module = _module(config, head, rows, vector["layer_type"])
-    table = _table(module, vector["served_length"])
-    half = table.shape[1] // 2
-    cos, sin = table[1, :half].tolist(), table[1, half:].tolist()
-    held = {
-        "inv_freq": [math.atan2(s, c) for s, c in zip(sin, cos)],
-        "attention_factor": math.hypot(cos[0], sin[0]),
-    }
-    if max(vector["positions"]) < len(table):
-        held["cos"] = table[vector["positions"], :half].tolist()
-        held["sin"] = table[vector["positions"], half:].tolist()
-    return held
+    return read_table(vector, *longrope_table(module, vector["served_length"]).chunk(2, dim=1))
 
 
 def _module(config, head, rows, layer_type):
@@ -78,11 +68,3 @@ def _module(config, head, rows, layer_type):
     share = getattr(config, "partial_rotary_factor", None) or getattr(config, "rotary_pct", 1.0)
     dim = getattr(config, "rotary_dim", head)
     return get_rope(head, dim, rows, base, True, scaling, partial_rotary_factor=share, **more)
-
-
-def _table(module, served):
-    """The table; of LongRoPE's two the one in use."""
-    if hasattr(module, "long_short_cos_sin_cache"):
-        table, original = module.long_short_cos_sin_cache, module.original_max_position_embeddings
-        return table[original:] if served > original else table[:original]
-    return module.cos_sin_cache

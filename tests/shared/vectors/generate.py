@@ -1,14 +1,15 @@
-"""Write `rope_vectors.json`: `python -m resonance_vllm.vectors.generate`."""
+"""Write `rope_vectors.json`: `PYTHONPATH=tests/shared python -m vectors.generate`."""
 
 import json
 import math
 from pathlib import Path
 from typing import Any
 
-from resonance_vllm.vectors.cases import ALPHA, SOURCES, Case, cases
-from resonance_vllm.vectors.closed_forms import angle, attention_factor, rotation
+from resonance_vllm.vectors import rope_vectors
+from vectors.cases import ALPHA, SOURCES, Case, cases
+from vectors.closed_forms import angle, attention_factor, rotation
 
-FILE = Path(__file__).with_name("rope_vectors.json")
+FILE = Path(rope_vectors.__file__).with_name("rope_vectors.json")
 VERSION = 1
 DIGITS = 10
 """Significant digits of cos and sin; frequencies have all of float64's."""
