@@ -65,7 +65,7 @@ def verdicts(analysis: Analysis) -> list[Verdict]:
             *_effective(own, analysis),
             *_comparisons(entries, analysis),
             *_undecided(own, analysis),
-            *_inconclusive(entries),
+            *_inconclusive(entries, analysis),
         )
         if sentences:
             found.append(Verdict(block, sentences, tuple(dict.fromkeys(map(yardstick, own)))))
@@ -114,7 +114,7 @@ def _undecided(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[s
     yield f"Not decided for {names}: {_more(entries, twice, 2)}"
 
 
-def _inconclusive(entries: Sequence[Entry]) -> Iterator[str]:
+def _inconclusive(entries: Sequence[Entry], analysis: Analysis) -> Iterator[str]:
     """Tasks whose documents are too few for any difference; the command that reads enough.
 
     The bundled sample is left out: it shows that a task runs, and decides nothing.
@@ -126,6 +126,9 @@ def _inconclusive(entries: Sequence[Entry]) -> Iterator[str]:
     documents = sorted({entry.score.clusters or 0 for entry in unclear})
     n = " to ".join(dict.fromkeys((f"{documents[0]}", f"{documents[-1]}")))
     text = f"{counted(len(unclear), 'comparison')} on {tasks} inconclusive (n = {n})"
+    if len(unclear) <= MOST_NAMED:
+        each = (f"{_title(entry.label, analysis)} {_size(entry)}" for entry in unclear)
+        text = f"Inconclusive (n = {n}): {', '.join(each)}"
     enough: dict[str, int] = {}
     for entry in unclear:
         assert entry.difference is not None
@@ -135,7 +138,7 @@ def _inconclusive(entries: Sequence[Entry]) -> Iterator[str]:
     if enough:
         limited = [entry for entry in unclear if entry.task in enough]
         times = max(enough[entry.task] / (_num_docs(entry) or 1) for entry in limited)
-        text += f": {_more(limited, enough, times)}"
+        text += f"; {_more(limited, enough, times)}"
     yield text
 
 
@@ -188,43 +191,50 @@ def _says(entries: Sequence[Entry]) -> str:
     if len(found) > len(named):
         parts.append(counted(len(found) - len(named), "further difference"))
     if len(same) == 1:
-        parts.append(_difference(same[0], found=False))
+        parts.append(f"no difference found {_size(same[0])}")
     elif same:
         parts.append(f"no difference found in {counted(len(same), 'comparison')}")
     return "; ".join(parts)
 
 
-def _difference(entry: Entry, found: bool = True) -> str:
-    """`1.92 nats/token (-85.3% perplexity) better on PG19 at 12K, interval 0.30 to 3.54`.
-
-    The interval is at the corrected level. Of one that was not found: `no difference found on
-    PG19 at 12K (+0.006 nats/token, interval -0.013 to +0.025)`.
-    """
+def _amounts(entry: Entry) -> tuple[float, tuple[float, float] | None, str, int]:
+    """A difference and the ends of its interval, in a unit, and the digits to show."""
     difference, score = entry.difference, entry.score
     assert difference is not None
-    is_loss = score.meaning.kind == "loss"
-    times, unit = (
-        (1.0, LOSS_UNITS.get(score.family, "nats/token")) if is_loss else (score.percent, "points")
-    )
-    unit = unit if is_loss or score.percent == 100 else score.family
-    digits = 3 if is_loss or score.percent != 100 else 1
-    where = task_label(entry.task) + ("" if entry.family else f" ({score.metric})")
-    where += f" at {length_label(entry.length)}"
-    size, low, high = (
-        None if each is None else times * each
-        for each in (difference.difference, difference.low, difference.high)
-    )
-    assert size is not None
-    ends = None if low is None or high is None else (low, high)
-    if not found:
-        interval = f", interval {ends[0]:+.{digits}f} to {ends[1]:+.{digits}f}" if ends else ""
-        return f"no difference found on {where} ({size:+.{digits}f} {unit}{interval})"
+    if score.meaning.kind == "loss":
+        times, unit, digits = 1.0, LOSS_UNITS.get(score.family, "nats/token"), 3
+    elif score.percent == 100:
+        times, unit, digits = score.percent, "points", 1
+    else:
+        times, unit, digits = score.percent, score.family, 3
+    low, high = difference.low, difference.high
+    ends = None if low is None or high is None else (times * low, times * high)
+    return times * difference.difference, ends, unit, digits
+
+
+def _where(entry: Entry) -> str:
+    where = task_label(entry.task) + ("" if entry.family else f" ({entry.score.metric})")
+    return f"{where} at {length_label(entry.length)}"
+
+
+def _size(entry: Entry) -> str:
+    """`on PG19 at 12K (+0.006 nats/token, interval -0.013 to +0.025)`: not called a difference."""
+    size, ends, unit, digits = _amounts(entry)
+    interval = f", interval {ends[0]:+.{digits}f} to {ends[1]:+.{digits}f}" if ends else ""
+    return f"on {_where(entry)} ({size:+.{digits}f} {unit}{interval})"
+
+
+def _difference(entry: Entry) -> str:
+    """`1.92 nats/token (-85.3% perplexity) better on PG19 at 12K, interval 0.30 to 3.54`.
+
+    The interval is at the corrected level.
+    """
+    size, ends, unit, digits = _amounts(entry)
     text = f"{abs(size):.{digits}f} {unit} "
-    if is_loss:
-        text += f"({100 * math.expm1(difference.difference):+.1f}% perplexity) "
-    text += f"{'better' if (size > 0) == score.higher else 'worse'} on {where}"
+    if entry.score.meaning.kind == "loss":
+        text += f"({100 * math.expm1(size):+.1f}% perplexity) "
+    text += f"{'better' if (size > 0) == entry.score.higher else 'worse'} on {_where(entry)}"
     if ends is None:
         return text
-    way = 1 if size > 0 else -1
-    low, high = sorted(way * end for end in ends)
+    low, high = sorted(end if size > 0 else -end for end in ends)
     return f"{text}, interval {low:.{digits}f} to {high:.{digits}f}"

@@ -42,7 +42,7 @@ def effective_figure(
         axes.set_ylabel("NLL gain over the baseline,\nnats/token")
         axes.sharex(gains)
     picture.legend([gains], "right upper")
-    note = "bands: where the one-sided tests of a bin decide; dotted: the margin"
+    note = "bands: gains that these texts cannot rule out; dotted: the margin"
     picture.sign(f"{lines[0].block} · {note}", [command])
     return picture.figure
 

@@ -189,4 +189,7 @@ def _with_value(node: Any, parts: list[str], value: Any, text: str) -> Any:
         node = {}
     if not isinstance(node, Mapping):
         raise ConfigError(f"--set {text}: {shown(head)} lies in {shown(node)}, which has no keys")
-    return {**node, head: _with_value(node.get(head), rest, value, text)}
+    inner = node.get(head)
+    if head == "tasks" and rest and isinstance(inner, str):  # one task, named without a list
+        inner = [inner]
+    return {**node, head: _with_value(inner, rest, value, text)}

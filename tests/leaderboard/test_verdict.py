@@ -76,7 +76,10 @@ def test_what_no_method_decides_takes_one_sentence(tmp_path: Path) -> None:
         rows = make.closed_samples("leval_closed_gsm", skill, 1, limit=2)
         make.write_cell(tmp_path, method, {"leval_closed_gsm": rows}, method=method)
     (verdict,) = verdicts(lh.load(tmp_path, baseline="rope").analysis)
-    assert verdict.sentences == ("2 comparisons on GSM inconclusive (n = 2)",)
+    assert verdict.sentences == (
+        "Inconclusive (n = 2): Linear scaling on GSM at 8K (+100.0 points), "
+        "YaRN on GSM at 8K (+100.0 points)",
+    )
 
 
 def test_inconclusive_tasks_name_the_command_that_reads_enough(tmp_path: Path) -> None:
@@ -87,7 +90,8 @@ def test_inconclusive_tasks_name_the_command_that_reads_enough(tmp_path: Path) -
         make.write_cell(tmp_path, method, {"leval_closed_gsm": rows}, method=method, **record)
     (verdict,) = verdicts(lh.load(tmp_path, baseline="rope").analysis)
     more = f"`{command} --set tasks.leval_closed_gsm.metadata.num_docs=6` reads enough texts"
-    assert verdict.sentences[0].startswith(f"1 comparison on GSM inconclusive (n = 2): {more}")
+    start = f"Inconclusive (n = 2): YaRN on GSM at 8K (+100.0 points); {more}"
+    assert verdict.sentences[0].startswith(start)
 
 
 def test_the_bundled_sample_decides_nothing_and_says_nothing(tmp_path: Path) -> None:

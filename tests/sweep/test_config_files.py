@@ -123,6 +123,12 @@ def test_overrides_reach_nested_listed_and_dotted_keys() -> None:
     assert config["models"]["llama-3.1"]["dtype"] == "auto"
 
 
+def test_an_override_names_the_only_task() -> None:
+    changed = override({"tasks": "b", "metadata": {"stride": 4}}, "tasks.b.metadata.num_docs=8")
+    assert changed["tasks"] == [{"tasks": "b", "metadata": {"num_docs": 8}}]
+    assert override({"tasks": "b"}, "tasks=c") == {"tasks": "c"}
+
+
 @pytest.mark.parametrize("item", ["b", ["x", "b"], {"tasks": "b"}, {"tasks": ["x", "b"]}], ids=str)
 def test_an_override_names_a_task(item: object) -> None:
     changed = override({"tasks": ["a", item]}, "tasks.b.metadata.num_docs=8")
