@@ -1,6 +1,6 @@
 """Mutation testing: which of 300 small faults in the mathematics and the readers do tests notice?
 
-    python benchmarks/mutation.py SOURCE TESTS OUT.csv [--first EARLIER.csv] [--folder FOLDER]
+    python benchmarks/mutation.py SOURCE TESTS OUT.csv [--area AREA] [--first EARLIER.csv]
 
 SOURCE and TESTS are commits: mutants are made of the packages of the first and meet the tests of
 the second. `docs/reports/mutation.md` has the results. Needs `pip install cosmic-ray coverage`
@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -100,10 +100,11 @@ class Mutant:
         return (self.area, self.module, str(self.line), f"{self.operator}:{self.occurrence}")
 
 
-def mutants_of(source: Path) -> list[Mutant]:
+def mutants_of(source: Path, areas: Sequence[str]) -> list[Mutant]:
     """The sample: the same for each run with the same packages, the areas in turn."""
     chosen = []
-    for area, (patterns, _) in AREAS.items():
+    for area in areas:
+        patterns = AREAS[area][0]
         places: dict[tuple[Any, ...], list[Mutant]] = defaultdict(list)
         for path in modules_of(patterns, source):
             text, module = path.read_text(encoding="utf-8"), str(path.relative_to(source))
@@ -142,8 +143,8 @@ def _positions(tree: Any) -> Iterator[tuple[str, tuple[int, int], int]]:
 class Runner:
     """A plugin that, once all tests are collected, runs them against the mutants."""
 
-    def __init__(self, source: Path, out: Path, first: Path | None) -> None:
-        self.source, self.out = source, out
+    def __init__(self, source: Path, out: Path, first: Path | None, areas: Sequence[str]) -> None:
+        self.source, self.out, self.areas = source, out, areas
         self.killers = {key_of(row): row["test"] for row in rows_of(first)}
         self.items: dict[str, pytest.Item] = {}
         self.measured: dict[str, Any] = {}
@@ -158,7 +159,7 @@ class Runner:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Measure the tests, then take one mutant after the other."""
         self.items = {item.nodeid: item for item in session.items}
-        kept = self.source / "measured.json"
+        kept = self.source / f"measured-{'-'.join(self.areas)}.json"
         if not kept.is_file():
             kept.write_text(json.dumps(forked(self._measure, 1200)), encoding="utf-8")
         self.measured = json.loads(kept.read_text(encoding="utf-8"))
@@ -176,7 +177,7 @@ class Runner:
             writer = csv.DictWriter(file, COLUMNS, lineterm="\n")
             if not rows:
                 writer.writeheader()
-            for mutant in mutants_of(self.source):
+            for mutant in mutants_of(self.source, self.areas):
                 if mutant.key not in done:
                     writer.writerow(self.outcome(mutant))
                     file.flush()
@@ -186,7 +187,7 @@ class Runner:
         """Seconds of some cases of each test that passed, and module -> line -> tests."""
         import coverage
 
-        places = [str(p) for ps, _ in AREAS.values() for p in modules_of(ps, self.source)]
+        places = [str(p) for area in self.areas for p in modules_of(AREAS[area][0], self.source)]
         measuring = coverage.Coverage(data_file=None, include=places, config_file=False)
         seconds: dict[str, float] = {}
         measuring.start()
@@ -325,9 +326,9 @@ def checkout(folder: Path, source: str, tests: str) -> None:
         subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
 
 
-def tests_of(source: Path) -> list[str]:
-    """Files of all areas' tests that are there: an older commit lacks some."""
-    groups = [g.split(":") for _, names in AREAS.values() for g in names.split(";")]
+def tests_of(source: Path, areas: Sequence[str]) -> list[str]:
+    """Files of the areas' tests that are there: an older commit lacks some."""
+    groups = [g.split(":") for area in areas for g in AREAS[area][1].split(";")]
     paths = {f"tests/{f.strip()}/test_{n}.py" for f, ns in groups for n in ns.split()}
     return sorted(path for path in paths if (source / path).is_file())
 
@@ -353,9 +354,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--first", type=Path, help="an earlier list, whose tests are tried first")
     parser.add_argument("--folder", type=Path, help="where the two are put together; kept")
+    parser.add_argument("--area", choices=AREAS, help="one of the areas; all without it")
     options = parser.parse_args()
+    areas = [options.area] if options.area else list(AREAS)
     source = (options.folder or Path(tempfile.mkdtemp())).resolve()
-    runner = Runner(source, options.out.resolve(), options.first)
+    runner = Runner(source, options.out.resolve(), options.first, areas)
     if not (source / "tests").is_dir():
         checkout(source, options.source, options.tests)
     os.environ |= {"PYTHONPATH": str(source), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -373,9 +376,9 @@ def main() -> None:
         MARKS,
     ]
     arguments += ["--continue-on-collection-errors", f"--basetemp={source}/temporary"]
-    pytest.main([*arguments, *tests_of(source)], plugins=[runner])
+    pytest.main([*arguments, *tests_of(source, areas)], plugins=[runner])
     rows = rows_of(runner.out)
-    for area in AREAS:
+    for area in areas:
         own = [row for row in rows if row["area"] == area]
         print(f"{area}: {sum(r['outcome'] == 'killed' for r in own)} of {len(own)} killed")
 
