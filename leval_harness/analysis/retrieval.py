@@ -2,13 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label
 from leval_harness.results import Results, ResultsError
-from leval_harness.results.sample_lines import needles_of
+from leval_harness.results.sample_lines import of_first_filter
 from leval_tasks.metrics import length_of
 from leval_tasks.statistics.retrieval import (
     RetrievalLength,
@@ -22,16 +22,6 @@ NEEDLES = re.compile(r"niah_")
 
 
 @dataclass(frozen=True, slots=True)
-class DepthCell:
-    """Needles at one length in one part of the prompt, the first part being 0 of `DEPTHS`."""
-
-    length: int
-    part: int
-    found: int
-    asked: int
-
-
-@dataclass(frozen=True, slots=True)
 class Retrieval:
     """How far one model retrieves under one method.
 
@@ -42,7 +32,9 @@ class Retrieval:
         kept: the largest length that keeps the score at the shortest; None for one length.
         counts: scores and questions by length, ascending, over the tasks that all lengths have.
         tasks: those tasks.
-        depths: for a picture of depth against length; empty where samples hold no prompts.
+        depths: for a picture of depth against length, `(length, part, found, asked)`: needles in
+            one part of the prompt, the first being 0 of `DEPTHS`; empty where samples hold no
+            prompts.
         needles: the tasks that it counts.
     """
 
@@ -52,7 +44,7 @@ class Retrieval:
     kept: RetrievalLength | None
     counts: tuple[Retrieved, ...]
     tasks: tuple[str, ...]
-    depths: tuple[DepthCell, ...]
+    depths: tuple[tuple[int, int, int, int], ...]
     needles: tuple[str, ...]
 
     @property
@@ -110,7 +102,7 @@ def _retrieval(entries: Sequence[Entry], results: Results) -> Retrieval | None:
     )
 
 
-def _depths(entries: Sequence[Entry], results: Results) -> list[DepthCell]:
+def _depths(entries: Sequence[Entry], results: Results) -> Iterator[tuple[int, int, int, int]]:
     """Needles by length and part of the prompt, over all tasks that have some."""
     asked: Counter[tuple[int, int]] = Counter()
     found: Counter[tuple[int, int]] = Counter()
@@ -120,11 +112,9 @@ def _depths(entries: Sequence[Entry], results: Results) -> list[DepthCell]:
         if samples is None or length is None:
             continue
         try:
-            needles = list(needles_of(samples.path))
+            needles = [needle for each in of_first_filter(samples.path) for needle in each.needles]
         except ResultsError:  # removed since its numbers were read
             continue
-        for needle in needles:
-            place = length, needle.part
-            asked[place] += 1
-            found[place] += needle.found
-    return [DepthCell(*place, found[place], asked[place]) for place in sorted(asked)]
+        asked.update((length, part) for part, _ in needles)
+        found.update((length, part) for part, is_found in needles if is_found)
+    return ((*place, found[place], asked[place]) for place in sorted(asked))

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,14 +15,7 @@ from leval_harness.analysis import Entry
 from leval_harness.cards.publication import LEVAL, SOURCE, Publication, model_name, path_part
 from leval_harness.results import Run, Score
 from leval_harness.results.fields import finite
-from leval_harness.results.sample_lines import (
-    answers_of,
-    document_of,
-    notes_of,
-    parsed_lines,
-    question_key,
-    responses_of,
-)
+from leval_harness.results.sample_lines import Sample, parsed_lines
 from leval_harness.results.samples import Samples
 from leval_tasks.metrics import FAMILY_OF
 
@@ -217,11 +210,11 @@ def instances(entry: Entry, samples: Samples, publication: Publication) -> Itera
     score, run = entry.score, entry.run
     if score.meaning.kind == "loss":
         return
-    for row in parsed_lines(samples.path):
-        value = finite(row.get(score.metric)) if row else None
-        if row is None or value is None or str(row.get("filter", score.chosen)) != score.chosen:
+    for sample in filter(None, parsed_lines(samples.path)):
+        value = finite(sample.row.get(score.metric))
+        if value is None or str(sample.row.get("filter", score.chosen)) != score.chosen:
             continue
-        key, _, cluster = question_key(row)
+        key, _, cluster = sample.key
         yield {
             "schema_version": SCHEMA_VERSION,
             "evaluation_id": evaluation_id(run, publication),
@@ -230,22 +223,22 @@ def instances(entry: Entry, samples: Samples, publication: Publication) -> Itera
             "evaluation_result_id": result_id(score),
             "sample_id": key,
             "interaction_type": "single_turn",
-            **_question_and_answer(row, score.chosen),
+            **_question_and_answer(sample, score.chosen),
             "evaluation": {"score": value, "is_correct": value == (1 if score.higher else 0)},
-            "metadata": {"cluster": cluster, **_flags(row)},
+            "metadata": {"cluster": cluster, **_flags(sample)},
         }
 
 
-def _question_and_answer(row: Mapping[str, Any], chosen: str) -> dict[str, Any]:
-    doc = document_of(row)
-    question, gold = doc.get("question"), doc.get("gold", row.get("target"))
+def _question_and_answer(sample: Sample, chosen: str) -> dict[str, Any]:
+    doc = sample.document
+    question, gold = doc.get("question"), doc.get("gold", sample.row.get("target"))
     raw = question if isinstance(question, str) else ""
     reference = [gold if isinstance(gold, str) else f"{gold}"]
     digest = hashlib.sha256((raw + "".join(reference)).encode("utf-8", "surrogatepass"))
     return {
         "sample_hash": digest.hexdigest(),
         "input": {"raw": raw, "reference": reference},
-        "output": {"raw": responses_of(row)},
+        "output": {"raw": sample.responses},
         "answer_attribution": [
             {
                 "turn_idx": 0,
@@ -254,12 +247,12 @@ def _question_and_answer(row: Mapping[str, Any], chosen: str) -> dict[str, Any]:
                 "extraction_method": chosen or "none",
                 "is_terminal": True,
             }
-            for answer in answers_of(row)
+            for answer in sample.answers
         ],
     }
 
 
-def _flags(row: Mapping[str, Any]) -> dict[str, str]:
+def _flags(sample: Sample) -> dict[str, str]:
     names = ("truncated", "unparsed", "reached_limit", "thinking_unfinished", "prompt_tokens")
-    found = notes_of(row)
+    found = sample.notes
     return {name: f"{found[name]:g}" for name in names if name in found}

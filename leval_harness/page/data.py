@@ -311,7 +311,7 @@ def _retrieval(found: Retrieval) -> dict[str, Any]:
         "tasks": [task_label(task) for task in found.tasks],
         "names": list(found.tasks),
         "needles": list(found.needles),
-        "depths": [[each.length, each.part, each.found, each.asked] for each in found.depths],
+        "depths": list(found.depths),
     }
 
 

@@ -1,11 +1,11 @@
-"""Rows of a samples file: the object of each line is one question under one filter.
+"""Lines of a samples file: the object of each is one question under one filter.
 
-Anything may be missing in a row, or of another type.
+Anything may be missing in it, or of another type.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from leval_border.errors import SettingError
 from leval_border.json_texts import parse_json
 from leval_harness.results.fields import ResultsError, finite, open_regular, short_name
 from leval_tasks.closed.definition import MARKS, marks_in
-
-Row = Mapping[str, Any]
 
 DESCRIBING = {
     "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
@@ -34,8 +32,154 @@ DEPTHS = 10
 """Parts of a prompt that the picture of depth distinguishes."""
 
 
-def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """The objects of a JSONL file, None for a line that is none; blank lines are skipped.
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One question under one filter; `row` is the object as it is written."""
+
+    row: Mapping[str, Any]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What it holds of its document and question."""
+        doc = self.row.get("doc")
+        return doc if isinstance(doc, dict) else {}
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        """How a closed-ended task of ours made the prompt: tokens of the document, kept ones."""
+        prompt = self.document.get("prompt")
+        return prompt if isinstance(prompt, dict) else {}
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """`(question, document, cluster)`; a plain lm-eval sample is its own document."""
+        doc = self.document
+        document = doc.get("document_id")
+        if "cluster" not in doc or type(document) not in (str, int):
+            names = (self.row.get(name) for name in ("doc_id", "doc_hash", "prompt_hash"))
+            number = short_name(f"{next((name for name in names if name is not None), None)}")
+            return number, number, number
+        question = doc.get("question_id")
+        key = f"{document}" if question is None else f"{document}#{question}"
+        return short_name(key), short_name(f"{document}"), short_name(f"{doc['cluster']}")
+
+    @property
+    def hash(self) -> str:
+        """Hash of what was asked: lm-eval's of prompt and target, else one of all that is logged.
+
+        The question's name is part of it where a sample has one, else the document's hash.
+        """
+        row = self.row
+        prompt, target = row.get("prompt_hash"), row.get("target_hash")
+        if isinstance(prompt, str) and isinstance(target, str):
+            key, document, _ = self.key
+            own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
+            return short_name(f"{own} {prompt} {target}")
+        parts = [row.get(name) for name in ("doc", "target", "arguments")]
+        text = json.dumps(parts, sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    @property
+    def asked(self) -> tuple[object, object]:
+        """The question and its expected answer; RULER's question is the last line of its prompt."""
+        doc = self.document
+        outputs = doc.get("outputs")
+        if "max_length" in doc and isinstance(outputs, list):
+            before, _, last = str(doc.get("input", "")).rstrip().rpartition("\n")
+            return last if before else None, ", ".join(map(str, outputs))
+        choices, gold = doc.get("choices"), doc.get("gold", self.row.get("target"))
+        at = int(gold) if isinstance(gold, str) and gold.isdecimal() and len(gold) < 4 else gold
+        if isinstance(choices, list) and isinstance(at, int) and 0 <= at < len(choices):
+            gold = choices[at]
+        return doc.get("question"), gold
+
+    @property
+    def responses(self) -> list[str]:
+        """The model's texts, one for each request: `resps` is a list of lists (repeats)."""
+        texts = []
+        for repeats in self._listed("resps"):
+            first = repeats[0] if isinstance(repeats, list) and repeats else repeats
+            if isinstance(first, list) and first:  # a likelihood with its greedy flag
+                first = first[0]
+            if not isinstance(first, str):
+                return []
+            texts.append(first)
+        return texts
+
+    @property
+    def choices(self) -> list[tuple[str, float]]:
+        """The continuations of a prompt with their log-likelihoods; empty where there are none."""
+        requests, found = self.row.get("arguments"), []
+        if not isinstance(requests, Mapping):
+            return []
+        for request, repeats in zip(requests.values(), self._listed("resps"), strict=False):
+            text = request.get("arg_1") if isinstance(request, Mapping) else None
+            try:
+                likelihood, _ = repeats[0]
+                number = finite(float(likelihood))
+            except (TypeError, ValueError, LookupError):
+                return []
+            if not isinstance(text, str) or number is None:
+                return []
+            found.append((text.strip(), number))
+        return found
+
+    @property
+    def answers(self) -> list[Any]:
+        """What was read from each response; of closed-ended tasks of ours without the marks."""
+        read = self.row.get("filtered_resps")
+        items = read if isinstance(read, list) else [read]
+        if marks_in(read):
+            items = [each[0] if isinstance(each, list) and each else None for each in items]
+        return items
+
+    @property
+    def notes(self) -> dict[str, float]:
+        """Those of `NOTES` that are known.
+
+        A closed-ended task of ours describes its prompt in the document and its answer in
+        `filtered_resps`. What a sweep wrote into the sample itself comes before both.
+        """
+        row, found = self.row, dict(self.prompt)
+        kept = [finite(found.get(name)) for name in ("kept_head", "kept_tail")]
+        if None not in kept:
+            found["kept_tokens"] = sum(each for each in kept if each)
+        if isinstance(found.get("truncated"), bool):
+            found["truncated"] = float(found["truncated"])
+        found |= marks_in(row.get("filtered_resps")) | {n: row[n] for n in NOTES if n in row}
+        numbers = {name: finite(found.get(name)) for name in NOTES}
+        return {name: number for name, number in numbers.items() if number is not None}
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the metrics that it logs."""
+        names = self.row.get("metrics", [name for name in self.row if name not in DESCRIBING])
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+    @property
+    def needles(self) -> list[tuple[int, bool]]:
+        """The part of the prompt that each of RULER's needles lies in, and whether it was found.
+
+        A needle is an expected answer, at the place where the prompt has it. It is found where a
+        response holds it, as RULER scores. The first part is 0 of `DEPTHS`.
+        """
+        prompt, wanted = self.document.get("input"), self.document.get("outputs")
+        if not isinstance(prompt, str) or not isinstance(wanted, list):
+            return []
+        response = " ".join(self.responses).lower()
+        return [
+            (min(int(at / len(prompt) * DEPTHS), DEPTHS - 1), needle.lower() in response)
+            for needle in wanted
+            if isinstance(needle, str) and needle and (at := prompt.find(needle)) >= 0
+        ]
+
+    def _listed(self, name: str) -> list[Any]:
+        value = self.row.get(name)
+        return value if isinstance(value, list) else []
+
+
+def parsed_lines(path: Path) -> Iterator[Sample | None]:
+    """The samples of a JSONL file, None for a line that is none; blank lines are skipped.
 
     Raises:
         ResultsError: the file cannot be read.
@@ -46,154 +190,19 @@ def parsed_lines(path: Path) -> Iterator[dict[str, Any] | None]:
                 if len(line) > LONGEST_LINE:
                     raise ResultsError(f"{path}: a line is longer than {LONGEST_LINE >> 20} MiB")
                 if line.strip():
-                    yield _parsed(line)
+                    try:
+                        row = parse_json(line, "a sample")
+                    except SettingError:
+                        row = None
+                    yield Sample(row) if isinstance(row, dict) else None
         except OSError as error:
             raise ResultsError(f"{path}: not readable ({error})") from error
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = parse_json(line, "a sample")
-    except SettingError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
-def rows_of_first_filter(lines: Iterable[dict[str, Any] | None]) -> Iterator[dict[str, Any]]:
-    """The objects among parsed lines; where several filters were logged, the first one's."""
+def of_first_filter(path: Path) -> Iterator[Sample]:
+    """The samples of a file; where several filters were logged, those of the first one."""
     chosen: object = None
-    for row in lines:
-        if row:
-            chosen = row.get("filter") if chosen is None else chosen
-            if row.get("filter") == chosen:
-                yield row
-
-
-def document_of(row: Row) -> dict[str, Any]:
-    """What a sample holds of its document and question."""
-    doc = row.get("doc")
-    return doc if isinstance(doc, dict) else {}
-
-
-def question_key(row: Row) -> tuple[str, str, str]:
-    """`(question, document, cluster)` of a sample; a plain lm-eval sample is its own document."""
-    doc = document_of(row)
-    document = doc.get("document_id")
-    if "cluster" not in doc or not isinstance(document, str | int) or isinstance(document, bool):
-        names = (row.get(name) for name in ("doc_id", "doc_hash", "prompt_hash"))
-        number = short_name(f"{next((name for name in names if name is not None), None)}")
-        return number, number, number
-    question = doc.get("question_id")
-    key = f"{document}" if question is None else f"{document}#{question}"
-    return short_name(key), short_name(f"{document}"), short_name(f"{doc['cluster']}")
-
-
-def question_hash(row: Row) -> str:
-    """Hash of what was asked: lm-eval's own of prompt and target, else one of all that is logged.
-
-    The question's name is part of it where a sample has one, else the document's hash.
-    """
-    prompt, target = row.get("prompt_hash"), row.get("target_hash")
-    if isinstance(prompt, str) and isinstance(target, str):
-        key, document, _ = question_key(row)
-        own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
-        return short_name(f"{own} {prompt} {target}")
-    parts = [row.get(name) for name in ("doc", "target", "arguments")]
-    try:
-        text = json.dumps(parts, sort_keys=True)
-    except (RecursionError, ValueError):
-        text = f"{row.get('doc_id')}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def gold_of(row: Row) -> str | None:
-    """The gold answer of a sample of ours."""
-    gold = document_of(row).get("gold")
-    return gold if isinstance(gold, str) else None
-
-
-def responses_of(row: Row) -> list[str]:
-    """The model's texts, one for each request: `resps` is a list of lists (repeats)."""
-    texts = []
-    requests = row.get("resps")
-    for repeats in requests if isinstance(requests, list) else ():
-        first = repeats[0] if isinstance(repeats, list) and repeats else repeats
-        if isinstance(first, list) and first:  # a likelihood with its greedy flag
-            first = first[0]
-        if not isinstance(first, str):
-            return []
-        texts.append(first)
-    return texts
-
-
-def answers_of(row: Row) -> list[Any]:
-    """What was read from each response; of closed-ended tasks of ours without the marks."""
-    read = row.get("filtered_resps")
-    items = read if isinstance(read, list) else [read]
-    if marks_in(read):
-        items = [each[0] if isinstance(each, list) and each else None for each in items]
-    return items
-
-
-def notes_of(row: Row) -> dict[str, float]:
-    """Those of `NOTES` that are known of a sample.
-
-    A closed-ended task of ours describes its prompt in the document and its answer in
-    `filtered_resps`. What a sweep wrote into the sample itself comes before both.
-    """
-    prompt = document_of(row).get("prompt")
-    found = dict(prompt) if isinstance(prompt, dict) else {}
-    kept = [finite(found.get(name)) for name in ("kept_head", "kept_tail")]
-    if None not in kept:
-        found["kept_tokens"] = sum(each for each in kept if each)
-    if isinstance(found.get("truncated"), bool):
-        found["truncated"] = float(found["truncated"])
-    found |= marks_in(row.get("filtered_resps")) | {n: row[n] for n in NOTES if n in row}
-    numbers = {name: finite(found.get(name)) for name in NOTES}
-    return {name: number for name, number in numbers.items() if number is not None}
-
-
-def logged_metrics(row: Row) -> list[str]:
-    """Names of the metrics that a sample logs."""
-    names = row.get("metrics", [name for name in row if name not in DESCRIBING])
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-
-@dataclass(frozen=True, slots=True)
-class Needle:
-    """One needle of one question: its depth in the prompt, from 0 to 1; whether it was found."""
-
-    depth: float
-    found: bool
-
-    @property
-    def part(self) -> int:
-        """The part of the prompt that it lies in, the first being 0 of `DEPTHS`."""
-        return min(int(self.depth * DEPTHS), DEPTHS - 1)
-
-
-def needles_of(path: Path) -> Iterator[Needle]:
-    """The needles of a samples file of RULER's `niah_*` tasks.
-
-    Raises:
-        ResultsError: the file cannot be read.
-    """
-    for row in rows_of_first_filter(parsed_lines(path)):
-        yield from needles_in(row)
-
-
-def needles_in(row: Row) -> Iterator[Needle]:
-    """The needles of one sample of RULER's; nothing where it holds no prompt.
-
-    A needle is an expected answer, at the place where the prompt has it. It is found where a
-    response holds it, as RULER scores.
-    """
-    doc = document_of(row)
-    prompt, wanted = doc.get("input"), doc.get("outputs")
-    if not isinstance(prompt, str) or not isinstance(wanted, list):
-        return
-    response = " ".join(responses_of(row)).lower()
-    for needle in wanted:
-        place = prompt.find(needle) if isinstance(needle, str) and needle else -1
-        if place >= 0:
-            yield Needle(place / len(prompt), needle.lower() in response)
+    for sample in filter(None, parsed_lines(path)):
+        chosen = sample.row.get("filter") if chosen is None else chosen
+        if sample.row.get("filter") == chosen:
+            yield sample

@@ -8,20 +8,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from leval_harness.results.fields import LONGEST_METRIC, ResultsError, finite, pair, short_name
-from leval_harness.results.sample_lines import (
-    NOTES,
-    logged_metrics,
-    notes_of,
-    parsed_lines,
-    question_hash,
-    question_key,
-)
+from leval_harness.results.sample_lines import NOTES, Sample, parsed_lines
 from leval_tasks.metrics import LM_EVAL, length_of
 from leval_tasks.statistics.clustered import Floats, Ratios
 
@@ -121,15 +113,15 @@ class _Columns:
         self.without_filter: set[int] = set()
         self.mixed = False
 
-    def add(self, row: Mapping[str, Any], path: Path) -> None:
+    def add(self, sample: Sample, path: Path) -> None:
         """A line: one question under one filter; without metrics it was not evaluated."""
-        names = logged_metrics(row)
+        row, names = sample.row, sample.metrics
         if not names:
             return
-        question, _, cluster = question_key(row)
+        question, _, cluster = sample.key
         at = self.place.setdefault(question, len(self.place))
         if at == len(self.hashes):
-            self.hashes.append(question_hash(row))
+            self.hashes.append(sample.hash)
             self.clusters.append(cluster)
         chosen = short_name(str(row.get("filter", NO_FILTER)), LONGEST_METRIC)
         if chosen == NO_FILTER and at in self.without_filter:
@@ -144,7 +136,7 @@ class _Columns:
                 raise ResultsError(f"{path}: the same question occurs twice")
             column.extend([MISSING] * (at - len(column)))
             column.append(self._measured(name, row.get(name)))
-        for name, number in notes_of(row).items():
+        for name, number in sample.notes.items():
             self.notes.setdefault(name, {})[at] = number
 
     def _measured(self, name: str, value: object) -> tuple[float, float]:
@@ -198,9 +190,9 @@ def read_samples(path: Path, codes: dict[str, int]) -> Samples:
         ResultsError: the file cannot be read, or a question occurs twice.
     """
     columns, bad = _Columns(), 0
-    for row in parsed_lines(path):
-        if row is None:
+    for sample in parsed_lines(path):
+        if sample is None:
             bad += 1
         else:
-            columns.add(row, path)
+            columns.add(sample, path)
     return columns.samples(path, codes, bad)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from leval_harness.layout import losses_file
-from leval_harness.results.fields import ResultsError, finite, read_bytes, refused
+from leval_harness.results.fields import ResultsError, read_bytes, refused
 from leval_harness.results.run_record import Run
-from leval_harness.results.sample_lines import Row, document_of, parsed_lines
+from leval_harness.results.sample_lines import Sample, parsed_lines
 from leval_tasks.effective_context.reads import COLUMNS, FULL, SHORT, TRAINED
 from leval_tasks.statistics.clustered import Floats
 
@@ -56,41 +56,33 @@ def read_texts(run: Run, task: str, samples: Path) -> list[ReadText]:
         ResultsError: a file cannot be read, was altered, or does not fit the others.
     """
     texts = []
-    for row in parsed_lines(samples):
-        blocks = _blocks(row) if row else None
-        if row is None or blocks is None:
+    for sample in filter(None, parsed_lines(samples)):
+        blocks = _blocks(sample)
+        if blocks is None:
             continue
-        document = document_of(row)
-        name, losses = str(document.get("document_id")), {}
+        name, losses = str(sample.document.get("document_id")), {}
         for read in (FULL, SHORT, TRAINED):
             file = losses_file(task, name, read)
             if Path(file).name == file and (run.folder / file).is_file():
                 losses[read] = _losses(run, file, int(blocks[:, 1].sum()))
-        digest = str(document.get("tokens_sha256"))
+        digest = str(sample.document.get("tokens_sha256"))
         texts.append(ReadText(f"{task} {name}", digest, blocks, losses))
     return texts
 
 
-def _blocks(row: Row) -> Floats | None:
-    """The blocks of a sample, None where it has none or they are damaged."""
-    described = row.get("filtered_resps")
-    rows: Any = described[0] if isinstance(described, list) and described else None
-    if not isinstance(rows, list) or not rows:
-        return None
-    if any(not isinstance(each, list) or len(each) != len(COLUMNS) for each in rows):
-        return None
-    blocks = np.array([[_number(value) for value in each] for each in rows])
-    usable = np.isfinite(blocks[:, :2]).all() and (blocks[:, 1] > 0).all()
-    return blocks if usable else None
+def _blocks(sample: Sample) -> Floats | None:
+    """The blocks of a sample, None where it has none or they are damaged.
 
-
-def _number(value: object) -> float:
-    """A number that lm-eval logged as text; NaN for `None`."""
+    lm-eval logs the numbers as text; one that is missing is `None`.
+    """
+    rows: Any = sample.answers[0] if sample.answers else None
     try:
-        number = finite(float(str(value)))
-    except ValueError:
-        number = None
-    return np.nan if number is None else number
+        numbers = [[np.nan if str(n) == "None" else float(str(n)) for n in row] for row in rows]
+        blocks = np.array(numbers).reshape(-1, len(COLUMNS))
+    except (TypeError, ValueError):
+        return None
+    usable = blocks.size and np.isfinite(blocks[:, :2]).all() and (blocks[:, 1] > 0).all()
+    return blocks if usable else None
 
 
 def _losses(run: Run, file: str, tokens: int) -> Floats:

@@ -15,14 +15,7 @@ from leval_harness.results.recompute import (
     group_figure,
     recompute,
 )
-from leval_harness.results.sample_lines import (
-    document_of,
-    gold_of,
-    notes_of,
-    parsed_lines,
-    responses_of,
-    rows_of_first_filter,
-)
+from leval_harness.results.sample_lines import Sample, of_first_filter
 from leval_harness.results.samples import Samples
 from leval_harness.results.task_scores import NO_METRIC
 from leval_tasks.closed.catalog import TASKS
@@ -155,19 +148,19 @@ class _RunCheck:
         end_of_thinking = end_of_thinking if isinstance(end_of_thinking, str) else ""
         opened = (metadata.prompt or {}).get("opens_thinking") is True
         without = 0
-        for row in rows_of_first_filter(parsed_lines(path)):
-            gold, responses = gold_of(row), responses_of(row)
-            if gold is None or len(responses) < task.prompts:
+        for sample in of_first_filter(path):
+            gold, responses = sample.document.get("gold"), sample.responses
+            if not isinstance(gold, str) or len(responses) < task.prompts:
                 without += 1
                 continue
-            number = document_of(row).get("question_id")
+            number = sample.document.get("question_id")
             number = number if isinstance(number, int) else 0
             self.outcome.rescored += 1
             scored = task.score_responses(responses, gold, number, end_of_thinking, opened=opened)
-            question = self.named(name, f"question {row.get('doc_id')}"[:LONGEST_NAMED])
+            question = self.named(name, f"question {sample.row.get('doc_id')}"[:LONGEST_NAMED])
             self.outcome.differences += [
                 f"{question}: {difference}"[:LONGEST_DIFFERENCE]
-                for difference in _differences(scored, row)
+                for difference in _differences(scored, sample)
             ]
         if without:
             self.outcome.not_recomputed.append(
@@ -176,9 +169,9 @@ class _RunCheck:
             )
 
 
-def _differences(scored: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
+def _differences(scored: Mapping[str, Any], sample: Sample) -> Iterator[str]:
     """What a sample logs otherwise than its answer gives."""
-    logged = {**notes_of(row), **row}
+    logged = {**sample.notes, **sample.row}
     for metric, value in scored.items():
         if metric in logged and logged[metric] != value:
             yield f"the answer gives {metric} {value}, logged is {logged[metric]!r}"

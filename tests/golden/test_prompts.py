@@ -15,7 +15,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.results.sample_lines import notes_of
+from leval_harness.results.sample_lines import Sample
 from leval_tasks.closed.definition import MARKS
 
 CHAT = {"plain": False, "chat": True}
@@ -135,7 +135,7 @@ def test_every_result(golden):
         results = evaluated(setting, "plain")
         for task, found in {**results["results"], **results["groups"]}.items():
             figures = {name: found.get(f"{name},none") for name in FIGURES}
-            notes = [notes_of(sample) for sample in results["samples"].get(task, [])]
+            notes = [Sample(sample).notes for sample in results["samples"].get(task, [])]
             figures |= {name: fmean(each[name] for each in notes) for name in NOTED if notes}
             figures |= {name: None for name in NOTED if not notes}
             lines.append(f"{setting} {task}: {json.dumps(figures)}")

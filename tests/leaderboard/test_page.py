@@ -12,7 +12,7 @@ from leval_harness.analysis import analyse
 from leval_harness.page import write_page
 from leval_harness.page.data import comparisons, script
 from leval_harness.results import load_results
-from leval_harness.results.sample_lines import notes_of
+from leval_harness.results.sample_lines import Sample
 from leval_harness.tables import leaderboard_table
 
 
@@ -260,7 +260,7 @@ def test_averages_lead_to_the_tasks_they_are_made_of(opened):
 def test_shares_lead_to_the_answers_that_they_count(opened, sweep, share, note):
     path = next((sweep / "28192").glob("samples_leval_closed_quality_*"))
     logged = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    count = sum(notes_of(row)[note] for row in logged)
+    count = sum(Sample(row).notes[note] for row in logged)
     choose(opened, "show", share)
     assert table(opened)["YaRN"]["QuALITY 8K"] == f"{100 * count / len(logged):.1f}"
     name = "truncated" if share == "cut" else "no answer found"
