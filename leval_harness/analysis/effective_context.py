@@ -29,6 +29,7 @@ from leval_tasks.statistics.effective_context import (
     Blocks,
     EffectiveContext,
     Length,
+    better_or_worse,
     bin_edges,
     block_sums,
     break_position,
@@ -36,7 +37,7 @@ from leval_tasks.statistics.effective_context import (
     effective_context,
     texts_that_agree,
 )
-from leval_tasks.statistics.skewed_t import MARGIN, one_sided
+from leval_tasks.statistics.skewed_t import MARGIN
 
 FAMILY = "effective_context"
 
@@ -104,13 +105,8 @@ class Against:
     verdicts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Gains:
-    """Clipped gains of a text over windows, in blocks from a position on; `full` nats beside."""
-
-    start: int
-    gain: Floats
-    tokens: Floats
+_Gains = tuple[int, Floats, Floats]
+"""Clipped gains of a text over windows, and tokens, in blocks from a position on."""
 
 
 @lru_cache(maxsize=2)
@@ -138,15 +134,16 @@ def effective_lines(
         ropes = {
             label: part[0].score.settings.get(METHOD) for label, (part, _) in by_method.items()
         }
+        plain = {label: _plain(label, ropes) for label in by_method}
         for label, (part, texts) in by_method.items():
             line, missing = _line(part, texts, reference, smallest)
             gaps += [f"Not counted: {label}: {each}" for each in missing]
             if line:
                 against, resonance = (
-                    _against(texts, by_method[other][1], _edges(line), other)
+                    _against(texts, by_method[other][1], line.these.bins, other)
                     if other in by_method and other != label
                     else None
-                    for other in (baseline, _plain(label, ropes))
+                    for other in (baseline, plain[label])
                 )
                 once = None if against and resonance == against else resonance
                 lines.append(replace(line, against=against, resonance=once))
@@ -215,33 +212,33 @@ def _line(
         else:
             short.append(gains)
             longer += [found] if (found := _gains(text, other, TRAINED)) else []
-            raw += _raw(text, other)
+            raw += float(other.column("short").sum() - text.column("full").sum())
             if FULL in text.losses and SHORT in other.losses:
                 better.append(text.losses[FULL] < other.losses[SHORT])
     if not short:
         return None, missing
-    blocks, start = _joined(short)
-    longest = int(blocks.end.max())
+    blocks, start = Blocks.joined(short), min(start for start, *_ in short)
+    trained = min((start for start, *_ in longer), default=0)
+    longest, tokens = int(blocks.end.max()), int(blocks.tokens.sum())
     edges = bin_edges(start, longest, max(1, min(BINS, longest // (2 * BLOCK))))
-    these = effective_context(blocks, edges, margin=margin)
-    like = None
-    if len(short) >= FEWEST_TEXTS:
-        like = effective_context(blocks, edges, margin=margin, texts_as_units=True)
-    trained = 0
-    if longer:
-        later, trained = _joined(longer)
-        bins = [trained, *(edge for edge in edges if edge > trained)]
-        these = _both(these, effective_context(later, bins, margin=margin))
-        if like is not None:
-            strict = effective_context(later, bins, margin=margin, texts_as_units=True)
-            like = _both(like, strict)
-    score = entries[0].score
-    tokens = int(blocks.tokens.sum())
+    these, like = (
+        effective_context(
+            blocks,
+            edges,
+            margin=margin,
+            texts_as_units=texts_as_units,
+            longer=(trained, Blocks.joined(longer)) if longer else None,
+        )
+        if len(short) >= FEWEST_TEXTS or not texts_as_units
+        else None
+        for texts_as_units in (False, True)
+    )
+    assert these is not None
     return EffectiveLine(
         block=entries[0].block,
         model=entries[0].run.model,
         method=entries[0].label,
-        claimed=score.claimed_length,
+        claimed=entries[0].score.claimed_length,
         unscaled=bool(reference),
         window=start,
         trained=trained,
@@ -250,7 +247,7 @@ def _line(
         margin=margin,
         these=these,
         like=like,
-        agree=texts_that_agree(blocks, _looked_at(these.no_degradation), margin),
+        agree=texts_that_agree(blocks, these.no_degradation, margin),
         break_at=break_position(blocks, margin),
         raw=raw / tokens,
         better=float(np.concatenate(better).mean()) if len(better) == len(short) else None,
@@ -262,9 +259,7 @@ def _gains(text: ReadText, other: ReadText, read: str) -> _Gains | None:
     if FULL in text.losses and read in other.losses:
         gains = clipped_gain(other.losses[read], text.losses[FULL])
         known = np.flatnonzero(~np.isnan(gains))
-        if not known.size:
-            return None
-        return _Gains(text.start + int(known[0]), *block_sums(gains[known[0] :]))
+        return (text.start + int(known[0]), *block_sums(gains[known[0] :])) if known.size else None
     if text is not other:
         return None
     sums = text.column("gain" if read == SHORT else "trained_gain")
@@ -272,51 +267,11 @@ def _gains(text: ReadText, other: ReadText, read: str) -> _Gains | None:
     if not known.size:
         return None
     first = int(known[0])
-    return _Gains(int(text.column("start")[first]), sums[first:], text.column("tokens")[first:])
-
-
-def _raw(text: ReadText, other: ReadText) -> float:
-    """Sum of the gains over short windows without clipping, nats."""
-    return float(other.column("short").sum() - text.column("full").sum())
-
-
-def _joined(texts: Sequence[_Gains]) -> tuple[Blocks, int]:
-    """Blocks of all texts, and where the first of them begins."""
-    sizes = [each.gain.size for each in texts]
-    ends = [each.start + np.cumsum(each.tokens) for each in texts]
-    blocks = Blocks(
-        np.repeat(np.arange(len(texts)), sizes),
-        np.concatenate(ends),
-        np.concatenate([each.gain for each in texts]),
-        np.concatenate([each.tokens for each in texts]),
-    )
-    return blocks, min(each.start for each in texts)
-
-
-def _both(short: EffectiveContext, longer: EffectiveContext) -> EffectiveContext:
-    """No degradation against both windows past the end of the second one."""
-    one, two = short.no_degradation, longer.no_degradation
-    refused = [each.refused for each in (one, two) if each.refused is not None]
-    shown = one.shown if one.shown <= two.start else min(one.shown, two.shown)
-    both = replace(one, shown=shown, refused=min(refused, default=None))
-    return replace(short, no_degradation=both)
-
-
-def _looked_at(length: Length) -> Length:
-    """The positions over which texts may agree: all of them where nothing is shown."""
-    nothing = length.shown == length.start
-    return replace(length, shown=length.measured) if nothing else length
-
-
-def _edges(line: EffectiveLine) -> list[int]:
-    return [line.these.bins[0].start, *(each.end for each in line.these.bins)]
+    return int(text.column("start")[first]), sums[first:], text.column("tokens")[first:]
 
 
 def _against(
-    texts: Mapping[str, ReadText],
-    base: Mapping[str, ReadText],
-    edges: Sequence[int],
-    baseline: str,
+    texts: Mapping[str, ReadText], base: Mapping[str, ReadText], bins: Sequence[Bin], baseline: str
 ) -> Against | None:
     """Gains over the baseline's full read of the same tokens, by bin; None without any."""
     gains = []
@@ -326,18 +281,12 @@ def _against(
             continue
         difference = other.column("full") - text.column("full")
         if not np.isnan(difference).any():
-            gains.append(_Gains(text.start, difference, text.column("tokens")))
+            gains.append((text.start, difference, text.column("tokens")))
     if not gains:
         return None
-    blocks, _ = _joined(gains)
-    bins = effective_context(blocks, edges).bins
-    level = LEVEL / 2 / len(bins)
-    verdicts = []
-    for each in bins:
-        part = blocks.within(each.start, each.end)
-        below, above = one_sided(part.gain, part.tokens, 0.0)
-        verdicts.append("better" if above <= level else "worse" if below <= level else "")
-    return Against(baseline, bins, tuple(verdicts))
+    blocks = Blocks.joined(gains)
+    found = effective_context(blocks, [bins[0].start, *(each.end for each in bins)]).bins
+    return Against(baseline, found, tuple(better_or_worse(blocks, found, LEVEL)))
 
 
 def length_text(length: Length) -> str:

@@ -21,7 +21,7 @@ rates on real blocks.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -172,11 +172,15 @@ class Blocks:
     @classmethod
     def of(cls, gains: Sequence[Floats], start: int, block: int = BLOCK) -> "Blocks":
         """Blocks of texts, `gains[g]` being those of text `g` from position `start` on."""
-        sums = [block_sums(each, block) for each in gains]
-        text = np.repeat(np.arange(len(sums)), [total.size for total, _ in sums])
-        end = np.concatenate([start + np.cumsum(tokens) for _, tokens in sums])
-        gain, tokens = (np.concatenate(part) for part in zip(*sums, strict=True))
-        return cls(text, end, gain, tokens)
+        return cls.joined([(start, *block_sums(each, block)) for each in gains])
+
+    @classmethod
+    def joined(cls, texts: Sequence[tuple[int, Floats, Floats]]) -> "Blocks":
+        """Blocks of texts from where each begins, its sums of gains and its tokens, `[B]` each."""
+        starts, gains, tokens = zip(*texts, strict=True)
+        text = np.repeat(np.arange(len(texts)), [each.size for each in gains])
+        ends = [start + np.cumsum(each) for start, each in zip(starts, tokens, strict=True)]
+        return cls(text, *(np.concatenate(part) for part in (ends, gains, tokens)))
 
     def within(self, start: float, end: float) -> "Blocks":
         """Those whose middle lies between two positions."""
@@ -197,6 +201,7 @@ def effective_context(
     *,
     margin: float = MARGIN,
     texts_as_units: bool = False,
+    longer: tuple[int, Blocks] | None = None,
 ) -> EffectiveContext:
     """Bins with intervals, and how far the model reads by them.
 
@@ -205,6 +210,8 @@ def effective_context(
         edges: positions that bound the bins, ascending.
         margin: nats a token.
         texts_as_units: whether the answer is about texts like these instead of these texts.
+        longer: where a second, longer window ends, and the blocks of the gains over it; past its
+            end no degradation must be shown against both windows.
     """
     measured, bins = [], []
     for start, end in itertools.pairwise(edges):
@@ -213,11 +220,37 @@ def effective_context(
             units = part.by_text() if texts_as_units else (part.gain, part.tokens)
             measured.append(units)
             bins.append(_bin(start, end, *units))
-    return EffectiveContext(
-        tuple(bins),
-        _length(measured, bins, edges[0], -margin),
-        _length(measured, bins, edges[0], margin),
-    )
+    kept, benefits = (_length(measured, bins, edges[0], each) for each in (-margin, margin))
+    if longer is not None:
+        trained, gains = longer
+        later = [trained, *(edge for edge in edges if edge > trained)]
+        options = {"margin": margin, "texts_as_units": texts_as_units}
+        kept = _both(kept, effective_context(gains, later, **options).no_degradation)
+    return EffectiveContext(tuple(bins), kept, benefits)
+
+
+def _both(one: Length, two: Length) -> Length:
+    """No degradation against both windows past the end of the second one."""
+    refused = [each.refused for each in (one, two) if each.refused is not None]
+    shown = one.shown if one.shown <= two.start else min(one.shown, two.shown)
+    return replace(one, shown=shown, refused=min(refused, default=None))
+
+
+def better_or_worse(blocks: Blocks, bins: Sequence[Bin], level: float) -> list[str]:
+    """For each bin `better` or `worse` than no gain, or empty: one-sided tests, blocks as units.
+
+    Args:
+        blocks: of all texts; `gain` is `[B]`.
+        bins: of `effective_context`.
+        level: over both sides and all bins together (Bonferroni).
+    """
+    verdicts = []
+    for each in bins:
+        part = blocks.within(each.start, each.end)
+        below, above = one_sided(part.gain, part.tokens, 0.0)
+        one, other = above <= level / 2 / len(bins), below <= level / 2 / len(bins)
+        verdicts.append("better" if one else "worse" if other else "")
+    return verdicts
 
 
 def _bin(start: int, end: int, sums: Floats, tokens: Floats) -> Bin:
@@ -280,8 +313,9 @@ def texts_that_agree(blocks: Blocks, length: Length, margin: float = MARGIN) -> 
     """How many texts show no degradation by their own mean where all together were shown not to.
 
     Returns:
-        Texts whose mean gain over the positions up to `length.shown` lies above `-margin`, and all
-        texts that have tokens there.
+        Texts whose mean gain over the positions up to `length.shown`, over all positions where
+        nothing is shown, lies above `-margin`, and all texts that have tokens there.
     """
-    sums, tokens = blocks.within(length.start, length.shown).by_text()
+    end = length.measured if length.shown == length.start else length.shown
+    sums, tokens = blocks.within(length.start, end).by_text()
     return int((sums / tokens > -margin).sum()) if tokens.size else 0, int(tokens.size)
