@@ -64,7 +64,7 @@ def command(
     from leval_harness.analysis import analyse
     from leval_harness.analysis.differences import paired_differences, parse_pairs
     from leval_harness.tables import build_tables, details_table
-    from leval_harness.tables.differences import difference_table
+    from leval_harness.tables.effective_context import difference_table
     from leval_harness.tables.formats import load_format
 
     read = read_results(results)

@@ -1,15 +1,15 @@
 """From analysed scores to the tables that people read."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Sequence
 
 from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import FAMILY, effective_lines
-from leval_harness.analysis.entries import Item, grouped
+from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
-from leval_harness.analysis.retrieval import Retrieval, retrieval_text, retrievals
-from leval_harness.tables.effective_context import effective_tables, key_table
+from leval_harness.analysis.retrieval import retrievals
+from leval_harness.tables.effective_context import effective_tables, key_table, retrieval_table
 from leval_harness.tables.model import (
     METHOD,
     Block,
@@ -17,19 +17,12 @@ from leval_harness.tables.model import (
     Column,
     Row,
     Table,
-    number_cell,
-    text_columns,
+    blocks_by_method,
 )
 from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_tables
 from leval_harness.tables.scores import COSTS, score_cell, score_table
-from leval_tasks.statistics.retrieval import DROP, THRESHOLD
 
-RETRIEVES = (
-    f"RULER's tasks together: up to which length the score is at least {THRESHOLD:.1%}, and up to "
-    f"which it is less than {DROP:.0%} below that at the shortest length. At least: shown up to "
-    "there, and beyond it was not asked or the questions cannot tell"
-)
 PERPLEXITIES = {
     "token_perplexity": "token perplexity by context length, lower is better",
     "paper_perplexity": "paper perplexity by context length, lower is better",
@@ -66,10 +59,13 @@ def build_tables(
     if reference is not None:
         tables.append(key_table(key_lines(analysis, reference), reference))
     if found := retrievals(analysis):
-        tables.append(_retrieval_table(found))
+        tables.append(retrieval_table(found))
     if closed:
         tables.append(score_table("L-Eval closed-ended, %", scores, closed, costs, analysis))
-        tables += _length_tables(scores, closed)
+        for task in closed:
+            part = [entry for entry in scores if entry.task == task]
+            if len({entry.score.context_length for entry in part} - {None}) > 1:
+                tables.append(_by_length(f"{task_label(task)} by context length, %", part))
     if posgen:
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores, posgen, costs, analysis))
@@ -80,47 +76,6 @@ def build_tables(
     )
     stopped = [entry for entry in entries if entry.score.status != "done"]
     return tables + ([_problem_table(stopped)] if stopped else [])
-
-
-def _by_method(
-    items: Iterable[Item],
-    block: Callable[[Item], Hashable],
-    method: Callable[[Item], str],
-    cells: Callable[[Sequence[Item]], Iterable[Cell]],
-) -> tuple[Block, ...]:
-    """Blocks with a row for each method."""
-    blocks = []
-    for name, of_block in grouped(items, block).items():
-        rows = tuple(
-            Row((Cell(label), *cells(part)), "ours", label)
-            for label, part in grouped(of_block, method).items()
-        )
-        blocks.append(Block(name, rows))
-    return tuple(blocks)
-
-
-def _retrieval_table(lines: Sequence[Retrieval]) -> Table:
-    """How far each model retrieves under each method."""
-
-    def cells(part: Sequence[Retrieval]) -> list[Cell]:
-        found = part[0]
-        texts = Cell(retrieval_text(found.above)), Cell(retrieval_text(found.kept))
-        return [*texts, number_cell(found.probes or None, ",d")]
-
-    heads = (f"Retrieves {THRESHOLD:.1%}", "Retrieves as at the shortest", "Probes")
-    blocks = _by_method(lines, lambda line: line.block, lambda line: line.method, cells)
-    columns = (METHOD, *text_columns(heads, 2))
-    return Table("How far does it retrieve?", columns, blocks, (RETRIEVES,))
-
-
-def _length_tables(scores: Sequence[Entry], tasks: Sequence[str]) -> list[Table]:
-    """For each task the score by context length, where there are several lengths."""
-    tables = []
-    for task in tasks:
-        part = [entry for entry in scores if entry.task == task]
-        if len({entry.score.context_length for entry in part} - {None}) > 1:
-            tables.append(_by_length(f"{task_label(task)} by context length, %", part))
-    return tables
 
 
 def _other_tables(
@@ -164,7 +119,7 @@ def _by_length(title: str, entries: Sequence[Entry], notes: tuple[str, ...] = ()
         at = {entry.length: entry for entry in part}
         return [score_cell(at.get(length)) for length in lengths]
 
-    blocks = _by_method(entries, lambda entry: entry.block, lambda entry: entry.label, cells)
+    blocks = blocks_by_method(entries, cells, method=lambda entry: entry.label)
     return Table(title, (METHOD, *map(Column, map(length_label, lengths))), blocks, notes)
 
 

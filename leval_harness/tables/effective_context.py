@@ -1,8 +1,9 @@
-"""Tables of the effective context length: the verdicts, and gains by position."""
+"""Tables of how far a model reads: effective context, retrieval, key tokens, paired differences."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
+from leval_harness.analysis.differences import PairedDifferences, PairedRow
 from leval_harness.analysis.effective_context import (
     EffectiveLine,
     length_text,
@@ -12,6 +13,7 @@ from leval_harness.analysis.effective_context import (
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.key_tokens import GAP, MOST, KeyLine
 from leval_harness.analysis.labels import length_label
+from leval_harness.analysis.retrieval import Retrieval, retrieval_text
 from leval_harness.tables.model import (
     METHOD,
     NOTHING,
@@ -20,10 +22,13 @@ from leval_harness.tables.model import (
     Column,
     Row,
     Table,
+    blocks_by_method,
     number_cell,
     text_columns,
 )
+from leval_harness.tables.notes import run_provenance
 from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Bin
+from leval_tasks.statistics.retrieval import DROP, THRESHOLD
 
 TEXT_HEADS = (
     "No degradation up to",
@@ -34,6 +39,21 @@ TEXT_HEADS = (
 NUMBER_HEADS = (
     "Breaks near", "Texts that agree", "Gain, nats", "Tokens better", "Claimed context",
 )  # fmt: skip
+RETRIEVES = (
+    f"RULER's tasks together: up to which length the score is at least {THRESHOLD:.1%}, and up to "
+    f"which it is less than {DROP:.0%} below that at the shortest length. At least: shown up to "
+    "there, and beyond it was not asked or the questions cannot tell"
+)
+DIFFERENCE_HEADS = ("Compared", "Text", "Tokens", "Documents", "Baseline", "Method", "Difference",
+                    "95% low", "95% high", "p")  # fmt: skip
+DIFFERENCES = (
+    "Tokens: positions of the windows; A to B: only the positions between two lengths",
+    "Baseline, Method: NLL, the mean negative log-likelihood (nats/token); Difference: method "
+    "minus baseline on the same tokens, negative is better",
+    "95% low, high: interval clustered by document (CR2, Student's t), none below three documents; "
+    "p: sign flips over documents; neither is corrected for the number of rows",
+    "all: the documents of every text together, weighted by their tokens",
+)
 
 
 def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> list[Table]:
@@ -54,15 +74,9 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
         f"Texts like these: with texts as units, from {FEWEST_TEXTS} texts on",
         *gaps,
     )
-    tables = [
-        Table(
-            "Effective context length",
-            columns,
-            _blocks(lines, _verdicts),
-            notes,
-            tuple(verdicts(lines)),
-        )
-    ]
+    blocks = blocks_by_method(lines, _verdicts)
+    sentences = tuple(verdicts(lines))
+    tables = [Table("Effective context length", columns, blocks, notes, sentences)]
     gains = "NLL gain from full context by position (nats/token), clipped to ±1"
     tables += _by_position(gains, [(line, line.these.bins, ()) for line in lines])
     over = "NLL gain over the {} by position (nats/token), on the same tokens"
@@ -75,16 +89,12 @@ def effective_tables(lines: Sequence[EffectiveLine], gaps: Sequence[str]) -> lis
 
 def key_table(lines: Sequence[KeyLine], reference: str) -> Table:
     """Losses on the key tokens of a reference model; `lines` are from `key_lines`."""
-    blocks = tuple(
-        Block(
-            title,
-            tuple(
-                Row((Cell(e.method), *(number_cell(*each) for each in _key_numbers(e))))
-                for e in of_block
-            ),
-        )
-        for title, of_block in grouped(lines, lambda line: line.block).items()
-    )
+
+    def cells(part: Sequence[KeyLine]) -> list[Cell]:
+        (line,) = part
+        losses = (number_cell(loss, ".3f") for loss in (line.loss, math.exp(line.loss)))
+        return [*losses, *(number_cell(count, ",d") for count in (line.tokens, line.texts))]
+
     heads = ("NLL (nats/token)", "LongPPL", "Key tokens", "Texts")
     notes = (
         f"Key tokens of {reference} under its baseline: more than {GAP:g} nats better after the "
@@ -92,30 +102,51 @@ def key_table(lines: Sequence[KeyLine], reference: str) -> Table:
         "read has no row: its own losses chose the tokens",
         *([] if lines else ["None: no other run kept the losses of the same tokens"]),
     )
-    return Table("Key tokens", (METHOD, *map(Column, heads)), blocks, notes)
+    columns = (METHOD, *map(Column, heads))
+    return Table("Key tokens", columns, blocks_by_method(lines, cells), notes)
 
 
-def _key_numbers(line: KeyLine) -> list[tuple[float, str]]:
-    return [
-        (line.loss, ".3f"), (math.exp(line.loss), ".3f"), (line.tokens, ",d"), (line.texts, ",d"),
-    ]  # fmt: skip
+def retrieval_table(lines: Sequence[Retrieval]) -> Table:
+    """How far each model retrieves under each method."""
+
+    def cells(part: Sequence[Retrieval]) -> list[Cell]:
+        (found,) = part
+        texts = Cell(retrieval_text(found.above)), Cell(retrieval_text(found.kept))
+        return [*texts, number_cell(found.probes or None, ",d")]
+
+    heads = (f"Retrieves {THRESHOLD:.1%}", "Retrieves as at the shortest", "Probes")
+    columns = (METHOD, *text_columns(heads, 2))
+    blocks = blocks_by_method(lines, cells)
+    return Table("How far does it retrieve?", columns, blocks, (RETRIEVES,))
 
 
-def _blocks(
-    lines: Sequence[EffectiveLine], cells: Callable[[EffectiveLine], Iterable[Cell]]
-) -> tuple[Block, ...]:
-    return tuple(
-        Block(
-            title,
-            tuple(Row((Cell(e.method), *cells(e)), "ours", e.method) for e in of_block),
-        )
-        for title, of_block in grouped(lines, lambda line: line.block).items()
+def difference_table(found: PairedDifferences, missing: Sequence[str]) -> Table:
+    """Paired differences of perplexity; the arguments are what `paired_differences` returns."""
+    blocks = tuple(
+        Block(name, tuple(map(_difference, rows)))
+        for name, rows in grouped(found.rows, lambda row: row.block).items()
     )
+    provenance = run_provenance(found.runs, f"{found.documents} documents")
+    left_out = (f"Left out: {why}" for why in missing)
+    notes = (*DIFFERENCES, *found.left_out, *provenance, *left_out)
+    title = "NLL (nats/token) on the same documents: paired differences"
+    return Table(title, text_columns(DIFFERENCE_HEADS, 3), blocks, notes)
 
 
-def _verdicts(line: EffectiveLine) -> list[Cell]:
-    agree, texts = line.agree
-    like = line.like
+def _difference(row: PairedRow) -> Row:
+    """A p needs three documents, as an interval does."""
+    found = row.difference
+    cells = [Cell(" − ".join(row.pair)), Cell(row.text), Cell(row.length)]
+    cells += [number_cell(row.documents, "d")]
+    cells += [number_cell(mean, ".4f") for mean in (row.base_mean, row.mean)]
+    cells += [number_cell(each, "+.4f") for each in (found.difference, found.low, found.high)]
+    cells += [number_cell(found.p, ".2g") if row.documents >= 3 else NOTHING]
+    return Row(tuple(cells))
+
+
+def _verdicts(part: Sequence[EffectiveLine]) -> list[Cell]:
+    (line,) = part
+    (agree, texts), like = line.agree, line.like
     return [
         Cell(length_text(line.these.no_degradation)),
         Cell(length_text(line.these.benefits)),
@@ -138,8 +169,8 @@ def _by_position(
         return []
     of_line = {id(line): (bins, found) for line, bins, found in rows}
 
-    def cells(line: EffectiveLine) -> list[Cell]:
-        bins, found = of_line[id(line)]
+    def cells(part: Sequence[EffectiveLine]) -> list[Cell]:
+        bins, found = of_line[id(part[0])]
         at = {(each.start, each.end): each for each in bins}
         marked = {(b.start, b.end) for b, mark in zip(bins, found, strict=False) if mark}
         return [_gain(at.get(place), "*" * (place in marked)) for place in places]
@@ -148,7 +179,7 @@ def _by_position(
     notes = ["In brackets: the gains at which the one-sided tests of a bin begin to decide"]
     if any(any(found) for _, _, found in rows):
         notes.append("*: better or worse than that, at 5% over all positions together")
-    blocks = _blocks([line for line, _, _ in rows], cells)
+    blocks = blocks_by_method([line for line, _, _ in rows], cells)
     return [Table(title, (METHOD, *heads), blocks, tuple(notes))]
 
 

@@ -1,11 +1,13 @@
 """The table model: what is in a table, independent of the output format."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 from leval_harness.analysis import Entry
+from leval_harness.analysis.entries import Item, grouped
 
 RowKind = Literal["ours", "published", "info", "stopped"]
 ColumnKind = Literal["name", "length", "task", "average", "more"]
@@ -115,6 +117,22 @@ class Block:
 
     title: str
     rows: tuple[Row, ...]
+
+
+def blocks_by_method(
+    items: Iterable[Item],
+    cells: Callable[[Sequence[Item]], Iterable[Cell]],
+    method: Callable[[Item], str] = attrgetter("method"),
+) -> tuple[Block, ...]:
+    """Blocks by the items' `block`, with a row for each method: its name, then the cells."""
+    blocks = []
+    for title, of_block in grouped(items, attrgetter("block")).items():
+        rows = tuple(
+            Row((Cell(label), *cells(part)), "ours", label)
+            for label, part in grouped(of_block, method).items()
+        )
+        blocks.append(Block(title, rows))
+    return tuple(blocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from leval_harness.analysis import analyse
 from leval_harness.analysis.differences import paired_differences, parse_pairs
 from leval_harness.cli.main import app
 from leval_harness.results import ResultsError, load_results
-from leval_harness.tables.differences import difference_table
+from leval_harness.tables.effective_context import difference_table
 
 TOKENS = {8192: 8191, 12288: 12287}
 BAND = "nll@8192-12288"

@@ -114,7 +114,7 @@ def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     # what is better by far in the second bin alone
     late = {name: each - 0.5 * (np.arange(each.size) > edges[1]) for name, each in one.items()}
     sides = [{name: text(each) for name, each in side.items()} for side in (late, other)]
-    found = _against(*sides, edges, "yarn")
+    found = _against(*sides, bins, "yarn")
     assert found.verdicts == ("", "better")
     said = against_sentence("yarn", found)
     gained = f"({found.bins[1].gain:+.3f}, interval "
@@ -125,7 +125,7 @@ def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     said = against_sentence("yarn", everywhere)
     assert f"better at {edges[0]:,}–{edges[2]:,} (" in said
     assert " in 2 bins, interval " in said
-    assert _against(*sides[::-1], edges, "rope").verdicts == ("", "worse")
+    assert _against(*sides[::-1], bins, "rope").verdicts == ("", "worse")
 
 
 def test_resonance_is_compared_with_the_same_method_without_it(tmp_path):
