@@ -95,8 +95,7 @@ def reads(analysis: Analysis) -> list[dict[str, Any]]:
     A cell is the gain from full context as text, what stands in its tooltip, and `better` or
     `worse` where the difference to the baseline is shown.
     """
-    blocks = []
-    titles = analysis.titles
+    blocks, titles = [], analysis.titles
     stopped = [e for e in analysis.entries if e.family == FAMILY and not e.score.finished]
     for block, lines in grouped(effective_lines(analysis)[0], lambda line: line.block).items():
         without = {
@@ -108,14 +107,13 @@ def reads(analysis: Analysis) -> list[dict[str, Any]]:
         ends = sorted({each.end for line in lines for each in line.these.bins})
         rows = [
             {
-                "method": plain(analysis.titles.get(line.method, line.method)),
+                "method": plain(titles.get(line.method, line.method)),
                 "kept": length_text(line.these.no_degradation),
                 "benefits": length_text(line.these.benefits),
                 "claimed": length_label(line.claimed),
-                "cells": [gains.get(end) for end in ends],
+                "cells": list(map(_gains(line).get, ends)),
             }
             for line in lines
-            for gains in [_gains(line)]
         ]
         blocks.append(
             {
@@ -131,21 +129,14 @@ def reads(analysis: Analysis) -> list[dict[str, Any]]:
 
 def _gains(line: EffectiveLine) -> dict[int, dict[str, str]]:
     """End of a bin -> its cell."""
-    against = line.against
-    verdicts = (
-        {
-            each.end: (each, is_so)
-            for each, is_so in zip(against.bins, against.verdicts, strict=True)
-        }
-        if against
-        else {}
-    )
-    cells = {}
+    cells, against = {}, line.against
+    pairs = zip(against.bins, against.verdicts, strict=True) if against else ()
+    compared = {other.end: (other, is_so) for other, is_so in pairs}
     for each in line.these.bins:
         about = f"tokens {each.start:,} to {each.end:,}"
         if each.low is not None and each.high is not None:
             about += f"; a bin decides between {each.low:+.3f} and {each.high:+.3f}"
-        other, is_so = verdicts.get(each.end, (None, ""))
+        other, is_so = compared.get(each.end, (None, ""))
         if other:
             about += f"; {other.gain:+.3f} over the baseline{f', {is_so}' if is_so else ''}"
         cells[each.end] = {"text": f"{each.gain:+.3f}", "about": about, "mark": is_so}
@@ -155,6 +146,8 @@ def _gains(line: EffectiveLine) -> dict[int, dict[str, str]]:
 def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
     """Everything the first view needs of a `leaderboard_table`: columns, rows, runs, notes."""
     tasks = [column for column in table.columns if column.kind == "task"]
+    lines, _ = effective_lines(analysis)
+    found = retrievals(analysis)
     return {
         "columns": [
             {
@@ -179,9 +172,9 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
                     for each in line.these.bins
                 ],
             }
-            for line in effective_lines(analysis)[0]
+            for line in lines
         ],
-        "retrieval": list(map(_retrieval, retrievals(analysis))),
+        "retrieval": list(map(_retrieval, found)),
         "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
@@ -317,12 +310,10 @@ def _retrieval(found: Retrieval) -> dict[str, Any]:
 
 def _cost(run: Run) -> dict[str, float]:
     """What a whole run took: seconds, tokens read and written, bytes."""
-    known = run.telemetry
-    tokens = known.get("tokens_prefilled", 0.0) + known.get("tokens_generated", 0.0)
     cost = {
-        "seconds": number(known.get("seconds") or run.seconds),
-        "tokens": number(tokens or None),
-        "memory": number(known.get("peak_memory_bytes")),
+        "seconds": number(run.busy_seconds),
+        "tokens": number(run.tokens or None),
+        "memory": number(run.telemetry.get("peak_memory_bytes")),
     }
     return {name: value for name, value in cost.items() if value is not None}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from leval_harness.page.data import number, script
 from leval_harness.results import Results
-from leval_harness.results.fields import finite, pair
+from leval_harness.results.fields import finite
 from leval_harness.results.sample_lines import Sample, parsed_lines
 from leval_tasks.metrics import FAMILY_OF, metric_of
 
@@ -63,10 +63,10 @@ def _answer(sample: Sample, task: str) -> dict[str, Any]:
     tokens of the document, and how many were kept at its beginning and end. `parts`: tenths of the
     prompt that hold the needles.
     """
+    values = {name[:100]: _value(sample, name, task) for name in sample.metrics}
+    choices, notes = sorted(sample.choices, key=lambda each: -each[1]), sample.notes
     # SFiction asks twice: both answers are shown; what is no text is no answer
     read = ", ".join(each for each in sample.answers if isinstance(each, str))
-    choices, notes = sorted(sample.choices, key=lambda each: -each[1]), sample.notes
-    values = {name[:100]: _value(sample.row.get(name), name, task) for name in sample.metrics}
     tokens = [finite(sample.prompt.get(n)) for n in ("document_tokens", "kept_head", "kept_tail")]
     answer: dict[str, Any] = {
         "m": {name: value for name, value in values.items() if value},
@@ -80,15 +80,13 @@ def _answer(sample: Sample, task: str) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if value}
 
 
-def _value(value: object, name: str, task: str) -> list[float | None] | None:
+def _value(sample: Sample, name: str, task: str) -> list[float | None] | None:
     """A metric of one question as a ratio; None where the question alone has no value.
 
     lm-eval logs log-likelihoods for losses, our tasks their negatives.
     """
-    single = finite(value)
-    ratio = pair(value) if single is None else (single, 1.0)
-    is_loss = metric_of(name, task).kind == "loss"
-    if ratio is None or (single is None and not is_loss):
+    ratio, is_loss = sample.ratio(name), metric_of(name, task).kind == "loss"
+    if ratio is None or (isinstance(sample.row[name], list) and not is_loss):
         return None  # also a pair of other meaning, such as an answer beside its reference
     sign = -1 if is_loss and task not in FAMILY_OF else 1
     return [number(sign * ratio[0]), number(ratio[1])]

@@ -1,7 +1,6 @@
 """Write the page's folder."""
 
 import contextlib
-import errno
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -29,7 +28,6 @@ NUMBERS = "numbers.csv"
 SCRIPTS = ("page.js", "charts.js", "compare.js")
 NEW = ".new-"
 FOLDERS = ("data", "figures")
-ATTEMPTS = 20
 TITLE = "Long-context leaderboard"
 
 
@@ -39,8 +37,8 @@ def write_page(
     """Write a static folder that opens from disk and from any web server.
 
     The page is made beside an earlier page in `out`, whose parts are then replaced by renaming: a
-    reader finds a whole page at any time, and of several writers the last one wins. `diffs` are
-    comparisons of setups that are shown too, see `results.diffs`.
+    reader finds a whole page at any time. `diffs` are comparisons of setups that are shown too, see
+    `read_diff`.
 
     Returns:
         Path of `index.html`, which is put there last.
@@ -68,9 +66,9 @@ def _make(analysis: Analysis, out: Path, title: str, diffs: Sequence[dict[str, A
     (out / MARKER).write_text("Written by leval-harness page; replaced when it is run again.\n")
     data = out / "data"
     data.mkdir()
+    words = {"verdict": verdict(analysis), "reads": reads(analysis), "about": about(analysis)}
     table = leaderboard_table(analysis)
     board = leaderboard(table, analysis) | {"samples": {}, "compare": {}}
-    words = {"about": about(analysis), "verdict": verdict(analysis), "reads": reads(analysis)}
     for at, (baseline, compared) in enumerate(comparisons(table, analysis).items()):
         name = board["compare"][baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, compared))
@@ -107,21 +105,9 @@ def _publish(made: Path, out: Path) -> None:
     """Move the parts of a page into place; other files in `out` stay."""
     (made / MARKER).replace(out / MARKER)
     for name in FOLDERS:
-        _exchange(made, out, name)
+        with contextlib.suppress(FileNotFoundError):
+            (out / name).rename(made / f".{name}")
+        (made / name).rename(out / name)
     for path in sorted(made.iterdir(), key=lambda path: path.name == INDEX):
         if path.is_file():
             path.replace(out / path.name)
-
-
-def _exchange(made: Path, out: Path, name: str) -> None:
-    """Move a folder into place and the earlier one out of the way, also beside other writers."""
-    for attempt in range(ATTEMPTS):
-        with contextlib.suppress(FileNotFoundError):
-            (out / name).rename(made / f".{name}-{attempt}")
-        try:
-            (made / name).rename(out / name)
-            return
-        except OSError as error:  # another writer put its own there in between
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-    raise OSError(errno.EBUSY, "others write pages there all the time", str(out))

@@ -1,8 +1,6 @@
 """Reading files that may come from anybody: bounded, typed, never out of the results folder."""
 
 import hashlib
-import os
-import stat
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
@@ -15,8 +13,6 @@ from leval_border.settings import LENIENT, read
 from leval_harness.layout import SCHEMA_VERSION
 
 LONGEST_NAME = 300
-LONGEST_TASK = 200
-LONGEST_METRIC = 100
 LARGEST_NUMBER = 1e15
 LARGEST_JSON = 64 * 2**20
 DEEPEST_JSON = 60
@@ -98,14 +94,12 @@ def open_regular(path: Path) -> BufferedReader:
     Raises:
         ResultsError: it is something else, or cannot be read.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"{path}: not readable ({error})") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
+    if path.exists() and not path.is_file():
         raise ResultsError(f"{path}: is no regular file; results are not read from it")
-    return open(descriptor, "rb")  # noqa: PTH123
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise ResultsError(f"{path}: not readable ({error})") from error
 
 
 def read_bytes(path: Path) -> bytes:
@@ -151,14 +145,6 @@ def finite(value: object) -> float | None:
 
 Number = Annotated[float | None, BeforeValidator(finite)]
 """None where it is no number at all, too large, or not finite."""
-
-
-def pair(value: object) -> tuple[float, float] | None:
-    """`[numerator, denominator]` with a positive denominator, else None."""
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        return None
-    top, bottom = finite(value[0]), finite(value[1])
-    return None if top is None or bottom is None or bottom <= 0 else (top, bottom)
 
 
 def short_name(text: str, longest: int = LONGEST_NAME) -> str:

@@ -12,8 +12,6 @@ from leval_border.settings import LENIENT
 from leval_harness.results import settings
 from leval_harness.results.fields import (
     EMPTY_IF_NULL,
-    LONGEST_METRIC,
-    LONGEST_TASK,
     Flag,
     Number,
     Object,
@@ -21,20 +19,10 @@ from leval_harness.results.fields import (
     Text,
     digest,
     finite,
-    short_name,
 )
-
-BY_TASK = (
-    "results", "groups", "configs", "n-samples", "higher_is_better", "n-shot", "versions",
-    "group_subtasks", "task_hashes",
-)  # fmt: skip
-"""Fields of a results file with an entry for each task."""
 
 NAMING = ("pretrained", "model", "path", "base_url")
 """Arguments that may name a model; the first one there is names it."""
-
-LONGEST_ARGUMENTS = 20_000
-"""Characters of `model_args` as text that are parsed."""
 
 
 def _split_arguments(text: str) -> list[str]:
@@ -86,10 +74,9 @@ class EvaluationConfig(Outside):
         """
         given = self.model_args
         if isinstance(given, str):
-            parts = (part.partition("=") for part in _split_arguments(given[:LONGEST_ARGUMENTS]))
-            rest = {"model_args": digest(given)} if len(given) > LONGEST_ARGUMENTS else {}
+            parts = (part.partition("=") for part in _split_arguments(given))
             named = {n.strip(): _value(text) if sign else True for n, sign, text in parts}
-            return {name: value for name, value in named.items() if name} | rest
+            return {name: value for name, value in named.items() if name}
         if isinstance(given, dict):
             return {name: self._mapping(value) or value for name, value in given.items()}
         return {} if given is None else {"model_args": given}
@@ -245,29 +232,22 @@ class ResultsFile(Outside):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_bounded_names(cls, content: Any) -> Any:
-        """Names of tasks of a bounded length; each group both in `groups` and in `results`."""
+    def _with_groups(cls, content: Any) -> Any:
+        """Each group both in `groups` and in `results`."""
         if not isinstance(content, Mapping):
             return content
-
-        def named(name: str) -> str:
-            return short_name(name or "(no name)", LONGEST_TASK)
-
-        by_task = {
-            field: {named(task): each for task, each in content[field].items()}
-            for field in BY_TASK
-            if isinstance(content.get(field), Mapping)
+        names = ("results", "groups", "group_subtasks")
+        results, groups, members = (
+            found if isinstance(found := content.get(name), Mapping) else {} for name in names
+        )
+        members = {
+            group: [each for each in tasks if isinstance(each, str)]
+            for group, tasks in members.items()
+            if isinstance(tasks, list)
         }
-        members = by_task.get("group_subtasks", {})
-        for group, tasks in members.items():
-            listed = tasks if isinstance(tasks, list) else []
-            members[group] = [named(each) for each in listed if isinstance(each, str)]
-        if "results" in by_task:
-            results = by_task["results"]
-            groups = {name: each for name, each in results.items() if members.get(name)}
-            by_task["groups"] = groups | by_task.get("groups", {})
-            by_task["results"] = by_task["groups"] | results
-        return {**content, **by_task}
+        groups = {name: each for name, each in results.items() if members.get(name)} | groups
+        known = {"results": {**groups, **results}, "groups": groups, "group_subtasks": members}
+        return {**content, **(known if "results" in content else {"group_subtasks": members})}
 
     def figures(self, task: str) -> Iterator[Figure]:
         """The numbers of a task or a group: its entries `metric,filter`."""
@@ -278,7 +258,6 @@ class ResultsFile(Outside):
             measured = metric.removesuffix("_stderr")
             if comma and (measured == metric or f"{measured},{chosen}" not in values):
                 stderr = values.get(f"{metric}_stderr,{chosen}")
-                metric, chosen = (short_name(each, LONGEST_METRIC) for each in (metric, chosen))
                 yield Figure(metric, chosen, value, stderr)
 
     def config_of(self, task: str) -> TaskConfig:

@@ -27,11 +27,6 @@ from leval_tasks.statistics.clustered import Ratios
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
 """Names that lm-eval gives to its results: a file with one of them is a run or a problem."""
 
-OTHER_FORM = re.compile(
-    r"(?i)((results|samples|details|out|eval)(_.*)?)\.(jsonl?\.)?(gz|bz2|xz|zst|zip|tgz|tar|7z|parquet|arrow)"
-)
-"""Names of results and samples that this reader does not open."""
-
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 MOST_NAMED = 5
 
@@ -161,20 +156,13 @@ def samples_file(results: Path, task: str) -> Path | None:
 
 
 def _name_unread(folder: Path, names: list[str], runs: list[Run], warnings: list[str]) -> None:
-    """Name samples without results beside them, and results in a form that is not read."""
-    if other := sorted(name for name in names if OTHER_FORM.fullmatch(name)):
-        warnings.append(f"{folder}: not read in this form: {_listed(other)}; unpack, or convert")
+    """Name samples without results beside them."""
     places = [(path, task) for run in runs for path in run.results for task in run.tasks]
     read = {found.name for path, task in places if (found := samples_file(path, task))}
-    logged = sorted(name for name in names if name.endswith(".jsonl"))
-    if unread := [name for name in logged if name not in read]:
-        warnings.append(f"{folder}: no results beside {_listed(unread)}; left out")
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(name[:100] for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return shown + more
+    if unread := sorted({name for name in names if name.endswith(".jsonl")} - read):
+        listed = ", ".join(name[:100] for name in unread[:MOST_NAMED])
+        more = f" and {len(unread) - MOST_NAMED} more" if len(unread) > MOST_NAMED else ""
+        warnings.append(f"{folder}: no results beside {listed}{more}; left out")
 
 
 def _once(found: list[Run], warnings: list[str]) -> list[Run]:

@@ -226,12 +226,21 @@ class Run:
             raise ResultsError(f"{path.name}: altered after the run (SHA-256 differs)")
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens read and written, over the seconds that the backend measured or else all."""
+    def tokens(self) -> float:
+        """Tokens read and written; 0 where they were not counted."""
         known = self.telemetry
-        tokens = known.get("tokens_prefilled", 0.0) + known.get("tokens_generated", 0.0)
-        seconds = known.get("seconds") or self.seconds
-        return tokens / seconds if tokens and seconds else None
+        return known.get("tokens_prefilled", 0.0) + known.get("tokens_generated", 0.0)
+
+    @property
+    def busy_seconds(self) -> float | None:
+        """Seconds that the backend measured, or else all."""
+        return self.telemetry.get("seconds") or self.seconds
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """`tokens` over `busy_seconds`."""
+        seconds = self.busy_seconds
+        return self.tokens / seconds if self.tokens and seconds else None
 
 
 def _method_name(rope: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from leval_border.errors import SettingError
 from leval_border.json_texts import parse_json
-from leval_harness.results.fields import ResultsError, finite, open_regular, short_name
+from leval_harness.results.fields import ResultsError, finite, open_regular
 from leval_tasks.closed.definition import MARKS, marks_in
 
 DESCRIBING = {
@@ -57,11 +57,11 @@ class Sample:
         document = doc.get("document_id")
         if "cluster" not in doc or type(document) not in (str, int):
             names = (self.row.get(name) for name in ("doc_id", "doc_hash", "prompt_hash"))
-            number = short_name(f"{next((name for name in names if name is not None), None)}")
+            number = f"{next((name for name in names if name is not None), None)}"
             return number, number, number
         question = doc.get("question_id")
         key = f"{document}" if question is None else f"{document}#{question}"
-        return short_name(key), short_name(f"{document}"), short_name(f"{doc['cluster']}")
+        return key, f"{document}", f"{doc['cluster']}"
 
     @property
     def hash(self) -> str:
@@ -74,7 +74,7 @@ class Sample:
         if isinstance(prompt, str) and isinstance(target, str):
             key, document, _ = self.key
             own = key if document != f"{row.get('doc_id')}" else f"{row.get('doc_hash')}"
-            return short_name(f"{own} {prompt} {target}")
+            return f"{own} {prompt} {target}"
         parts = [row.get(name) for name in ("doc", "target", "arguments")]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -155,6 +155,16 @@ class Sample:
         """Names of the metrics that it logs."""
         names = self.row.get("metrics", [name for name in self.row if name not in DESCRIBING])
         return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+    def ratio(self, metric: str) -> tuple[float, float] | None:
+        """A metric as numerator and denominator, which is 1 for a number; None where it is none."""
+        value = self.row.get(metric)
+        if (number := finite(value)) is not None:
+            return number, 1.0
+        if not isinstance(value, list) or len(value) != 2:
+            return None
+        top, bottom = map(finite, value)
+        return None if top is None or bottom is None or bottom <= 0 else (top, bottom)
 
     @property
     def needles(self) -> list[tuple[int, bool]]:

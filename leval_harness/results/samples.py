@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from leval_harness.results.fields import LONGEST_METRIC, ResultsError, finite, pair, short_name
+from leval_harness.results.fields import ResultsError
 from leval_harness.results.sample_lines import NOTES, Sample, parsed_lines
 from leval_tasks.metrics import LM_EVAL, length_of
 from leval_tasks.statistics.clustered import Floats, Ratios
@@ -123,7 +123,7 @@ class _Columns:
         if at == len(self.hashes):
             self.hashes.append(sample.hash)
             self.clusters.append(cluster)
-        chosen = short_name(str(row.get("filter", NO_FILTER)), LONGEST_METRIC)
+        chosen = str(row.get("filter", NO_FILTER))
         if chosen == NO_FILTER and at in self.without_filter:
             self.mixed = True  # another filter, which the row does not name
             return
@@ -131,18 +131,17 @@ class _Columns:
         for name in names:
             if name in NOTES or name.endswith("_stderr"):
                 continue
-            column = self.metrics.setdefault((short_name(name, LONGEST_METRIC), chosen), [])
+            column = self.metrics.setdefault((name, chosen), [])
             if len(column) > at:
                 raise ResultsError(f"{path}: the same question occurs twice")
             column.extend([MISSING] * (at - len(column)))
-            column.append(self._measured(name, row.get(name)))
+            column.append(self._measured(name, sample))
         for name, number in sample.notes.items():
             self.notes.setdefault(name, {})[at] = number
 
-    def _measured(self, name: str, value: object) -> tuple[float, float]:
+    def _measured(self, name: str, sample: Sample) -> tuple[float, float]:
         """A logged value as numerator and denominator; NaN where there is none."""
-        both, number = pair(value), finite(value)
-        both = both if number is None else (number, 1.0)
+        both, value = sample.ratio(name), sample.row.get(name)
         if both is None:
             counts_nothing = isinstance(value, list) and len(value) == 2 and value[1] == 0
             if value is not None and not counts_nothing:

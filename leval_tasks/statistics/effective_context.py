@@ -224,8 +224,8 @@ def effective_context(
     if longer is not None:
         trained, gains = longer
         later = [trained, *(edge for edge in edges if edge > trained)]
-        options = {"margin": margin, "texts_as_units": texts_as_units}
-        kept = _both(kept, effective_context(gains, later, **options).no_degradation)
+        strict = effective_context(gains, later, margin=margin, texts_as_units=texts_as_units)
+        kept = _both(kept, strict.no_degradation)
     return EffectiveContext(tuple(bins), kept, benefits)
 
 

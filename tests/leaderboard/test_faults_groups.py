@@ -1,6 +1,5 @@
 """Other people's groups, units and forms: what was ranked together, dropped or turned round."""
 
-import gzip
 import json
 import time
 
@@ -156,22 +155,6 @@ def test_a_count_is_no_metric(tmp_path):
     write(tmp_path, {"sample_len": 20, "sample_count": {"acc": 20}})
     (score,) = load_results(tmp_path).scores
     assert (score.status, score.note) == ("malformed", "no metric in the results file")
-
-
-def test_a_task_without_a_name_is_in_the_table(tmp_path):
-    write(tmp_path, ACC, "")
-    (table,) = build_tables_of(tmp_path)
-    assert table.columns[2].label == "(no name)"
-
-
-@pytest.mark.parametrize("name", [
-    f"results_{STAMP}.json.gz", f"samples_arc_{STAMP}.jsonl.zst", "results.json.xz",
-    "details_arc.parquet", "results.zip",
-])  # fmt: skip
-def test_results_in_another_form_are_named(tmp_path, name):
-    write(tmp_path, ACC)
-    (tmp_path / name).write_bytes(gzip.compress(b"{}"))
-    assert any(name in warning for warning in load_results(tmp_path).warnings)
 
 
 @pytest.mark.parametrize("left", ["doc_hash", "prompt_hash"])

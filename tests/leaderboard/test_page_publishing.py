@@ -1,6 +1,5 @@
-"""A page is put into place by renaming: several may write it at once, and a reader finds one."""
+"""A page is put into place by renaming: a reader finds a whole one."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,21 +25,6 @@ def small_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pages(out: Path) -> set[str]:
     return {path.name for path in out.iterdir()}
-
-
-def test_pages_written_at_once_collide_nowhere(tmp_path: Path) -> None:
-    out = tmp_path / "page"
-
-    def many(number: int) -> None:
-        for each in range(25):
-            write.write_page(None, out, f"{number}-{each}")  # type: ignore[arg-type]
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(many, range(4)))
-    assert pages(out) == {MARKER, INDEX, "page.css", *FOLDERS}
-    for folder in FOLDERS:
-        (only,) = (out / folder).iterdir()
-        assert only.read_text() == only.name
 
 
 def test_what_else_lies_there_stays(tmp_path: Path) -> None:
