@@ -21,22 +21,12 @@ from leval_tasks.statistics.clustered import (
     estimate_ratio,
     shows_no_spread,
 )
-from leval_tasks.statistics.paired import (
-    Difference,
-    compare_perplexities,
-    compare_scores,
-    holm,
-    in_common,
-    paired_sums,
-    same_questions,
-)
+from leval_tasks.statistics.paired import Difference, compare_family, same_questions
 
 LEVEL = 0.05
 
 TWINS = ("paper_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """Families that repeat the token perplexity of the same run and task."""
-
-SIGNIFICANT, CANNOT_TELL = "*", "?"
 
 UNKNOWN_DIRECTION = "it is unknown whether higher is better"
 OTHER_QUESTIONS = "the runs do not have the same questions"
@@ -314,35 +304,19 @@ def _with_differences(entries: list[Entry], base: Entry, results: Results) -> di
         for entry in entries
         if entry is not base and (ratios := results.ratios(entry.score)) is not None
     ]
-    threshold = LEVEL / max(1, len(rivals))
-    found = [_difference(base.score, ratios, baseline, threshold) for _, ratios in rivals]
-    adjusted = holm([math.nan if each is None else each.p for each in found]).tolist()
-    compared = {}
-    for (entry, ratios), difference, p_holm in zip(rivals, found, adjusted, strict=True):
-        if difference is not None:
-            mark = SIGNIFICANT if p_holm <= LEVEL else ""
-            mark = CANNOT_TELL if difference.smallest_p > threshold else mark
-            difference = dataclasses.replace(
-                difference, p_holm=p_holm, threshold=threshold, mark=mark
-            )
-        other = not same_questions(ratios, baseline)
-        compared[id(entry)] = dataclasses.replace(
-            entry, difference=difference, other_questions=other
+    found = compare_family(
+        [ratios for _, ratios in rivals],
+        baseline,
+        LEVEL,
+        are_losses=base.score.meaning.kind == "loss",
+        higher_is_better=base.score.higher,
+    )
+    is_directed = base.score.higher_is_better is not None
+    return {
+        id(entry): dataclasses.replace(
+            entry,
+            difference=difference if is_directed else None,
+            other_questions=not same_questions(ratios, baseline),
         )
-    return compared
-
-
-def _difference(score: Score, method: Ratios, baseline: Ratios, level: float) -> Difference | None:
-    """On the questions of both runs; None where they do not match or the direction is unknown."""
-    if score.higher_is_better is None:
-        return None
-    if score.meaning.kind == "loss":
-        sums = paired_sums(method, baseline)
-        if sums is None or not sums.size:
-            return None
-        return compare_perplexities(sums[0], sums[1], sums[2], level)
-    method, baseline = in_common(method, baseline)
-    if not (method.questions.size and method.are_scores and baseline.are_scores):
-        return None
-    scores = method.numerator, baseline.numerator
-    return compare_scores(*scores, baseline.clusters, level, higher_is_better=score.higher)
+        for (entry, ratios), difference in zip(rivals, found, strict=True)
+    }

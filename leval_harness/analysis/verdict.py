@@ -17,8 +17,6 @@ from leval_harness.analysis.effective_context import (
     yardstick,
 )
 from leval_harness.analysis.entries import (
-    CANNOT_TELL,
-    SIGNIFICANT,
     Analysis,
     Entry,
     grouped,
@@ -26,7 +24,7 @@ from leval_harness.analysis.entries import (
 )
 from leval_harness.analysis.labels import LOSS_UNITS, counted, length_label, task_label
 from leval_harness.results import Run
-from leval_tasks.statistics.paired import fewest_clusters
+from leval_tasks.statistics.paired import CANNOT_TELL, SIGNIFICANT, fewest_clusters
 
 SWEEP = "leval-harness sweep "
 MOST_NAMED = 3

@@ -25,7 +25,7 @@ def command(
     """Write a leaderboard page that opens from disk, from one or more RESULTS folders."""
     from leval_harness.analysis import analyse
     from leval_harness.page import write_page
-    from leval_harness.results.diffs import read_diff
+    from leval_harness.page.write import read_diff
 
     shown = [read_diff(path) for path in diffs]
     index = write_page(analyse(read_results(results), baseline), out, title, shown)

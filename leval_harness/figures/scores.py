@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from leval_harness.analysis import Entry
-from leval_harness.analysis.entries import SIGNIFICANT, grouped
+from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.figures.style import Looks, Picture, literal, mark_level
 from leval_harness.tables.scores import chance_of
+from leval_tasks.statistics.paired import SIGNIFICANT
 
 Interval = tuple[float | None, float | None, float | None]
 """A value and the ends of its interval."""

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from leval_border.errors import UserError
-from leval_border.files import write_text
+from leval_border.files import read_object, write_text
 from leval_harness.analysis import Analysis
 from leval_harness.figures import write_figures
 from leval_harness.figures.parity import parity_figure
 from leval_harness.figures.style import write_figure
+from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.page.data import about, comparisons, leaderboard, reads, script, verdict
 from leval_harness.page.samples import write_samples
 from leval_harness.secrets import redact
@@ -89,6 +90,20 @@ def _make(analysis: Analysis, out: Path, title: str, diffs: Sequence[dict[str, A
         **words,
     )
     write_text(out / INDEX, redact(html, names=False))
+
+
+def read_diff(path: Path) -> dict[str, Any]:
+    """The content of a `diff.json`, which `leval-harness diff --out` wrote.
+
+    Raises:
+        UserError: it is no such file, or of another schema.
+    """
+    content = read_object(path)
+    if content is None or content.get("kind") != DIFF_KIND:
+        raise UserError(f"{path} is no diff.json that `leval-harness diff --out` wrote")
+    if content.get("schema") != DIFF_SCHEMA:
+        raise UserError(f"{path}: schema {content.get('schema')!r}; allowed: {DIFF_SCHEMA}")
+    return content
 
 
 def _diff(content: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.entries import CANNOT_TELL, SIGNIFICANT, UNKNOWN_DIRECTION
+from leval_harness.analysis.entries import UNKNOWN_DIRECTION
 from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
 from leval_harness.results import Run, Score
 from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
 from leval_tasks.closed.catalog import chance_note
-from leval_tasks.statistics.paired import ASSUMED
+from leval_tasks.statistics.paired import ASSUMED, CANNOT_TELL, SIGNIFICANT
 
 
 def table_notes(

@@ -8,6 +8,7 @@ and scores are 0 or 1, it is McNemar's exact test.
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ from leval_tasks.statistics.clustered import (
 EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
 FLIPS = 9_999
 POWER = 0.8
+SIGNIFICANT, CANNOT_TELL = "*", "?"
 ASSUMED = (
     "the sign-flip test takes nothing for granted and needs more documents than an interval, which "
     "takes their differences for normal"
@@ -42,8 +44,8 @@ class Difference:
     perplexities (negative is better); None where the documents are too few or all alike.
     `detectable` is the smallest true difference that is found with 80% power, given the spread
     between these documents. `smallest_p` is the smallest p that this number of documents can give.
-    The caller fills in what depends on the other methods: `p_holm` is `p` corrected within the
-    task, `threshold` is what `smallest_p` has to reach, `mark` is a sign for the conclusion.
+    `compare_family` fills in what depends on the other methods: `p_holm` is the corrected `p`,
+    `threshold` is what `smallest_p` has to reach, `mark` is `SIGNIFICANT`, `CANNOT_TELL` or empty.
     """
 
     difference: float
@@ -170,6 +172,50 @@ def smallest_p(clusters: int) -> float:
 def fewest_clusters(threshold: float) -> int:
     """The fewest documents whose smallest p reaches a threshold from 0.0001 to 1."""
     return next(n for n in range(1, EXACT_BELOW + 1) if smallest_p(n) <= max(threshold, 1e-4))
+
+
+def compare_family(
+    rivals: Sequence[Ratios],
+    baseline: Ratios,
+    level: float,
+    *,
+    are_losses: bool,
+    higher_is_better: bool,
+) -> list[Difference | None]:
+    """Each rival against the baseline on common questions, Holm-corrected over all of them.
+
+    None for a rival that has no question in common with it, or a document of another size.
+
+    Args:
+        rivals: a metric of each method.
+        baseline: the same metric of the baseline.
+        level: over all rivals together.
+        are_losses: whether the metric is a loss; else its values are scores.
+        higher_is_better: whether a positive difference of scores is a win.
+    """
+    threshold = level / max(1, len(rivals))
+    found: list[Difference | None] = []
+    for rival in rivals:
+        sums = paired_sums(rival, baseline) if are_losses else None
+        method, base = in_common(rival, baseline)
+        if sums is not None and sums.size:
+            found.append(compare_perplexities(*sums, threshold))
+        elif not are_losses and method.questions.size and method.are_scores and base.are_scores:
+            scores = method.numerator, base.numerator, base.clusters
+            found.append(compare_scores(*scores, threshold, higher_is_better=higher_is_better))
+        else:
+            found.append(None)
+    adjusted = holm([math.nan if each is None else each.p for each in found]).tolist()
+    return [
+        each
+        and dataclasses.replace(
+            each,
+            p_holm=p,
+            threshold=threshold,
+            mark=CANNOT_TELL if each.smallest_p > threshold else SIGNIFICANT * (p <= level),
+        )
+        for each, p in zip(found, adjusted, strict=True)
+    ]
 
 
 def compare_scores(

@@ -13,12 +13,12 @@ import leval_harness as lh
 from leval_border.errors import SettingError, UserError
 from leval_harness.cli.diff import command, seconds, sides, tokens
 from leval_harness.cli.page import command as page_command
+from leval_harness.page.write import read_diff
 from leval_harness.parity import compare, worker
 from leval_harness.parity.compare import Options, save_reference
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.result import length_result
 from leval_harness.parity.setups import Setup
-from leval_harness.results.diffs import read_diff
 
 pytestmark = pytest.mark.hf
 LENGTH = "128"
