@@ -123,18 +123,15 @@ def effective_lines(
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
         windows = [entry for entry in of_block if entry.run.method == SHORT_WINDOWS]
         full = [entry for entry in of_block if entry.run.method != SHORT_WINDOWS]
+        by_label = grouped(full, lambda entry: entry.label)
+        plain = _plain({e: part[0].score.settings.get(METHOD) for e, part in by_label.items()})
         reference = texts_by_name(windows, analysis, gaps)
         by_method = {
-            label: (part, texts_by_name(part, analysis, gaps))
-            for label, part in grouped(full, lambda entry: entry.label).items()
+            label: (part, texts_by_name(part, analysis, gaps)) for label, part in by_label.items()
         }
         named = [entry.run.margin for entry in full if entry.run.margin]
         smallest = analysis.margin or next(iter(named), MARGIN)
         baseline = analysis.baselines.get(block, "")
-        ropes = {
-            label: part[0].score.settings.get(METHOD) for label, (part, _) in by_method.items()
-        }
-        plain = {label: _plain(label, ropes) for label in by_method}
         for label, (part, texts) in by_method.items():
             line, missing = _line(part, texts, reference, smallest)
             gaps += [f"Not counted: {label}: {each}" for each in missing]
@@ -150,26 +147,25 @@ def effective_lines(
     return tuple(lines), tuple(gaps)
 
 
-def _plain(label: str, ropes: Mapping[str, str | None]) -> str:
-    """Label of the method that is this one without Resonance; empty where there is none.
+def _plain(ropes: Mapping[str, str | None]) -> dict[str, str]:
+    """Label of each method -> that of the same one without Resonance; empty where there is none.
 
-    Args:
-        label: of a method.
-        ropes: RoPE settings (JSON) of each label.
+    `ropes` maps labels to RoPE settings (JSON).
     """
-
-    def settings(text: str | None) -> dict[str, Any]:
+    settings: dict[str, dict[str, Any]] = {}
+    for label, text in ropes.items():
         try:
-            return dict(json.loads(text or "{}"))
+            settings[label] = dict(json.loads(text or "{}"))
         except ValueError:  # a long text was shortened
-            return {}
-
-    own = settings(ropes[label])
-    base = str(own.get("rope_type", "")).removeprefix("resonance").removeprefix("_") or "default"
-    wanted = {**own, "rope_type": base}
-    wanted.pop("wavelengths", None)
-    same = (other for other, text in ropes.items() if settings(text) == wanted)
-    return next(same, "") if wanted != own else ""
+            settings[label] = {}
+    found = {}
+    for label, own in settings.items():
+        kind = str(own.get("rope_type", "")).removeprefix("resonance").removeprefix("_")
+        wanted = {**own, "rope_type": kind or "default"}
+        wanted.pop("wavelengths", None)
+        same = (other for other, each in settings.items() if each == wanted)
+        found[label] = next(same, "") if wanted != own else ""
+    return found
 
 
 def texts_by_name(

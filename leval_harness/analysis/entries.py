@@ -156,11 +156,15 @@ def analyse(results: Results, baseline: str | None = None, margin: float | None 
     Raises:
         SettingError: `baseline` is given and no run has that method.
     """
+    found = [
+        _estimated(Entry(score, results.runs[score.run], "", ""), results.ratios(score))
+        for score in results.scores
+    ]
     blocks = block_titles(results.scores, results.runs)
     labels = method_labels(results.scores, results.runs, blocks)
     entries = [
-        _estimated(Entry(score, results.runs[score.run], block, label), results.ratios(score))
-        for score, block, label in zip(results.scores, blocks, labels, strict=True)
+        dataclasses.replace(entry, block=block, label=label)
+        for entry, block, label in zip(found, blocks, labels, strict=True)
     ]
     return _compared(_ranked(entries, results), results, baseline, margin)
 

@@ -12,7 +12,6 @@ from leval_harness.results.fields import (
     Outside,
     ResultsError,
     read_model,
-    refused,
 )
 from leval_harness.results.run_record import Run
 
@@ -49,12 +48,10 @@ class RopeFeatures(Outside):
 
 def read_features(run: Run) -> RopeFeatures | None:
     """The features of a finished run; None if it left none, or none that can be trusted."""
-    path = run.folder / FEATURES
-    if run.status != "done" or FEATURES not in run.hashes or refused(run.folder, FEATURES):
+    if run.status != "done" or FEATURES not in run.hashes:
         return None
     try:
-        run.check_unaltered(path)
-        return read_model(RopeFeatures, path)
+        return read_model(RopeFeatures, run.file(FEATURES))
     except ResultsError as error:
         log.warning("no RoPE features: %s", error)
         return None

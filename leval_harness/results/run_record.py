@@ -225,6 +225,17 @@ class Run:
         if found != self.hashes[path.name]:
             raise ResultsError(f"{path.name}: altered after the run (SHA-256 differs)")
 
+    def file(self, name: str) -> Path:
+        """A file of the run's folder.
+
+        Raises:
+            ResultsError: it is no regular file in there, was altered, or cannot be read.
+        """
+        if why := refused(self.folder, name):
+            raise ResultsError(f"{self.folder / name}: {why}")
+        self.check_unaltered(self.folder / name)
+        return self.folder / name
+
     @property
     def tokens(self) -> float:
         """Tokens read and written; 0 where they were not counted."""

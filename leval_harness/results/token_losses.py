@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leval_harness.layout import losses_file
-from leval_harness.results.fields import ResultsError, read_bytes, refused
+from leval_harness.results.fields import ResultsError, read_bytes
 from leval_harness.results.run_record import Run
 from leval_harness.results.sample_lines import Sample, parsed_lines
 from leval_tasks.effective_context.reads import COLUMNS, FULL, SHORT, TRAINED
@@ -75,7 +75,8 @@ def _blocks(sample: Sample) -> Floats | None:
 
     lm-eval logs the numbers as text; one that is missing is `None`.
     """
-    rows: Any = sample.answers[0] if sample.answers else None
+    described = sample.row.get("filtered_resps")
+    rows: Any = described[0] if isinstance(described, list) and described else None
     try:
         numbers = [[np.nan if str(n) == "None" else float(str(n)) for n in row] for row in rows]
         blocks = np.array(numbers).reshape(-1, len(COLUMNS))
@@ -86,16 +87,13 @@ def _blocks(sample: Sample) -> Floats | None:
 
 
 def _losses(run: Run, file: str, tokens: int) -> Floats:
-    if why := refused(run.folder, file):
-        raise ResultsError(f"{run.folder / file}: {why}")
-    run.check_unaltered(run.folder / file)
+    path = run.file(file)
     try:
-        losses = np.load(BytesIO(read_bytes(run.folder / file)), allow_pickle=False)
+        losses = np.load(BytesIO(read_bytes(path)), allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise ResultsError(f"{run.folder / file}: not readable ({error})") from error
+        raise ResultsError(f"{path}: not readable ({error})") from error
     if losses.shape != (tokens,) or losses.dtype != np.float32:
         raise ResultsError(
-            f"{run.folder / file}: {losses.dtype} of shape {losses.shape}; expected float32 of "
-            f"({tokens},)"
+            f"{path}: {losses.dtype} of shape {losses.shape}; expected float32 of ({tokens},)"
         )
     return np.asarray(losses, np.float64)

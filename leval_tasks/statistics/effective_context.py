@@ -213,14 +213,17 @@ def effective_context(
         longer: where a second, longer window ends, and the blocks of the gains over it; past its
             end no degradation must be shown against both windows.
     """
-    measured, bins = [], []
+    bins: list[Bin] = []
+    tests: dict[float, list[tuple[Floats, Floats]]] = {-margin: [], margin: []}
     for start, end in itertools.pairwise(edges):
         part = blocks.within(start, end)
         if part.tokens.size:
-            units = part.by_text() if texts_as_units else (part.gain, part.tokens)
-            measured.append(units)
-            bins.append(_bin(start, end, *units))
-    kept, benefits = (_length(measured, bins, edges[0], each) for each in (-margin, margin))
+            sums, tokens = part.by_text() if texts_as_units else (part.gain, part.tokens)
+            bins.append(_bin(start, end, sums, tokens))
+            # A gain above a threshold is a loss below its negative.
+            for threshold, found in tests.items():
+                found.append(one_sided(-sums, tokens, -threshold))
+    kept, benefits = (_length(found, bins, edges[0]) for found in tests.values())
     if longer is not None:
         trained, gains = longer
         later = [trained, *(edge for edge in edges if edge > trained)]
@@ -259,11 +262,7 @@ def _bin(start: int, end: int, sums: Floats, tokens: Floats) -> Bin:
     return Bin(start, end, mean, low, high, sums.size)
 
 
-def _length(
-    measured: Sequence[tuple[Floats, Floats]], bins: Sequence[Bin], start: int, threshold: float
-) -> Length:
-    # A gain above a threshold is a loss below its negative.
-    tests = [one_sided(-sums, tokens, -threshold) for sums, tokens in measured]
+def _length(tests: Sequence[tuple[Floats, Floats]], bins: Sequence[Bin], start: int) -> Length:
     above, below = [float(a) for a, _ in tests], [float(b) for _, b in tests]
     shown, refused = decide(above, below)
     ends = [each.end for each in bins]
