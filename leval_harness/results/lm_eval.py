@@ -245,7 +245,7 @@ class ResultsFile(Outside):
             for group, tasks in members.items()
             if isinstance(tasks, list)
         }
-        groups = {name: each for name, each in results.items() if members.get(name)} | groups
+        groups = {**{n: each for n, each in results.items() if members.get(n)}, **groups}
         known = {"results": {**groups, **results}, "groups": groups, "group_subtasks": members}
         return {**content, **(known if "results" in content else {"group_subtasks": members})}
 

@@ -199,7 +199,7 @@ def compare_family(
         sums = paired_sums(rival, baseline) if are_losses else None
         method, base = in_common(rival, baseline)
         if sums is not None and sums.size:
-            found.append(compare_perplexities(*sums, threshold))
+            found.append(compare_perplexities(sums[0], sums[1], sums[2], threshold))
         elif not are_losses and method.questions.size and method.are_scores and base.are_scores:
             scores = method.numerator, base.numerator, base.clusters
             found.append(compare_scores(*scores, threshold, higher_is_better=higher_is_better))
