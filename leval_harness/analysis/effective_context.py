@@ -230,6 +230,9 @@ def _line(
         for texts_as_units in (False, True)
     )
     assert these is not None
+    looked_at = these.no_degradation
+    if looked_at.shown == looked_at.start:  # where nothing is shown, over all positions
+        looked_at = replace(looked_at, shown=looked_at.measured)
     return EffectiveLine(
         block=entries[0].block,
         model=entries[0].run.model,
@@ -243,7 +246,7 @@ def _line(
         margin=margin,
         these=these,
         like=like,
-        agree=texts_that_agree(blocks, these.no_degradation, margin),
+        agree=texts_that_agree(blocks, looked_at, margin),
         break_at=break_position(blocks, margin),
         raw=raw / tokens,
         better=float(np.concatenate(better).mean()) if len(better) == len(short) else None,

@@ -312,9 +312,8 @@ def texts_that_agree(blocks: Blocks, length: Length, margin: float = MARGIN) -> 
     """How many texts show no degradation by their own mean where all together were shown not to.
 
     Returns:
-        Texts whose mean gain over the positions up to `length.shown`, over all positions where
-        nothing is shown, lies above `-margin`, and all texts that have tokens there.
+        Texts whose mean gain over the positions up to `length.shown` lies above `-margin`, and all
+        texts that have tokens there.
     """
-    end = length.measured if length.shown == length.start else length.shown
-    sums, tokens = blocks.within(length.start, end).by_text()
+    sums, tokens = blocks.within(length.start, length.shown).by_text()
     return int((sums / tokens > -margin).sum()) if tokens.size else 0, int(tokens.size)
