@@ -57,5 +57,6 @@ def exit_code_for(error: BaseException) -> int:
     mendable = isinstance(error, MENDABLE) or from_template
     if os.environ.get("LEVAL_HARNESS_DEBUG") or not mendable:
         traceback.print_exception(error)
-    _say(f"{'chat template: ' if from_template else ''}{error}{_extra_for(error)}")
+    reason = str(error) or type(error).__name__  # a MemoryError says nothing
+    _say(f"{'chat template: ' if from_template else ''}{reason}{_extra_for(error)}")
     return 2 if isinstance(error, SettingError) else 1

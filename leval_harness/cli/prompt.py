@@ -100,7 +100,8 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except Exception as error:
-        raise UserError(f"chat template of {tokenizer.name_or_path}: {error}") from error
+        reason = str(error) or type(error).__name__
+        raise UserError(f"chat template of {tokenizer.name_or_path}: {reason}") from error
     return str(text)
 
 

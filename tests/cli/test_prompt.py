@@ -36,6 +36,7 @@ TEMPLATES = {
     "{{ messages[0].content.nothing.more }}": "has no attribute",
     "{% for i in range(10**9) %}x{% endfor %}": "Range too big",
     "{% if %}": "Expected an expression",
+    "{{ 'x' * 10**15 }}": "MemoryError",
 }
 
 
