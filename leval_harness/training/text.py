@@ -21,6 +21,8 @@ CHARACTERS_PER_TOKEN = 6
 
 TOKENIZER_BYTES = 160
 """Memory that a fast tokenizer takes for a character of a document, measured on SmolLM2's."""
+READING_BYTES = 2
+"""Memory that a byte of a file takes while it is decoded."""
 PACKING_BYTES = 8
 """Memory that the tokens of a character take while they are packed."""
 
@@ -110,6 +112,12 @@ def _read_source(source: str, characters: int | None) -> Iterable[Text]:
     if not path.is_file():
         kinds = f"a .jsonl or .txt file that is there, a folder of them, or {', '.join(HUB_SETS)}"
         raise SettingError(not_allowed("data", source, kinds))
+    size, available = path.stat().st_size, psutil.virtual_memory().available
+    if READING_BYTES * size > available:
+        raise UserError(
+            f"data: reading {path} takes about {READING_BYTES * size / 2**30:.1f} GiB of memory, "
+            f"and {available / 2**30:.1f} GiB are available; give less text"
+        )
     if path.suffix == ".jsonl":
         rows = numbered_rows(read_bytes(path, UserError), f"data: {path}", TextRow, UserError)
         return [Text(path.stem, row.text) for _, row in rows]

@@ -111,6 +111,14 @@ def test_no_source_is_named(source, tmp_path, monkeypatch):
         text.read_documents([source])
 
 
+def test_a_file_that_memory_cannot_hold_is_refused_before_it_is_read(tmp_path):
+    for name in ("big.txt", "big.jsonl"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)  # no block of it is written
+        with pytest.raises(UserError, match=r"reading .* takes about 2048.0 GiB of memory, and"):
+            text.read_documents([str(tmp_path / name)])
+
+
 @pytest.mark.parametrize(("documents", "refused"), [(1, True), (1000, False)])
 def test_text_that_memory_cannot_hold_is_refused_before_it_is_tokenised(
     monkeypatch, tmp_path, documents, refused
