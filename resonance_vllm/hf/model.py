@@ -33,7 +33,8 @@ from resonance_vllm.verifier import NoRope, RotaryReport, Turns, differences, re
 logger = logging.getLogger("resonance_vllm.hf.registration")
 
 # What model code raises on settings that it does not know, and past the trained length.
-_SETTINGS_ERRORS = (AttributeError, KeyError, TypeError, ValueError)
+# The last one where lists of a wrong length meet the frequencies of a head.
+_SETTINGS_ERRORS = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
 _LENGTH_ERRORS = (AttributeError, LookupError, NameError, RuntimeError, TypeError)
 
 _building: ContextVar[bool] = ContextVar("_building", default=False)
@@ -87,7 +88,7 @@ def _construct(construct: Callable[[], None], cls: Any, changed: list[Any]) -> N
     try:
         return construct()
     except _SETTINGS_ERRORS as error:
-        if not changed:
+        if not changed or isinstance(error, torch.OutOfMemoryError):
             raise
         reason = error
     torch.set_rng_state(random)  # the weights of a seed, not the next ones

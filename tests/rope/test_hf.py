@@ -368,6 +368,17 @@ def test_a_model_that_cannot_be_given_float32_keeps_its_own_precision_and_says_s
         ("llama", {**RESONANCE_YARN, "facter": 2}, {}, "facter"),
         ("llama", {k: v for k, v in RESONANCE_YARN.items() if k != "rope_theta"}, {}, "rope_theta"),
         ("llama", {**RESONANCE_YARN, "rope_type": "yarn", "ramp": "wavelength"}, {}, "ramp"),
+        (
+            "llama",
+            {
+                **RESONANCE_YARN,
+                "rope_type": "resonance_longrope",
+                "short_factor": [1.0] * 3,
+                "long_factor": [1.0] * 3,
+            },
+            {},
+            "short_factor: 3 numbers given; allowed: ",
+        ),
         ("gptj", RESONANCE_YARN, {}, "would be ignored"),
         ("gpt2", RESONANCE_YARN, {}, "would be ignored"),
     ],
