@@ -61,11 +61,16 @@ def _open(setup: Setup, longest: int) -> None:
         raise UserError(redact(f"{type(error).__name__}: {error}")) from None
 
 
+def _answer(reader: Reader | None, name: str, *arguments: Any) -> Any:
+    """A method or an attribute of a reader; iterators come back as lists."""
+    found = getattr(reader, name)
+    found = found(*arguments) if callable(found) else found
+    return list(found) if isinstance(found, Iterator) else found
+
+
 def _call(name: str, *arguments: Any) -> Any:
     try:
-        result = getattr(_reader, name)
-        result = result(*arguments) if callable(result) else result
-        return list(result) if name == "read" else result
+        return _answer(_reader, name, *arguments)
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - as in `_open`
@@ -102,9 +107,7 @@ class Worker:
     def call(self, name: str, *arguments: Any) -> Any:
         """A method or an attribute of the reader; iterators come back as lists."""
         if self._here is not None:
-            found = getattr(self._here, name)
-            found = found(*arguments) if callable(found) else found
-            return list(found) if isinstance(found, Iterator) else found
+            return _answer(self._here, name, *arguments)
         return self._in_pool(_call, name, *arguments)
 
     def _in_pool(self, function: Any, *arguments: Any) -> Any:
