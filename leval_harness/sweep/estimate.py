@@ -12,7 +12,7 @@ from leval_border.files import json_lines, user_path
 from leval_border.json_texts import parse_json
 from leval_harness.backends import reading_once
 from leval_harness.cell_record import CellRecord, DoneRecord, read_record
-from leval_harness.layout import DONE
+from leval_harness.layout import CELL, DONE
 from leval_harness.sweep.cell_files import why_not_done
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.task_registry import members, own_tasks
@@ -136,11 +136,7 @@ def dry_run(
     `wall_seconds` of the sum is the time until the last cell ends, with `jobs` cells at a time.
     """
     counts = {cell.id: estimate(cell.record) for cell in cells}
-    finished: dict[str, list[tuple[float, float]]] = {}
-    for cell in cells:
-        done, work = read_record(DoneRecord, folder / cell.id / DONE), counts[cell.id].work
-        if done and done.seconds and work:
-            finished.setdefault(cell.record.model.name, []).append((work, done.seconds))
+    finished = _finished(folder)
     every_model = [pair for pairs in finished.values() for pair in pairs]
     rows: list[dict[str, Any]] = []
     for cell in cells:
@@ -165,6 +161,16 @@ def dry_run(
     seconds = [row["seconds"] for row in to_do]
     total["wall_seconds"] = None if None in seconds else round(wall_seconds(seconds, [0.0] * jobs))
     return rows, total
+
+
+def _finished(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Model -> work and seconds of each of its finished cells, whatever config they are of."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for path in sorted(folder.glob(f"*/{DONE}")):
+        done, record = read_record(DoneRecord, path), read_record(CellRecord, path.parent / CELL)
+        if done and done.seconds and record and (work := estimate(record).work):
+            found.setdefault(record.model.name, []).append((work, done.seconds))
+    return found
 
 
 def wall_seconds(seconds: Iterable[float], running: Sequence[float]) -> float:

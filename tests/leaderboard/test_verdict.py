@@ -92,6 +92,14 @@ def test_inconclusive_tasks_name_the_command_that_reads_enough(tmp_path: Path) -
     more = f"`{command} --set tasks.leval_closed_gsm.metadata.num_docs=6` reads enough texts"
     start = f"Inconclusive (n = 2): YaRN on GSM at 8K (+100.0 points); {more}"
     assert verdict.sentences[0].startswith(start)
+    analysis, entries = lh.load(tmp_path, baseline="rope").analysis, []
+    for minute, entry in enumerate(analysis.entries):  # one after another, ten minutes each
+        created = f"2026-01-01T{minute:02}:00:00"
+        entries.append(replace(entry, run=replace(entry.run, created=created, seconds=600)))
+    runs = len({entry.run.run_id for entry in entries})
+    assert runs == 2
+    (verdict,) = verdicts(replace(analysis, entries=entries))
+    assert verdict.sentences[0].endswith("in about 60 minutes")  # three times the texts, both runs
 
 
 def test_the_bundled_sample_decides_nothing_and_says_nothing(tmp_path: Path) -> None:

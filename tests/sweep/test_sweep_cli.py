@@ -301,3 +301,19 @@ def test_a_file_system_without_locks_is_named(
         runner.sweep_lock(tmp_path / "x"),
     ):
         pass
+
+
+def test_a_dry_run_takes_the_speed_of_cells_of_an_earlier_config(
+    config: Path, tmp_path: Path
+) -> None:
+    cells = plan(load_config(str(config)))
+    for cell in cells:
+        folder = tmp_path / "mine" / cell.id
+        folder.mkdir(parents=True)
+        write_json(folder / "cell.json", cell.record.written())
+        done = {"schema_version": 1, "cell_id": cell.id, "seconds": 1000.0, "telemetry": {}}
+        write_json(folder / "done.json", done)
+    shown = sweep(str(config), "--dry-run", "--json", "--out", str(tmp_path), "--set", "seed=7")
+    rows = json.loads(shown.output)["cells"]
+    assert not any(row["done"] for row in rows)
+    assert sum(row["seconds"] for row in rows) == pytest.approx(1000 * len(cells), rel=0.01)
