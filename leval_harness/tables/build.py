@@ -1,5 +1,6 @@
 """From analysed scores to the tables that people read."""
 
+import math
 from collections.abc import Sequence
 
 from leval_border.errors import one_of
@@ -97,18 +98,32 @@ def _other_tables(
 def _text_tables(entries: Sequence[Entry], analysis: Analysis) -> list[Table]:
     """Of each task a table by length for each family of metrics in `PERPLEXITIES`.
 
-    Runs that read the language reference of different Python versions get tables of their own.
+    Runs that read the language reference of different Python versions get tables of their own. A
+    paper perplexity that is everywhere the token perplexity (windows of one size) gets none.
     """
     tables = []
     for task, of_task in grouped(entries, lambda entry: entry.task).items():
+        by_token = {
+            (e.score.run, e.length): e.score.value
+            for e in of_task
+            if e.score.family == "token_perplexity"
+        }
         for family, title in PERPLEXITIES.items():
             part = [entry for entry in of_task if entry.score.family == family]
+            values = [(e.score.value, by_token.get((e.score.run, e.length))) for e in part]
+            if family != "token_perplexity" and all(map(_equal, values)):
+                continue
             texts = grouped(part, lambda entry: entry.score.python)
             for version, of_text in texts.items():
                 python = f" (Python {version})" if len(texts) > 1 else ""
                 name = f"{task_label(task)}{python}: {title}"
                 tables.append(_by_length(name, of_text, table_notes(of_text, analysis)))
     return tables
+
+
+def _equal(values: tuple[float | None, float | None]) -> bool:
+    one, other = values
+    return one is not None and other is not None and math.isclose(one, other, rel_tol=1e-9)
 
 
 def _by_length(title: str, entries: Sequence[Entry], notes: tuple[str, ...] = ()) -> Table:
