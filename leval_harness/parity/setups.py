@@ -35,6 +35,7 @@ PACKAGES = {
     "vllm": ("torch", "vllm", "transformers", "lm-eval"),
     GGUF: ("llama-cpp-python",),
 }
+DTYPES = ("auto", "float32", "float", "float64", "double", "bfloat16", "float16", "half")
 OWN_ARGUMENTS = {
     **dict.fromkeys(("vllm", "vllm-long"), ("rope", "context_length")),
     "hf-long": ("rope", "context_length", "threads"),
@@ -81,6 +82,7 @@ class Setup:
             setup = cls._from_parts(list(_split(text)))
         if setup.library is not None:
             setup = replace(setup, target=prepared(setup.target))
+            one_of("dtype", str(setup.arguments.get("dtype", "auto")), DTYPES)
         if rope is not None:
             setup = replace(setup, arguments={**setup.arguments, "rope": rope})
         if "rope" in setup.arguments and setup.library is None:

@@ -38,6 +38,7 @@ def test_a_setup_is_read(text, kind, target, arguments):
         ("", "names no model"),
         ("dtype=float32", "names no model"),
         ("vlm:m", "setup: 'vlm' is not allowed; allowed: hf, .*; did you mean 'vllm'"),
+        ("m,dtype=float3", "dtype: 'float3' is not allowed; allowed: auto, .*; did you mean"),
         ("m,float32", "'float32' has no value; allowed: key=value"),
         ('{"backend": "vllm"}', "needs 'pretrained'"),
         ('{"backend": "tgi", "pretrained": "m"}', "backend: 'tgi' is not allowed; allowed: hf, "),
