@@ -1,11 +1,14 @@
-"""Which files of a folder the libraries load: those decide what a model answers."""
+"""Which files of a folder the libraries load, and so decide what a model answers; their hashes."""
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from leval_border.files import read_object
+from leval_border.files import file_sha256, read_object, write_json
+from leval_harness.smollm2 import cache_dir
 
 SETTINGS_FILES = (
     "config.json", "generation_config.json", "adapter_config.json", "params.json",
@@ -77,3 +80,47 @@ def files_below(folder: Path) -> Iterator[Path]:
         found += [path for path in names if path.is_file()]
         waiting += [path for path in names if path.is_dir() and not os.path.lexists(path / ".lock")]
     yield from sorted(found)
+
+
+CACHED_ABOVE_BYTES = 1 << 20
+"""Below this size hashing is quicker than looking the hash up."""
+SETTLED_SECONDS = 2.0
+"""A younger file may change again within one tick of its clock, so it is not remembered."""
+
+State = tuple[int, int, int, int, int]
+"""Device, inode, size, and times of the last change of content and of anything, in nanoseconds."""
+
+
+def state(path: Path) -> State:
+    """What changes when a file does; its owner cannot set back the last of the times."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def cached_sha256(path: Path, cache: Path | None = None) -> str:
+    """SHA-256 of a file, for a large one remembered by its `state`.
+
+    Weights of tens of gigabytes are read once, not at the start of every sweep and cell.
+    """
+    before = state(path)
+    if before[2] < CACHED_ABOVE_BYTES:
+        return file_sha256(path)
+    cache = cache or cache_dir() / "file_hashes.json"
+    known = read_object(cache) or {}
+    key = ":".join(map(str, before))
+    remembered = known.get(key)
+    if isinstance(remembered, str) and len(remembered) == 64:
+        return remembered
+    content_hash = file_sha256(path)
+    if state(path) == before and time.time() - before[4] / 1e9 > SETTLED_SECONDS:
+        known[key] = content_hash
+        with contextlib.suppress(OSError, ValueError):
+            cache.parent.mkdir(parents=True, exist_ok=True)
+            write_json(cache, known)
+    return content_hash
+
+
+def folder_hashes(folder: Path, files: Iterable[Path] | None = None) -> dict[str, str]:
+    """Path below `folder` -> SHA-256 of `files`, or of every file in it."""
+    read = files_below(folder) if files is None else files
+    return {path.relative_to(folder).as_posix(): cached_sha256(path) for path in read}

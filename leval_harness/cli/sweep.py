@@ -37,7 +37,7 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str | None) -> Sha
 
 def _print_schema(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        from leval_harness.sweep.schema import file_schema
+        from leval_harness.sweep.config_files import file_schema
 
         click.echo(json.dumps(file_schema(), indent=1))
         ctx.exit()

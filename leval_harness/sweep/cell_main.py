@@ -21,10 +21,10 @@ from leval_harness.layout import CELL, LOG, PARTIAL, SCHEMA_VERSION
 from leval_harness.locks import lock
 from leval_harness.secrets import VARIABLE
 from leval_harness.sweep import CellError
+from leval_harness.sweep.cell_additions import write_features
 from leval_harness.sweep.cell_files import DISK_ERRORS, clear_attempt, publish
 from leval_harness.sweep.evaluation import evaluate, remote_code_as_configured
 from leval_harness.sweep.identity import verified_identity
-from leval_harness.sweep.rope_features import write_features
 
 log = logging.getLogger("leval_harness.sweep.cell")
 

@@ -1,9 +1,7 @@
 """Tokens and time that `--dry-run` estimates for each cell, good to a factor of two."""
 
-import heapq
 import itertools
 import os
-from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,7 +131,7 @@ def dry_run(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows for `--dry-run`, and the sum over what is still to do (None where one is unknown).
 
-    `wall_seconds` of the sum is the time until the last cell ends, with `jobs` cells at a time.
+    `wall_seconds` of the sum is the time with `jobs` cells at a time, at least the longest.
     """
     counts = {cell.id: estimate(cell.record) for cell in cells}
     finished = _finished(folder)
@@ -158,8 +156,9 @@ def dry_run(
     for key in ("prompt_tokens", "new_tokens", "seconds"):
         values = [row[key] for row in to_do]
         total[key] = None if None in values else sum(values)
-    seconds = [row["seconds"] for row in to_do]
-    total["wall_seconds"] = None if None in seconds else round(wall_seconds(seconds, [0.0] * jobs))
+    seconds = [row["seconds"] or 0 for row in to_do]
+    wall = max(sum(seconds) / jobs, *seconds, 0)
+    total["wall_seconds"] = None if total["seconds"] is None else round(wall)
     return rows, total
 
 
@@ -171,20 +170,6 @@ def _finished(folder: Path) -> dict[str, list[tuple[float, float]]]:
         if done and done.seconds and record and (work := estimate(record).work):
             found.setdefault(record.model.name, []).append((work, done.seconds))
     return found
-
-
-def wall_seconds(seconds: Iterable[float], running: Sequence[float]) -> float:
-    """Time until the last of some cells ends.
-
-    Args:
-        seconds: of the cells that wait; each starts, in this order, as soon as another ends.
-        running: seconds that are left of the cells before them, 0 for a free place.
-    """
-    ends = list(running)
-    heapq.heapify(ends)
-    for each in seconds:
-        heapq.heapreplace(ends, ends[0] + each)
-    return max(ends)
 
 
 def _speed(finished: list[tuple[float, float]]) -> float | None:

@@ -20,8 +20,8 @@ from leval_harness.cell_record import CellRecord
 from leval_harness.layout import losses_file
 from leval_harness.secrets import redact_samples, without_credentials
 from leval_harness.sweep import CellError
+from leval_harness.sweep.cell_additions import mark_answer_ends, mark_truncated
 from leval_harness.sweep.cell_files import DISK_ERRORS
-from leval_harness.sweep.sample_marks import mark_answer_ends, mark_truncated
 from leval_harness.sweep.task_registry import is_file, own_tasks, task_folders
 
 log = logging.getLogger("leval_harness.sweep.cell")

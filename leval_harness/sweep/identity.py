@@ -17,11 +17,10 @@ from leval_border.errors import SettingError
 from leval_border.files import user_path
 from leval_harness.backends import environment, libraries
 from leval_harness.cell_record import CellRecord
-from leval_harness.checkpoint_files import loaded_files
+from leval_harness.checkpoint_files import cached_sha256, folder_hashes, loaded_files
 from leval_harness.layout import SCHEMA_VERSION
 from leval_harness.secrets import without_credentials
 from leval_harness.sweep import CellError, ModelNotFoundError
-from leval_harness.sweep.file_hashes import cached_sha256, changed, folder_hashes, watching
 from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit
 from leval_harness.sweep.task_files import data_identity, versions, without_data_dir
 
@@ -131,13 +130,10 @@ def verified_identity(record: CellRecord) -> Iterator[None]:
     """Verify before and after the block that the cell's identity here is the recorded one.
 
     Raises:
-        CellError: names what differs, or the files that were written during the block.
+        CellError: names what differs.
     """
-    with watching() as files:
-        _verify(record, environment(record.model.backend))
+    _verify(record, environment(record.model.backend))
     yield
-    if written := changed(files):
-        raise CellError(f"written while the cell ran: {few(written)}; compute it again")
     # libraries set variables of their own once they are imported: those of before count
     _verify(record, record.environment)
 

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from leval_border.files import user_path
 from leval_harness import smollm2
-from leval_harness.checkpoint_files import loaded_files
+from leval_harness.checkpoint_files import folder_hashes, loaded_files
 from leval_harness.sweep import ModelNotFoundError
 from leval_harness.sweep.config import ROPE_BACKENDS, ModelConfig
-from leval_harness.sweep.file_hashes import folder_hashes
 from resonance_vllm.model_config.model_positions import ModelPositions
 
 UNPREPARED = "unprepared"

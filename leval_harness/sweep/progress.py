@@ -12,7 +12,6 @@ import click
 
 from leval_harness.sweep.cell_files import log_tail
 from leval_harness.sweep.cells import PlannedCell
-from leval_harness.sweep.estimate import estimate, wall_seconds
 from leval_harness.sweep.launch import CellOutcome
 
 if TYPE_CHECKING:
@@ -53,12 +52,8 @@ class Progress:
         write: Callable[[str], None] = click.echo,
         heartbeat: float | None = HEARTBEAT_SECONDS,
     ) -> None:
-        self.total, self.waiting = done + len(pending), list(pending)
-        self.finished = self.failed = self.places = 0
-        works = {cell.id: estimate(cell.record).work for cell in pending}
-        known = all(works.values())
-        self.work = {cell: (each or 1.0) if known else 1.0 for cell, each in works.items()}
-        self.work_done = self.seconds_done = 0.0
+        self.total, self.left = done + len(pending), len(pending)
+        self.finished = self.failed = 0
         self.folder = folder
         self.write = write
         self.heartbeat = heartbeat
@@ -69,8 +64,6 @@ class Progress:
     def start(self, cell: PlannedCell) -> None:
         """Note that a cell has begun."""
         self.running[cell.id] = (cell, time.monotonic())
-        self.waiting = [each for each in self.waiting if each.id != cell.id]
-        self.places = max(self.places, len(self.running))
         self.last_line = time.monotonic()
         if self.heartbeat is not None:
             self.write(f"{self.position()} {cell.record.title}: started, {self.eta()}")
@@ -86,12 +79,9 @@ class Progress:
     def end(self, cell: PlannedCell, outcome: CellOutcome) -> None:
         """Note that a cell has ended."""
         self.running.pop(cell.id, None)
-        self.waiting = [each for each in self.waiting if each.id != cell.id]
+        self.left -= 1
         self.finished += outcome.ok
         self.failed += not outcome.ok
-        if outcome.ok:
-            self.seconds_done += outcome.seconds
-            self.work_done += self.work.get(cell.id, 1.0)
         how = "done" if outcome.ok else f"failed ({outcome.kind}): {outcome.reason}"
         took = f"{how} after {duration(outcome.seconds)}, {self.eta()}"
         line = f"{self.position()} {cell.record.title}: {took}"
@@ -109,29 +99,13 @@ class Progress:
         ]
 
     def eta(self) -> str:
-        """Time left at the speed of the cells that this run has finished, by `--dry-run`'s work.
-
-        Unknown before the first has finished, and once a running cell has taken longer.
-        """
+        """Time left at the rate at which this run has finished cells; unknown before the first."""
         if not self.left:
             return "ETA 0 s"
-        if not self.work_done:
+        if not self.finished:
             return "ETA unknown"
-        speed, now = self.seconds_done / self.work_done, time.monotonic()
-        running = [
-            speed * self.work.get(cell.id, 1.0) - (now - since)
-            for cell, since in list(self.running.values())
-        ]
-        if min(running, default=1.0) < 0.5:
-            return "ETA unknown"
-        free = [0.0] * max(1 - len(running), self.places - len(running))
-        waiting = (speed * self.work[cell.id] for cell in self.waiting)
-        return f"ETA {duration(wall_seconds(waiting, [*running, *free]))}"
-
-    @property
-    def left(self) -> int:
-        """Cells that wait or run."""
-        return len(self.waiting) + len(self.running)
+        elapsed = time.monotonic() - self.started
+        return f"ETA {duration(elapsed / self.finished * self.left)}"
 
     def position(self) -> str:
         """`[3/12, 1 failed]`."""

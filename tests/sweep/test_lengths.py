@@ -9,8 +9,8 @@ from forked_programs import COMMAND, Forks
 
 from leval_harness.sweep import ConfigError, cells
 from leval_harness.sweep import task_registry as lengths
+from leval_harness.sweep.cell_additions import mark_truncated
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.sample_marks import mark_truncated
 
 CONFIG = {
     "model_type": "llama",

@@ -9,7 +9,7 @@ import pytest
 
 from leval_harness.cell_record import CellRecord, MethodRecord, ModelRecord
 from leval_harness.layout import FEATURES
-from leval_harness.sweep.rope_features import MOST_POSITIONS, features, write_features
+from leval_harness.sweep.cell_additions import MOST_POSITIONS, features, write_features
 from resonance_vllm.core.spec import RopeSpec
 
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 1e4}

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import harness_configs
 from leval_harness.cli.sweep import command
 from leval_harness.sweep.config import ModelConfig, SweepConfig, TaskEntry
-from leval_harness.sweep.schema import file_schema
+from leval_harness.sweep.config_files import file_schema
 
 CONFIGS = sorted((Path(harness_configs.__path__[0]) / "sweeps").glob("*.yaml"))
 VALIDATOR = jsonschema.Draft202012Validator(file_schema())
