@@ -55,7 +55,7 @@ def tokens(text: str | None) -> tuple[int, ...]:
     "--out", type=FOLDER, help="diff.json, a figure, and readings: a stopped diff resumes."
 )
 @json_option
-def command(
+def diff(
     setups: tuple[str, ...],
     lengths: str | None,
     budget: str,
@@ -77,7 +77,8 @@ def command(
     Exit codes: 0 same or better, 4 worse or different input, 3 not decided, 1 could not be
     measured, 2 wrong usage.
     """
-    from leval_harness.parity.compare import Options, diff, save_reference
+    from leval_harness.parity.compare import Options, save_reference
+    from leval_harness.parity.compare import diff as compare
     from leval_harness.parity.setups import Setup
 
     wanted = Options(
@@ -96,7 +97,7 @@ def command(
             facts = {"saved": str(save), "texts": len(reference.texts), "setup": reference.setup}
             click.echo(json.dumps(facts) if as_json else f"Saved: {save}, {facts['texts']} texts")
             return 0
-        result = diff(setup_a, Setup.parse(b, rope_b), wanted, save=save)
+        result = compare(setup_a, Setup.parse(b, rope_b), wanted, save=save)
     content = result.as_json()
     if out is not None:
         write(content, out)

@@ -13,8 +13,7 @@ import click
 
 from leval_border.errors import SettingError, UserError, near, needs_extra, not_allowed
 from leval_harness.backends import environment
-from leval_harness.cli.console import safe_streams
-from leval_harness.cli.errors import exit_code_for
+from leval_harness.cli.console import exit_code_for, safe_streams
 from leval_harness.cli.lm_eval_run import RopeOptions, completing
 from leval_harness.secrets import redact_samples, without_credentials
 
@@ -40,7 +39,7 @@ Example: leval-harness lm-eval run --model hf --model_args pretrained=MODEL
     },
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(arguments: tuple[str, ...]) -> None:
+def lm_eval(arguments: tuple[str, ...]) -> None:
     """Run lm-eval with our RoPE types, models and tasks registered; its arguments follow."""
     with safe_streams(names=True, plain=True):
         try:

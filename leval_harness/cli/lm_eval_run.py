@@ -16,7 +16,7 @@ from leval_border.errors import SettingError, UserError, hint, not_allowed, one_
 from leval_border.hub import asking_hub, refuse_missing_folder
 from leval_border.settings import Settings, field_names, read
 from leval_harness.backends import libraries, library_of
-from leval_harness.cli.errors import MENDABLE
+from leval_harness.cli.console import MENDABLE
 from leval_harness.smollm2 import prepared
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.generation import check_generation

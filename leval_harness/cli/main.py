@@ -13,36 +13,36 @@ import click
 
 GROUPS = {
     "Evaluate": {
-        "sweep": "Compare models, methods and context lengths; resumable.",
-        "lm-eval": "lm-eval's own command line, with our methods, models and tasks.",
-        "diff": "Does setup B still read like A? By token losses, with a verdict.",
-        "prompt": "Show what a model is really asked, and where texts are cut.",
+        "sweep": ("sweep", "Compare models, methods and context lengths; resumable."),
+        "lm-eval": ("lm_eval", "lm-eval's own command line, with our methods, models and tasks."),
+        "diff": ("diff", "Does setup B still read like A? By token losses, with a verdict."),
+        "prompt": ("prompt", "Show what a model is really asked, and where texts are cut."),
     },
     "Results": {
-        "table": "Tables of what came out: Markdown, LaTeX, HTML, CSV, JSON.",
-        "page": "A leaderboard page with figures that opens from disk.",
-        "card": "Results as Every Eval Ever records and the Hub's .eval_results.",
-        "upload": "Results, a page or cards to a repository of the Hub.",
-        "score": "Score answers in L-Eval's published format.",
+        "table": ("results", "Tables of what came out: Markdown, LaTeX, HTML, CSV, JSON."),
+        "page": ("results", "A leaderboard page with figures that opens from disk."),
+        "card": ("results", "Results as Every Eval Ever records and the Hub's .eval_results."),
+        "upload": ("results", "Results, a page or cards to a repository of the Hub."),
+        "score": ("documents", "Score answers in L-Eval's published format."),
     },
     "RoPE methods": {
-        "rope": "What a method does to every feature: frequencies and gaps.",
-        "check": "What a model will really run with, before it runs.",
-        "export": "A checkpoint that stock transformers and vLLM run as it is.",
+        "rope": ("rope", "What a method does to every feature: frequencies and gaps."),
+        "check": ("checkpoints", "What a model will really run with, before it runs."),
+        "export": ("checkpoints", "A checkpoint that stock transformers and vLLM run as it is."),
     },
     "Models and data": {
-        "model": "Prepare a small real model to begin with.",
-        "data": "List, verify or fetch the documents of the tasks.",
+        "model": ("checkpoints", "Prepare a small real model to begin with."),
+        "data": ("documents", "List, verify or fetch the documents of the tasks."),
     },
     "Train": {
-        "posgen": "Train small models short and test them long.",
-        "finetune": "Adapt a model to a method on long text.",
+        "posgen": ("training", "Train small models short and test them long."),
+        "finetune": ("training", "Adapt a model to a method on long text."),
     },
 }
-"""Commands under their headings, each with its summary. The click command of `lm-eval` is
-`leval_harness.cli.lm_eval.command`, and so on."""
+"""Commands under their headings, each with its module and its summary. The click command has the
+name of the command: `leval_harness.cli.results.table`, `leval_harness.cli.lm_eval.lm_eval`."""
 
-COMMANDS = [name for commands in GROUPS.values() for name in commands]
+COMMANDS = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
 
 
 class LazyGroup(click.Group):
@@ -50,14 +50,14 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Command names in the order of the table."""
-        return COMMANDS
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the module of one command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"leval_harness.cli.{cmd_name.replace('-', '_')}")
-        return cast(click.Command, module.command)
+        module = importlib.import_module(f"leval_harness.cli.{COMMANDS[cmd_name]}")
+        return cast(click.Command, getattr(module, cmd_name.replace("-", "_")))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
         """A line for each command, under its heading."""
         for heading, commands in GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl(list(commands.items()))
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
 
 @click.command(
@@ -99,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 after Ctrl-C. What a user can mend is printed
     without a traceback; set `LEVAL_HARNESS_DEBUG=1` to see where it was raised.
     """
-    from leval_harness.cli.console import safe_streams
-    from leval_harness.cli.errors import exit_code_for
+    from leval_harness.cli.console import exit_code_for, safe_streams
 
     # The name of a file may not be valid text; printing it must not fail.
     if isinstance(sys.stdout, io.TextIOWrapper):

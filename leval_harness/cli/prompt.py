@@ -37,7 +37,7 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 @click.option("--apply-chat-template", "chat", is_flag=True, help="Through the model's template.")
 @click.option("--full", is_flag=True, help="Print the document too, not only its ends.")
 @json_option
-def command(
+def prompt(
     task: str, model: str, context_length: int | None, full: bool, as_json: bool, **options: Any
 ) -> None:
     """Show the exact prompts of TASK for a model, their token counts and the cut."""

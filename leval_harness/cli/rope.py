@@ -63,7 +63,7 @@ def _print_methods(context: click.Context, option: click.Parameter, chosen: bool
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_print_methods,
     help="Print the methods and their keys as Markdown tables and leave.",
 )  # fmt: skip
-def command(**options: Any) -> None:
+def rope(**options: Any) -> None:
     """Print frequencies, wavelengths, attention factor, critical dimension, gaps and collision.
 
     The gap of a feature is its largest distance, over test positions L to s*L, to the nearest

@@ -69,7 +69,7 @@ def _print_schema(ctx: click.Context, param: click.Parameter, value: bool) -> No
     "--schema", is_flag=True, is_eager=True, expose_value=False, callback=_print_schema,
     help="Print the JSON Schema of sweep files, for editors.",
 )  # fmt: skip
-def command(
+def sweep(
     config: str,
     overrides: tuple[str, ...],
     out: Path,
@@ -203,10 +203,10 @@ def _cells(number: int) -> str:
 
 def _report(folder: Path) -> bool:
     """Write table and page; return whether it worked. An error here costs no cell."""
-    from leval_harness.cli import report
+    from leval_harness.cli.results import write_report
 
     try:
-        report.write_report(folder)
+        write_report(folder)
     except (ValueError, OSError, ImportError) as error:
         click.echo(f"Error: the results are there, the table is not: {error}", err=True)
         return False

@@ -56,7 +56,7 @@ def test_the_help_names_each_command_on_one_whole_line(run):
     assert code == 0
     lines = out.splitlines()
     for commands in GROUPS.values():
-        for name, summary in commands.items():
+        for name, (_, summary) in commands.items():
             assert summary.endswith(".")
             (line,) = (line for line in lines if re.match(rf"  {name} +", line))
             assert line.endswith(summary), "not cut off"
@@ -81,7 +81,7 @@ def test_names_in_a_message_do_not_steer_the_terminal(monkeypatch, run, error):
     def fails(*_):
         raise error("baseline: 'x' is not allowed; allowed: \x1b[31mred, \x9b2J\nand a line")
 
-    monkeypatch.setattr("leval_harness.cli.table.read_results", fails)
+    monkeypatch.setattr("leval_harness.cli.results.read_results", fails)
     err = run("table", ".")[2]
     assert err == (
         "Error: baseline: 'x' is not allowed; allowed: \\x1b[31mred, \\x9b2J\nand a line\n"

@@ -121,7 +121,7 @@ def test_a_template_that_takes_turns_alone_refuses_turbos_second_message() -> No
 def test_prompt_shows_every_frame(frame: str) -> None:
     from click.testing import CliRunner
 
-    from leval_harness.cli.prompt import command
+    from leval_harness.cli.prompt import prompt as command
 
     model = str(GOLDEN / "tokenizer")
     wants = FRAMES[frame].template if frame in FRAMES else "must"

@@ -10,7 +10,7 @@ from threading import Timer
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli import score as cli
+from leval_harness.cli import documents as cli
 from leval_tasks.closed import predictions
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.errors import PredictionError
@@ -39,7 +39,7 @@ def test_published_scores(real_data, rule):
     judged = [task_named(rule).rule.judge(response, gold) for response, gold in read.pairs]
     assert sum(j.score == 1 for j in judged) == ones
     assert sum(j.score == 0.25 for j in judged) == quarters
-    result = CliRunner().invoke(cli.command, ["--task", f"leval_{rule}", str(path), "--json"])
+    result = CliRunner().invoke(cli.score, ["--task", f"leval_{rule}", str(path), "--json"])
     row = json.loads(result.stdout)
     assert (row["task"], row["n"], row["exact_match"]) == (rule, n, score)
     if rule == "topic_retrieval":
@@ -74,13 +74,13 @@ def test_lines_that_are_not_json_are_dropped_and_counted(tmp_path):
     path = write(
         tmp_path / "p.jsonl", {"gt": "A", "m_pred": "A"}, "{broken", {"gt": "B", "m_pred": "C"}
     )
-    result = CliRunner().invoke(cli.command, ["--task", "toefl", str(path), "--json"])
+    result = CliRunner().invoke(cli.score, ["--task", "toefl", str(path), "--json"])
     row = json.loads(result.stdout)
     assert (row["n"], row["dropped_lines"], row["exact_match"]) == (2, 1, 50.0)
 
 
 def scored(task: str, path: Path) -> dict[str, object]:
-    result = CliRunner().invoke(cli.command, ["--task", task, str(path), "--json"])
+    result = CliRunner().invoke(cli.score, ["--task", task, str(path), "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -120,7 +120,7 @@ def test_sfiction_and_unparsed_shares(tmp_path):
         {"gt": "False [fact: False]", "x_pred": "True [fact: True]"},
     )
     row = json.loads(
-        CliRunner().invoke(cli.command, ["--task", "sfiction", str(path), "--json"]).stdout
+        CliRunner().invoke(cli.score, ["--task", "sfiction", str(path), "--json"]).stdout
     )
     assert row == {
         "task": "sfiction",

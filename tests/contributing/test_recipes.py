@@ -49,7 +49,7 @@ with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu")
         assert built.cos_sin_cache.shape == (256, 8)
         print(json.dumps(built.cos_sin_cache[1, :4].tolist()))
 """
-REPORT = "import pathlib, leval_harness.cli.report as r; r.write_report(pathlib.Path('OUT'))"
+REPORT = "import pathlib, leval_harness.cli.results as r; r.write_report(pathlib.Path('OUT'))"
 
 
 @dataclass

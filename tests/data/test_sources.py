@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli import data as cli
+from leval_harness.cli import documents as cli
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import PublishedFile
@@ -179,7 +179,7 @@ def test_damaged_file_is_named_and_other_files_go_on(real_data, tmp_path, damage
         data.load(data.resolve_source({"data_dir": str(tmp_path)}), QUALITY)
     own = data.resolve_source({"data_dir": str(tmp_path), "own_data": True})
     assert not data.load(own, QUALITY).verified
-    result = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path), "--json"])
+    result = CliRunner().invoke(cli.data, ["verify", "--data-dir", str(tmp_path), "--json"])
     rows = {row["file"]: row for row in json.loads(result.stdout)}
     assert result.exit_code == 1
     assert rows["tpo.jsonl"]["ok"]
@@ -200,7 +200,7 @@ def test_sample_file_is_identified_and_marked():
 
 def test_list_says_what_is_missing(tmp_path):
     write(tmp_path, "tpo.jsonl", ROW)
-    result = CliRunner().invoke(cli.command, ["list", "--data-dir", str(tmp_path), "--json"])
+    result = CliRunner().invoke(cli.data, ["list", "--data-dir", str(tmp_path), "--json"])
     present = {row["file"]: row["present"] for row in json.loads(result.stdout)["files"]}
     assert present["tpo.jsonl"]
     assert not present["codeU.jsonl"]
@@ -213,7 +213,7 @@ def test_verify_says_how_much_texts_repeat(tmp_path):
     (tmp_path / "pg19.jsonl").write_text(rows)
     (tmp_path / "corpora").mkdir()
     (tmp_path / "corpora" / "govreport.jsonl").write_text(json.dumps({"text": words}) + "\n")
-    found = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path), "--json"])
+    found = CliRunner().invoke(cli.data, ["verify", "--data-dir", str(tmp_path), "--json"])
     assert found.exit_code == 0
     rows = {row["file"]: row for row in json.loads(found.stdout)}
     repeated = (1000 - 31) / (4000 - 31) * 4000
@@ -221,8 +221,8 @@ def test_verify_says_how_much_texts_repeat(tmp_path):
     assert rows["govreport.jsonl"]["repeated_share"] == 0
     assert "pg19.jsonl: 14.0% of the words" in found.stderr
     assert "govreport" not in found.stderr
-    plain = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path)])
+    plain = CliRunner().invoke(cli.data, ["verify", "--data-dir", str(tmp_path)])
     assert "2 texts, 14.0% repeated" in plain.stdout
     (tmp_path / "pg19.jsonl").write_text("{")
-    damaged = CliRunner().invoke(cli.command, ["verify", "--data-dir", str(tmp_path)])
+    damaged = CliRunner().invoke(cli.data, ["verify", "--data-dir", str(tmp_path)])
     assert damaged.exit_code == 1

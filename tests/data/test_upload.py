@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from huggingface_hub import constants
 
 from leval_border.errors import SettingError, UserError
-from leval_harness.cli.upload import command
+from leval_harness.cli.results import upload as command
 
 REPOSITORY = "group/results"
 TOKEN = "hf_" + "a" * 34

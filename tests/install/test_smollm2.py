@@ -13,8 +13,8 @@ from lm_eval.config.evaluate_config import EvaluatorConfig
 
 from leval_harness import smollm2
 from leval_harness.cli import sweep
+from leval_harness.cli.checkpoints import model as command
 from leval_harness.cli.lm_eval_run import RopeOptions, complete
-from leval_harness.cli.model import command
 from leval_harness.cli.output import CHECKPOINT
 from leval_harness.parity.setups import Setup
 
@@ -97,7 +97,7 @@ def test_a_dry_run_prepares_nothing(
 ) -> None:
     monkeypatch.setattr(sys, "executable", fake_python(tmp_path, "exit 1"))
     options = ["quickstart", "--dry-run", "--json", "--out", str(tmp_path)]
-    result = CliRunner().invoke(sweep.command, options)
+    result = CliRunner().invoke(sweep.sweep, options)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert {row["cell_id"] for row in told["cells"]} == {None}

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import leval_harness as lh
 from leval_border.errors import UserError
 from leval_harness import api
-from leval_harness.cli import rope, table
+from leval_harness.cli.results import table
+from leval_harness.cli.rope import rope
 from leval_harness.results.load import ResultsError
 
 RESULTS = Path(__file__).parents[1] / "golden" / "results"
@@ -26,7 +27,7 @@ def test_the_frame_is_tidy_and_has_the_numbers_of_the_csv(folder: Path) -> None:
     frame = lh.load(str(folder)).to_pandas()
     assert list(frame) == list(api.COLUMNS)
     assert not frame.duplicated(["model", "method", "task", "metric", "length", "value"]).all()
-    shown = CliRunner().invoke(table.command, [str(folder), "--json"])
+    shown = CliRunner().invoke(table, [str(folder), "--json"])
     records = json.loads(shown.stdout)
     values = {record["value"] for record in records if record.get("value") is not None}
     scale = np.where(frame["unit"] == "share", 100, 1)
@@ -45,7 +46,7 @@ def test_a_length_in_a_metrics_name_is_the_length_of_the_row() -> None:
 def test_tables_are_those_of_the_command() -> None:
     folder = RESULTS / "sweep"
     for form in ("md", "tex", "csv"):
-        shown = CliRunner().invoke(table.command, [str(folder), "--format", form])
+        shown = CliRunner().invoke(table, [str(folder), "--format", form])
         assert lh.load(folder).table(form) == shown.stdout
 
 
@@ -79,7 +80,7 @@ def test_what_is_not_there_is_one_error(tmp_path: Path) -> None:
 
 def test_rope_has_the_numbers_of_the_command() -> None:
     options = ["--method", "yarn", "--resonance", "--head-dim", "64", "--original", "64", "--json"]
-    shown = CliRunner().invoke(rope.command, options)
+    shown = CliRunner().invoke(rope, options)
     assert lh.rope("resonance_yarn", head_dim=64, original=64) == json.loads(shown.stdout)
     assert "factor" not in lh.rope("default", head_dim=8)
 

@@ -14,7 +14,7 @@ from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.cards import write_cards
 from leval_harness.cards.publication import RELATIONSHIPS, model_name, read_publication
-from leval_harness.cli.card import command
+from leval_harness.cli.results import card as command
 from leval_harness.results import load_results
 
 OURS, SCORED = "leval_closed_toefl", "gsm8k"

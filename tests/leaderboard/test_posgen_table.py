@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from leval_border.errors import SettingError
 from leval_border.files import file_sha256
-from leval_harness.cli.errors import exit_code_for
+from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
 from leval_harness.figures.posgen import loss_figure, position_figure
 from leval_harness.figures.style import write_figure

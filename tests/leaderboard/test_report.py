@@ -6,9 +6,9 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli.page import command as page_command
-from leval_harness.cli.report import write_report
-from leval_harness.cli.table import command as table_command
+from leval_harness.cli.results import page as page_command
+from leval_harness.cli.results import table as table_command
+from leval_harness.cli.results import write_report
 from leval_harness.format_names import format_names
 
 

@@ -16,7 +16,7 @@ from leval_harness.analysis import analyse
 from leval_harness.analysis import verdict as verdict_module
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.verdict import verdicts
-from leval_harness.cli.table import command
+from leval_harness.cli.results import table as command
 from leval_harness.tables import build_tables
 from leval_harness.tables.terminal import draw
 

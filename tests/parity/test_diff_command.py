@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 import leval_harness as lh
 from leval_border.errors import SettingError, UserError
-from leval_harness.cli.diff import command, seconds, sides, tokens
-from leval_harness.cli.page import command as page_command
+from leval_harness.cli.diff import diff as command
+from leval_harness.cli.diff import seconds, sides, tokens
+from leval_harness.cli.results import page as page_command
 from leval_harness.page.write import read_diff
 from leval_harness.parity import compare, worker
 from leval_harness.parity.compare import Options, save_reference

@@ -10,8 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli import check, export, rope
-from leval_harness.cli.errors import exit_code_for
+from leval_harness.cli.checkpoints import check, export
+from leval_harness.cli.console import exit_code_for
+from leval_harness.cli.rope import rope
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES
 from resonance_vllm.core.wavelengths import Resonance
@@ -36,7 +37,7 @@ def exit_code(command, args):
 
 
 def test_json_is_alone_on_stdout_and_in_full_precision():
-    result = run(rope.command, "--method", "yarn", "--resonance", "--json")
+    result = run(rope, "--method", "yarn", "--resonance", "--json")
     facts = json.loads(result.stdout)
     assert list(facts) == [
         "inv_freq",
@@ -58,7 +59,7 @@ def test_json_is_alone_on_stdout_and_in_full_precision():
 def test_every_flag_is_accepted_with_every_method(method, resonance):
     flags = ("--factor", 2, "--theta", 500000, "--head-dim", 32, "--original", 512)
     flags += ("--ramp", "wavelength", "--base-scaling", "paper", "--json", *resonance)
-    result = run(rope.command, "--method", method, *flags)
+    result = run(rope, "--method", method, *flags)
     assert result.exit_code == 0, result.output
     assert len(json.loads(result.stdout)["feature_gap"]) == 16
 
@@ -67,7 +68,7 @@ def test_every_flag_is_accepted_with_every_method(method, resonance):
 def test_wavelengths_and_collision_of_the_papers_small_model(rule):
     small = ("--head-dim", 64, "--original", 64, "--factor", 4)
     asked = ("--method", "default", *small, "--resonance", "--wavelengths", rule)
-    result = run(rope.command, *asked, "--json")
+    result = run(rope, *asked, "--json")
     facts = json.loads(result.stdout)
     fast = {
         "integer": [6, 8, 11, 15, 20, 26, 35, 47, 63],
@@ -86,23 +87,21 @@ def test_wavelengths_and_collision_of_the_papers_small_model(rule):
     assert facts["collision"] == expected
     if rule == "integer":
         assert (round(similar[worst], 3), worst) == (0.701, 240)
-    assert (
-        f"collision           {similar[worst]:.3f} at {worst}" in run(rope.command, *asked).stdout
-    )
+    assert f"collision           {similar[worst]:.3f} at {worst}" in run(rope, *asked).stdout
 
 
 def test_collision_of_plain_rope_and_where_there_is_none():
     small = ("--method", "default", "--head-dim", 64, "--original", 64, "--json")
-    collision = json.loads(run(rope.command, *small, "--factor", 4).stdout)["collision"]
+    collision = json.loads(run(rope, *small, "--factor", 4).stdout)["collision"]
     assert (round(collision["similarity"], 3), collision["distance"]) == (0.547, 134)
-    assert json.loads(run(rope.command, *small, "--factor", 1).stdout)["collision"] is None
+    assert json.loads(run(rope, *small, "--factor", 1).stdout)["collision"] is None
     slow = ("--method", "default", "--head-dim", 8, "--original", 4, "--factor", 4)
-    assert json.loads(run(rope.command, *slow, "--json").stdout)["collision"] is None
-    assert "collision" not in run(rope.command, *slow).stdout
+    assert json.loads(run(rope, *slow, "--json").stdout)["collision"] is None
+    assert "collision" not in run(rope, *slow).stdout
 
 
 def test_the_table_shows_each_feature():
-    result = run(rope.command, "--method", "ntk", "--head-dim", 8, "--original", 64)
+    result = run(rope, "--method", "ntk", "--head-dim", 8, "--original", 64)
     assert result.exit_code == 0
     assert "critical dimension  1 of 4" in result.stdout
 
@@ -137,28 +136,28 @@ def test_the_table_shows_each_feature():
     ],
 )
 def test_wrong_usage_exits_with_2(args, words):
-    result = run(rope.command, *args)
+    result = run(rope, *args)
     assert result.exit_code == 2
     assert words in result.output
 
 
-@pytest.mark.parametrize("command", [check.command, export.command])
+@pytest.mark.parametrize("command", [check, export])
 @pytest.mark.parametrize("text", ["nope", "yarn:factor=x", "yarn:factor=2,nope=1", "yarn", "{"])
 def test_a_rope_that_cannot_be_meant_is_wrong_usage(tmp_path, command, text):
     config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 256}
     (tmp_path / "config.json").write_text(json.dumps({**config, "rope_theta": 1e4}))
-    out = ("--out", tmp_path / "out") if command is export.command else ()
+    out = ("--out", tmp_path / "out") if command is export else ()
     result = run(command, tmp_path, "--rope", text, *out)
     assert result.exit_code == 2, result.output
     assert not (tmp_path / "out").exists()
 
 
 def test_every_key_of_a_method_is_an_option():
-    result = run(rope.command, "--method", "yarn", "--attention-factor", 1.5, "--json")
+    result = run(rope, "--method", "yarn", "--attention-factor", 1.5, "--json")
     assert json.loads(result.stdout)["attention_factor"] == 1.5
     slow = ("--method", "llama3", "--high-freq-factor", 8, "--json")
-    assert run(rope.command, *slow).stdout != run(rope.command, *slow[:2], "--json").stdout
-    shown = run(rope.command, "--help").stdout
+    assert run(rope, *slow).stdout != run(rope, *slow[:2], "--json").stdout
+    shown = run(rope, "--help").stdout
     for method in METHODS.values():
         for key in set(method.model_fields) - {"partial_rotary_factor"}:
             option = {"rope_theta": "theta", "original_max_position_embeddings": "original"}
@@ -166,7 +165,7 @@ def test_every_key_of_a_method_is_an_option():
 
 
 def test_the_documentation_holds_the_table_of_methods():
-    table = run(rope.command, "--list")
+    table = run(rope, "--list")
     assert table.exit_code == 0
     page = Path(__file__).parents[2] / "docs" / "reference" / "rope.md"
     text = page.read_text(encoding="utf-8")
@@ -180,7 +179,7 @@ PRIME = ("--resonance", "--wavelengths", "prime_period")
 def test_the_picture_is_drawn_for_two_methods(tmp_path, against):
     out = tmp_path / "rope.png"
     small = ("--head-dim", 32, "--original", 128, "--factor", 2)
-    result = run(rope.command, "--method", "default", *small, "--plot", out, *against)
+    result = run(rope, "--method", "default", *small, "--plot", out, *against)
     assert result.exit_code == 0, result.output
     assert out.read_bytes().startswith(b"\x89PNG")
 
@@ -194,14 +193,14 @@ def test_export_prints_the_serving_command(tmp_path, monkeypatch):
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
     (source / "config.json").write_text(json.dumps(config))
     (source / "model.safetensors").write_bytes(b"weights")
-    result = run(export.command, source, "--rope", "resonance_yarn:factor=4", "--out", out)
+    result = run(export, source, "--rope", "resonance_yarn:factor=4", "--out", out)
     assert result.exit_code == 0, result.output
     assert result.stdout.strip().endswith(f"vllm serve {out} --max-model-len 1024")
     assert (out / "model.safetensors").read_bytes() == b"weights"
-    again = run(export.command, source, "--rope", "yarn:factor=4", "--out", out)
+    again = run(export, source, "--rope", "yarn:factor=4", "--out", out)
     assert again.exit_code == 1
     assert "is not empty" in again.output
-    refused = run(export.command, source, "--rope", "dynamic:factor=1", "--out", tmp_path / "x")
+    refused = run(export, source, "--rope", "dynamic:factor=1", "--out", tmp_path / "x")
     assert refused.exit_code == 2
     assert "change with the length" in refused.output
     assert not (tmp_path / "x").exists()

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from forked_programs import Forks
 
 import leval_harness as lh
-from leval_harness.cli import check
+from leval_harness.cli.checkpoints import check
 
 RUN = """
 import json, sys, yaml
@@ -67,7 +67,7 @@ def test_check_gives_what_the_command_prints(
     request.getfixturevalue(libraries)
     model = str(tiny / "model")
     options = [model, "--rope", "yarn:factor=2", "--json"]
-    shown = CliRunner().invoke(check.command, options)
+    shown = CliRunner().invoke(check, options)
     rope = {"rope_type": "yarn", "factor": 2}
     assert lh.check(Path(model), rope) == json.loads(shown.stdout)
     assert (

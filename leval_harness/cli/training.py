@@ -1,6 +1,8 @@
-"""`leval-harness posgen`: train, evaluate and tabulate the paper's own benchmark."""
+"""Commands that train: `posgen`, the paper's own benchmark, and `finetune`."""
 
+import contextlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,12 +18,14 @@ from leval_harness.cli.output import (
     SectionedCommand,
     given,
     json_option,
+    prepared_model,
     records_text,
     setting_options,
     show_tables,
     table_options,
     write_or_print,
 )
+from leval_harness.training import finetune_settings
 from leval_harness.training.posgen_settings import PRESETS, Architecture, PosGenRun, Recipe
 from leval_harness.training.posgen_settings import preset as load_recipe
 from leval_tasks.posgen.encodings import tests_of, trained_by_default
@@ -30,7 +34,7 @@ _COUNT = click.IntRange(1)
 
 
 @click.group()
-def command() -> None:
+def posgen() -> None:
     """PosGen: train small models short, test them long, and compare RoPE encodings.
 
     Example: leval-harness posgen train --preset quick --out runs/posgen
@@ -48,7 +52,7 @@ _SECTIONS = {
 }
 
 
-@command.command(cls=SectionedCommand, sections=_SECTIONS)
+@posgen.command(cls=SectionedCommand, sections=_SECTIONS)
 @click.option("--preset", default="quick", help=f"{', '.join(PRESETS)}.")
 @click.option("--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--subtask", "subtasks", multiple=True, help="Repeatable; default: the preset's.")
@@ -147,7 +151,7 @@ def _cross(
     return results
 
 
-@command.command()
+@posgen.command()
 @click.argument("folder", type=EXISTING_FOLDER)
 @click.option(
     "--encoding",
@@ -190,7 +194,7 @@ def evaluate(
         click.echo(f"{name:24} {100 * value:6.2f} %")
 
 
-@command.command()
+@posgen.command()
 @click.argument("folders", nargs=-1, required=True, type=EXISTING_FOLDER)
 @table_options
 @click.option("--figure", type=FILE, help="Also draw Figure 3 of the (one) folder: svg, pdf, png.")
@@ -267,3 +271,44 @@ def table(
         if target := pictures[name]:
             write_figure(partial(draw, experiments[0]), target)
             click.echo(f"Written: {printable(str(target))}", err=True)
+
+
+@click.command()
+@click.argument("model", callback=prepared_model)
+@click.option("--data", "sources", multiple=True, help="Text: .jsonl, .txt, a folder, or pg19.")
+@click.option("--out", type=FOLDER, required=True, help="Output folder.")
+@click.option("--rope", help="RoPE method, e.g. resonance_yarn:factor=2; `none` keeps the model's.")
+@click.option("--preset", default="cpu", help="Name in harness_configs/train; options change it.")
+@setting_options(finetune_settings.FineTuneSettings)
+@json_option
+def finetune(
+    model: str,
+    sources: tuple[str, ...],
+    out: Path,
+    rope: str | None,
+    preset: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Fine-tune MODEL, a folder, a hub name or `smollm2`; a stopped command continues.
+
+    On several GPUs: accelerate launch --config_file fsdp.yaml $(which leval-harness) finetune ...
+    with a file of harness_configs/train/accelerate.
+
+    Example: leval-harness finetune smollm2 --data books.jsonl --rope yarn:factor=2 --out tuned
+    """
+    from resonance_vllm.core.spec import RopeRequest
+
+    changes = given(options)
+    if rope is not None:
+        changes["rope"] = None if rope == "none" else RopeRequest.parse(rope).to_dict()
+    settings = finetune_settings.preset(preset).changed(**changes)
+    from leval_harness.training.finetune import finetune as tune  # torch, after all was checked
+
+    with contextlib.redirect_stdout(sys.stderr):  # the Trainer prints each step
+        result = tune(model, sources, out, settings)
+    summary = (
+        f"{result['steps']} steps, {result['tokens']:,} tokens, {result['epochs']:.2f} epochs, "
+        f"mean loss {result['mean_loss']:.4f}, {result['seconds'] / 60:.0f} min: {out}"
+    )
+    click.echo(json.dumps(result) if as_json else summary)
