@@ -15,7 +15,7 @@ SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 FIGURE = "difference"
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Of `300`, `90s`, `5m` or `1h`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if not found or not float(found[1]):
@@ -23,7 +23,7 @@ def seconds(text: str) -> float:
     return float(found[1]) * SECONDS[found[2]]
 
 
-def tokens(text: str | None) -> tuple[int, ...]:
+def parse_lengths(text: str | None) -> tuple[int, ...]:
     """Of `1024,4096`."""
     parts = [part.strip() for part in (text or "").split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
@@ -82,13 +82,13 @@ def diff(
     from leval_harness.parity.setups import Setup
 
     wanted = Options(
-        lengths=tokens(lengths),
-        budget=seconds(budget),
+        lengths=parse_lengths(lengths),
+        budget=parse_seconds(budget),
         out=out,
         report=lambda line: click.echo(printable(line), err=True),
         **options,
     ).checked()
-    a, b = sides(setups, rope_a, rope_b, against, alone=save is not None)
+    a, b = setup_texts(setups, rope_a, rope_b, against, alone=save is not None)
     setup_a = Setup.parse(a, rope_a)
     with interrupted_by_signals():
         if b is None:
@@ -100,16 +100,16 @@ def diff(
         result = compare(setup_a, Setup.parse(b, rope_b), wanted, save=save)
     content = result.as_json()
     if out is not None:
-        write(content, out)
+        write_files(content, out)
     if as_json:
         click.echo(json.dumps(content, allow_nan=False))
     else:
-        for line in lines(content):
+        for line in result_lines(content):
             click.echo(printable(line))
     return result.exit_code
 
 
-def sides(
+def setup_texts(
     setups: tuple[str, ...],
     rope_a: str | None,
     rope_b: str | None,
@@ -133,7 +133,7 @@ def sides(
     raise SettingError("give A and B; or B with --against FILE; or A with --save FILE")
 
 
-def write(content: dict[str, Any], out: Path) -> None:
+def write_files(content: dict[str, Any], out: Path) -> None:
     """`diff.json` and the figure."""
     from leval_border.files import write_json
     from leval_harness.figures.parity import parity_figure
@@ -145,7 +145,7 @@ def write(content: dict[str, Any], out: Path) -> None:
     write_figure(lambda: parity_figure(content), *files)
 
 
-def lines(content: dict[str, Any]) -> list[str]:
+def result_lines(content: dict[str, Any]) -> list[str]:
     """The result for a terminal."""
     shown = [*content["sentences"]]
     for each in content["lengths"]:

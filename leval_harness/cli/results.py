@@ -167,14 +167,14 @@ def page(
 )  # fmt: skip
 @click.option("--source-url", default="", show_default=False, help="Where results can be seen.")
 @click.option("--baseline", help="Method that the others stand against; as for `table`.")
-def card(results: tuple[Path, ...], out: Path, baseline: str | None, **said: object) -> None:
+def card(results: tuple[Path, ...], out: Path, baseline: str | None, **about: object) -> None:
     """Write RESULTS as Every Eval Ever records and as the Hub's .eval_results files."""
     from leval_harness.analysis import analyse
     from leval_harness.cards import write_cards
     from leval_harness.cards.publication import read_publication
     from leval_harness.tables.formats import plain
 
-    publication = read_publication(**said)  # type: ignore[arg-type]
+    publication = read_publication(**about)  # type: ignore[arg-type]
     written = write_cards(analyse(read_results(results), baseline), out, publication)
     for each in written.left_out:
         click.echo(f"Left out: {plain(each)}", err=True)

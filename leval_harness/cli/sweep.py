@@ -107,7 +107,7 @@ def sweep(
 def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool, jobs: int) -> None:
     """Print the cells with their estimated costs."""
     from leval_harness.sweep.estimate import METHOD, dry_run
-    from leval_harness.sweep.identity import few
+    from leval_harness.sweep.identity import first_few
     from leval_harness.sweep.progress import duration
     from leval_harness.sweep.runner import earlier_cells
 
@@ -144,7 +144,7 @@ def _dry_run(cells: "list[PlannedCell]", folder: Path, as_json: bool, jobs: int)
         click.echo(f"{_cells(len(earlier))} of an earlier config would be moved to {place}:")
     for each in earlier:
         changes = [f"{name}: {old} -> {new}" for name, (old, new) in each.differs.items()]
-        click.echo(printable(f"{each.folder.name:16}  {each.title}: {few(changes)}"))
+        click.echo(printable(f"{each.folder.name:16}  {each.title}: {first_few(changes)}"))
     click.echo(METHOD)
 
 

@@ -18,7 +18,7 @@ from leval_harness.sweep.task_registry import (
     CellLength,
     cell_length,
     checked_entries,
-    foreign,
+    lm_eval_names,
     own_tasks,
 )
 from leval_tasks.metadata import EffectiveContextSettings, default_short_window, family_settings
@@ -145,7 +145,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     """A cell with its id, from a request and the files of its model."""
     model, task = request.model, request.task
     length = CellLength()
-    if foreign(task.tasks):  # ours take the length from the model's arguments
+    if lm_eval_names(task.tasks):  # ours take the length from the model's arguments
         length = cell_length(task.tasks, task.metadata, request.context_length)
     if length.tokenizer and files.positions is None and "tokenizer" not in model.args:
         raise ConfigError(

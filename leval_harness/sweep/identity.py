@@ -38,6 +38,11 @@ HUB_ARGS = (*FOLDER_ARGS, "hf_config_path")
 _PATH = re.compile(r"/|^[^/\s]+\.\w+$")
 """A path, or the bare name of a file with its ending."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
+REQUESTED = (
+    *("tasks", "gen_kwargs", "task_gen_kwargs", "limit", "num_fewshot", "seed"),
+    *("apply_chat_template", "batch_size", "device", "context_length"),
+)
+"""Fields of the record that are in the identity as they are."""
 MOST_NAMED = 5
 
 
@@ -64,19 +69,10 @@ def cell_identity(
         },
         "rope_parameters": record.method.rope_parameters,
         "rope_precision": record.method.rope_precision,
-        "tasks": record.tasks,
+        **{name: getattr(record, name) for name in REQUESTED},
         "metadata": {
             key: hashed_arguments(value, f"metadata.{key}", key) for key, value in metadata.items()
         },
-        "gen_kwargs": record.gen_kwargs,
-        "task_gen_kwargs": record.task_gen_kwargs,
-        "limit": record.limit,
-        "num_fewshot": record.num_fewshot,
-        "seed": record.seed,
-        "apply_chat_template": record.apply_chat_template,
-        "batch_size": record.batch_size,
-        "device": record.device,
-        "context_length": record.context_length,
         "task_versions": versions(record.tasks),
         "data": data_identity(record.tasks, record.metadata),
         "packages": packages,
@@ -145,7 +141,9 @@ def _verify(record: CellRecord, variables: Mapping[str, str]) -> None:
     found = differences(record.identity, cell_identity(record, model, variables))
     if found:
         texts = [f"{place}: {old} planned, {new} here" for place, (old, new) in found.items()]
-        raise CellError(f"the cell's inputs are not those that the sweep planned: {few(texts)}")
+        raise CellError(
+            f"the cell's inputs are not those that the sweep planned: {first_few(texts)}"
+        )
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -171,7 +169,7 @@ def _short(value: Any) -> str:
     return "nothing" if value is None else str(value)[:80]
 
 
-def few(names: list[str]) -> str:
+def first_few(names: list[str]) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return "; ".join(names[:MOST_NAMED]) + more

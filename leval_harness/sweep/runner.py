@@ -14,7 +14,7 @@ from leval_harness.sweep import SweepLockedError
 from leval_harness.sweep.cell_files import relabel, why_not_done
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.executors import Executor
-from leval_harness.sweep.identity import differences, few
+from leval_harness.sweep.identity import differences, first_few
 from leval_harness.sweep.launch import CellOutcome
 from leval_harness.sweep.progress import Progress
 
@@ -99,7 +99,9 @@ def take_stock(
         others = set(folder.glob(f"{LOCK}-*-of-*")) - {_shard_lock(folder, shard or (0, 0))}
         alone = shard is None or not any(map(is_locked, others))
         if alone and (moved := set_aside(folder, plan)):
-            places = few(list(dict.fromkeys(place for each in moved for place in each.differs)))
+            places = first_few(
+                list(dict.fromkeys(place for each in moved for place in each.differs))
+            )
             stock.notes.append(
                 f"{len(moved)} cells of an earlier config moved to {folder / SUPERSEDED}; they "
                 f"differ in {places}"

@@ -83,7 +83,7 @@ def is_file(name: str) -> bool:
     return name.endswith(SUFFIXES)
 
 
-def foreign(names: Iterable[str]) -> list[str]:
+def lm_eval_names(names: Iterable[str]) -> list[str]:
     """The tasks, groups and tags that are lm-eval's own."""
     known = own_tasks()
     return [name for name in names if name not in known and not is_file(name)]
@@ -148,7 +148,7 @@ def check_keys_are_tasks(field: str, keys: Iterable[str], tasks: Iterable[str]) 
         ConfigError: names the key and similar task names.
     """
     tasks = list(tasks)
-    if not any(is_file(name) for name in tasks) and not foreign(tasks):
+    if not any(is_file(name) for name in tasks) and not lm_eval_names(tasks):
         for name in keys:
             one_of(field, name, members(tasks), ConfigError)
 
@@ -254,7 +254,7 @@ def cell_length(
     Raises:
         ConfigError: several lengths, another length than the cell's, or one that a task lacks.
     """
-    others = foreign(names)
+    others = lm_eval_names(names)
     forms = length_forms(others)
     if not forms:
         return CellLength()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import leval_harness as lh
 from leval_border.errors import SettingError, UserError
 from leval_harness.cli.diff import diff as command
-from leval_harness.cli.diff import seconds, sides, tokens
+from leval_harness.cli.diff import parse_lengths, parse_seconds, setup_texts
 from leval_harness.cli.results import page as page_command
 from leval_harness.page.write import read_diff
 from leval_harness.parity import compare, worker
@@ -181,12 +181,12 @@ def test_wrong_usage_is_named(arguments, said):
 
 
 def test_times_lengths_and_sides_as_they_are_written():
-    assert [seconds(each) for each in ("300", "90s", "5m", "1.5h")] == [300, 90, 300, 5400]
-    assert tokens("1024, 4096") == (1024, 4096)
-    assert tokens(None) == ()
-    assert sides(("b",), None, None, Path("x"), alone=False) == ("saved:x", "b")
+    assert [parse_seconds(each) for each in ("300", "90s", "5m", "1.5h")] == [300, 90, 300, 5400]
+    assert parse_lengths("1024, 4096") == (1024, 4096)
+    assert parse_lengths(None) == ()
+    assert setup_texts(("b",), None, None, Path("x"), alone=False) == ("saved:x", "b")
     with pytest.raises(SettingError, match="--against stands for A"):
-        sides(("a", "b"), None, None, Path("x"), alone=False)
+        setup_texts(("a", "b"), None, None, Path("x"), alone=False)
 
 
 def test_what_cannot_be_measured_is_an_error(copying_model, copying_texts, tmp_path):
