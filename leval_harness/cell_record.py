@@ -136,7 +136,6 @@ class CellRecord(Record):
     batch_size: int | str = 1
     device: str | None = None
     context_length: Natural | None = None
-    use_cache: bool = False
     confirm_run_unsafe_code: bool = False
     baseline: str | None = None
     margin: float | None = Field(default=None, gt=0, le=1)

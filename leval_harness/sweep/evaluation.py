@@ -95,12 +95,11 @@ def evaluate(cell: CellRecord, partial: Path) -> dict[str, Any]:
         raise CellError("lm-eval returned no results")
     for key in ("config", "configs", "pretty_env_info"):
         results[key] = without_credentials(results.get(key, {}))
-    _drop_stderr_of_stderr(results)
     samples = results.pop("samples")
     mark_truncated(lm, {name: rows for name, rows in samples.items() if name not in own_tasks()})
     mark_answer_ends(ends, samples)
     _save(tracker, results, redact_samples(samples))
-    _flatten(partial, {name: len(rows) for name, rows in samples.items()})
+    _flatten(partial)
     _write_token_losses(tasks, partial)
     telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
     if failed := telemetry.get("requests_failed"):
@@ -167,14 +166,6 @@ def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
     return manager, objects
 
 
-def _drop_stderr_of_stderr(results: dict[str, Any]) -> None:
-    """Remove lm-eval's field beside a task's own `metric_stderr`: it never has a value."""
-    for part in ("results", "groups"):
-        for figures in (results.get(part) or {}).values():
-            for key in [key for key in figures if "_stderr_stderr," in key]:
-                del figures[key]
-
-
 def _save(tracker: Any, results: dict[str, Any], samples: Mapping[str, Any]) -> None:
     """Write lm-eval's files; its tracker logs every error as a warning, which is raised here."""
     handler = BufferingHandler(sys.maxsize)
@@ -205,8 +196,8 @@ def _write_token_losses(tasks: list[Any], partial: Path) -> None:
                 np.save(partial / losses_file(task.task_name, document, read), losses)
 
 
-def _flatten(partial: Path, rows: Mapping[str, int]) -> None:
-    """Move lm-eval's files from its folder named after the model to `partial`, and count them."""
+def _flatten(partial: Path) -> None:
+    """Move lm-eval's files from its folder named after the model to `partial`."""
     for path in [*partial.rglob("results_*.json"), *partial.rglob("samples_*.jsonl")]:
         path.replace(partial / path.name)
     for folder in sorted((each for each in partial.rglob("*") if each.is_dir()), reverse=True):
@@ -214,9 +205,3 @@ def _flatten(partial: Path, rows: Mapping[str, int]) -> None:
     results = list(partial.glob("results_*.json"))
     if len(results) != 1 or read_object(results[0]) is None:
         raise CellError("lm-eval's results file is missing or not valid")
-    for name, expected in rows.items():
-        # the year follows: a task whose name goes on in the same words is another one
-        paths = partial.glob(f"samples_{name}_[0-9][0-9][0-9][0-9]*.jsonl")
-        written = sum(path.read_bytes().count(b"\n") for path in paths)
-        if written != expected:
-            raise CellError(f"samples of {name}: {written} of {expected} lines were written")
