@@ -98,7 +98,10 @@ def recompute(task: str, metric: str, chosen: str, stated_how: str, samples: Sam
     aggregation = STATED.get(stated_how, known.aggregation if is_ours or not stated_how else "own")
     if metric != measured and not is_ours:
         return Recomputed((_stderr_of_mean(ratios, samples),), aggregation == "mean")
-    pairs = list(zip(ratios.numerator.tolist(), ratios.denominator.tolist(), strict=True))
+    # a metric of any name that lm-eval aggregates as a loss holds log-likelihoods
+    is_negated = not is_ours and aggregation in ("perplexity", "bits") and known.kind != "loss"
+    numerators = -ratios.numerator if is_negated else ratios.numerator
+    pairs = list(zip(numerators.tolist(), ratios.denominator.tolist(), strict=True))
     value, stderr = OF_RATIOS.get(aggregation, OF_RATIOS["mean"])
     if metric != measured and known.kind == "loss":
         return Recomputed((stderr(pairs),))

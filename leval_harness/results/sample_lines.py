@@ -95,21 +95,27 @@ class Sample:
 
     @property
     def responses(self) -> list[str]:
-        """The model's texts, one for each request: `resps` is a list of lists (repeats)."""
-        texts = []
+        """The model's texts for each request, all that were sampled where a task repeats it."""
+        texts: list[str] = []
         for repeats in self._listed("resps"):
-            first = repeats[0] if isinstance(repeats, list) and repeats else repeats
-            if isinstance(first, list) and first:  # a likelihood with its greedy flag
-                first = first[0]
-            if not isinstance(first, str):
+            each = repeats if isinstance(repeats, list) and repeats else [repeats]
+            # a likelihood stands with its greedy flag
+            each = [text[0] if isinstance(text, list) and text else text for text in each]
+            if not all(isinstance(text, str) for text in each):
                 return []
-            texts.append(first)
+            texts += each
         return texts
 
     @property
     def choices(self) -> list[tuple[str, float]]:
-        """The continuations of a prompt with their log-likelihoods; empty where there are none."""
+        """The continuations of a prompt with their log-likelihoods; empty where there are none.
+
+        Continuations without any prompt, which `acc_mutual_info` asks for beside those with it, are
+        left out. Where the prompts differ and not the continuations (Winogrande), a choice begins
+        where its prompt differs.
+        """
         requests, found = self.row.get("arguments"), []
+        prompts: list[str] = []
         if not isinstance(requests, Mapping):
             return []
         for request, repeats in zip(requests.values(), self._listed("resps"), strict=False):
@@ -122,6 +128,17 @@ class Sample:
             if not isinstance(text, str) or number is None:
                 return []
             found.append((text.strip(), number))
+            prompts.append(str(request.get("arg_0") or ""))
+        if any(prompts):
+            found = [each for each, prompt in zip(found, prompts, strict=True) if prompt]
+            prompts = list(filter(None, prompts))
+        if len({text for text, _ in found}) == 1 < len(set(prompts)):
+            columns = enumerate(zip(*prompts, strict=False))
+            shortest = min(map(len, prompts))
+            differs = next((at for at, letters in columns if len({*letters}) > 1), shortest)
+            start = prompts[0].rfind(" ", 0, differs) + 1
+            pairs = zip(prompts, found, strict=True)
+            return [(f"{prompt[start:]} {text}", number) for prompt, (text, number) in pairs]
         return found
 
     @property
