@@ -40,11 +40,14 @@ class Verdict:
         sentences: on the effective context length of each method, on differences between methods,
             and on what was not decided.
         notes: what the sentences rest on.
+        by_position: those of the sentences that compare methods by position, two for a method; a
+            page folds them where there are many.
     """
 
     block: str
     sentences: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    by_position: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         said = [f"- {each.rstrip('.')}." for each in self.sentences]
@@ -59,21 +62,28 @@ def verdicts(analysis: Analysis) -> list[Verdict]:
     found = []
     for block in dict.fromkeys((*of_block, *compared)):
         own, entries = of_block.get(block, []), compared.get(block, [])
+        by_position = tuple(_by_position(own, analysis))
         sentences = (
             *_effective(own, analysis),
+            *by_position,
             *_comparisons(entries, analysis),
             *_undecided(own, analysis),
             *_inconclusive(entries, analysis),
         )
         if sentences:
-            found.append(Verdict(block, sentences, tuple(dict.fromkeys(map(yardstick, own)))))
+            notes = tuple(dict.fromkeys(map(yardstick, own)))
+            found.append(Verdict(block, sentences, notes, by_position))
     return [*found, Verdict("", (), tuple(gaps))] if gaps else found
 
 
 def _effective(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
-    """How far each method reads, and where it reads better or worse than the baseline."""
+    """How far each method reads."""
     for line in lines:
         yield _title(line.method, analysis) + sentence(line).removeprefix(line.method)
+
+
+def _by_position(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
+    """Where each method reads better or worse than the baseline, or than without Resonance."""
     for line in lines:
         for against in filter(None, (line.against, line.resonance)):
             named = replace(against, baseline=_title(against.baseline, analysis))

@@ -28,6 +28,9 @@ from leval_tasks.statistics.paired import ASSUMED, Difference
 MOST_BASELINES = 16
 """Comparisons with every method as baseline grow with its square; beyond this only the default."""
 
+MOST_SENTENCES = 8
+"""A longer verdict folds its comparisons by position, so that the figure stands on the screen."""
+
 CITATION = (
     "leval-harness; Resonance RoPE: Wang et al., Findings of ACL 2024, arXiv 2403.00071; "
     "L-Eval: An et al., ACL 2024, arXiv 2307.11088"
@@ -80,10 +83,12 @@ def verdict(analysis: Analysis) -> list[dict[str, Any]]:
     return [
         {
             "block": plain(each.block),
-            "sentences": list(map(plain, each.sentences)),
+            "sentences": [plain(text) for text in each.sentences if text not in folded],
+            "folded": list(map(plain, folded)),
             "notes": list(map(plain, each.notes)),
         }
         for each in verdicts(analysis)
+        for folded in [each.by_position if len(each.sentences) > MOST_SENTENCES else ()]
     ]
 
 
@@ -99,7 +104,7 @@ def reads(analysis: Analysis) -> list[dict[str, Any]]:
     stopped = [e for e in analysis.entries if e.family == FAMILY and not e.score.finished]
     for block, lines in grouped(effective_lines(analysis)[0], lambda line: line.block).items():
         without = {
-            f"{titles.get(e.label, e.label)} ({e.score.status})"
+            f"{titles.get(e.label, e.label)} on {e.task} ({e.score.status})"
             for e in stopped
             if e.block == block
         }

@@ -17,6 +17,7 @@ from leval_harness.analysis import verdict as verdict_module
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.verdict import verdicts
 from leval_harness.cli.results import table as command
+from leval_harness.page import data as page_data
 from leval_harness.tables import build_tables
 from leval_harness.tables.terminal import draw
 
@@ -127,6 +128,19 @@ def test_words_are_not_broken_on_a_terminal_of_usual_width() -> None:
     draw(build_tables(lh.load(HERE / "effective").analysis)[:1], console)
     drawn = console.file.getvalue()
     assert all(word in drawn for word in ("degradation", "inconclusive", "position"))
+
+
+def test_a_page_folds_the_comparisons_of_a_long_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = lh.load(HERE / "effective").analysis
+    (verdict,) = verdicts(analysis)
+    assert verdict.by_position
+    assert set(verdict.by_position) < set(verdict.sentences)
+    (short,) = page_data.verdict(analysis)
+    assert short["folded"] == []
+    monkeypatch.setattr(page_data, "MOST_SENTENCES", 1)
+    (long,) = page_data.verdict(analysis)
+    assert long["folded"] == list(verdict.by_position)
+    assert sorted(long["sentences"] + long["folded"]) == sorted(verdict.sentences)
 
 
 def test_computing_side_by_side_counts_once() -> None:

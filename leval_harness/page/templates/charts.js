@@ -251,7 +251,7 @@ function svgOf(plot, width, HEIGHT) {
 function drawSeries(svg, plot, s, X, Y, at) {
   const colour = "c" + (at % COLOURS), bands = s.points.filter((p) => known(p[2]) && known(p[3]));
   if (plot.bands && bands.length > 1)
-    svg.append(drawn("polygon", { points: [...bands.map((p) => [X(p[0]), Y(p[3])]), ...bands.map((p) => [X(p[0]), Y(p[2])]).reverse()].join(" "), class: "band " + colour }));
+    svg.append(drawn("polygon", { points: [...bands.map((p) => [X(p[0]), Y(p[3])]), ...bands.map((p) => [X(p[0]), Y(p[2])]).reverse()].join(" "), class: "band " + colour + (plot.series.length > 5 ? " many" : "") }));
   else for (const p of bands) svg.append(drawn("line", { x1: X(p[0]), x2: X(p[0]), y1: Y(p[2]), y2: Y(p[3]), class: "error " + colour }));
   if (plot.lines) svg.append(drawn("polyline", { points: s.points.map((p) => [X(p[0]), Y(p[1])]).join(" "), class: "curve " + colour, "stroke-dasharray": ["", "6 3", "2 3"][Math.floor(at / COLOURS) % 3] }));
   for (const p of s.points) {
