@@ -21,6 +21,8 @@ HEARTBEAT_SECONDS = 30.0
 
 _STATUS = re.compile(r"\d%|leval_harness\.")
 """In lines of a log that say how far a cell is: bars, and what this project reports."""
+_LOGGED = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [\w.]+: ")
+"""Time and name of the logger at the beginning of a line."""
 
 
 def duration(seconds: float) -> str:
@@ -129,7 +131,8 @@ class Progress:
 
 def _status(lines: list[str]) -> str:
     """The last line that says how far a cell is; empty where none does."""
-    return next((line.strip() for line in reversed(lines) if _STATUS.search(line)), "")
+    found = next((line.strip() for line in reversed(lines) if _STATUS.search(line)), "")
+    return _LOGGED.sub("", found)
 
 
 @contextlib.contextmanager

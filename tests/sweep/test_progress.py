@@ -22,7 +22,7 @@ from leval_harness.sweep.cell_main import (
 )
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.launch import CellOutcome, judge
-from leval_harness.sweep.progress import Progress, display, duration
+from leval_harness.sweep.progress import Progress, _status, display, duration
 
 
 def cell(ident: str) -> PlannedCell:
@@ -164,3 +164,10 @@ def test_the_last_line_of_a_log_is_waited_for(tmp_path: Path) -> None:
     late.start()
     assert wait_for_text(log, "computed", seconds=10)
     late.join()
+
+
+def test_a_status_is_what_was_said_without_its_time_and_logger() -> None:
+    said = "2026-11-24 22:41:09,897 leval_harness.sweep.cell: model ready after 4.1 s"
+    assert _status([said, "fatal: not a git repository"]) == "model ready after 4.1 s"
+    assert _status([said, "Reading:  48%|##  | 6.95k/14.3k"]).startswith("Reading:  48%")
+    assert _status(["fatal: not a git repository"]) == ""
