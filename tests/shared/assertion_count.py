@@ -81,9 +81,9 @@ class AssertionCount:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: "pytest.CallInfo[None]"
     ) -> Iterator[None]:
-        """Fail a test that passed and checked nothing."""
+        """Fail a test that passed and checked nothing; a subtest, reported before, may."""
         report = yield
-        if call.when == "call" and report.passed and not self.checks:
+        if call.when == "call" and report.passed and not (self.checks or self._called):
             report.outcome = "failed"
             report.longrepr = f"{item.nodeid} passed without checking anything"
         return report

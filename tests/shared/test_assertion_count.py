@@ -48,6 +48,17 @@ def test_value():
     assert 1 + 1 == 2
 
 
+def test_its_subtest_does_nothing(subtests):
+    with subtests.test("one"):
+        pass
+    assert 1 + 1 == 2
+
+
+def test_nothing_in_subtests(subtests):
+    with subtests.test("one"):
+        pass
+
+
 def test_helper():
     equal(2, 2)
 
@@ -83,6 +94,7 @@ CHECKS_NOTHING = {
     "test_not_none",
     "test_loop_over_nothing",
     "test_only_its_fixture_checks",
+    "test_nothing_in_subtests",
 }
 
 
