@@ -3,8 +3,7 @@
     python benchmarks/mutation.py SOURCE TESTS OUT.csv [--area AREA] [--first EARLIER.csv]
 
 SOURCE and TESTS are commits: mutants are made of the packages of the first and meet the tests of
-the second. `docs/reports/mutation.md` has the results. Needs `pip install cosmic-ray coverage`
-beside the development environment, and `git`.
+the second. Needs `pip install cosmic-ray coverage` beside the development environment, and `git`.
 
 cosmic-ray makes the mutants, 60 in each of five areas, in the bodies of functions: first a place is
 drawn, then one of its mutants. A mutant meets the tests of its area that execute its statement, the
