@@ -87,8 +87,10 @@ def model_class(config: PreTrainedConfig) -> Any:
         transformers.MODEL_FOR_MASKED_LM_MAPPING,
         transformers.MODEL_MAPPING,
     ):
-        if type(config) in mapping:
-            return mapping[type(config)]
+        found = mapping.get(type(config), None)
+        # For images on text a list may name the class of the text model, which takes its config.
+        if found is not None and isinstance(config, found.config_class or object):
+            return found
     # Of a family whose text model alone has no place in transformers' lists.
     name = type(config).__module__.replace("configuration_", "modeling_")
     for found in vars(importlib.import_module(name)).values():
