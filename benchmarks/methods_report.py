@@ -13,7 +13,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from leval_harness.layout import CELL, DONE, SHORT_WINDOWS
 from leval_tasks.statistics.effective_context import (
     Blocks,
     EffectiveContext,
+    Length,
     bin_edges,
     block_sums,
     break_position,
@@ -30,7 +31,7 @@ from leval_tasks.statistics.effective_context import (
     effective_context,
     texts_that_agree,
 )
-from leval_tasks.statistics.skewed_t import MARGIN, lower_bound, one_sided
+from leval_tasks.statistics.skewed_t import MARGIN, lower_bounds
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/methods.md"
@@ -158,47 +159,38 @@ def blocks_of(texts: Sequence[Text], column: str) -> Blocks:
 
 
 def difference(texts: Sequence[Text], base: Sequence[Text], first: int, last: int) -> str:
-    """Loss minus that of another method between two positions, nats a token, with its verdict.
+    """Loss minus that of another method between two positions, nats a token, with its interval.
 
     Bold where one-sided tests with 5 % over both sides tell the two apart, blocks as units.
     """
     other = {each.name: each for each in base}
-    pairs = [
-        Text(t.corpus, t.name, t.start, t.tokens, t.full, t.full - other[t.name].full, t.full)
-        for t in texts
-    ]
+    pairs = [replace(each, gain=each.full - other[each.name].full) for each in texts]
     part = blocks_of(pairs, "gain").within(first, last)
     if not part.tokens.size:
         return "–"
     mean = part.gain.sum() / part.tokens.sum()
-    below, above = one_sided(part.gain, part.tokens, 0.0)
-    low = lower_bound(part.gain, part.tokens, LEVEL / 2)
-    high = -lower_bound(-part.gain, part.tokens, LEVEL / 2)
+    low, high = (
+        side * lower_bounds(side * part.gain, part.tokens)(LEVEL / 2) for side in (1.0, -1.0)
+    )
     text = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
-    return f"**{text}**" if min(below, above) <= LEVEL / 2 else text
+    return f"**{text}**" if low > 0 or high < 0 else text
 
 
-def answer(texts: Sequence[Text]) -> tuple[EffectiveContext, Blocks, str]:
-    """The estimator's answer, and in words how far the method reads without degradation."""
+def answer(texts: Sequence[Text]) -> tuple[EffectiveContext, Blocks]:
+    """The estimator's answer on some texts, and their blocks."""
     blocks = blocks_of(texts, "gain")
-    longest = int(blocks.end.max())
-    edges = bin_edges(int(min(each.start[0] for each in texts)), longest)
-    found = effective_context(blocks, edges)
+    edges = bin_edges(int(min(each.start[0] for each in texts)), int(blocks.end.max()))
     later = blocks_of(texts, "trained_gain")
-    shown, refused = found.no_degradation.shown, found.no_degradation.refused
-    if later.tokens.size:
-        start = int((later.end - later.tokens).min())
-        second = effective_context(later, [start, *(each for each in edges if each > start)])
-        strict = second.no_degradation
-        shown = shown if shown <= start else min(shown, strict.shown)
-        both = [each for each in (refused, strict.refused) if each is not None]
-        refused = min(both, default=None)
-    words = f"{shown:,}" if shown > edges[0] else "not shown"
-    if refused is not None:
-        words += f", not {refused:,}"
-    elif shown < longest:
-        words += ", open beyond"
-    return found, blocks, words
+    longer = (TRAINED, later) if later.tokens.size else None
+    return effective_context(blocks, edges, longer=longer), blocks
+
+
+def how_far(length: Length) -> str:
+    """Up to where no degradation is shown, and what is refused, in words."""
+    words = f"{length.shown:,}" if length.shown > length.start else "not shown"
+    if length.refused is not None:
+        return f"{words}; degradation by {length.refused:,}"
+    return words if length.shown == length.measured else f"{words}; not decided beyond"
 
 
 def table(name: str, base: str, spans: Sequence[tuple[int, int]]) -> str:
@@ -206,15 +198,23 @@ def table(name: str, base: str, spans: Sequence[tuple[int, int]]) -> str:
     methods = read(name)
     heads = [f"{first // 1024}–{last // 1024}K" for first, last in spans]
     against = f"against {TITLES[base]}, "
-    head = ["Method", "No degradation up to", "breaks near", "texts", *(against + h for h in heads)]
+    head = [
+        "Method",
+        "No degradation up to",
+        "breaks near",
+        "texts agree",
+        *(against + h for h in heads),
+    ]
     rows = [head, ["---"] * 4 + ["---"] * len(heads)]
     for method, texts in sorted(methods.items(), key=lambda item: total_loss(item[1])):
-        found, blocks, words = answer(texts)
-        agree, of = texts_that_agree(blocks, found.no_degradation)
-        broken = break_position(blocks)
+        found, blocks = answer(texts)
+        length = found.no_degradation
+        looked_at = length if length.shown > length.start else replace(length, shown=TRAINED)
+        agree, of = texts_that_agree(blocks, looked_at)
+        broken = break_position(blocks) if length.refused is not None else None
         rows.append([
             TITLES.get(method, method),
-            words,
+            how_far(length),
             "–" if broken is None else f"{broken:,}",
             f"{agree} of {of}",
             *("" if method == base else difference(texts, methods[base], *s) for s in spans),
