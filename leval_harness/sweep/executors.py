@@ -22,6 +22,7 @@ from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.launch import POLL_SECONDS, CellOutcome, run_cell
 from leval_harness.sweep.progress import Progress
+from leval_harness.sweep.supervisor import descendants_die_with_us
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0
@@ -102,6 +103,7 @@ class RayExecutor:
             raise ConfigError(message) from error
         with contextlib.ExitStack() as stack:
             if not ray.is_initialized():
+                stack.enter_context(descendants_die_with_us())
                 _connect(ray, self.address)
                 stack.callback(ray.shutdown)
             try:

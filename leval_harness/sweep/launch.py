@@ -21,6 +21,7 @@ from leval_harness.secrets import VARIABLE, redact
 from leval_harness.sweep.cell_files import clear_attempt, log_tail, why_not_done
 from leval_harness.sweep.cell_main import EXIT_CODES, REASON_MARK, kind_of
 from leval_harness.sweep.cells import PlannedCell
+from leval_harness.sweep.supervisor import MARK, kill_marked
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
@@ -63,7 +64,8 @@ def run_cell(
     """
     started, kills, timed_out = time.monotonic(), oom_kills(), False
     deadline = started + (math.inf if cell.timeout is None else cell.timeout)
-    given = dict(environment or {})
+    mark = f"{os.getpid()}-{time.time_ns()}"
+    given = {**(environment or {}), MARK: mark}
     if cell.with_credentials is not None:
         given[VARIABLE] = cell.with_credentials.model_dump_json()
     try:
@@ -83,6 +85,8 @@ def run_cell(
             ended = select.select([supervisor.stdout], [], [], PATIENCE_SECONDS)[0]
             output = supervisor.stdout.read() if ended else b""
     code = int(output) if output.lstrip(b"-").isdigit() else None
+    if code is None:  # the supervisor was killed and could not end what the cell has started
+        kill_marked(mark)
     seconds = round(time.monotonic() - started, 3)
     wrong = why_not_done(folder, cell.id)
     if wrong is None:  # an engine that aborts while it shuts down has still delivered
@@ -116,7 +120,7 @@ def _start(
     log.unlink(missing_ok=True)  # a process of an earlier attempt may still write to the old file
     with log.open("wb") as handle:
         return subprocess.Popen(
-            [sys.executable, "-m", "leval_harness.sweep.supervisor", str(folder)],
+            [sys.executable, "-m", "leval_harness.sweep.supervisor", "cell", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=handle,

@@ -123,6 +123,11 @@ def test_no_signal_to_a_sweep_leaves_anything(
     assert ("Resume with:" in said) == (number != signal.SIGKILL)
 
 
+def helpers_of(root: int) -> list[int]:
+    """What Ray has started, ids of processes."""
+    return [pid for pid in descendants(root) if alive(pid)]
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("number", "code"),
@@ -135,11 +140,15 @@ def test_no_signal_to_a_sweep_leaves_anything(
 def test_no_signal_to_a_sweep_on_ray_leaves_anything(
     tiny: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
+    """Neither what a cell has started nor anything of Ray's own."""
     options = ("--executor", "ray", "--set=models.tiny.resources={num_cpus: 1}")
     with Sweep(tiny, tmp_path, *options, preexec_fn=defaults, stderr=subprocess.PIPE) as sweep:
+        started = helpers_of(sweep.process.pid)
+        assert started
         sweep.process.send_signal(number)
         assert wait_for(lambda: not sweep.left(), BUSY), sweep.left()
         assert sweep.process.wait(BUSY) == code
+        assert wait_for(lambda: not any(map(alive, started)), BUSY)
         assert sweep.process.stderr is not None
         said = sweep.process.stderr.read().decode()
     assert "Traceback" not in said
@@ -185,7 +194,7 @@ def test_engines_of_vllm_die_with_their_sweep(
         supervisors = [
             int(path.parent.name)
             for path in Path("/proc").glob("[0-9]*/cmdline")
-            if f"leval_harness.sweep.supervisor\0{tmp_path}" in text_of(path)
+            if f"leval_harness.sweep.supervisor\0cell\0{tmp_path}" in text_of(path)
         ]
         return [pid for supervisor in supervisors for pid in (supervisor, *descendants(supervisor))]
 
@@ -249,30 +258,22 @@ def test_a_killed_cell_leaves_nothing(tiny: Path, tmp_path: Path) -> None:
         assert sweep.process.wait(BUSY) == 1
 
 
-def test_a_cell_dies_with_its_supervisor(tiny: Path, tmp_path: Path) -> None:
-    """A cell without a fault, which looks after its parent itself."""
-    start = "from leval_harness.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "sweep", str(tiny / "sweep.yaml")]
-    process = subprocess.Popen(
-        [*command, "--out", str(tmp_path), "--set=methods={rope: null}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-    def cells() -> list[int]:
-        return [
+def test_a_killed_supervisor_leaves_what_cannot_be_told_alone(tiny: Path, tmp_path: Path) -> None:
+    """Its cell dies with it; what that has started is told by the environment that it was given."""
+    with Sweep(tiny, tmp_path, "--set=methods={rope: null}", stderr=subprocess.PIPE) as sweep:
+        told = [pid for pid in sweep.orphans() if text_of(Path(f"/proc/{pid}/environ"))]
+        assert len(told) == ORPHANS - 1
+        supervisors = [
             int(path.parent.name)
             for path in Path("/proc").glob("[0-9]*/cmdline")
-            if f"leval_harness.sweep.cell_main\0{tmp_path}" in text_of(path)
+            if f"leval_harness.sweep.supervisor\0cell\0{tmp_path}" in text_of(path)
         ]
-
-    assert wait_for(lambda: bool(cells()), BUSY)
-    [cell] = cells()
-    os.kill(psutil.Process(cell).ppid(), signal.SIGKILL)
-    assert wait_for(lambda: not alive(cell), BUSY)
-    assert process.wait(BUSY) == 1
-    assert process.stderr is not None
-    assert "its supervisor process was killed" in process.stderr.read().decode()
+        assert len(supervisors) == 1
+        os.kill(supervisors[0], signal.SIGKILL)
+        assert wait_for(lambda: not any(map(alive, told)), SECONDS), sweep.left()
+        assert sweep.process.wait(BUSY) == 1
+        assert sweep.process.stderr is not None
+        assert "its supervisor process was killed" in sweep.process.stderr.read().decode()
 
 
 def test_output_that_nobody_reads_stops_no_sweep(tiny: Path, tmp_path: Path) -> None:
