@@ -1,7 +1,9 @@
 """Tokens and time that `--dry-run` estimates for each cell, good to a factor of two."""
 
+import heapq
 import itertools
 import os
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,7 +133,7 @@ def dry_run(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows for `--dry-run`, and the sum over what is still to do (None where one is unknown).
 
-    `wall_seconds` of the sum is the time with `jobs` cells at a time, at least the longest.
+    `wall_seconds` of the sum is the time until the last cell ends, with `jobs` cells at a time.
     """
     counts = {cell.id: estimate(cell.record) for cell in cells}
     finished = _finished(folder)
@@ -156,10 +158,17 @@ def dry_run(
     for key in ("prompt_tokens", "new_tokens", "seconds"):
         values = [row[key] for row in to_do]
         total[key] = None if None in values else sum(values)
-    seconds = [row["seconds"] or 0 for row in to_do]
-    wall = max(sum(seconds) / jobs, *seconds, 0)
-    total["wall_seconds"] = None if total["seconds"] is None else round(wall)
+    seconds = [row["seconds"] for row in to_do]
+    total["wall_seconds"] = None if None in seconds else round(wall_seconds(seconds, jobs))
     return rows, total
+
+
+def wall_seconds(seconds: Iterable[float], jobs: int) -> float:
+    """Time until the last of some cells ends; each starts in order as soon as a place is free."""
+    ends = [0.0] * jobs
+    for each in seconds:
+        heapq.heapreplace(ends, ends[0] + each)
+    return max(ends)
 
 
 def _finished(folder: Path) -> dict[str, list[tuple[float, float]]]:

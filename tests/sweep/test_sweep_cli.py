@@ -23,9 +23,9 @@ from leval_harness.sweep.config_files import load_config
 from leval_harness.sweep.estimate import (
     chosen,
     documents,
-    dry_run,
     estimate,
     perplexity_tokens,
+    wall_seconds,
 )
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings
 
@@ -75,14 +75,9 @@ def test_dry_run_shows_cells_tokens_and_time(config: Path, tmp_path: Path) -> No
     assert not (tmp_path / "mine").exists(), "a dry run writes nothing"
 
 
-@pytest.mark.parametrize(("jobs", "share"), [(1, 1.0), (2, 0.5), (99, None)])
-def test_several_jobs_take_less_time_but_the_longest_cell(
-    config: Path, tmp_path: Path, jobs: int, share: float | None
-) -> None:
-    cells = plan(load_config(str(config)))
-    rows, total = dry_run(cells, tmp_path, jobs)
-    expected = max(r["seconds"] for r in rows) if share is None else total["seconds"] * share
-    assert total["wall_seconds"] == round(expected)
+@pytest.mark.parametrize(("jobs", "ends"), [(1, 100), (2, 70), (3, 50), (9, 40)])
+def test_cells_start_in_their_order_as_soon_as_another_ends(jobs: int, ends: int) -> None:
+    assert wall_seconds([30, 20, 10, 40], jobs) == ends
 
 
 @pytest.mark.parametrize("backend", ["hf-long", "vllm-long"])
