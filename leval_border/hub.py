@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from leval_border.errors import SettingError, shown
 from leval_border.files import user_path
@@ -10,7 +11,7 @@ from leval_border.files import user_path
 logger = logging.getLogger(__name__)
 
 
-def refuse_missing_folder(name: str, field: str) -> None:
+def refuse_missing_folder(name: str | Path, field: str) -> None:
     """Refuse a name that can only be a folder's, such as `./model`, where there is none.
 
     Args:
@@ -20,6 +21,7 @@ def refuse_missing_folder(name: str, field: str) -> None:
     Raises:
         SettingError: there is no such folder.
     """
+    name = str(name)
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
     if is_path and not user_path(name, field).exists():
         raise SettingError(f"{field}: there is no folder {shown(name)}")

@@ -328,7 +328,7 @@ def test_a_cell_that_fails_costs_itself_and_is_told(
     assert forks.run(tiny / "sweep.yaml", out, *options) == 1
     assert f"  {kind}: " in forks.said()
     assert said in forks.said()
-    assert "Try them again with:" in forks.said()
+    assert "Try again with:" in forks.said()
     assert len(finished(out / "sweep")) == 1
     noted = [json.loads(path.read_text()) for path in out.rglob("failed.json")]
     assert [(each["kind"], each["attempts"]) for each in noted] == [(kind, 1)]
