@@ -97,7 +97,9 @@ def method_title(settings: str | None, label: str = "") -> str:
     elif base == "default":
         name += " (no scaling)"
     factor = rope.get("factor")
-    return f"{name} ×{factor:g}" if isinstance(factor, int | float) else name
+    # Dynamic NTK of factor 1 follows the length of a text.
+    scales = isinstance(factor, int | float) and factor != 1
+    return f"{name} ×{factor:g}" if scales else name
 
 
 def length_label(length: float | None) -> str:

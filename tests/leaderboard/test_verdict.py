@@ -15,6 +15,7 @@ import leval_harness as lh
 from leval_harness.analysis import analyse
 from leval_harness.analysis import verdict as verdict_module
 from leval_harness.analysis.effective_context import effective_lines
+from leval_harness.analysis.labels import method_title
 from leval_harness.analysis.verdict import verdicts
 from leval_harness.cli.results import table as command
 from leval_harness.page import data as page_data
@@ -177,3 +178,15 @@ def test_a_terminal_gets_the_same_cells_as_a_file(folder: Path) -> None:
     bold = r"\x1b\[(?:[0-9;]*;)?1(?:;[0-9;]*)?m *"
     assert all(re.search(bold + re.escape(cell.text), drawn) for cell in ranked)
     assert "\\_" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ('{"rope_type": "dynamic", "factor": 1.0}', "Dynamic NTK"),
+        ('{"rope_type": "resonance_yarn", "factor": 2.0}', "Resonance YaRN ×2"),
+        ('{"rope_type": "default"}', "RoPE (no scaling)"),
+    ],
+)
+def test_titles_give_a_factor_that_scales(settings, title):
+    assert method_title(settings) == title
