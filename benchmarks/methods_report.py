@@ -236,10 +236,11 @@ def figure(name: str) -> Any:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from leval_harness.figures.style import LINES, MARKERS, PALETTE, RC
+    from leval_harness.figures.style import RC, method_looks
 
     maps = ("self_extend", "dual_chunk", "rerope", "log_n_yarn")
     methods = read(name)
+    looks = method_looks(methods)
     groups = {
         "Methods that change frequencies": [m for m in methods if m not in maps],
         "Methods that change positions": [m for m in methods if m in ("rope", "yarn", *maps)],
@@ -248,24 +249,22 @@ def figure(name: str) -> Any:
         picture = Figure(figsize=(10, 4.2), layout="constrained")
         panels = picture.subplots(1, 2, sharex=True, sharey=True)
         for axes, (title, members) in zip(panels, groups.items(), strict=True):
-            for at, method in enumerate(members):
+            for method in members:
                 bins = answer(methods[method])[0].bins
                 axes.plot(
                     [(each.start + each.end) / 2 for each in bins],
                     [each.gain for each in bins],
-                    color=PALETTE[at % len(PALETTE)],
-                    marker=MARKERS[at % len(MARKERS)],
-                    linestyle=LINES[(at // len(PALETTE)) % len(LINES)],
+                    **looks[method],
                     markersize=4,
                     label=TITLES.get(method, method),
                 )
             axes.axhline(0, color="black", linewidth=1)
             axes.axhline(-MARGIN, color="black", linewidth=0.8, linestyle=":")
             axes.axvline(TRAINED, color="#555555", linewidth=0.9, linestyle="--")
-            axes.set_ylim(-0.2, 0.15)
+            axes.set_ylim(-0.11, 0.06)  # linear interpolation lies below at all positions
             axes.set_title(title, loc="left")
             axes.set_xlabel("Position in the text (tokens); dashed: trained length")
-            axes.legend(fontsize=7, loc="lower left")
+            axes.legend(fontsize=7, loc="lower left", ncols=2)
         panels[0].set_ylabel("NLL gain over the unscaled model's\nwindows of 2,048, nats/token")
     return picture
 
