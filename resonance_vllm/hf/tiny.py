@@ -19,13 +19,14 @@ TOKENS = 8
 MOST_WEIGHTS = 200_000_000
 """Larger ones are not run; the usual small model has less than a million."""
 # Sizes -> the most that is built. The latent's own size (`kv_lora_rank`) stays: vLLM has kernels
-# for the published one only.
+# for the published one only. What weights take in is a multiple of 32: on processors with AMX its
+# kernels for matrices accept no other.
 _MOST = {
     "vocab_size": 512, "vocab_size_per_layer_input": 512, "intermediate_size": 64,
     "intermediate_size_mlp": 64, "moe_intermediate_size": 64, "shared_intermediate_size": 64,
     "shared_expert_intermediate_size": 32, "n_routed_experts": 8, "num_experts": 4,
-    "num_local_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": 16, "qk_nope_head_dim": 16,
-    "v_head_dim": 16, "swa_v_head_dim": 16, "hidden_size_per_layer_input": 16,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "q_lora_rank": 32, "qk_nope_head_dim": 32,
+    "v_head_dim": 32, "swa_v_head_dim": 32, "hidden_size_per_layer_input": 32,
 }  # fmt: skip
 _OF_HEADS = ("q_lora_rank", "qk_nope_head_dim", "v_head_dim")
 _AS_WIDE = ("conv_dim", "conv_dim_out", "block_dim")  # LFM2's other names for the hidden size

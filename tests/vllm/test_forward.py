@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 SMALL = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 4, "pad_token_id": 0, "kv_lora_rank": 32,
-    "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16,
+    "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32,
     "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
 REQUESTS = ("resonance", "linear:factor=4,replace=true", "ntk_aware:factor=4,replace=true")
