@@ -13,8 +13,8 @@ from typing import Any
 
 from leval_border.errors import SettingError
 from leval_border.files import user_path
-from leval_border.hub import asking_hub
 from leval_tasks.errors import TokenizerError
+from resonance_vllm.model_config.hub import asking_hub
 
 logger = logging.getLogger(__name__)
 

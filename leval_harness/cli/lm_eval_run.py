@@ -13,7 +13,6 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from leval_border.errors import SettingError, UserError, hint, not_allowed, one_of
-from leval_border.hub import asking_hub, refuse_missing_folder
 from leval_border.settings import Settings, field_names, read
 from leval_harness.backends import libraries, library_of
 from leval_harness.cli.console import MENDABLE
@@ -24,6 +23,7 @@ from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.model_config import overrides
 from resonance_vllm.model_config.checkpoint import reason_of
+from resonance_vllm.model_config.hub import asking_hub, refuse_missing_folder
 from resonance_vllm.model_config.model_positions import ModelPositions
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from leval_border.errors import SettingError, UserError, not_allowed, one_of, shown
-from leval_border.hub import refuse_missing_folder
 from leval_harness.parity.findings import (
     CHAT,
     KINDS,
@@ -30,6 +29,7 @@ from leval_harness.parity.worker import Worker, both_fit
 from leval_tasks.perplexity.documents import Text
 from leval_tasks.statistics.equivalence import looks_at
 from leval_tasks.statistics.skewed_t import MARGIN
+from resonance_vllm.model_config.hub import refuse_missing_folder
 
 DEFAULT_LENGTH = 4096
 DEFAULT_TEXTS = 16

@@ -10,9 +10,9 @@ from typing import Any
 
 from leval_border.errors import UserError, shown
 from leval_border.files import user_path
-from leval_border.hub import asking_hub, errors_only, refuse_missing_folder
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.model_config.hub import asking_hub, errors_only, refuse_missing_folder
 
 logger = logging.getLogger(__name__)
 
