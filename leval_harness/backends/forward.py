@@ -101,6 +101,12 @@ def input_device(model: Any) -> torch.device:
     return embeddings.weight.device if device is None else torch.device(device)
 
 
+def decoder_layers(model: Any) -> Sequence[torch.nn.Module]:
+    """The layers that a forward pass calls in turn: the longest list of modules."""
+    lists = (each for each in model.modules() if isinstance(each, torch.nn.ModuleList))
+    return max(lists, key=len, default=())
+
+
 class Head:
     """Hidden states of a model, and its output layer applied only where logits are needed.
 

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from leval_harness.backends.attention import shared_attention
-from leval_harness.backends.forward import Head
+from leval_harness.backends.forward import Head, decoder_layers
 from leval_harness.backends.path_reader import PathReader, Setup
 from leval_harness.backends.prompt_trie import Step, make_plan
 from leval_harness.backends.resources import attempt, halving
@@ -239,7 +239,8 @@ class Scorer:
         passages = [self.passages[row] for row in batch]
         inputs = [passage.inputs for passage in passages]
         tokens = sum(map(len, inputs))
-        states = self.head.states(inputs, passages[0].first)
+        with self.counters.within(decoder_layers(self.setup.model), tokens):
+            states = self.head.states(inputs, passages[0].first)
         scores = [
             token_scores(self.head, each, passage.targets)
             for each, passage in zip(states, passages, strict=True)

@@ -36,6 +36,7 @@ class Counters:
     near_ties: list[dict[str, Any]] = field(default_factory=list)
     batches_bounded: int = 0
     _bar: Any = field(default=None, repr=False)
+    _ahead: int = field(default=0, repr=False)  # tokens that the bar shows before they count
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -71,12 +72,38 @@ class Counters:
     def prefilled(self, tokens: int) -> None:
         """Count tokens of prompts that were just computed."""
         self.tokens_prefilled += tokens
-        self.advance(tokens)
+        self.advance(tokens - self._ahead)
+        self._ahead = 0
 
     def advance(self, tokens: int) -> None:
         """Move the progress bar by tokens that are computed or will not be."""
         if self._bar is not None:
             self._bar.update(tokens)
+
+    @contextmanager
+    def within(self, layers: Sequence[torch.nn.Module], tokens: int) -> Iterator[None]:
+        """Move the progress bar after each layer of one forward pass over `tokens`.
+
+        `prefilled`, which counts the tokens of a pass that succeeded, adds what is missing.
+        """
+        if self._bar is None or not layers:
+            yield
+            return
+
+        def move(*_: Any) -> None:
+            self._ahead += tokens // len(layers)
+            self.advance(tokens // len(layers))
+
+        hooks = [layer.register_forward_hook(move) for layer in layers]
+        try:
+            yield
+        except BaseException:
+            self.advance(-self._ahead)
+            self._ahead = 0
+            raise
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def alone(self, reason: str) -> None:
         """Count a request that shares no prefix; the first for each reason is logged."""

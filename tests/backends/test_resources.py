@@ -6,7 +6,7 @@ import torch
 from leval_harness.backends import resources
 from leval_harness.backends.cache import Footprint
 from leval_harness.backends.hf_long import HFLong
-from leval_harness.backends.resources import free_bytes
+from leval_harness.backends.resources import Counters, free_bytes
 
 
 def test_a_footprint_counts_windows_states_and_copies():
@@ -64,3 +64,22 @@ def test_a_path_that_does_not_fit_a_given_bound_is_not_shared(make_model, tokeni
     assert ours.setup.refusal(100) == "their cache takes more than kv_cache_gib=1e-06"
     free = HFLong(model, tokenizer=tokenizer, device="cpu")
     assert free.setup.refusal(1 << 30) == ""
+
+
+def test_the_bar_moves_within_one_forward_pass_and_counts_it_once():
+    seen = []
+    counters = Counters()
+    layers = [torch.nn.Linear(2, 2) for _ in range(4)]
+    with counters.progress("Reading", disable=False):
+        bar = counters._bar
+        counters.expect(100, 100, 100)
+        with counters.within(layers, 100):
+            for layer in layers:
+                layer(torch.zeros(2))
+                seen.append(bar.n)
+        assert seen == [25, 50, 75, 100]
+        counters.prefilled(100)
+        assert (bar.n, bar.total) == (100, 100)
+        layers[0](torch.zeros(2))
+        assert bar.n == 100, "its hooks are gone"
+    assert counters.tokens_prefilled == 100
