@@ -8,7 +8,7 @@ defines the estimator.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -217,19 +217,10 @@ def _line(
     trained = min((start for start, *_ in longer), default=0)
     longest, tokens = int(blocks.end.max()), int(blocks.tokens.sum())
     edges = bin_edges(start, longest, max(1, min(BINS, longest // (2 * BLOCK))))
-    these, like = (
-        effective_context(
-            blocks,
-            edges,
-            margin=margin,
-            texts_as_units=texts_as_units,
-            longer=(trained, Blocks.joined(longer)) if longer else None,
-        )
-        if len(short) >= FEWEST_TEXTS or not texts_as_units
-        else None
-        for texts_as_units in (False, True)
-    )
-    assert these is not None
+    second = (trained, Blocks.joined(longer)) if longer else None
+    judged = partial(effective_context, blocks, edges, margin=margin, longer=second)
+    these = judged()
+    like = judged(texts_as_units=True) if len(short) >= FEWEST_TEXTS else None
     looked_at = these.no_degradation
     if looked_at.shown == looked_at.start:  # where nothing is shown, over all positions
         looked_at = replace(looked_at, shown=looked_at.measured)

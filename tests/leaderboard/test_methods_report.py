@@ -1,10 +1,10 @@
 """The tables of docs/reports/methods.md are made of the committed block sums."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 REPORT = (ROOT / "docs" / "reports" / "methods.md").read_text(encoding="utf-8")
@@ -12,11 +12,7 @@ REPORT = (ROOT / "docs" / "reports" / "methods.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def report():
-    path = ROOT / "benchmarks" / "methods_report.py"
-    spec = importlib.util.spec_from_file_location("methods_report", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks/methods_report.py")
 
 
 def test_the_tables_are_those_of_the_blocks(report):

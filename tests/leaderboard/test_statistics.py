@@ -1,15 +1,14 @@
 """Statistics against independent references: brute force, matrices, scipy, and simulation."""
 
-import importlib.util
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import linalg, stats
+from scripts import script
 
 from leval_tasks.statistics.clustered import (
     clopper_pearson,
@@ -236,10 +235,7 @@ def test_lower_perplexity_wins():
 
 def test_coverage_and_false_positives_by_simulation():
     """A small version of `benchmarks/statistics_simulation.py`, whose table is in the docs."""
-    path = Path(__file__).parents[2] / "benchmarks" / "statistics_simulation.py"
-    spec = importlib.util.spec_from_file_location("statistics_simulation", path)
-    simulation = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(simulation)
+    simulation = script("benchmarks/statistics_simulation.py")
     clustered, single = simulation.simulate(1500, groups=(7, 15), correlations=(0.0, 0.2))
     for row in clustered:
         assert 0.925 < row["coverage"] < 0.975, row

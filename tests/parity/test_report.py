@@ -1,13 +1,13 @@
 """The tables of docs/reports/diff.md are made of the recorded results."""
 
 import csv
-import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 REPORT = (ROOT / "docs" / "reports" / "diff.md").read_text(encoding="utf-8")
@@ -16,11 +16,7 @@ DATA = ROOT / "docs" / "reports" / "data" / "diff"
 
 @pytest.fixture(scope="module")
 def cases():
-    path = ROOT / "benchmarks" / "diff_cases.py"
-    spec = importlib.util.spec_from_file_location("diff_cases", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks/diff_cases.py")
 
 
 def test_the_table_of_cases_is_that_of_their_results(cases):

@@ -1,19 +1,15 @@
 """The tables of the report on controls are those of the raw results beside it."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+from scripts import script
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs" / "reports" / "posgen-controls.md"
 CSV = REPORT.with_name("posgen_controls.csv")
 
-_spec = importlib.util.spec_from_file_location("controls", ROOT / "benchmarks/posgen_controls.py")
-assert _spec
-assert _spec.loader
-controls = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(controls)
+controls = script("benchmarks/posgen_controls.py")
 
 SETTINGS = list(controls.by_setting(controls.read_rows(CSV)))
 

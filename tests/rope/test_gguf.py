@@ -1,6 +1,5 @@
 """GGUF files: what is written, read back, and what llama.cpp makes of it."""
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from naive_maps import MOVING
+from scripts import script
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
@@ -224,10 +224,7 @@ def test_llama_cpp_gives_the_log_probabilities_of_transformers(source, tmp_path)
     """Below the trained length and beyond it, in float32; a plain file gives others."""
     from transformers import AutoTokenizer
 
-    path = Path(__file__).parents[2] / "benchmarks" / "gguf_parity.py"
-    spec = importlib.util.spec_from_file_location("gguf_parity", path)
-    parity = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(parity)
+    parity = script("benchmarks/gguf_parity.py")
     tokenizer = AutoTokenizer.from_pretrained(source)
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(2, 299, (900,), generator=generator).tolist()
