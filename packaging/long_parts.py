@@ -45,12 +45,9 @@ PARTS = {
     "families": Part(("-n", "2", "-m", "long and not vllm", "tests/families"), ROPE),
     # The same in vLLM's own modules, built without weights.
     "families in vLLM": Part(("-m", "long and vllm", "tests/families"), ROPE),
-    # Every family in vLLM's engine, and its other long tests.
+    # Every family in vLLM's engine, a process for some of them, and its other long tests.
     "engines": Part(
-        ("-n", "2", "-m", "long", "-k", "not compiled", "tests/vllm"), (*ROPE, "tests/vllm")
-    ),
-    "compiled engines": Part(
-        ("-n", "2", "-m", "long", "-k", "compiled", "tests/vllm"), (*ROPE, "tests/vllm")
+        ("-n", "2", "--dist", "loadgroup", "-m", "long", "tests/vllm"), (*ROPE, "tests/vllm")
     ),
     "inputs": Part(
         ("-n", "2", "-m", "long or not long", "--timeout=0", "tests/fuzz"),

@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from families_record import RIGHT, folders, read
@@ -28,25 +30,65 @@ WITHOUT_YARN = ("gemma4", "gemma4_text")
 
 
 USUAL = ("smollm3", "eager")
-CASES = [
-    (folder.name, mode)
-    for folder in folders()
+TOGETHER = 7
+"""Families that one process runs: the start of one takes longer than an engine."""
+CASES = {
+    mode: [
+        (folder.name, mode)
+        for folder in folders()
+        if read("vllm").get(folder.name, RIGHT) == RIGHT and folder.name not in NOT_RUN
+    ]
     for mode in ("eager", "compiled")
-    if read("vllm").get(folder.name, RIGHT) == RIGHT and folder.name not in NOT_RUN
-]
+}
 
 
-@pytest.mark.parametrize(
-    ("family", "mode"),
-    [pytest.param(*case, marks=() if case == USUAL else pytest.mark.long) for case in CASES],
-)
-def test_the_engine_is_as_transformers(tmp_path: Path, family: str, mode: str) -> None:
-    out = tmp_path / "out.jsonl"
-    command = [sys.executable, str(SCRIPT), str(out), mode, family]
+def parameters() -> Iterator[Any]:
+    """Families and modes; what shares a process is in one group of pytest-xdist."""
+    for mode, cases in CASES.items():
+        long = [case for case in cases if case != USUAL]
+        for turn, case in enumerate(long):
+            group = pytest.mark.xdist_group(f"{mode} engines {turn // TOGETHER}")
+            yield pytest.param(*case, marks=[pytest.mark.long, group])
+    yield pytest.param(*USUAL)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Any]:
+    """What each family gave, as far as it was run."""
+    return {}
+
+
+def run_together(request: pytest.FixtureRequest, family: str, mode: str, out: Path) -> Any:
+    """Run the families of this run's tests that are in the group of one."""
+    group = request.node.get_closest_marker("xdist_group")
+    families = [
+        item.callspec.params["family"]
+        for item in request.session.items
+        if group and group in item.iter_markers("xdist_group")
+    ] or [family]
+    command = [sys.executable, str(SCRIPT), str(out), mode, *families]
     env = os.environ | {"PYTHONPATH": str(Path(sys.prefix) / "pictures")}
-    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=800)
-    assert out.exists(), run.stderr[-2000:]
-    (found,) = [json.loads(line) for line in out.read_text().splitlines()]
+    seconds = 100 + 100 * len(families)
+    run = subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, timeout=seconds
+    )
+    lines = out.read_text().splitlines() if out.exists() else []
+    without = {(each, mode): {"error": run.stderr[-2000:]} for each in families}
+    return without | {(found["family"], mode): found for found in map(json.loads, lines)}
+
+
+@pytest.mark.timeout(0)  # the first one of a group runs all; the process has its own limit
+@pytest.mark.parametrize(("family", "mode"), list(parameters()))
+def test_the_engine_is_as_transformers(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    runs: dict[tuple[str, str], Any],
+    family: str,
+    mode: str,
+) -> None:
+    if (family, mode) not in runs:
+        runs |= run_together(request, family, mode, tmp_path / "out.jsonl")
+    found = runs[family, mode]
     assert "error" not in found, found
     if found["dtype"] == "torch.bfloat16":
         assert found["mean"] < 0.04 < 1.5 * found["mean"] < found["plain_mean"], found
