@@ -21,15 +21,32 @@ def score(task, path):
     return json.loads(fine("score", "--task", task, path, "--json"))
 
 
-def one_by_one(task, folder):
-    """Each answer's own score: a wrong one cannot hide behind another."""
+def each_alone(task, folder):
+    """A table of the scores of each answer for each reference: one cannot hide behind another."""
     lines = (PREDICTIONS / f"{task}.jsonl").read_text(encoding="utf-8").split("\n")
-    for row in [json.loads(line) for line in lines if line.startswith("{")]:
+    rows = [json.loads(line) for line in lines if line.startswith("{")]
+    cells = {}
+    for row in rows:
         path = folder / "one.jsonl"
         path.write_text(json.dumps(row) + "\n", encoding="utf-8")
-        parts = {k: v for k, v in score(task, path).items() if k not in NOT_OF_ONE}
-        numbers = " ".join(f"{name} {value:g}" for name, value in parts.items())
-        yield f"{task}: {row['model_pred']!r} for {row['gt']!r}: {numbers}\n"
+        cells[row["model_pred"], row["gt"]] = cell(score(task, path))
+    references = list(dict.fromkeys(row["gt"] for row in rows))
+    width = max(map(len, cells.values()))
+    yield f"{task} for {', '.join(map(repr, references))}\n"
+    for answer in dict.fromkeys(row["model_pred"] for row in rows):
+        numbers = (cells[answer, reference].rjust(width) for reference in references)
+        yield f"  {' '.join(numbers)}  {answer!r}\n"
+
+
+def cell(parts):
+    """`SCORE|STRICT?/FURTHER`: the strict score where it differs, `?` where nothing was read."""
+    parts = {name: value for name, value in parts.items() if name not in NOT_OF_ONE}
+    first, strict, unparsed = (
+        parts.pop(name) for name in ("exact_match", "exact_match_strict", "unparsed")
+    )
+    assert unparsed in (0, 100)
+    text = f"{first:g}" + (f"|{strict:g}" if strict != first else "") + "?" * (unparsed > 0)
+    return "/".join([text, *(f"{value:g}" for value in parts.values())])
 
 
 def test_published_predictions(golden, real_data):
@@ -39,7 +56,7 @@ def test_published_predictions(golden, real_data):
 
 
 def test_every_answer(golden, tmp_path):
-    golden("scores.txt", "".join(line for task in TASKS for line in one_by_one(task, tmp_path)))
+    golden("scores.txt", "".join(line for task in TASKS for line in each_alone(task, tmp_path)))
 
 
 def test_printed(golden):
