@@ -203,13 +203,16 @@ def test_registration_is_silent_and_leaves_stock_types_alone(caplog, tiny):
         (None, "resonance_yarn", False),
     ],
 )
-def test_a_scaling_that_a_keyword_replaces_is_spoken_of_once(caplog, shipped, asked, said):
+def test_a_scaling_that_a_keyword_replaces_is_spoken_of_once(
+    caplog, monkeypatch, shipped, asked, said
+):
     from transformers import LlamaConfig
 
     from resonance_vllm.model_config import shipped_scaling as replaced
 
     hf.register()
     replaced.log_once.cache_clear()
+    monkeypatch.setattr(replaced, "intended", set())  # what this process replaced on purpose
     keys = {"rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
     content = {"max_position_embeddings": 128, "rope_theta": 10000.0}
     content |= {"rope_scaling": {"rope_type": shipped, **keys} if shipped else None}
