@@ -4,7 +4,6 @@ Tasks, tables and the check of results read the meaning of a metric here. A metr
 the table is shown as it is written, in the direction that lm-eval's results file states.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,11 +110,6 @@ def metric_of(name: str, task: str) -> Metric:
         return OURS.get(split(name)[0], UNKNOWN)
     own = (each for (start, of), each in _OF_TASKS.items() if of == name and task.startswith(start))
     return next(own, None) or LM_EVAL.get(name) or LM_EVAL.get(split(name)[0], UNKNOWN)
-
-
-def or_not_available(value: float) -> float | str:
-    """The figure, `NOT_AVAILABLE` for NaN, which is no JSON."""
-    return NOT_AVAILABLE if math.isnan(value) else value
 
 
 def directions(names: Iterable[str]) -> dict[str, bool]:

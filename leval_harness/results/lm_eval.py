@@ -20,6 +20,7 @@ from leval_harness.results.fields import (
     digest,
     finite,
 )
+from leval_tasks.metrics import Metric, metric_of
 
 NAMING = ("pretrained", "model", "path", "base_url")
 """Arguments that may name a model; the first one there is names it."""
@@ -190,12 +191,13 @@ class SampleCounts(Outside):
 
 
 class Figure(NamedTuple):
-    """One number of a task or a group, with its standard error."""
+    """One number of a task or a group, with its standard error and what is known of its metric."""
 
     metric: str
     filter: str
     value: Any
     stderr: Any
+    known: Metric
 
 
 class ResultsFile(Outside):
@@ -258,18 +260,24 @@ class ResultsFile(Outside):
             measured = metric.removesuffix("_stderr")
             if comma and (measured == metric or f"{measured},{chosen}" not in values):
                 stderr = values.get(f"{metric}_stderr,{chosen}")
-                yield Figure(metric, chosen, value, stderr)
+                yield Figure(metric, chosen, value, stderr, metric_of(metric, task))
 
     def config_of(self, task: str) -> TaskConfig:
         """A task's configuration; an empty one where none was written."""
         return self.configs.get(task, TaskConfig())
 
-    def stated_direction(self, task: str, metric: str) -> Any:
-        """Whether higher is better, as the file states it for a task or in its metric list."""
-        stated = self.higher_is_better.get(task)
-        stated = stated.get(metric) if isinstance(stated, dict) else stated
-        listed = self.config_of(task).of_metric(metric)
-        return listed.get("higher_is_better") if stated is None else stated
+    def direction(self, task: str, figure: Figure) -> bool | None:
+        """Whether higher is better: as the file states it for a task or a metric, else as is known.
+
+        None as well for a loss that a file calls better the higher it is: one of the two is wrong.
+        """
+        stated, known = self.higher_is_better.get(task), figure.known
+        stated = stated.get(figure.metric) if isinstance(stated, dict) else stated
+        if stated is None:
+            stated = self.config_of(task).of_metric(figure.metric).get("higher_is_better")
+        if not isinstance(stated, bool):
+            return known.higher_is_better
+        return None if stated and known.kind == "loss" and not known.higher_is_better else stated
 
     def below(self, group: str) -> set[str]:
         """Names of the tasks and groups in a group, at any depth."""

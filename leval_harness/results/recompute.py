@@ -13,12 +13,12 @@ from scipy import stats
 
 from leval_harness.results.fields import finite
 from leval_harness.results.samples import Samples
+from leval_tasks.aggregation import aggregations, stderr_of_mean
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.rules import mean_of_parts
 from leval_tasks.metrics import FAMILY_OF, NOT_AVAILABLE, length_of, metric_of
-from leval_tasks.perplexity.metrics import aggregations
-from leval_tasks.statistics.clustered import Ratios, clustered_stderr
+from leval_tasks.statistics.clustered import Ratios
 
 NOT_MEASURED = -1.0
 """What RULER writes for a length without questions."""
@@ -30,14 +30,6 @@ STATED = {
     "bits_per_byte": "bits",
 }
 """Aggregation in a task's `metric_list` -> the one of `leval_tasks.metrics.Metric`."""
-
-OF_RATIOS = {
-    "mean": aggregations("nll"),
-    "ratio": aggregations("nll"),
-    "perplexity": aggregations("token_perplexity"),
-    "bits": aggregations("bits_per_byte"),
-}
-"""Aggregation -> a figure, and its standard error, from pairs of numerator and denominator."""
 
 
 class NotRecomputableError(ValueError):
@@ -102,13 +94,12 @@ def recompute(task: str, metric: str, chosen: str, stated_how: str, samples: Sam
     is_negated = not is_ours and aggregation in ("perplexity", "bits") and known.kind != "loss"
     numerators = -ratios.numerator if is_negated else ratios.numerator
     pairs = list(zip(numerators.tolist(), ratios.denominator.tolist(), strict=True))
-    value, stderr = OF_RATIOS.get(aggregation, OF_RATIOS["mean"])
+    value, stderr = aggregations(aggregation)
     if metric != measured and known.kind == "loss":
         return Recomputed((stderr(pairs),))
     if metric != measured:
         of_clusters = zip(ratios.clusters.tolist(), ratios.numerator.tolist(), strict=True)
-        error = clustered_stderr(of_clusters)
-        return Recomputed((NOT_AVAILABLE if math.isnan(error) else error,))
+        return Recomputed((stderr_of_mean(of_clusters),))
     if parts := TASKS[task].rule.parts if task in TASKS and metric in SCORES else ():
         has = {part: samples.has(part, chosen) for part in parts}
         places = np.flatnonzero(samples.has(metric, chosen))

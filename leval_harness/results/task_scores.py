@@ -1,6 +1,5 @@
-"""From one task or group of a results file to its scores."""
+"""From one task of a results file to its scores."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from leval_harness.results.samples import Samples
 from leval_harness.results.scores import Score
 from leval_harness.results.settings import canonical
 from leval_tasks.closed.catalog import TASKS
-from leval_tasks.metrics import FAMILY_OF, SIGN, Metric, length_of, metric_of
+from leval_tasks.metrics import FAMILY_OF, SIGN, length_of
 
 PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
 """Metrics of which the first one is the main number of a task of ours."""
@@ -45,7 +44,7 @@ def task_scores(
         samples: of the task; None where none were logged.
     """
     base = _score_without_metric(run, index, task, file, samples)
-    return _scores_of(base, file, samples)
+    return scores_of(base, file, samples)
 
 
 def _score_without_metric(
@@ -128,7 +127,7 @@ def chance_level(task: str, stated: float | None) -> float | None:
     return TASKS[task].rule.chance(()) if stated is None else stated
 
 
-def _scores_of(base: Score, file: ResultsFile, samples: Samples | None) -> list[Score]:
+def scores_of(base: Score, file: ResultsFile, samples: Samples | None) -> list[Score]:
     """A score for each figure of a task or group; where there is none, one that says why.
 
     `base` is what they have in common.
@@ -159,10 +158,9 @@ def _score(
     base: Score, each: Figure, main: str, file: ResultsFile, samples: Samples | None
 ) -> Score:
     """The score of one figure; `main` is the metric whose score is the task's main number."""
-    metric, number = each.metric, finite(each.value)
-    known, again = metric_of(metric, base.task), None
-    higher = _direction(known, file.stated_direction(base.task, metric))
-    why_not = _refusal(base, each, known, file, samples)
+    metric, known, number, again = each.metric, each.known, finite(each.value), None
+    higher = file.direction(base.task, each)
+    why_not = _refusal(base, each, file, samples)
     if samples is not None:
         how = str(file.config_of(base.task).of_metric(metric).get("aggregation") or "")
         with suppress(NotRecomputableError):
@@ -196,27 +194,15 @@ def _score(
     )
 
 
-def _direction(known: Metric, stated: object) -> bool | None:
-    """Whether higher is better: as the file states it, else as is known.
-
-    None as well for a loss that a file calls better the higher it is: one of the two is wrong.
-    """
-    if not isinstance(stated, bool):
-        return known.higher_is_better
-    return None if stated and known.kind == "loss" and not known.higher_is_better else stated
-
-
-def _refusal(
-    base: Score, each: Figure, known: Metric, file: ResultsFile, samples: Samples | None
-) -> str:
+def _refusal(base: Score, each: Figure, file: ResultsFile, samples: Samples | None) -> str:
     """Why a figure must not be shown; empty where nothing contradicts it."""
     number, is_ours = finite(each.value), base.task in FAMILY_OF
-    is_share = is_ours and known.unit == "share"
+    is_share = is_ours and each.known.unit == "share"
     if number is None:
         return "not a finite number"
     if is_share and not -ROUNDING <= number <= 1 + ROUNDING:
         return f"{number:g} is outside 0..1"
-    if known.unit == "perplexity" and number < 1 - ROUNDING:
+    if each.known.unit == "perplexity" and number < 1 - ROUNDING:
         return f"a perplexity of {number:g} is below 1"
     if samples is None:
         return ""
@@ -231,77 +217,3 @@ def _refusal(
     if ratios and ((ratios.numerator < 0) | (ratios.numerator > ratios.denominator)).any():
         return "a sample's score is outside 0..1"
     return ""
-
-
-def group_scores(group: str, file: ResultsFile, members: Sequence[Score]) -> list[Score]:
-    """The scores of a group of tasks, with the settings of its `members`, a score of each.
-
-    Empty where lm-eval computed no figure for the group, or none of its tasks is there. Which tasks
-    they are, and how the group makes one figure of theirs, separates too.
-    """
-    if not members or not any(file.figures(group)):
-        return []
-    members = sorted(members, key=lambda member: member.task)
-    names = dict.fromkeys(name for member in members for name in member.settings)
-    lengths = {member.context_length for member in members}
-    own = file.separating(group, None, is_ours=False)
-    settings = {
-        **{name: _joined([each.settings.get(name, "unset") for each in members]) for name in names},
-        "group_tasks": " + ".join(member.task for member in members),
-        "group_settings": {name: each for name, each in own.items() if each not in (None, {})},
-    }
-    base = Score(
-        run=members[0].run,
-        task=group,
-        context_length=lengths.pop() if len(lengths) == 1 else None,
-        members=len(members),
-        settings=canonical(settings),
-        limit=next((each.limit for each in members if each.limit is not None), None),
-        partial=any(member.partial for member in members),
-        sample=any(member.sample for member in members),
-    )
-    return _scores_of(base, file, None)
-
-
-def _joined(texts: Sequence[str]) -> str:
-    """A setting of several tasks: each one's, in the order of the tasks, unless all agree."""
-    return texts[0] if len(set(texts)) == 1 else " + ".join(texts)
-
-
-def stand_for(scores: dict[str, list[Score]], file: ResultsFile) -> None:
-    """Let a group's figure stand in tables for its tasks, that of the outermost one for groups.
-
-    Our own groups stand for nothing: their tasks are the columns, with an average of them.
-    """
-    taken: set[str] = set()
-    for group in file.groups:
-        if not scores.get(group):
-            continue
-        if group in FAMILY_OF:
-            scores[group] = [replace(each, primary=False) for each in scores[group]]
-            continue
-        inside = file.below(group) - taken
-        taken |= inside
-        for name in inside:
-            scores[name] = [
-                replace(each, primary=False, group=each.group or group)
-                for each in scores.get(name, ())
-            ]
-
-
-def in_one_unit(scores: list[Score]) -> list[Score]:
-    """Take no metric for a share that has a number above 1 anywhere.
-
-    A number of at most 1 of it may be a share all the same: the two are not ranked together.
-    """
-
-    def of(score: Score) -> tuple[str, str, str]:
-        return score.task, score.metric, score.chosen
-
-    raw = {of(score) for score in scores if score.share is False and score.value is not None}
-    return [
-        replace(score, share=False, settings={**score.settings, "scale": "at most 1"})
-        if score.share and of(score) in raw
-        else score
-        for score in scores
-    ]

@@ -14,6 +14,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
 from leval_tasks import data
+from leval_tasks.aggregation import stderr_of_mean
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import MARKS, SCORES, VERSION, Row
 from leval_tasks.closed.fitting import TokenizedDocument, fit
@@ -32,9 +33,8 @@ from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
 from leval_tasks.metadata import ClosedSettings, read_metadata
-from leval_tasks.metrics import NOT_AVAILABLE, directions, or_not_available
+from leval_tasks.metrics import NOT_AVAILABLE, directions
 from leval_tasks.model import adds_bos, find_tokenizer, tokenizer_name
-from leval_tasks.statistics.clustered import clustered_stderr
 
 logger = logging.getLogger(__name__)
 GENERATION = {"until": [], "do_sample": False, "temperature": 0.0}
@@ -286,7 +286,7 @@ class LEvalClosedTask(PlainTask):
         return {
             **dict.fromkeys(self.higher_is_better(), _mean_of_known),
             **dict.fromkeys(SCORES, _mean_of_scores),
-            "exact_match_stderr": _stderr,
+            "exact_match_stderr": stderr_of_mean,
         }
 
 
@@ -299,11 +299,6 @@ def _mean_of_known(values: Sequence[float | None]) -> float | str:
 def _mean_of_scores(values: Sequence[float]) -> float:
     """Mean of a score, in which topic retrieval's positions weigh the same."""
     return mean_of_parts(values, [getattr(value, "parts", ()) for value in values])
-
-
-def _stderr(items: Sequence[tuple[str, float]]) -> float | str:
-    """Clustered standard error, `N/A` where the clusters are too few."""
-    return or_not_available(clustered_stderr(items))
 
 
 def _shorter_answer(longest: int, context: Context, limit: int) -> int:

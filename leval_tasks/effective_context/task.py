@@ -17,6 +17,7 @@ import numpy as np
 from lm_eval.api.filter import FilterEnsemble
 
 from leval_border.errors import SettingError, not_allowed
+from leval_tasks.aggregation import with_stderr
 from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
 from leval_tasks.effective_context.reads import (
     FULL,
@@ -31,7 +32,6 @@ from leval_tasks.lm_task import Described, QuestionFilter
 from leval_tasks.metadata import EffectiveContextSettings, TextSettings, default_short_window
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
-from leval_tasks.perplexity.metrics import with_stderr
 from leval_tasks.perplexity.task import PerplexityTask, WindowRequest, begins_with_bos
 from leval_tasks.perplexity.windows import Window, document_tokens
 from leval_tasks.token_logprobs import SumOfLogprobs, token_logprobs

@@ -16,12 +16,12 @@ from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
 from leval_border.errors import SettingError, not_allowed
+from leval_tasks.aggregation import aggregations, with_stderr
 from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PerplexitySettings, TextSettings, read_metadata
-from leval_tasks.metrics import compose, directions
+from leval_tasks.metrics import OURS, compose, directions, split
 from leval_tasks.model import find_reader, running_model
-from leval_tasks.perplexity import metrics
 from leval_tasks.perplexity.documents import (
     PYDOCS,
     TokenizedText,
@@ -29,7 +29,14 @@ from leval_tasks.perplexity.documents import (
     draw_pydocs,
     read_corpus,
 )
-from leval_tasks.perplexity.windows import Window, check_settings, document_tokens, make_windows
+from leval_tasks.perplexity.windows import (
+    METRICS,
+    Window,
+    check_settings,
+    document_pairs,
+    document_tokens,
+    make_windows,
+)
 
 logger = logging.getLogger(__name__)
 REQUEST = "_loglikelihood_tokens"
@@ -172,7 +179,7 @@ class PerplexityTask(PlainTask):
         for length in self.settings.context_length:
             at_length = [each for each in scored if each[0].context_length == length]
             windows = [window for window, _ in at_length]
-            pairs = metrics.document_pairs(
+            pairs = document_pairs(
                 [each for _, each in at_length],
                 [window.scored for window in windows],
                 document.scored_text(windows[0].score_start, windows[-1].end),
@@ -183,12 +190,12 @@ class PerplexityTask(PlainTask):
             before, nats, tokens = length, total, count
         if self.settings.mode == "truncate":  # windows that all begin at position 0
             values |= bands
-        return metrics.with_stderr(values)
+        return with_stderr(values)
 
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
         lengths = self.settings.context_length
-        names = [compose(name, length) for length in lengths for name in metrics.METRICS]
+        names = [compose(name, length) for length in lengths for name in METRICS]
         if self.settings.mode == "truncate":
             names += [compose(BAND, *ends) for ends in itertools.pairwise((0, *lengths))]
         return names
@@ -197,7 +204,7 @@ class PerplexityTask(PlainTask):
         """One division over all documents a metric, and its standard error."""
         out: dict[str, Any] = {}
         for name in self.metric_names():
-            out[name], out[f"{name}_stderr"] = metrics.aggregations(name)
+            out[name], out[f"{name}_stderr"] = aggregations(OURS[split(name)[0]].aggregation)
         return out
 
     def higher_is_better(self) -> dict[str, bool]:

@@ -1,10 +1,12 @@
-"""Which tokens a model reads together, and which of them are scored: integer arithmetic only.
+"""Which tokens a model reads together, which of them are scored, what these add up to.
 
 A document is `n` tokens without special tokens, numbered from 0. A window of `W` positions holds
 `W` tokens, BOS included, so it carries `w = W - 1` document tokens with BOS and `w = W` without.
 Without BOS nothing stands before the document's first token, and that token is never scored.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -12,6 +14,13 @@ from leval_border.errors import SettingError, not_allowed, one_of
 from leval_tasks.metadata import Mode
 
 MODES: tuple[str, ...] = get_args(Mode)
+METRICS = (
+    "token_perplexity",
+    "paper_perplexity",
+    "word_perplexity",
+    "byte_perplexity",
+    "bits_per_byte",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +135,29 @@ def check_settings(context_length: int, stride: int, mode: str, bos: bool) -> No
             f"{'after BOS' if bos else 'without BOS'}"
         )
         raise SettingError(not_allowed("stride", stride, allowed))
+
+
+def document_pairs(
+    nll: Sequence[float], scored: Sequence[int], text: str
+) -> dict[str, list[float]]:
+    """The pairs of numerator and denominator that one document gives at one context length.
+
+    Args:
+        nll: sum of the negative log-likelihoods (nats) of each window.
+        scored: tokens scored in each window.
+        text: the text that was scored.
+
+    Returns:
+        `token_perplexity`: nats, tokens. `paper_perplexity`: sum of the windows' mean nats,
+        windows: each window counts once whatever it scores, as the scripts of YaRN and Resonance
+        RoPE do. `word_perplexity`, `byte_perplexity`, `bits_per_byte`: nats, words or UTF-8 bytes.
+    """
+    total, text_bytes = math.fsum(nll), len(text.encode())
+    window_means = math.fsum(x / n for x, n in zip(nll, scored, strict=True))
+    return {
+        "token_perplexity": [total, sum(scored)],
+        "paper_perplexity": [window_means, len(scored)],
+        "word_perplexity": [total, len(text.split())],
+        "byte_perplexity": [total, text_bytes],
+        "bits_per_byte": [total, text_bytes],
+    }

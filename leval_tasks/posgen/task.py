@@ -16,14 +16,14 @@ from lm_eval.config.task import TaskConfig
 
 from leval_border.files import read_object
 from leval_border.settings import field_names, read
+from leval_tasks.aggregation import stderr_of_mean
 from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
-from leval_tasks.metrics import directions, or_not_available
+from leval_tasks.metrics import directions
 from leval_tasks.model import find_tokenizer, running_model
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
-from leval_tasks.statistics.clustered import clustered_stderr
 
 REQUEST = "teacher_forced"
 
@@ -142,7 +142,7 @@ class PosGenTask(PlainTask):
 
 def _stderr(shares: Iterable[float]) -> float | str:
     """Standard error over sequences, `N/A` where all of them are equal."""
-    return or_not_available(clustered_stderr(enumerate(shares)))
+    return stderr_of_mean(enumerate(shares))
 
 
 def read_settings(
