@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from leval_tasks.statistics.effective_context import BLOCK, bin_edges
-from leval_tasks.statistics.skewed_t import MARGIN, REFUSED_AT, SHOWN_AT, one_sided
+from leval_tasks.statistics.skewed_t import MARGIN, REFUSED_AT, SHOWN_AT, SkewedMean
 
 START, LONGEST = 2048, 12288
 EDGES = bin_edges(START, LONGEST)
@@ -115,7 +115,7 @@ def p_values(gains, threshold, texts_as_units):
         else:
             sums = part.reshape(part.shape[0], -1)
             tokens = np.full(sums.shape[1], BLOCK)
-        found.append(one_sided(-sums, tokens.astype(float), -threshold))
+        found.append(SkewedMean.of(-sums, tokens.astype(float)).one_sided(-threshold))
     above, below = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
     return above, below
 

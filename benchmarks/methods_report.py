@@ -31,7 +31,7 @@ from leval_tasks.statistics.effective_context import (
     effective_context,
     texts_that_agree,
 )
-from leval_tasks.statistics.skewed_t import MARGIN, lower_bounds
+from leval_tasks.statistics.skewed_t import MARGIN, SkewedMean
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/methods.md"
@@ -170,7 +170,8 @@ def difference(texts: Sequence[Text], base: Sequence[Text], first: int, last: in
         return "–"
     mean = part.gain.sum() / part.tokens.sum()
     low, high = (
-        side * lower_bounds(side * part.gain, part.tokens)(LEVEL / 2) for side in (1.0, -1.0)
+        side * SkewedMean.of(side * part.gain, part.tokens).lower_bound(LEVEL / 2)
+        for side in (1.0, -1.0)
     )
     text = f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
     return f"**{text}**" if low > 0 or high < 0 else text

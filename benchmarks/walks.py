@@ -8,7 +8,7 @@
 | `model` | these arguments | the built model, with its cos and sin |
 | `load` | a folder of results | what `load_results` returns |
 | `page` | the analysis of these results | the folder that `write_page` writes |
-| `effective` | loaded results of an `effective_context_*` task | lines: how far each method reads |
+| `effective` | the analysis of an `effective_context_*` task | lines: how far each method reads |
 
 `sys.setprofile` sees every call. Calls of *plain functions* count: functions at the top level of a
 module in one of the project's packages, public or private, each when it is entered for the first
@@ -110,10 +110,10 @@ def effective(folder: Path) -> Callable[[], object]:
     from leval_harness.analysis.effective_context import effective_lines
     from leval_harness.results import load_results
 
-    results = load_results(EFFECTIVE)
+    analysis = analyse(load_results(EFFECTIVE))
 
     def lines() -> object:
-        found, gaps = effective_lines(analyse(results))
+        found, gaps = effective_lines(analysis)
         assert len(found) == 2, gaps
         return found
 

@@ -16,7 +16,6 @@ import numpy as np
 from leval_harness.analysis.entries import LEVEL, Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label
 from leval_harness.layout import SHORT_WINDOWS
-from leval_harness.results.fields import ResultsError
 from leval_harness.results.settings import METHOD
 from leval_harness.results.token_losses import ReadText, read_texts
 from leval_tasks.effective_context.reads import FULL, SHORT, TRAINED
@@ -105,8 +104,29 @@ class Against:
     verdicts: tuple[str, ...]
 
 
+Texts = Mapping[str, ReadText]
+"""Those that one method read, by name."""
+
 _Gains = tuple[int, Floats, Floats]
-"""Clipped gains of a text over windows, and tokens, in blocks from a position on."""
+"""Gains of a text, and tokens, in blocks from a position on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OverWindows:
+    """What the texts of a method gain over windows of the same texts, nats.
+
+    Attributes:
+        short, longer: of the texts that have short windows, and of those that have the second ones.
+        raw: sum without clipping.
+        better: share of the tokens whose loss is lower in full context; None where unknown.
+        missing: texts that are left out, and why.
+    """
+
+    short: list[_Gains]
+    longer: list[_Gains]
+    raw: float
+    better: float | None
+    missing: list[str]
 
 
 @lru_cache(maxsize=2)
@@ -121,29 +141,24 @@ def effective_lines(
     lines: list[EffectiveLine] = []
     gaps: list[str] = []
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
-        windows = [entry for entry in of_block if entry.run.method == SHORT_WINDOWS]
+        windows = [entry.score for entry in of_block if entry.run.method == SHORT_WINDOWS]
         full = [entry for entry in of_block if entry.run.method != SHORT_WINDOWS]
         by_label = grouped(full, lambda entry: entry.label)
-        plain = _plain({e: part[0].score.settings.get(METHOD) for e, part in by_label.items()})
-        reference = texts_by_name(windows, analysis, gaps)
-        by_method = {
-            label: (part, texts_by_name(part, analysis, gaps)) for label, part in by_label.items()
+        reference = read_texts(analysis.results, windows, gaps)
+        texts = {
+            label: read_texts(analysis.results, [entry.score for entry in part], gaps)
+            for label, part in by_label.items()
         }
         named = [entry.run.margin for entry in full if entry.run.margin]
         smallest = analysis.margin or next(iter(named), MARGIN)
         baseline = analysis.baselines.get(block, "")
-        for label, (part, texts) in by_method.items():
-            line, missing = _line(part, texts, reference, smallest)
+        plain = _plain({e: part[0].score.settings.get(METHOD) for e, part in by_label.items()})
+        for label, part in by_label.items():
+            against = baseline if baseline in texts and baseline != label else ""
+            others = (against, "" if plain[label] == against else plain[label])
+            line, missing = _line(part, texts, reference, others, smallest)
+            lines += [line] if line else []
             gaps += [f"Not counted: {label}: {each}" for each in missing]
-            if line:
-                against, resonance = (
-                    _against(texts, by_method[other][1], line.these.bins, other)
-                    if other in by_method and other != label
-                    else None
-                    for other in (baseline, plain[label])
-                )
-                once = None if against and resonance == against else resonance
-                lines.append(replace(line, against=against, resonance=once))
     return tuple(lines), tuple(gaps)
 
 
@@ -168,34 +183,80 @@ def _plain(ropes: Mapping[str, str | None]) -> dict[str, str]:
     return found
 
 
-def texts_by_name(
-    entries: Sequence[Entry], analysis: Analysis, gaps: list[str]
-) -> dict[str, ReadText]:
-    """Texts by name; of one that was read twice the longer read. `gaps` gets what is missing."""
-    found: dict[str, ReadText] = {}
-    for run, task in dict.fromkeys((entry.score.run, entry.task) for entry in entries):
-        samples = analysis.results.samples.get((run, task))
-        record = analysis.results.runs[run]
-        try:
-            texts = read_texts(record, task, samples.path) if samples else []
-        except ResultsError as error:
-            gaps.append(f"Not counted: {error}")
-            continue
-        if not texts:
-            gaps.append(f"Not counted: {record.method}: {task}, whose samples were not logged")
-        for text in texts:
-            if text.name not in found or found[text.name].end < text.end:
-                found[text.name] = text
-    return found
-
-
 def _line(
     entries: Sequence[Entry],
-    texts: Mapping[str, ReadText],
-    reference: Mapping[str, ReadText],
+    texts: Mapping[str, Texts],
+    reference: Texts,
+    others: tuple[str, str],
     margin: float,
 ) -> tuple[EffectiveLine | None, list[str]]:
-    """The line of one method, and the texts that it leaves out."""
+    """The line of one method, and the texts that it leaves out.
+
+    Args:
+        entries: its scores.
+        texts: of every method of the block, by label.
+        reference: short windows of the unscaled model; empty where there are none.
+        others: label of the baseline and of the same method without Resonance; empty for none.
+        margin: nats a token.
+    """
+    label = entries[0].label
+    differences = [_differences(texts[label], texts.get(other, {})) for other in others]
+    gained = _over_windows(texts[label], reference)
+    if not gained.short:
+        return None, gained.missing
+    blocks, start = Blocks.joined(gained.short), min(start for start, *_ in gained.short)
+    trained = min((start for start, *_ in gained.longer), default=0)
+    longest, tokens = int(blocks.end.max()), int(blocks.tokens.sum())
+    edges = bin_edges(start, longest, max(1, min(BINS, longest // (2 * BLOCK))))
+    second = (trained, Blocks.joined(gained.longer)) if gained.longer else None
+    judged = partial(effective_context, blocks, edges, margin=margin, longer=second)
+    these = judged()
+    enough = len(gained.short) >= FEWEST_TEXTS
+    looked_at = these.no_degradation
+    if looked_at.shown == looked_at.start:  # where nothing is shown, over all positions
+        looked_at = replace(looked_at, shown=looked_at.measured)
+    bounds = [these.bins[0].start, *(each.end for each in these.bins)]
+    against, resonance = (
+        Against(other, *better_or_worse(Blocks.joined(found), bounds, LEVEL)) if found else None
+        for other, found in zip(others, differences, strict=True)
+    )
+    return EffectiveLine(
+        block=entries[0].block,
+        model=entries[0].run.model,
+        method=label,
+        claimed=entries[0].score.claimed_length,
+        unscaled=bool(reference),
+        window=start,
+        trained=trained,
+        texts=len(gained.short),
+        tokens=tokens,
+        margin=margin,
+        these=these,
+        like=judged(texts_as_units=True) if enough else None,
+        agree=texts_that_agree(blocks, looked_at, margin),
+        break_at=break_position(blocks, margin),
+        raw=gained.raw / tokens,
+        better=gained.better,
+        against=against,
+        resonance=resonance,
+    ), gained.missing
+
+
+def _differences(texts: Texts, base: Texts) -> list[_Gains]:
+    """Gains over another method's full reads of the same tokens."""
+    gains = []
+    for name, text in texts.items():
+        other = base.get(name)
+        if other is None or other.digest != text.digest:
+            continue
+        difference = other.column("full") - text.column("full")
+        if not np.isnan(difference).any():
+            gains.append((text.start, difference, text.column("tokens")))
+    return gains
+
+
+def _over_windows(texts: Texts, reference: Texts) -> _OverWindows:
+    """Gains of a method's full reads over the windows of `reference`, or of its own."""
     short, longer, better, missing, raw = [], [], [], [], 0.0
     for name, text in texts.items():
         other = reference.get(name) if reference else text
@@ -211,37 +272,9 @@ def _line(
             raw += float(other.column("short").sum() - text.column("full").sum())
             if FULL in text.losses and SHORT in other.losses:
                 better.append(text.losses[FULL] < other.losses[SHORT])
-    if not short:
-        return None, missing
-    blocks, start = Blocks.joined(short), min(start for start, *_ in short)
-    trained = min((start for start, *_ in longer), default=0)
-    longest, tokens = int(blocks.end.max()), int(blocks.tokens.sum())
-    edges = bin_edges(start, longest, max(1, min(BINS, longest // (2 * BLOCK))))
-    second = (trained, Blocks.joined(longer)) if longer else None
-    judged = partial(effective_context, blocks, edges, margin=margin, longer=second)
-    these = judged()
-    like = judged(texts_as_units=True) if len(short) >= FEWEST_TEXTS else None
-    looked_at = these.no_degradation
-    if looked_at.shown == looked_at.start:  # where nothing is shown, over all positions
-        looked_at = replace(looked_at, shown=looked_at.measured)
-    return EffectiveLine(
-        block=entries[0].block,
-        model=entries[0].run.model,
-        method=entries[0].label,
-        claimed=entries[0].score.claimed_length,
-        unscaled=bool(reference),
-        window=start,
-        trained=trained,
-        texts=len(short),
-        tokens=tokens,
-        margin=margin,
-        these=these,
-        like=like,
-        agree=texts_that_agree(blocks, looked_at, margin),
-        break_at=break_position(blocks, margin),
-        raw=raw / tokens,
-        better=float(np.concatenate(better).mean()) if len(better) == len(short) else None,
-    ), missing
+    known = bool(short) and len(better) == len(short)
+    share = float(np.concatenate(better).mean()) if known else None
+    return _OverWindows(short=short, longer=longer, raw=raw, better=share, missing=missing)
 
 
 def _gains(text: ReadText, other: ReadText, read: str) -> _Gains | None:
@@ -258,25 +291,6 @@ def _gains(text: ReadText, other: ReadText, read: str) -> _Gains | None:
         return None
     first = int(known[0])
     return int(text.column("start")[first]), sums[first:], text.column("tokens")[first:]
-
-
-def _against(
-    texts: Mapping[str, ReadText], base: Mapping[str, ReadText], bins: Sequence[Bin], baseline: str
-) -> Against | None:
-    """Gains over the baseline's full read of the same tokens, by bin; None without any."""
-    gains = []
-    for name, text in texts.items():
-        other = base.get(name)
-        if other is None or other.digest != text.digest:
-            continue
-        difference = other.column("full") - text.column("full")
-        if not np.isnan(difference).any():
-            gains.append((text.start, difference, text.column("tokens")))
-    if not gains:
-        return None
-    blocks = Blocks.joined(gains)
-    found = effective_context(blocks, [bins[0].start, *(each.end for each in bins)]).bins
-    return Against(baseline, found, tuple(better_or_worse(blocks, found, LEVEL)))
 
 
 def length_text(length: Length) -> str:

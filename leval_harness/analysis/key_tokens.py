@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leval_border.errors import SettingError, one_of
-from leval_harness.analysis.effective_context import FAMILY, texts_by_name
+from leval_harness.analysis.effective_context import FAMILY
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.layout import SHORT_WINDOWS
+from leval_harness.results import Results
+from leval_harness.results.token_losses import read_texts
 from leval_tasks.effective_context.reads import FULL, SHORT
 
 GAP = 2.0
@@ -66,13 +68,13 @@ def key_lines(analysis: Analysis, reference: str) -> list[KeyLine]:
             "the key tokens by --baseline"
         )
     windows = [e for e in entries if e.run.method == SHORT_WINDOWS and e.run.model == reference]
-    keys = _keys(own, windows, analysis)
+    keys = _keys(own, windows, analysis.results)
     others = [entry for entry in full if entry not in own]
-    lines = []
+    lines, results = [], analysis.results
     for (block, method), part in grouped(others, lambda entry: (entry.block, entry.label)).items():
         losses = [
             text.losses[FULL][keys[name, text.digest]]
-            for name, text in texts_by_name(part, analysis, []).items()
+            for name, text in read_texts(results, [entry.score for entry in part], []).items()
             if (name, text.digest) in keys and FULL in text.losses
         ]
         if losses and (nats := np.concatenate(losses)).size:
@@ -81,11 +83,13 @@ def key_lines(analysis: Analysis, reference: str) -> list[KeyLine]:
 
 
 def _keys(
-    own: Sequence[Entry], windows: Sequence[Entry], analysis: Analysis
+    own: Sequence[Entry], windows: Sequence[Entry], results: Results
 ) -> dict[tuple[str, str], Mask]:
     """Name and digest of each text of the reference, and which of its tokens are key tokens."""
-    long = texts_by_name(own, analysis, [])
-    short = texts_by_name(windows, analysis, []) or long
+    long, short = (
+        read_texts(results, [entry.score for entry in part], []) for part in (own, windows)
+    )
+    short = short or long
     keys = {}
     for name, text in long.items():
         other = short.get(name)

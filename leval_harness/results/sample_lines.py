@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from leval_border.errors import SettingError
 from leval_border.json_texts import parse_json
 from leval_harness.results.fields import ResultsError, finite, open_regular
 from leval_tasks.closed.definition import MARKS, marks_in
+from leval_tasks.effective_context.reads import COLUMNS
+from leval_tasks.statistics.clustered import Floats
 
 DESCRIBING = {
     "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
@@ -199,6 +203,23 @@ class Sample:
             for needle in wanted
             if isinstance(needle, str) and needle and (at := prompt.find(needle)) >= 0
         ]
+
+    @property
+    def blocks(self) -> Floats | None:
+        """`COLUMNS` of each block of a text `[B, 6]`, of effective-context tasks.
+
+        NaN where a read is missing; None where a sample has no blocks or they are damaged. lm-eval
+        logs the numbers as text, a missing one as `None`.
+        """
+        described = self._listed("filtered_resps")
+        rows: Any = described[0] if described else None
+        try:
+            numbers = [[np.nan if str(n) == "None" else float(str(n)) for n in row] for row in rows]
+            blocks = np.array(numbers).reshape(-1, len(COLUMNS))
+        except (TypeError, ValueError):
+            return None
+        usable = blocks.size and np.isfinite(blocks[:, :2]).all() and (blocks[:, 1] > 0).all()
+        return blocks if usable else None
 
     def _listed(self, name: str) -> list[Any]:
         value = self.row.get(name)

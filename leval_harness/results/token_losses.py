@@ -1,16 +1,18 @@
 """The texts of effective-context tasks: sums over blocks, and the losses of tokens beside them."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from leval_harness.layout import losses_file
 from leval_harness.results.fields import ResultsError, read_bytes
+from leval_harness.results.load import Results
 from leval_harness.results.run_record import Run
-from leval_harness.results.sample_lines import Sample, parsed_lines
+from leval_harness.results.sample_lines import parsed_lines
+from leval_harness.results.scores import Score
 from leval_tasks.effective_context.reads import COLUMNS, FULL, SHORT, TRAINED
 from leval_tasks.statistics.clustered import Floats
 
@@ -49,51 +51,53 @@ class ReadText:
         return values
 
 
-def read_texts(run: Run, task: str, samples: Path) -> list[ReadText]:
-    """The texts in the samples of a task, with the losses that the run kept of them.
+def read_texts(results: Results, scores: Iterable[Score], gaps: list[str]) -> dict[str, ReadText]:
+    """The texts behind some scores, by name; of one that was read twice the longer read.
 
-    Raises:
-        ResultsError: a file cannot be read, was altered, or does not fit the others.
+    `gaps` gets what is missing: a file that cannot be read, was altered or does not fit the others,
+    or samples that were not logged.
     """
-    texts = []
-    for sample in filter(None, parsed_lines(samples)):
-        blocks = _blocks(sample)
-        if blocks is None:
+    found: dict[str, ReadText] = {}
+    for index, task in dict.fromkeys((score.run, score.task) for score in scores):
+        run, samples = results.runs[index], results.samples.get((index, task))
+        try:
+            texts = list(_texts(run, task, samples.path)) if samples else []
+        except ResultsError as error:
+            gaps.append(f"Not counted: {error}")
             continue
-        name, losses = str(sample.document.get("document_id")), {}
-        for read in (FULL, SHORT, TRAINED):
-            file = losses_file(task, name, read)
-            if Path(file).name == file and (run.folder / file).is_file():
-                losses[read] = _losses(run, file, int(blocks[:, 1].sum()))
-        digest = str(sample.document.get("tokens_sha256"))
-        texts.append(ReadText(f"{task} {name}", digest, blocks, losses))
-    return texts
+        if not texts:
+            gaps.append(f"Not counted: {run.method}: {task}, whose samples were not logged")
+        for text in texts:
+            if text.name not in found or found[text.name].end < text.end:
+                found[text.name] = text
+    return found
 
 
-def _blocks(sample: Sample) -> Floats | None:
-    """The blocks of a sample, None where it has none or they are damaged.
-
-    lm-eval logs the numbers as text; one that is missing is `None`.
-    """
-    described = sample.row.get("filtered_resps")
-    rows: Any = described[0] if isinstance(described, list) and described else None
-    try:
-        numbers = [[np.nan if str(n) == "None" else float(str(n)) for n in row] for row in rows]
-        blocks = np.array(numbers).reshape(-1, len(COLUMNS))
-    except (TypeError, ValueError):
-        return None
-    usable = blocks.size and np.isfinite(blocks[:, :2]).all() and (blocks[:, 1] > 0).all()
-    return blocks if usable else None
+def _texts(run: Run, task: str, samples: Path) -> Iterator[ReadText]:
+    """The texts in the samples of a task, with the losses that the run kept of them."""
+    for sample in filter(None, parsed_lines(samples)):
+        if (blocks := sample.blocks) is None:
+            continue
+        document, digest = (str(sample.document.get(n)) for n in ("document_id", "tokens_sha256"))
+        losses = _losses(run, task, document, int(blocks[:, 1].sum()))
+        yield ReadText(f"{task} {document}", digest, blocks, losses)
 
 
-def _losses(run: Run, file: str, tokens: int) -> Floats:
-    path = run.file(file)
-    try:
-        losses = np.load(BytesIO(read_bytes(path)), allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ResultsError(f"{path}: not readable ({error})") from error
-    if losses.shape != (tokens,) or losses.dtype != np.float32:
-        raise ResultsError(
-            f"{path}: {losses.dtype} of shape {losses.shape}; expected float32 of ({tokens},)"
-        )
-    return np.asarray(losses, np.float64)
+def _losses(run: Run, task: str, document: str, tokens: int) -> dict[str, Floats]:
+    """Read -> nats of each token `[tokens]`, as far as the run kept them."""
+    losses = {}
+    for read in (FULL, SHORT, TRAINED):
+        file = losses_file(task, document, read)
+        if Path(file).name != file or not (run.folder / file).is_file():
+            continue
+        path = run.file(file)
+        try:
+            found = np.load(BytesIO(read_bytes(path)), allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise ResultsError(f"{path}: not readable ({error})") from error
+        if found.shape != (tokens,) or found.dtype != np.float32:
+            raise ResultsError(
+                f"{path}: {found.dtype} of shape {found.shape}; expected float32 of ({tokens},)"
+            )
+        losses[read] = found.astype(np.float64)
+    return losses

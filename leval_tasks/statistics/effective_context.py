@@ -32,8 +32,7 @@ from leval_tasks.statistics.skewed_t import (
     MARGIN,
     REFUSED_AT,
     SHOWN_AT,
-    deciding_thresholds,
-    one_sided,
+    SkewedMean,
 )
 
 BLOCK = 512
@@ -219,10 +218,13 @@ def effective_context(
         part = blocks.within(start, end)
         if part.tokens.size:
             sums, tokens = part.by_text() if texts_as_units else (part.gain, part.tokens)
-            bins.append(_bin(start, end, sums, tokens))
             # A gain above a threshold is a loss below its negative.
+            lost = SkewedMean.of(-sums, tokens)
+            high, low = (None if each is None else -each for each in lost.deciding_thresholds())
+            mean = float(sums.sum() / tokens.sum())
+            bins.append(Bin(start, end, mean, low, high, sums.size))
             for threshold, found in tests.items():
-                found.append(one_sided(-sums, tokens, -threshold))
+                found.append(lost.one_sided(-threshold))
     kept, benefits = (_length(found, bins, edges[0]) for found in tests.values())
     if longer is not None:
         trained, gains = longer
@@ -239,27 +241,24 @@ def _both(one: Length, two: Length) -> Length:
     return replace(one, shown=shown, refused=min(refused, default=None))
 
 
-def better_or_worse(blocks: Blocks, bins: Sequence[Bin], level: float) -> list[str]:
-    """For each bin `better` or `worse` than no gain, or empty: one-sided tests, blocks as units.
+def better_or_worse(
+    blocks: Blocks, edges: Sequence[int], level: float
+) -> tuple[tuple[Bin, ...], tuple[str, ...]]:
+    """Bins, and for each `better` or `worse` than no gain, or empty: one-sided tests over blocks.
 
     Args:
         blocks: of all texts; `gain` is `[B]`.
-        bins: of `effective_context`.
+        edges: positions that bound the bins, ascending.
         level: over both sides and all bins together (Bonferroni).
     """
+    bins = effective_context(blocks, edges).bins
     verdicts = []
     for each in bins:
         part = blocks.within(each.start, each.end)
-        below, above = one_sided(part.gain, part.tokens, 0.0)
+        below, above = SkewedMean.of(part.gain, part.tokens).one_sided(0.0)
         one, other = above <= level / 2 / len(bins), below <= level / 2 / len(bins)
         verdicts.append("better" if one else "worse" if other else "")
-    return verdicts
-
-
-def _bin(start: int, end: int, sums: Floats, tokens: Floats) -> Bin:
-    mean = float(sums.sum() / tokens.sum())
-    high, low = (None if each is None else -each for each in deciding_thresholds(-sums, tokens))
-    return Bin(start, end, mean, low, high, sums.size)
+    return bins, tuple(verdicts)
 
 
 def _length(tests: Sequence[tuple[Floats, Floats]], bins: Sequence[Bin], start: int) -> Length:

@@ -30,7 +30,7 @@ import numpy as np
 from scipy import special
 
 from leval_tasks.statistics.clustered import Floats
-from leval_tasks.statistics.skewed_t import FEWEST, MARGIN, lower_bounds
+from leval_tasks.statistics.skewed_t import FEWEST, MARGIN, SkewedMean
 
 LEVEL = 0.05
 """Probability of a wrong "worse" at no difference, and of a wrong "same" beyond the margin."""
@@ -174,7 +174,9 @@ def equivalence(
     cuts = [(0, bounds[-1]), *itertools.pairwise(bounds)]
     means = [differences[:, start:end].mean(axis=1) for start, end in cuts]
     equal = np.ones(len(differences))
-    lower, upper = ([lower_bounds(side * each, equal) for each in means] for side in (1, -1))
+    lower, upper = (
+        [SkewedMean.of(side * each, equal).lower_bound for each in means] for side in (1, -1)
+    )
     low, high = _step_up(lower, level), _step_up(upper, level)
     whole, *bins = parts = [
         Part(

@@ -6,7 +6,7 @@ errs too often; where one lies low it sees spread in place of an effect, and of 
 gained could not tell that nothing was lost.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special, stats
@@ -32,76 +32,79 @@ FEWEST = 3
 """Units below which nothing is tested."""
 
 
-def one_sided(sums: Floats, tokens: Floats, threshold: float) -> tuple[Floats, Floats]:
-    """Whether a true mean is shown to be below a threshold, or above it.
+@dataclass(frozen=True, slots=True)
+class SkewedMean:
+    """The mean of some units of chance, with what the tests of it need.
 
-    To be above it, which takes a length away, the larger p of the plain and the corrected t counts;
-    of three units, whose skewness is next to nothing known, the plain one, since the correction
-    makes a t of three of one of ten.
-
-    Args:
-        sums: `[..., U]`, total of each unit, nats.
-        tokens: `[U]`.
-        threshold: nats a token.
-
-    Returns:
-        p against a mean at the threshold or above it, and p against one below it, `[...]` each;
-        one half where units are too few.
+    Attributes:
+        mean: nats a token, `[...]`.
+        stderr, df: its standard error and degrees of freedom, see `linearised_ratio`.
+        skewness: of the units about the mean, over the root of their number.
+        units: how many there are.
     """
-    mean, stderr, df = linearised_ratio(sums, tokens)
-    if sums.shape[-1] < FEWEST:
-        unknown = np.full(mean.shape, 0.5)
-        return unknown, unknown
-    distance = mean - threshold
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = distance / stderr
-        corrected = _corrected(t, _skewness(sums, tokens))
-        below = stats.t.cdf(corrected, df)
-        above = stats.t.sf(t, df)
-        if sums.shape[-1] > FEWEST:
-            above = np.maximum(above, stats.t.sf(corrected, df))
-    # Where all units agree to the last bit there is no spread to divide by.
-    certain = np.heaviside(distance, 0.5)
-    spread = stderr > 0
-    return np.where(spread, below, certain), np.where(spread, above, 1 - certain)
 
+    mean: Floats
+    stderr: Floats
+    df: Floats
+    skewness: Floats
+    units: int
 
-def deciding_thresholds(sums: Floats, tokens: Floats) -> tuple[float | None, float | None]:
-    """The thresholds at which the two tests of `one_sided` begin to decide, low one first.
+    @classmethod
+    def of(cls, sums: Floats, tokens: Floats) -> "SkewedMean":
+        """From the total of each unit, nats, `[..., U]`, and its tokens, `[U]`."""
+        return cls(*linearised_ratio(sums, tokens), _skewness(sums, tokens), sums.shape[-1])
 
-    Below the first a mean is shown to be above it at `REFUSED_AT`, above the second to be below it
-    at `SHOWN_AT`. None where units are too few.
+    def one_sided(self, threshold: float) -> tuple[Floats, Floats]:
+        """Whether the true mean is shown to be below a threshold, or above it.
 
-    Args:
-        sums: `[U]`, total of each unit, nats.
-        tokens: `[U]`.
-    """
-    if sums.size < FEWEST:
-        return None, None
-    mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
-    shown = _uncorrected(-float(stats.t.isf(SHOWN_AT, df)), float(_skewness(sums, tokens)))
-    return lower_bounds(sums, tokens)(REFUSED_AT), mean - stderr * shown
+        To be above it, which takes a length away, the larger p of the plain and the corrected t
+        counts; of three units, whose skewness is next to nothing known, the plain one, since the
+        correction makes a t of three of one of ten.
 
+        Args:
+            threshold: nats a token.
 
-def lower_bounds(sums: Floats, tokens: Floats) -> Callable[[float], float]:
-    """The threshold above which a mean is shown to lie, as a function of the one-sided level.
+        Returns:
+            p against a mean at the threshold or above it, and p against one below it, `[...]` each;
+            one half where units are too few.
+        """
+        if self.units < FEWEST:
+            unknown = np.full(self.mean.shape, 0.5)
+            return unknown, unknown
+        distance = self.mean - threshold
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = distance / self.stderr
+            corrected = _corrected(t, self.skewness)
+            below = stats.t.cdf(corrected, self.df)
+            above = stats.t.sf(t, self.df)
+            if self.units > FEWEST:
+                above = np.maximum(above, stats.t.sf(corrected, self.df))
+        # Where all units agree to the last bit there is no spread to divide by.
+        certain = np.heaviside(distance, 0.5)
+        spread = self.stderr > 0
+        return np.where(spread, below, certain), np.where(spread, above, 1 - certain)
 
-    The lower of the bounds by the plain and the corrected t, as in `one_sided`. An upper bound is
-    that of `-sums` with its sign changed. The mean itself where all units agree to the last bit.
+    def lower_bound(self, level: float) -> float:
+        """The threshold above which the mean is shown to lie, at a one-sided level.
 
-    Args:
-        sums: `[U]`, total of each unit, nats; at least `FEWEST` units.
-        tokens: `[U]`.
-    """
-    mean, stderr, df = (float(each) for each in linearised_ratio(sums, tokens))
-    skewness = float(_skewness(sums, tokens))
+        The lower of the bounds by the plain and the corrected t, as in `one_sided`. An upper bound
+        is that of `-sums` with its sign changed. The mean itself where all units agree to the last
+        bit. For one mean, of at least `FEWEST` units.
+        """
+        t = -float(special.stdtrit(self.df, level))  # what `stats.t.isf` calls, which is slower
+        corrected = _uncorrected(t, float(self.skewness)) if self.units > FEWEST else t
+        return float(self.mean) - float(self.stderr) * max(t, corrected)
 
-    def bound(level: float) -> float:
-        t = -float(special.stdtrit(df, level))  # what `stats.t.isf` calls, which is slower
-        corrected = _uncorrected(t, skewness) if sums.size > FEWEST else t
-        return mean - stderr * max(t, corrected)
+    def deciding_thresholds(self) -> tuple[float | None, float | None]:
+        """The thresholds at which the two tests of `one_sided` begin to decide, low one first.
 
-    return bound
+        Below the first the mean is shown to be above it at `REFUSED_AT`, above the second to be
+        below it at `SHOWN_AT`. For one mean; None where units are too few.
+        """
+        if self.units < FEWEST:
+            return None, None
+        shown = _uncorrected(-float(stats.t.isf(SHOWN_AT, self.df)), float(self.skewness))
+        return self.lower_bound(REFUSED_AT), float(self.mean) - float(self.stderr) * shown
 
 
 def _skewness(sums: Floats, tokens: Floats) -> Floats:

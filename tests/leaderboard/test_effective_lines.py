@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leval_harness.analysis import analyse, effective_context
+from leval_harness.analysis import analyse
 from leval_harness.analysis.effective_context import (
-    _against,
+    Against,
+    _differences,
     against_sentence,
     effective_lines,
     length_text,
@@ -21,17 +22,24 @@ from leval_harness.analysis.effective_context import (
     verdicts,
     yardstick,
 )
+from leval_harness.analysis.entries import LEVEL
 from leval_harness.analysis.labels import length_label
 from leval_harness.analysis.verdict import verdicts as verdict_lines
 from leval_harness.cell_record import CellRecord
 from leval_harness.figures.write import planned_figures
 from leval_harness.page import write_page
-from leval_harness.results import load_results
+from leval_harness.results import load_results, token_losses
 from leval_harness.results.token_losses import ReadText
 from leval_harness.sweep.cell_files import relabel
 from leval_harness.tables import build_tables, render
 from leval_tasks.effective_context.reads import block_rows
-from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Length, block_sums
+from leval_tasks.statistics.effective_context import (
+    FEWEST_TEXTS,
+    Blocks,
+    Length,
+    better_or_worse,
+    block_sums,
+)
 
 SWEEP = Path(__file__).parent / "effective"
 WINDOWS, ROPE, YARN = "161d7265de3e1099", "0c06ebb25cd3db15", "82d4b1879adb947b"
@@ -114,7 +122,7 @@ def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     # what is better by far in the second bin alone
     late = {name: each - 0.5 * (np.arange(each.size) > edges[1]) for name, each in one.items()}
     sides = [{name: text(each) for name, each in side.items()} for side in (late, other)]
-    found = _against(*sides, bins, "yarn")
+    found = Against("yarn", *better_or_worse(Blocks.joined(_differences(*sides)), edges, LEVEL))
     assert found.verdicts == ("", "better")
     said = against_sentence("yarn", found)
     gained = f"({found.bins[1].gain:+.3f}, interval "
@@ -125,7 +133,8 @@ def test_a_verdict_on_the_baseline_needs_all_positions_together(analysis):
     said = against_sentence("yarn", everywhere)
     assert f"better at {edges[0]:,}–{edges[2]:,} (" in said
     assert " in 2 bins, interval " in said
-    assert _against(*sides[::-1], bins, "rope").verdicts == ("", "worse")
+    worse = Blocks.joined(_differences(*sides[::-1]))
+    assert better_or_worse(worse, edges, LEVEL)[1] == ("", "worse")
 
 
 def test_resonance_is_compared_with_the_same_method_without_it(tmp_path):
@@ -151,9 +160,9 @@ def test_resonance_is_compared_with_the_same_method_without_it(tmp_path):
 
 def test_losses_are_read_once_for_tables_verdict_figures_and_page(analysis, tmp_path, monkeypatch):
     read = []
-    real = effective_context.read_texts
+    real = token_losses.parsed_lines
     monkeypatch.setattr(
-        effective_context, "read_texts", lambda *given: read.append(given[0].run_id) or real(*given)
+        token_losses, "parsed_lines", lambda path: read.append(path.parent.name) or real(path)
     )
     build_tables(fresh := analyse(analysis.results))
     list(planned_figures(fresh))

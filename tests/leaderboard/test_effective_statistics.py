@@ -16,7 +16,7 @@ from leval_tasks.statistics.effective_context import (
     effective_context,
     texts_that_agree,
 )
-from leval_tasks.statistics.skewed_t import MARGIN, REFUSED_AT, SHOWN_AT, one_sided
+from leval_tasks.statistics.skewed_t import MARGIN, REFUSED_AT, SHOWN_AT, SkewedMean
 
 START, LONGEST = 2048, 12288
 
@@ -60,14 +60,14 @@ def test_the_ends_of_a_bin_are_where_its_tests_begin_to_decide():
     blocks = Blocks.of(texts(lambda p: 0.05 + 0 * p, count=3), START)
     first = effective_context(blocks, bin_edges(START, LONGEST)).bins[0]
     part = blocks.within(first.start, first.end)
-    loss = -part.gain
-    assert one_sided(loss, part.tokens, -first.low)[0] == pytest.approx(SHOWN_AT, rel=1e-6)
-    assert one_sided(loss, part.tokens, -first.high)[1] == pytest.approx(REFUSED_AT, rel=1e-6)
+    loss = SkewedMean.of(-part.gain, part.tokens)
+    assert loss.one_sided(-first.low)[0] == pytest.approx(SHOWN_AT, rel=1e-6)
+    assert loss.one_sided(-first.high)[1] == pytest.approx(REFUSED_AT, rel=1e-6)
 
 
 def test_without_skewness_the_test_is_students():
     sums = np.array([-3.0, -1.0, 0.0, 1.0, 3.0]) + 2
-    below, above = one_sided(sums, np.ones(5), 0.5)
+    below, above = SkewedMean.of(sums, np.ones(5)).one_sided(0.5)
     expected = stats.ttest_1samp(sums, 0.5, alternative="greater").pvalue
     assert above == pytest.approx(expected)
     assert below == pytest.approx(1 - expected)

@@ -15,7 +15,7 @@ from leval_tasks.statistics.equivalence import (
     equivalence,
     looks_at,
 )
-from leval_tasks.statistics.skewed_t import lower_bounds, one_sided
+from leval_tasks.statistics.skewed_t import SkewedMean
 
 LENGTH = 1024
 EDGES = bin_edges(LENGTH)
@@ -62,8 +62,9 @@ def test_looks_double_up_to_all_texts():
 def test_the_lower_bound_is_where_the_one_sided_test_begins_to_decide(seed, units, level):
     sums = np.random.default_rng(seed).gumbel(size=units) * 10
     tokens = np.full(units, 100.0)
-    bound = lower_bounds(sums, tokens)(level)
-    above = [float(one_sided(sums, tokens, bound + step)[1]) for step in (-1e-6, 1e-6)]
+    mean = SkewedMean.of(sums, tokens)
+    bound = mean.lower_bound(level)
+    above = [float(mean.one_sided(bound + step)[1]) for step in (-1e-6, 1e-6)]
     assert above[0] < level < above[1]
 
 
@@ -107,7 +108,7 @@ def test_what_bonferroni_shows_is_shown():
         found = equivalence(d, EDGES)
         for part in (found.whole, *found.bins):
             of_part = d[:, max(part.start - 1, 0) : part.end - 1].mean(axis=1)
-            assert part.low >= lower_bounds(of_part, np.ones(4))(LEVEL / 4) - 1e-12
+            assert part.low >= SkewedMean.of(of_part, np.ones(4)).lower_bound(LEVEL / 4) - 1e-12
 
 
 def test_looks_bins_and_lengths_widen_the_interval_of_worse_and_only_looks_that_of_same():
