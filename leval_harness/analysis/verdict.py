@@ -8,14 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from leval_harness.analysis.effective_context import (
-    FAMILY,
-    EffectiveLine,
-    against_sentence,
-    effective_lines,
-    sentence,
-    yardstick,
-)
+from leval_harness.analysis.effective_context import FAMILY, EffectiveLine, effective_lines
+from leval_harness.analysis.effective_sentences import against_sentence, sentence, yardstick
 from leval_harness.analysis.entries import (
     Analysis,
     Entry,

@@ -6,12 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.analysis.effective_context import (
-    FAMILY,
-    EffectiveLine,
-    effective_lines,
-    length_text,
-)
+from leval_harness.analysis.effective_context import FAMILY, EffectiveLine, effective_lines
+from leval_harness.analysis.effective_sentences import length_text
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import LOSS_UNITS, length_label, task_label
 from leval_harness.analysis.retrieval import Retrieval, retrievals

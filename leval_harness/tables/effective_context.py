@@ -4,12 +4,8 @@ import math
 from collections.abc import Sequence
 
 from leval_harness.analysis.differences import PairedDifferences, PairedRow
-from leval_harness.analysis.effective_context import (
-    EffectiveLine,
-    length_text,
-    like_text,
-    verdicts,
-)
+from leval_harness.analysis.effective_context import EffectiveLine
+from leval_harness.analysis.effective_sentences import length_text, like_text, verdicts
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.key_tokens import GAP, MOST, KeyLine
 from leval_harness.analysis.labels import length_label

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from leval_harness.analysis import analyse
-from leval_harness.analysis.effective_context import (
-    Against,
-    _differences,
+from leval_harness.analysis.effective_context import Against, _differences, effective_lines
+from leval_harness.analysis.effective_sentences import (
     against_sentence,
-    effective_lines,
     length_text,
     like_text,
     sentence,

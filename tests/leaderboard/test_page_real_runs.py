@@ -9,7 +9,8 @@ import pytest
 from browser import chromium, ready, script, texts
 
 from leval_harness.analysis import analyse
-from leval_harness.analysis.effective_context import effective_lines, sentence
+from leval_harness.analysis.effective_context import effective_lines
+from leval_harness.analysis.effective_sentences import sentence
 from leval_harness.page import write_page
 from leval_harness.results import load_results
 
