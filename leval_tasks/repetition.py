@@ -33,16 +33,16 @@ def repeated_share(tokens: Sequence[Any], ngram: int = NGRAM, apart: int = APART
     return repeated / len(starts) if starts else 0.0
 
 
-def without_repeats(paragraphs: Iterable[str], words: int = WORDS) -> list[str]:
+def without_repeats(paragraphs: Iterable[str]) -> list[str]:
     """The paragraphs, in order, less those of which more than half was seen before.
 
-    A paragraph is compared by its sequences of `words` words; a shorter one by all of its words.
+    A paragraph is compared by its sequences of `WORDS` words; a shorter one by all of its words.
     """
     seen: set[tuple[str, ...]] = set()
     kept = []
     for paragraph in paragraphs:
         parts = paragraph.split()
-        grams = [tuple(parts[at : at + words]) for at in range(max(1, len(parts) - words + 1))]
+        grams = [tuple(parts[at : at + WORDS]) for at in range(max(1, len(parts) - WORDS + 1))]
         if parts and 2 * sum(gram in seen for gram in grams) <= len(grams):
             kept.append(paragraph)
         seen.update(grams)

@@ -147,9 +147,9 @@ Number = Annotated[float | None, BeforeValidator(finite)]
 """None where it is no number at all, too large, or not finite."""
 
 
-def short_name(text: str, longest: int = LONGEST_NAME) -> str:
-    """A name of at most so many characters; a longer one ends in its digest and stays unique."""
-    return text if len(text) <= longest else f"{text[: longest - 11]}… #{digest(text)}"
+def short_name(text: str) -> str:
+    """A name of at most `LONGEST_NAME` characters; a longer one ends in its digest."""
+    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 11]}… #{digest(text)}"
 
 
 def digest(text: str) -> str:

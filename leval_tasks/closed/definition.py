@@ -158,13 +158,7 @@ class ClosedTask:
         return tuple(name for name in self.rule.parts if row[name] is not None)
 
     def aggregate(self, rows: Sequence[Row]) -> dict[str, float]:
-        """The task's figure of each metric of some questions, fractions 0..1.
-
-        Raises:
-            ValueError: there are no questions.
-        """
-        if not rows:
-            raise ValueError("There is nothing to score: no responses.")
+        """The task's figure of each metric of at least one question, fractions 0..1."""
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         known = {name: [v for v in each if v is not None] for name, each in columns.items()}
         figures = {name: mean(values) for name, values in known.items() if values}

@@ -10,7 +10,7 @@ import numpy as np
 
 from leval_tasks.perplexity.windows import Window, document_tokens, make_windows
 from leval_tasks.statistics.clustered import Floats
-from leval_tasks.statistics.effective_context import BLOCK, block_sums, clipped_gain
+from leval_tasks.statistics.effective_context import block_sums, clipped_gain
 from leval_tasks.token_logprobs import Logprobs
 
 FULL, SHORT, TRAINED = "full", "short", "trained"
@@ -70,14 +70,14 @@ def joined(
 
 
 def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
-    """Sums over blocks of `BLOCK` tokens, a row of `COLUMNS` each; None where a read is missing.
+    """Sums over blocks of tokens, a row of `COLUMNS` each; None where a read is missing.
 
     Args:
         losses: of a text.
         start: position of the first token that they hold, BOS counted.
     """
     size = next(iter(losses.values())).size
-    _, tokens = block_sums(np.zeros(size), BLOCK)
+    _, tokens = block_sums(np.zeros(size))
     starts = start + np.cumsum(tokens) - tokens
     columns: list[list[float | None]] = [starts.tolist(), tokens.tolist()]
     for values in (
@@ -89,7 +89,7 @@ def block_rows(losses: Losses, start: int) -> list[list[float | None]]:
         if values is None:
             columns.append([None] * tokens.size)
         else:
-            sums, _ = block_sums(np.asarray(values, np.float64), BLOCK)
+            sums, _ = block_sums(np.asarray(values, np.float64))
             columns.append([None if np.isnan(each) else float(each) for each in sums])
     return [list(row) for row in zip(*columns, strict=True)]
 

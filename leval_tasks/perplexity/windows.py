@@ -8,12 +8,10 @@ Without BOS nothing stands before the document's first token, and that token is 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
-from leval_border.errors import SettingError, not_allowed, one_of
+from leval_border.errors import SettingError, not_allowed
 from leval_tasks.metadata import Mode
 
-MODES: tuple[str, ...] = get_args(Mode)
 METRICS = (
     "token_perplexity",
     "paper_perplexity",
@@ -52,14 +50,14 @@ def document_tokens(context_length: int, bos: bool) -> int:
     return context_length - int(bos)
 
 
-def make_windows(n: int, context_length: int, stride: int, mode: str, bos: bool) -> list[Window]:
+def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool) -> list[Window]:
     """The windows of one document at one context length, in reading order.
 
     Args:
         n: tokens of the document.
         context_length: positions of a window, BOS included.
         stride: tokens a sliding window moves by, and tokens scored by `last`; others ignore it.
-        mode: one of `MODES`.
+        mode: which windows.
         bos: whether every window (in `disjoint`: the first one) begins with BOS.
 
     Raises:
@@ -116,14 +114,13 @@ def _disjoint(n: int, context_length: int, bos: bool) -> list[Window]:
     return windows
 
 
-def check_settings(context_length: int, stride: int, mode: str, bos: bool) -> None:
+def check_settings(context_length: int, stride: int, mode: Mode, bos: bool) -> None:
     """Refuse settings that do not fit each other.
 
     Raises:
-        SettingError: an unknown mode, a window without room for a scored token, a stride below one,
-            or a stride larger than the window (tokens between two windows would never be scored).
+        SettingError: a window without room for a scored token, a stride below one, or a stride
+            larger than the window (tokens between two windows would never be scored).
     """
-    one_of("mode", mode, MODES)
     if context_length < 2:
         allowed = "at least 2, of which one is scored"
         raise SettingError(not_allowed("context_length", context_length, allowed))

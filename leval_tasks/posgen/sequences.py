@@ -10,8 +10,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from leval_border.errors import SettingError, UserError, one_of
-from leval_tasks.metadata import SUBTASKS, PosGenSettings
+from leval_border.errors import SettingError, UserError
+from leval_tasks.metadata import PosGenSettings
 from leval_tasks.metrics import compose
 
 Tokens = npt.NDArray[np.int64]
@@ -58,9 +58,6 @@ def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, nea
     Returns:
         `[n, length]`; the first `far + near` columns are the seeds.
     """
-    one_of("subtask", subtask, SUBTASKS, PosGenError)
-    if seeds.ndim != 2 or seeds.shape[1] != far + near:
-        raise PosGenError(f"seeds: shape {seeds.shape} is not allowed; [n, {far + near}]")
     # Positions come first, so that one step reads and writes whole rows of memory.
     tokens = np.empty((length, len(seeds)), dtype=np.int64)
     tokens[: far + near] = seeds.T
@@ -71,7 +68,8 @@ def extend(seeds: Tokens, subtask: str, length: int, modulus: int, far: int, nea
 
 def _next(tokens: Tokens, index: int, subtask: str, modulus: int, far: int, near: int) -> Tokens:
     """Numbers `[n]` of the rule at an index, from the tokens before it, `[positions, n]`."""
-    start = {"recursive": index - far - near, "cot": 0}.get(subtask, (index - far - near) // 2)
+    first = index - far - near
+    start = {"recursive": first, "cot": 0, "semi_recursive": first // 2}[subtask]
     total = tokens[start : start + far].sum(axis=0) + tokens[index - near : index].sum(axis=0)
     return np.remainder(total, modulus)
 
@@ -91,7 +89,6 @@ def rule_labels(tokens: Tokens, subtask: str, modulus: int, far: int, near: int)
     Returns:
         `[n, length - far - near]`.
     """
-    one_of("subtask", subtask, SUBTASKS, PosGenError)
     rows = np.ascontiguousarray(tokens.T)
     indices = range(far + near, len(rows))
     return np.stack([_next(rows, at, subtask, modulus, far, near) for at in indices], axis=1)

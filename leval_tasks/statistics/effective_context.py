@@ -124,18 +124,17 @@ def clipped_gain(short: Floats, full: Floats) -> Floats:
     return np.clip(np.asarray(short, np.float64) - np.asarray(full, np.float64), -CLIP, CLIP)
 
 
-def block_sums(gains: Floats, block: int = BLOCK) -> tuple[Floats, Floats]:
-    """Sums of gains over blocks and tokens in them, `[B]` each.
+def block_sums(gains: Floats) -> tuple[Floats, Floats]:
+    """Sums of gains over blocks of `BLOCK` tokens, and tokens in them, `[B]` each.
 
     A last block of less than half the size is joined to the one before, so that no unit of chance
     is a handful of tokens.
 
     Args:
         gains: `[T]`, nats, of consecutive tokens.
-        block: tokens of a block.
     """
-    edges = list(range(0, gains.size, block))
-    if len(edges) > 1 and gains.size - edges[-1] < block / 2:
+    edges = list(range(0, gains.size, BLOCK))
+    if len(edges) > 1 and gains.size - edges[-1] < BLOCK / 2:
         edges.pop()
     sums = np.add.reduceat(gains, edges)
     return sums, np.diff([*edges, gains.size]).astype(np.float64)
@@ -167,11 +166,6 @@ class Blocks:
     end: Floats
     gain: Floats
     tokens: Floats
-
-    @classmethod
-    def of(cls, gains: Sequence[Floats], start: int, block: int = BLOCK) -> "Blocks":
-        """Blocks of texts, `gains[g]` being those of text `g` from position `start` on."""
-        return cls.joined([(start, *block_sums(each, block)) for each in gains])
 
     @classmethod
     def joined(cls, texts: Sequence[tuple[int, Floats, Floats]]) -> "Blocks":

@@ -120,7 +120,6 @@ def test_a_document_that_does_not_fill_the_window_is_refused(mode):
         (8, 8, "last", True, "stride: 8 is not allowed; allowed: 1 to 7"),
         (8, 0, "sliding", True, "stride: 0 is not allowed; allowed: 1 to"),
         (1, 1, "truncate", True, "context_length: 1 is not allowed; allowed: at least 2"),
-        (8, 2, "slidding", True, "did you mean 'sliding'"),
     ],
 )
 def test_settings_that_do_not_fit(length, stride, mode, bos, message):

@@ -11,7 +11,6 @@ from leval_border.errors import SettingError
 from leval_border.settings import read
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.sequences import (
-    PosGenError,
     cycled_seeds,
     extend,
     random_seeds,
@@ -150,11 +149,9 @@ def test_wrong_settings_are_named(change, message):
         read(PosGenSettings, change)
 
 
-def test_too_few_tuples_and_wrong_shapes():
+def test_too_few_tuples():
     with pytest.raises(SettingError, match="give only 2401"):
         splits(PosGenSettings(subtask="cot", modulus=7))
-    with pytest.raises(PosGenError, match=r"seeds: shape \(1, 3\)"):
-        extend(np.zeros((1, 3), dtype=np.int64), "cot", 9, 17, 1, 3)
     with pytest.raises(SettingError, match="modulus: 3 is too small"):
         cycled_seeds(4, 4, 3)
 

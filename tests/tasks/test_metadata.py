@@ -138,6 +138,7 @@ WHOLE = "a whole number"
         (ClosedSettings, {"num_docs": 1.5}, f"num_docs: 1.5 is not allowed; allowed: {WHOLE}"),
         (ClosedSettings, {"num_docs": True}, f"num_docs: True is not allowed; allowed: {WHOLE}"),
         (ClosedSettings, {"truncation": "rigth"}, "did you mean 'right'?"),
+        (PerplexitySettings, {"mode": "slidding"}, "did you mean 'sliding'?"),
         (PerplexitySettings, {"stride": 0}, "stride: 0 is not allowed; allowed: a number of at"),
         (
             PerplexitySettings,
