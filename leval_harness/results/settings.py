@@ -14,7 +14,7 @@ from typing import Any
 
 from leval_harness.results.fields import digest, short_name
 from leval_harness.secrets import without_credentials
-from leval_tasks.metadata import FAMILIES, family_settings
+from leval_tasks.metadata import FAMILIES
 
 METHOD = "rope"
 """The one setting that is compared instead: it is the method of a row."""
@@ -177,7 +177,8 @@ def requested_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of our tasks in `--metadata`; those under a family's own key win."""
     settings = dict(metadata)
     for family in FAMILIES:
-        settings = family_settings(family, settings)
+        if family.group and isinstance(given := metadata.get(family.group), Mapping):
+            settings |= given
     return recorded_settings({name: value for name, value in settings.items() if name in OWN})
 
 
