@@ -162,16 +162,6 @@ class TextSettings(TaskSettings):
     max_tokens: OptionalCount = None
     bos: bool | None = None
 
-    @property
-    def longest(self) -> int:
-        """The longest context length, once it is known."""
-        return self.context_length[-1] if self.context_length else 0
-
-    @property
-    def windows_move(self) -> bool:
-        """Whether windows move through a document that is longer than one."""
-        return False
-
 
 class PerplexitySettings(TextSettings):
     """Settings of a perplexity task.
@@ -185,10 +175,6 @@ class PerplexitySettings(TextSettings):
 
     mode: Mode = "sliding"
     stride: Count = 256
-
-    @property
-    def windows_move(self) -> bool:  # noqa: D102
-        return self.mode in ("sliding", "disjoint")
 
 
 class EffectiveContextSettings(TextSettings):

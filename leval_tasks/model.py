@@ -69,7 +69,9 @@ def find_tokenizer(settings: Mapping[str, Any]) -> Any:
         tokenizer = getattr(running_model(), "tokenizer", None)
         if getattr(tokenizer, "is_fast", False):
             return tokenizer
-    return load_tokenizer(settings)
+    revision = settings.get("tokenizer_revision") or settings.get("revision") or "main"
+    trusted = str(settings.get("trust_remote_code", "")).lower() in ("true", "1")
+    return _load(tokenizer_name(settings), str(revision), trusted)
 
 
 def tokenizer_name(settings: Mapping[str, Any]) -> str:
@@ -87,13 +89,6 @@ def tokenizer_name(settings: Mapping[str, Any]) -> str:
         "with tokenizer=NAME_OR_PATH in --model_args, or "
         '--metadata \'{"tokenizer": "NAME_OR_PATH"}\''
     )
-
-
-def load_tokenizer(settings: Mapping[str, Any]) -> Any:
-    """Load the tokenizer that the settings name; see `find_tokenizer`."""
-    revision = settings.get("tokenizer_revision") or settings.get("revision") or "main"
-    trusted = str(settings.get("trust_remote_code", "")).lower() in ("true", "1")
-    return _load(tokenizer_name(settings), str(revision), trusted)
 
 
 @functools.lru_cache(maxsize=8)

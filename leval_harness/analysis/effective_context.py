@@ -154,9 +154,8 @@ def effective_lines(
         for label, part in by_label.items():
             against = baseline if baseline in texts and baseline != label else ""
             others = (against, "" if plain[label] == against else plain[label])
-            line, missing = _line(part, texts, reference, others, smallest)
+            line = _line(part, texts, reference, others, smallest, gaps)
             lines += [line] if line else []
-            gaps += [f"Not counted: {label}: {each}" for each in missing]
     return tuple(lines), tuple(gaps)
 
 
@@ -187,8 +186,9 @@ def _line(
     reference: Texts,
     others: tuple[str, str],
     margin: float,
-) -> tuple[EffectiveLine | None, list[str]]:
-    """The line of one method, and the texts that it leaves out.
+    gaps: list[str],
+) -> EffectiveLine | None:
+    """The line of one method; None where it gains over no windows.
 
     Args:
         entries: its scores.
@@ -196,12 +196,14 @@ def _line(
         reference: short windows of the unscaled model; empty where there are none.
         others: label of the baseline and of the same method without Resonance; empty for none.
         margin: nats a token.
+        gaps: gets the texts that are left out.
     """
     label = entries[0].label
     differences = [_differences(texts[label], texts.get(other, {})) for other in others]
     gained = _over_windows(texts[label], reference)
+    gaps += [f"Not counted: {label}: {each}" for each in gained.missing]
     if not gained.short:
-        return None, gained.missing
+        return None
     blocks, start = Blocks.joined(gained.short), min(start for start, *_ in gained.short)
     trained = min((start for start, *_ in gained.longer), default=0)
     longest, tokens = int(blocks.end.max()), int(blocks.tokens.sum())
@@ -237,7 +239,7 @@ def _line(
         better=gained.better,
         against=against,
         resonance=resonance,
-    ), gained.missing
+    )
 
 
 def _differences(texts: Texts, base: Texts) -> list[_Gains]:

@@ -43,13 +43,13 @@ def prompt(
     """Show the exact prompts of TASK for a model, their token counts and the cut."""
     from leval_tasks.closed.catalog import task_named
     from leval_tasks.closed.task import LEvalClosedTask
-    from leval_tasks.model import load_tokenizer
+    from leval_tasks.model import find_tokenizer
 
     metadata = {name: options[name] for name in SETTINGS if options[name] is not None}
     metadata["pretrained"] = model
     named = task_named(task, "TASK").name
     refuse_missing_folder(model, "model")
-    load_tokenizer(metadata)  # a model that does not exist is said before documents are fetched
+    find_tokenizer(metadata)  # a model that does not exist is said before documents are fetched
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed
         metadata |= {"context_length": context_length, "max_length": context_length}
@@ -62,7 +62,7 @@ def prompt(
     )
     template = None
     if options["chat"]:
-        template = partial(_rendered, load_tokenizer(metadata))
+        template = partial(_rendered, find_tokenizer(metadata))
     closed.prepare(template)
     about = closed.config.metadata["prompt"]
     docs = closed.test_docs()[: options["count"]]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from leval_border.errors import SettingError, one_of
 from leval_tasks.data import numbered_rows, read_bytes, resolve_source
 from leval_tasks.errors import DataError
-from leval_tasks.metadata import TextSettings
+from leval_tasks.metadata import PerplexitySettings, TextSettings
 from leval_tasks.repetition import without_repeats
 
 logger = logging.getLogger(__name__)
@@ -249,8 +249,9 @@ def draw_pydocs(encode: Encode, settings: TextSettings) -> tuple[Drawn, dict[str
     """
     text, digest = language_reference()
     tokens, ends = encode(text)
-    window = settings.longest - bool(settings.bos)
-    size = settings.max_tokens or window * (2 if settings.windows_move else 1)
+    longest = settings.context_length[-1] if settings.context_length else 0
+    moves = isinstance(settings, PerplexitySettings) and settings.mode in ("sliding", "disjoint")
+    size = settings.max_tokens or (longest - bool(settings.bos)) * (2 if moves else 1)
     if settings.min_tokens and settings.min_tokens > size:
         raise SettingError(
             f"min_tokens={settings.min_tokens} is more than the {size} tokens of each document of "

@@ -8,7 +8,7 @@ import pytest
 from leval_border.errors import SettingError
 from leval_tasks.context import Context, resolve_context
 from leval_tasks.errors import ContextLengthError, TokenizerError
-from leval_tasks.model import load_tokenizer, tokenizer_name
+from leval_tasks.model import find_tokenizer, tokenizer_name
 
 YARN = {
     "rope_type": "yarn",
@@ -194,4 +194,4 @@ def test_tokenizer_is_named_by_the_run():
 
 def test_tokenizer_that_cannot_be_loaded(tmp_path):
     with pytest.raises(TokenizerError, match=r"cannot be loaded.*tokenizer=NAME_OR_PATH"):
-        load_tokenizer({"pretrained": str(tmp_path)})
+        find_tokenizer({"pretrained": str(tmp_path)})

@@ -187,4 +187,5 @@ def test_what_decides_numbers_is_recorded_under_the_names_of_the_settings():
 def test_length_of_a_server_is_never_guessed(limit):
     with pytest.raises(ContextLengthError, match="max_length: not given, and a server does"):
         completed({}, tokens=limit, assumed=True)
-    assert completed({"context_length": 1024}, tokens=limit, assumed=True).longest == 1024
+    given = completed({"context_length": 1024}, tokens=limit, assumed=True)
+    assert given.context_length == (1024,)
