@@ -15,7 +15,7 @@ import tracemalloc
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.data import available, resolve_source
-from leval_tasks.model import load_tokenizer
+from leval_tasks.model import find_tokenizer
 
 REPEATS = 3
 
@@ -28,7 +28,7 @@ def build(name: str, metadata: dict[str, object]) -> LEvalClosedTask:
 
 
 def measure(name: str, metadata: dict[str, object]) -> dict[str, object]:
-    tokenizer = load_tokenizer(metadata)
+    tokenizer = find_tokenizer(metadata)
     times: list[tuple[float, float]] = []
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -63,7 +63,7 @@ def main() -> None:
     }
     tasks = available(resolve_source(metadata))
     rows = []
-    load_tokenizer(metadata)("warm up")
+    find_tokenizer(metadata)("warm up")
     for name, closed in TASKS.items():
         if closed not in tasks:
             continue
