@@ -35,11 +35,6 @@ class Window:
     bos: bool
 
     @property
-    def positions(self) -> int:
-        """Number of tokens the window holds, BOS included."""
-        return self.end - self.start + self.bos
-
-    @property
     def scored(self) -> int:
         """Number of tokens scored."""
         return self.end - self.score_start

@@ -29,7 +29,7 @@ def test_each_read_scores_every_token_past_its_first_window_once(short, more, tr
         windows = [window for name, window in found if name == read]
         scored = [at for w in windows for at in range(w.score_start, w.end)]
         assert scored == list(range((short if read == "full" else size) - bos, n))
-        assert all(window.positions <= size for window in windows)
+        assert all(window.end - window.start + window.bos <= size for window in windows)
         # half of a window is before each token
         assert all(w.score_start - w.start >= size // 2 - bos for w in windows[1:])
     assert found == windows_of(n, short, trained, "full", bos) + windows_of(
