@@ -124,3 +124,13 @@ def folder_hashes(folder: Path, files: Iterable[Path] | None = None) -> dict[str
     """Path below `folder` -> SHA-256 of `files`, or of every file in it."""
     read = files_below(folder) if files is None else files
     return {path.relative_to(folder).as_posix(): cached_sha256(path) for path in read}
+
+
+def checkpoint_hashes(folder: Path, args: Mapping[str, Any]) -> dict[str, str]:
+    """Path -> SHA-256 of the files of a checkpoint that the libraries load.
+
+    Empty where the folder has no config.json, which every checkpoint has.
+    """
+    if not (folder / "config.json").is_file():
+        return {}
+    return folder_hashes(folder, loaded_files(folder, args))

@@ -14,7 +14,7 @@ from typing import Any
 from leval_border.errors import SettingError
 from leval_border.files import user_path
 from leval_tasks.errors import TokenizerError
-from resonance_vllm.model_config.hub import asking_hub
+from resonance_vllm.model_config.checkpoint import asking_hub
 
 logger = logging.getLogger(__name__)
 

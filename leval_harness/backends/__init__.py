@@ -2,11 +2,10 @@
 
 from leval_harness.backends.registry import (
     OWN_BACKENDS,
-    environment,
     libraries,
     library_of,
     reading_once,
     register,
 )
 
-__all__ = ["OWN_BACKENDS", "environment", "libraries", "library_of", "reading_once", "register"]
+__all__ = ["OWN_BACKENDS", "libraries", "library_of", "reading_once", "register"]

@@ -3,13 +3,9 @@
 This module imports neither torch nor lm-eval's models.
 """
 
-import os
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leval_border.errors import one_of
-from leval_harness.secrets import is_credential, redact
 
 
 @dataclass(frozen=True)
@@ -69,55 +65,3 @@ def register() -> None:
     for name, backend in OWN_BACKENDS.items():
         if name not in model_registry:
             model_registry.register(name, target=backend.target)
-
-
-# Variables of torch, of the libraries that it calls, and of transformers.
-_TORCH_VARIABLE = re.compile(
-    r"(ATEN|ONEDNN|DNNL|CUBLAS|CUBLASLT|CUDNN|ROCBLAS|HIPBLASLT|MIOPEN|TRITON|XLA"
-    r"|TORCH|TORCHINDUCTOR|TORCHDYNAMO|FLASH_ATTENTION)_"
-    r"|(MKL_(CBWR|ENABLE_INSTRUCTIONS|DEBUG_CPU_TYPE)|NVIDIA_TF32_OVERRIDE|USE_HUB_KERNELS"
-    r"|TRANSFORMERS_DISABLE_DEEPGEMM_LINEAR|ACCELERATE_(DOWNCAST_BF16|MIXED_PRECISION)"
-    r"|PYTORCH_(TUNABLEOP_ENABLED|MPS_FAST_MATH|MPS_PREFER_METAL))$"
-)
-_VLLM_VARIABLE = re.compile(r"(VLLM|FLASHINFER)_")
-# A variable with one of these words in its name changes no number. By line: logs and reports;
-# places of files; machines and processes; speed and memory; how the library was built; what is
-# loaded and served.
-_HARMLESS_WORD = re.compile(
-    r"(^|_)("
-    r"LOG|LOGS|LOGGING|LOGO|VERBOSE|DEBUG|TRACE|STACKTRACES|STATS|USAGE|TRACK|PROFILE|PROFILER"
-    r"|PROFILING|COLOR"
-    r"|CACHE|DIR|HOME|PATH|ROOT|FOLDER|FILE|URL|URI|EXTENSIONS|ASSETS|MEDIA|IMAGE|VIDEO|AUDIO"
-    r"|HOST|PORT|IP|ADDR|RANK|NAME|PREFIX|RAY|NCCL|PYNCCL|DISTRIBUTED|ELASTIC|MULTIPROC"
-    r"|MULTIPROCESSING|DP|RPC"
-    r"|TIMEOUT|SECONDS|THREADS|KVCACHE|SPACE|CHUNK|MB|ALIVE|RETRIES|RESERVED|INTERVAL"
-    r"|BUILD|VERSION|PRECOMPILED|DOCKER|TARGET|ARCH|ARCHES|SOURCE|COMPATIBILITY"
-    r"|API|SERVER|HTTP|VALIDATION|PLUGINS|WEIGHTS|RTLD|AUTOLOAD|LAUNCH|AOT|STARTUP"
-    r")(_|$)"
-)
-
-
-def environment(backend: str, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment variables that can change a backend's numbers, without credentials.
-
-    They choose precisions, kernels and instruction sets. The libraries know hundreds of them, so
-    they are found by the beginning of their names. Empty for a model on a server, whose environment
-    is not known here.
-
-    Args:
-        backend: Name in lm-eval's model registry.
-        variables: An environment. None is this process's, to which libraries add variables when
-            they are imported.
-    """
-    if "completions" in backend:
-        return {}
-    variables = os.environ if variables is None else variables
-    vllm_counts = libraries().get(backend) != "transformers"
-    return {
-        name: redact(variables[name])
-        for name in sorted(variables)
-        if variables[name]
-        and (_TORCH_VARIABLE.match(name) or (vllm_counts and _VLLM_VARIABLE.match(name)))
-        and not _HARMLESS_WORD.search(name)
-        and not is_credential(name)
-    }

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import click
 
 from leval_border.errors import SettingError, UserError, near, needs_extra, not_allowed
-from leval_harness.backends import environment
 from leval_harness.cli.console import exit_code_for, safe_streams
 from leval_harness.cli.lm_eval_run import RopeOptions, completing
 from leval_harness.secrets import redact_samples, without_credentials
@@ -91,6 +90,8 @@ def _safe_results(started_in: Mapping[str, str]) -> Iterator[None]:
     The saved `config` also names the variables of the environment `started_in` that decide numbers.
     """
     from lm_eval import loggers
+
+    from leval_harness.sweep.identity import environment
 
     stock = loggers.EvaluationTracker
 

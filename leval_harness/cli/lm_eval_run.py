@@ -22,8 +22,7 @@ from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.model_config import overrides
-from resonance_vllm.model_config.checkpoint import reason_of
-from resonance_vllm.model_config.hub import asking_hub, refuse_missing_folder
+from resonance_vllm.model_config.checkpoint import asking_hub, reason_of, refuse_missing_folder
 from resonance_vllm.model_config.model_positions import ModelPositions
 
 

@@ -29,7 +29,7 @@ from leval_harness.parity.worker import Worker, both_fit
 from leval_tasks.perplexity.documents import Text
 from leval_tasks.statistics.equivalence import looks_at
 from leval_tasks.statistics.skewed_t import MARGIN
-from resonance_vllm.model_config.hub import refuse_missing_folder
+from resonance_vllm.model_config.checkpoint import refuse_missing_folder
 
 DEFAULT_LENGTH = 4096
 DEFAULT_TEXTS = 16

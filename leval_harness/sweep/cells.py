@@ -4,16 +4,24 @@ import dataclasses
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from leval_harness.backends import environment
+from leval_border.files import user_path
+from leval_harness import smollm2
 from leval_harness.cell_record import CellRecord, cell_id
+from leval_harness.checkpoint_files import checkpoint_hashes
 from leval_harness.layout import SCHEMA_VERSION, SHORT_WINDOWS
 from leval_harness.secrets import without_credentials
-from leval_harness.sweep import ConfigError
-from leval_harness.sweep.config import ROPE_BACKENDS, CellRequest, EntrySettings, SweepConfig
-from leval_harness.sweep.identity import cell_identity
-from leval_harness.sweep.model_files import UNPREPARED, ModelFiles, find_model
+from leval_harness.sweep import ConfigError, ModelNotFoundError
+from leval_harness.sweep.config import (
+    ROPE_BACKENDS,
+    CellRequest,
+    EntrySettings,
+    ModelConfig,
+    SweepConfig,
+)
+from leval_harness.sweep.identity import cell_identity, environment
 from leval_harness.sweep.task_registry import (
     CellLength,
     cell_length,
@@ -23,9 +31,27 @@ from leval_harness.sweep.task_registry import (
 )
 from leval_tasks.metadata import EffectiveContextSettings, default_short_window, family_settings
 from resonance_vllm.model_config import overrides
+from resonance_vllm.model_config.checkpoint import hub_commit
 from resonance_vllm.model_config.limits import length_limit
+from resonance_vllm.model_config.model_positions import ModelPositions
 
 EFFECTIVE_CONTEXT, READS = "effective_context", "reads"
+UNPREPARED = "unprepared"
+
+
+class ModelFiles(NamedTuple):
+    """A model that was found.
+
+    Attributes:
+        path: its folder, name on the hub, or name on a server.
+        positions: what its config says of positions; None for a served model.
+        identity: its part of a cell's identity: `files`, or `hub` and `commit`, or `served` and
+            `base_url`.
+    """
+
+    path: str
+    positions: ModelPositions | None
+    identity: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +95,7 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
     """
     config = config.model_copy(update={"tasks": tuple(checked_entries(config.tasks))})
     requests = list(with_short_windows(config.requests()))
-    models = {id(request.model): request.model for request in requests}
-    files = {key: find_model(model, prepare) for key, model in models.items()}
+    files = {id(model): find_model(model, prepare) for model in config.models.values()}
     cells: dict[str, PlannedCell] = {}
     for request in requests:
         _refuse_short_texts(request, files[id(request.model)])
@@ -84,6 +109,40 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
         record = cell.record.model_copy(update={"place": len(cells)})
         cells[cell.id] = dataclasses.replace(cell, record=record)
     return list(cells.values())
+
+
+def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
+    """The files of a configured model; with `prepare`, `smollm2` is made if it is not there.
+
+    Raises:
+        ModelNotFoundError: there is no such folder, or no such name on the hub.
+    """
+    folder = user_path(model.path, f"models.{model.name}.path")
+    if model.backend not in ROPE_BACKENDS and not folder.is_dir():
+        served = {"served": model.path, "base_url": model.args.get("base_url")}
+        return ModelFiles(model.path, None, served)
+    if model.path == smollm2.NAME:
+        if not prepare and not smollm2.is_prepared():
+            positions = ModelPositions.of(smollm2.POSITIONS)
+            return ModelFiles(model.path, positions, {UNPREPARED: model.path})
+        folder = smollm2.prepare()
+    if folder.is_dir():
+        path = str(folder.resolve())
+        identity: dict[str, Any] = {"files": checkpoint_hashes(Path(path), model.args)}
+        if not identity["files"]:
+            raise ModelNotFoundError(
+                f"models: {path} is no checkpoint folder (no config.json in it)"
+            )
+    elif model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
+        raise ModelNotFoundError(f"models.{model.name}.path: there is no folder {model.path}")
+    else:
+        try:
+            commit, snapshot = hub_commit(model.path, model.revision)
+        except OSError as error:
+            raise ModelNotFoundError(f"models: {error}") from error
+        path = str(snapshot or model.path)
+        identity = {"hub": model.path, "commit": commit}
+    return ModelFiles(path, ModelPositions.of_checkpoint(path), identity)
 
 
 def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]:
@@ -154,7 +213,6 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         )
     rope, precision, model_args = _model_args(request, config.rope_precision, files, length)
     longest = model_args.get("max_length") or model_args.get("max_model_len")
-    variables = environment(model.backend)
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "cell_id": "not known yet",
@@ -184,15 +242,14 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "baseline": config.baseline,
         "margin": config.margin,
         "model_args": model_args,
-        **({"environment": variables} if variables else {}),
     }
     whole = CellRecord.model_validate(content)
     record = CellRecord.model_validate(without_credentials(whole.written()))
-    identity = cell_identity(record, files.identity, record.environment)
+    identity = cell_identity(record, files.identity, environment(model.backend))
     found = {
+        **{key: identity[key] for key in ("data", "environment") if key in identity},
         "cell_id": cell_id(identity),
         "versions": {"python": platform.python_version(), **identity["packages"]},
-        "data": identity["data"],
         "identity": identity,
     }
     return PlannedCell(

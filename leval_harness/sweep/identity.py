@@ -6,6 +6,7 @@ the evaluation and after it.
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -15,14 +16,19 @@ from typing import Any
 
 from leval_border.errors import SettingError
 from leval_border.files import user_path
-from leval_harness.backends import environment, libraries
 from leval_harness.cell_record import CellRecord
-from leval_harness.checkpoint_files import cached_sha256, folder_hashes, loaded_files
+from leval_harness.checkpoint_files import (
+    cached_sha256,
+    checkpoint_hashes,
+    folder_hashes,
+    loaded_files,
+)
 from leval_harness.layout import SCHEMA_VERSION
-from leval_harness.secrets import without_credentials
-from leval_harness.sweep import CellError, ModelNotFoundError
-from leval_harness.sweep.model_files import checkpoint_hashes, hub_commit
+from leval_harness.secrets import is_credential, redact, without_credentials
+from leval_harness.sweep import CellError
+from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.task_files import data_identity, versions, without_data_dir
+from resonance_vllm.model_config.checkpoint import hub_commit
 
 LIBRARY_PACKAGES = {
     "transformers": ("torch", "transformers"),
@@ -44,6 +50,31 @@ REQUESTED = (
 )
 """Fields of the record that are in the identity as they are."""
 MOST_NAMED = 5
+
+# Variables of torch, of the libraries that it calls, and of transformers.
+_TORCH_VARIABLE = re.compile(
+    r"(ATEN|ONEDNN|DNNL|CUBLAS|CUBLASLT|CUDNN|ROCBLAS|HIPBLASLT|MIOPEN|TRITON|XLA"
+    r"|TORCH|TORCHINDUCTOR|TORCHDYNAMO|FLASH_ATTENTION)_"
+    r"|(MKL_(CBWR|ENABLE_INSTRUCTIONS|DEBUG_CPU_TYPE)|NVIDIA_TF32_OVERRIDE|USE_HUB_KERNELS"
+    r"|TRANSFORMERS_DISABLE_DEEPGEMM_LINEAR|ACCELERATE_(DOWNCAST_BF16|MIXED_PRECISION)"
+    r"|PYTORCH_(TUNABLEOP_ENABLED|MPS_FAST_MATH|MPS_PREFER_METAL))$"
+)
+_VLLM_VARIABLE = re.compile(r"(VLLM|FLASHINFER)_")
+# A variable with one of these words in its name changes no number. By line: logs and reports;
+# places of files; machines and processes; speed and memory; how the library was built; what is
+# loaded and served.
+_HARMLESS_WORD = re.compile(
+    r"(^|_)("
+    r"LOG|LOGS|LOGGING|LOGO|VERBOSE|DEBUG|TRACE|STACKTRACES|STATS|USAGE|TRACK|PROFILE|PROFILER"
+    r"|PROFILING|COLOR"
+    r"|CACHE|DIR|HOME|PATH|ROOT|FOLDER|FILE|URL|URI|EXTENSIONS|ASSETS|MEDIA|IMAGE|VIDEO|AUDIO"
+    r"|HOST|PORT|IP|ADDR|RANK|NAME|PREFIX|RAY|NCCL|PYNCCL|DISTRIBUTED|ELASTIC|MULTIPROC"
+    r"|MULTIPROCESSING|DP|RPC"
+    r"|TIMEOUT|SECONDS|THREADS|KVCACHE|SPACE|CHUNK|MB|ALIVE|RETRIES|RESERVED|INTERVAL"
+    r"|BUILD|VERSION|PRECOMPILED|DOCKER|TARGET|ARCH|ARCHES|SOURCE|COMPATIBILITY"
+    r"|API|SERVER|HTTP|VALIDATION|PLUGINS|WEIGHTS|RTLD|AUTOLOAD|LAUNCH|AOT|STARTUP"
+    r")(_|$)"
+)
 
 
 def cell_identity(
@@ -81,10 +112,36 @@ def cell_identity(
     return without_credentials(identity, keep_names=False)
 
 
+def environment(backend: str, variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment variables that can change a backend's numbers, without credentials.
+
+    They choose precisions, kernels and instruction sets. The libraries know hundreds of them, so
+    they are found by the beginning of their names. Empty for a model on a server, whose environment
+    is not known here.
+
+    Args:
+        backend: Name in lm-eval's model registry.
+        variables: An environment. None is this process's, to which libraries add variables when
+            they are imported.
+    """
+    if "completions" in backend:
+        return {}
+    variables = os.environ if variables is None else variables
+    vllm_counts = ROPE_BACKENDS.get(backend) != "transformers"
+    return {
+        name: redact(variables[name])
+        for name in sorted(variables)
+        if variables[name]
+        and (_TORCH_VARIABLE.match(name) or (vllm_counts and _VLLM_VARIABLE.match(name)))
+        and not _HARMLESS_WORD.search(name)
+        and not is_credential(name)
+    }
+
+
 @cache
 def package_versions(backend: str) -> dict[str, str]:
     """Installed versions of the packages that decide what a backend computes."""
-    library = libraries().get(backend, "")
+    library = ROPE_BACKENDS.get(backend, "")
     found = {}
     for name in ("leval-harness", "lm_eval", *LIBRARY_PACKAGES.get(library, ())):
         with contextlib.suppress(PackageNotFoundError):
@@ -116,7 +173,7 @@ def hashed_arguments(value: Any, where: str, key: str = "") -> Any:
         if path.is_file():
             return {f"*{path.suffix}": cached_sha256(path)}
         if key in HUB_ARGS and _HUB_NAME.fullmatch(value):
-            with contextlib.suppress(ModelNotFoundError):
+            with contextlib.suppress(OSError):
                 return {"hub": value, "commit": hub_commit(value, None)[0]}
     return value
 

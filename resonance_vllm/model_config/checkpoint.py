@@ -1,4 +1,4 @@
-"""How the config of a checkpoint is read: by transformers' own class, a folder like a hub name."""
+"""How a checkpoint's config is read: by transformers' own class, from a folder or from the hub."""
 
 import functools
 import logging
@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import UserError, shown
+from leval_border.errors import SettingError, UserError, shown
 from leval_border.files import user_path
 from leval_border.json_texts import parse_json
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.model_config.hub import asking_hub, errors_only, refuse_missing_folder
 
 logger = logging.getLogger(__name__)
 
 MOST_LAYERS, MOST_EXPERTS = 4096, 2**17
 """What is built; no model has as many. (Doge counts rows of a table as 16,384 experts.)"""
+_ONE_OF_EACH = ("config.json", "adapter_config.json", "tokenizer_config.json")
+"""Files of which a checkpoint, an adapter or a tokenizer has one."""
 _PARTS = re.compile(r"(num|n)_\w*(layer|expert|block)s?|\w+_layers|depth")
 
 
@@ -121,3 +122,97 @@ def _warn_unknown(path: str, kind: str) -> None:
         transformers.__version__,
         kind,
     )
+
+
+def refuse_missing_folder(name: str | Path, field: str) -> None:
+    """Refuse a name that can only be a folder's, such as `./model`, where there is none.
+
+    Args:
+        name: of a folder or file, or a model on the hub.
+        field: the setting that has it.
+
+    Raises:
+        SettingError: there is no such folder.
+    """
+    name = str(name)
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if is_path and not user_path(name, field).exists():
+        raise SettingError(f"{field}: there is no folder {shown(name)}")
+
+
+@contextmanager
+def asking_hub(name: str, field: str) -> Iterator[None]:
+    """Say that a name is no folder before the hub is asked for it, and hide the hub's retries.
+
+    Without a connection what the hub left on this machine is looked at alone: its client would try
+    for half a minute. A name that is a folder passes in silence.
+
+    Args:
+        name: of a folder or a model.
+        field: the setting that has it.
+    """
+    if user_path(name, field).is_dir():
+        yield
+        return
+    logger.warning("%s: there is no folder %s; the hub is asked for it", field, shown(name))
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
+    with errors_only("huggingface_hub"):
+        constants.HF_HUB_OFFLINE = offline or not _answers(name)
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = offline
+
+
+def _answers(name: str) -> bool:
+    """Whether the hub can be asked for a model: one attempt."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (HfHubHTTPError, HFValidationError):
+        return True
+    except Exception:  # noqa: BLE001 - of an HTTP library that the hub's client changes
+        return False
+    return True
+
+
+@contextmanager
+def errors_only(name: str) -> Iterator[None]:
+    """Let a library's logger write errors alone."""
+    quiet = logging.getLogger(name)
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        quiet.setLevel(level)
+
+
+def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
+    """The commit that a hub name means, and the folder of its snapshot if it is on this machine.
+
+    Asks the hub, so that a moved branch is noticed; without a connection the snapshot on this
+    machine is taken.
+
+    Raises:
+        OSError: neither the hub nor the cache has it.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    found = (try_to_load_from_cache(repo, name, revision=revision) for name in _ONE_OF_EACH)
+    snapshot = next((Path(each).parent for each in found if isinstance(each, str)), None)
+    try:
+        commit = str(HfApi().model_info(repo, revision=revision).sha)
+    except Exception as error:
+        if snapshot is not None:
+            return snapshot.name, snapshot
+        at = f" at revision {revision}" if revision else ""
+        raise OSError(
+            f"'{repo}'{at} is neither a checkpoint folder nor available from the hub "
+            f"({type(error).__name__}); give a folder, or a name that `hf download` can fetch"
+        ) from error
+    return commit, snapshot if snapshot and snapshot.name == commit else None

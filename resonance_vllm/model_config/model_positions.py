@@ -29,6 +29,7 @@ from resonance_vllm.model_config.family import (
     known_settings,
     model_keys,
     pairs_whole_heads,
+    refuse_part_of_a_head,
     text_config,
     value_of,
     without_window,
@@ -188,6 +189,12 @@ class ModelPositions(BaseModel):
         ours = {"nested": self.nested, "whole_head": self.whole_head}
         return self.model_validate({**self.model_dump(), **known, **ours})
 
+    def in_place(self, written: dict[str, Any]) -> dict[str, Any]:
+        """Overrides of the language model's config as overrides of the model's, see `nested`."""
+        for name in reversed(self.nested):
+            written = {name: written}
+        return written
+
     def shipped(self) -> RopeSpec:
         """The checkpoint's own settings.
 
@@ -217,7 +224,7 @@ class ModelPositions(BaseModel):
         """
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
         spec = self._completed(request)
-        shipped_scaling.refuse_part_of_a_head(self, spec)
+        refuse_part_of_a_head(self, spec)
         return spec
 
     def _completed(self, request: RopeRequest) -> RopeSpec:
@@ -263,7 +270,7 @@ class ModelPositions(BaseModel):
                 error,
             )
             return
-        shipped_scaling.refuse_part_of_a_head(self, requested)
+        refuse_part_of_a_head(self, requested)
         if replaced:
             raise shipped_scaling.hiding(self, seen, requested)
 

@@ -37,7 +37,7 @@ def hf_overrides(
     if model.original_max_position_embeddings is None:
         # from_pretrained takes a key only where the model's config has it already.
         written.pop("original_max_position_embeddings", None)
-    return _in_place(written, model)
+    return model.in_place(written)
 
 
 def vllm_hf_overrides(
@@ -62,7 +62,7 @@ def vllm_hf_overrides(
         # There vLLM updates a dictionary key by key: what is shipped and not written stays.
         written["rope_parameters"] = _cancelling(written["rope_parameters"], model)
     compared = {COMPARED: True} if fixed.is_stock and not model.ships(fixed) else {}
-    return {**_in_place(written, model), **compared}
+    return {**model.in_place(written), **compared}
 
 
 def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | None) -> RopeSpec:
@@ -139,13 +139,6 @@ def _cancelling(rope: dict[str, Any], model: ModelPositions) -> dict[str, Any]:
     return {**dict.fromkeys(model.rope), **rope}
 
 
-def _in_place(written: dict[str, Any], model: ModelPositions) -> dict[str, Any]:
-    """Overrides of the language model's config, where the model keeps that."""
-    for name in reversed(model.nested):
-        written = {name: written}
-    return written
-
-
 def effective_rope_precision(library: str, rope_precision: str) -> str:
     """What `rope_precision` really is: vLLM always rotates in the model's dtype."""
     one_of("rope_precision", rope_precision, ROPE_PRECISIONS, RopeConfigError)
@@ -197,7 +190,7 @@ def model_args(
             _log_fixed(rope, model, length)
             args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
         elif length > model.max_positions:
-            args["hf_overrides"] = _in_place({"max_position_embeddings": length}, model)
+            args["hf_overrides"] = model.in_place({"max_position_embeddings": length})
         return {**args, "max_model_len": length}
     if rope is not None:
         args.update(hf_overrides(rope, model, context_length))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leval_border.errors import shown
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.spec import PREFIX, REPLACE, RESONANCE, RopeRequest, RopeSpec
+from resonance_vllm.core.spec import PREFIX, REPLACE, RopeRequest, RopeSpec
 
 if TYPE_CHECKING:
     from resonance_vllm.model_config.model_positions import ModelPositions
@@ -70,35 +70,6 @@ def log_once(logger: logging.Logger, requested: str, shipped: str) -> None:
         shipped,
         f"{PREFIX}{shipped.removeprefix(PREFIX)} with its keys",
     )
-
-
-def refuse_part_of_a_head(model: "ModelPositions", requested: RopeSpec) -> None:
-    """Refuse a type that makes features of another part of a head than the family's code turns.
-
-    Where whole heads are paired (Gemma 4), a library's own types make features for the share that
-    turns alone: transformers' model code fails on fewer features, vLLM pairs other dimensions.
-    Where a part of a head turns, `proportional` makes features of all of it.
-
-    Raises:
-        RopeConfigError: `requested` is such a type.
-    """
-    share, name = requested.method.partial_rotary_factor, requested.rope_type
-    if share == 1:
-        return
-    if requested.method.name == "proportional":
-        if not model.whole_head:
-            raise RopeConfigError(
-                f"rope_type: {name!r} makes features of a whole head, and this "
-                f"{model.model_type!r} model turns {share:g} of each; allowed: proportional types "
-                "on families whose whole head is turned, or another method"
-            )
-    elif model.whole_head and requested.is_stock:
-        ours = RESONANCE if name == "default" else PREFIX + name
-        raise RopeConfigError(
-            f"rope_type: {name!r} of the libraries does not fit this {model.model_type!r} "
-            f"model, which turns {share:g} of each head and pairs dimensions over all of it; "
-            f"allowed: {ours}, types of ours (ntk_aware), or Resonance on what is shipped"
-        )
 
 
 def short(rope: Mapping[str, Any]) -> str:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leval_harness.checkpoint_files import loaded_files
-from leval_harness.sweep.model_files import checkpoint_hashes
+from leval_harness.checkpoint_files import checkpoint_hashes, loaded_files
 from leval_harness.sweep.task_files import task_hash
 
 few = settings(

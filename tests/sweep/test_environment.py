@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leval_harness.backends import environment
+from leval_harness.sweep.identity import environment
 
 DECIDING = """
     ATEN_CPU_CAPABILITY ONEDNN_DEFAULT_FPMATH_MODE DNNL_DEFAULT_FPMATH_MODE ONEDNN_MAX_CPU_ISA
