@@ -246,7 +246,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
     whole = CellRecord.model_validate(content)
     record = CellRecord.model_validate(without_credentials(whole.written()))
     identity = cell_identity(record, files.identity, environment(model.backend))
-    found = {
+    found: dict[str, Any] = {
         **{key: identity[key] for key in ("data", "environment") if key in identity},
         "cell_id": cell_id(identity),
         "versions": {"python": platform.python_version(), **identity["packages"]},
