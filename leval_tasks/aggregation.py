@@ -28,9 +28,9 @@ def stderr_of_mean(items: Iterable[tuple[Hashable, float]]) -> float | str:
     return or_not_available(clustered_stderr(items))
 
 
-def with_stderr(values: Mapping[str, list[float]]) -> dict[str, Any]:
+def with_stderr(values: Mapping[str, Any]) -> dict[str, Any]:
     """Each metric once more, aggregated after it into lm-eval's own field of standard errors."""
-    return {each: pair for name, pair in values.items() for each in (name, f"{name}_stderr")}
+    return {each: value for name, value in values.items() for each in (name, f"{name}_stderr")}
 
 
 def ratio(pairs: Sequence[Pair]) -> float:

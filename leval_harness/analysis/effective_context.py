@@ -108,23 +108,7 @@ Texts = Mapping[str, ReadText]
 _Gains = tuple[int, Floats, Floats]
 """Gains of a text, and tokens, in blocks from a position on."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OverWindows:
-    """What the texts of a method gain over windows of the same texts, nats.
-
-    Attributes:
-        short, longer: of the texts that have short windows, and of those that have the second ones.
-        raw: sum without clipping.
-        better: share of the tokens whose loss is lower in full context; None where unknown.
-        missing: texts that are left out, and why.
-    """
-
-    short: list[_Gains]
-    longer: list[_Gains]
-    raw: float
-    better: float | None
-    missing: list[str]
+_Pair = tuple[ReadText, ReadText]
 
 
 @lru_cache(maxsize=2)
@@ -200,18 +184,23 @@ def _line(
     """
     label = entries[0].label
     differences = [_differences(texts[label], texts.get(other, {})) for other in others]
-    gained = _over_windows(texts[label], reference)
-    gaps += [f"Not counted: {label}: {each}" for each in gained.missing]
-    if not gained.short:
+    pairs, short = _over_windows(label, texts[label], reference, gaps)
+    if not pairs:
         return None
-    blocks, start = Blocks.joined(gained.short), min(start for start, *_ in gained.short)
-    trained = min((start for start, *_ in gained.longer), default=0)
+    longer = [gains for pair in pairs if (gains := _gains(*pair, TRAINED))]
+    blocks, start = Blocks.joined(short), min(start for start, *_ in short)
+    trained = min((start for start, *_ in longer), default=0)
+    better = [
+        text.losses[FULL] < other.losses[SHORT]
+        for text, other in pairs
+        if FULL in text.losses and SHORT in other.losses
+    ]
+    saved = [float(o.column("short").sum() - text.column("full").sum()) for text, o in pairs]
     longest, tokens = int(blocks.end.max()), int(blocks.tokens.sum())
     edges = bin_edges(start, longest, max(1, min(BINS, longest // (2 * BLOCK))))
-    second = (trained, Blocks.joined(gained.longer)) if gained.longer else None
+    second = (trained, Blocks.joined(longer)) if longer else None
     judged = partial(effective_context, blocks, edges, margin=margin, longer=second)
     these = judged()
-    enough = len(gained.short) >= FEWEST_TEXTS
     looked_at = these.no_degradation
     if looked_at.shown == looked_at.start:  # where nothing is shown, over all positions
         looked_at = replace(looked_at, shown=looked_at.measured)
@@ -228,15 +217,15 @@ def _line(
         unscaled=bool(reference),
         window=start,
         trained=trained,
-        texts=len(gained.short),
+        texts=len(pairs),
         tokens=tokens,
         margin=margin,
         these=these,
-        like=judged(texts_as_units=True) if enough else None,
+        like=judged(texts_as_units=True) if len(pairs) >= FEWEST_TEXTS else None,
         agree=texts_that_agree(blocks, looked_at, margin),
         break_at=break_position(blocks, margin),
-        raw=gained.raw / tokens,
-        better=gained.better,
+        raw=sum(saved) / tokens,
+        better=float(np.concatenate(better).mean()) if len(better) == len(pairs) else None,
         against=against,
         resonance=resonance,
     )
@@ -255,26 +244,24 @@ def _differences(texts: Texts, base: Texts) -> list[_Gains]:
     return gains
 
 
-def _over_windows(texts: Texts, reference: Texts) -> _OverWindows:
-    """Gains of a method's full reads over the windows of `reference`, or of its own."""
-    short, longer, better, missing, raw = [], [], [], [], 0.0
+def _over_windows(
+    label: str, texts: Texts, reference: Texts, gaps: list[str]
+) -> tuple[list[_Pair], list[_Gains]]:
+    """Full reads of texts with the reads that have their windows, and gains over the short ones.
+
+    The windows are those of `reference`, or a method's own where there are none.
+    """
+    pairs, short = [], []
     for name, text in texts.items():
-        other = reference.get(name) if reference else text
-        if other is None or other.digest != text.digest:
-            missing.append(f"{name}, of which there are no short windows")
-        elif (gains := _gains(text, other, SHORT)) is None:
-            unread = np.isnan(text.column("full")).all()
-            why = "is no full read" if unread else "are no short windows"
-            missing.append(f"{name}, of which there {why}")
-        else:
-            short.append(gains)
-            longer += [found] if (found := _gains(text, other, TRAINED)) else []
-            raw += float(other.column("short").sum() - text.column("full").sum())
-            if FULL in text.losses and SHORT in other.losses:
-                better.append(text.losses[FULL] < other.losses[SHORT])
-    known = bool(short) and len(better) == len(short)
-    share = float(np.concatenate(better).mean()) if known else None
-    return _OverWindows(short=short, longer=longer, raw=raw, better=share, missing=missing)
+        other, why = reference.get(name) if reference else text, "are no short windows"
+        if other is not None and other.digest == text.digest:
+            if gains := _gains(text, other, SHORT):
+                pairs.append((text, other))
+                short.append(gains)
+                continue
+            why = "is no full read" if np.isnan(text.column("full")).all() else why
+        gaps.append(f"Not counted: {label}: {name}, of which there {why}")
+    return pairs, short
 
 
 def _gains(text: ReadText, other: ReadText, read: str) -> _Gains | None:

@@ -17,12 +17,11 @@ from leval_harness.results.fields import (
     refused,
     typed,
 )
-from leval_harness.results.group_scores import group_scores, in_one_unit, stand_for
 from leval_harness.results.lm_eval import ResultsFile
 from leval_harness.results.run_record import Run
 from leval_harness.results.samples import Samples, read_samples
 from leval_harness.results.scores import Score, frame_of, score_record
-from leval_harness.results.task_scores import task_scores
+from leval_harness.results.task_scores import group_scores, in_one_unit, stand_for, task_scores
 from leval_tasks.statistics.clustered import Ratios
 
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")

@@ -1,5 +1,6 @@
-"""From one task of a results file to its scores."""
+"""From one task or group of a results file to its scores."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -44,7 +45,7 @@ def task_scores(
         samples: of the task; None where none were logged.
     """
     base = _score_without_metric(run, index, task, file, samples)
-    return scores_of(base, file, samples)
+    return _scores_of(base, file, samples)
 
 
 def _score_without_metric(
@@ -127,7 +128,7 @@ def chance_level(task: str, stated: float | None) -> float | None:
     return TASKS[task].rule.chance(()) if stated is None else stated
 
 
-def scores_of(base: Score, file: ResultsFile, samples: Samples | None) -> list[Score]:
+def _scores_of(base: Score, file: ResultsFile, samples: Samples | None) -> list[Score]:
     """A score for each figure of a task or group; where there is none, one that says why.
 
     `base` is what they have in common.
@@ -217,3 +218,77 @@ def _refusal(base: Score, each: Figure, file: ResultsFile, samples: Samples | No
     if ratios and ((ratios.numerator < 0) | (ratios.numerator > ratios.denominator)).any():
         return "a sample's score is outside 0..1"
     return ""
+
+
+def group_scores(group: str, file: ResultsFile, members: Sequence[Score]) -> list[Score]:
+    """The scores of a group of tasks, with the settings of its `members`, a score of each.
+
+    Empty where lm-eval computed no figure for the group, or none of its tasks is there. Which tasks
+    they are, and how the group makes one figure of theirs, separates too.
+    """
+    if not members or not any(file.figures(group)):
+        return []
+    members = sorted(members, key=lambda member: member.task)
+    names = dict.fromkeys(name for member in members for name in member.settings)
+    lengths = {member.context_length for member in members}
+    own = file.separating(group, None, is_ours=False)
+    settings = {
+        **{name: _joined([each.settings.get(name, "unset") for each in members]) for name in names},
+        "group_tasks": " + ".join(member.task for member in members),
+        "group_settings": {name: each for name, each in own.items() if each not in (None, {})},
+    }
+    base = Score(
+        run=members[0].run,
+        task=group,
+        context_length=lengths.pop() if len(lengths) == 1 else None,
+        members=len(members),
+        settings=canonical(settings),
+        limit=next((each.limit for each in members if each.limit is not None), None),
+        partial=any(member.partial for member in members),
+        sample=any(member.sample for member in members),
+    )
+    return _scores_of(base, file, None)
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """A setting of several tasks: each one's, in the order of the tasks, unless all agree."""
+    return texts[0] if len(set(texts)) == 1 else " + ".join(texts)
+
+
+def stand_for(scores: dict[str, list[Score]], file: ResultsFile) -> None:
+    """Let a group's figure stand in tables for its tasks, that of the outermost one for groups.
+
+    Our own groups stand for nothing: their tasks are the columns, with an average of them.
+    """
+    taken: set[str] = set()
+    for group in file.groups:
+        if not scores.get(group):
+            continue
+        if group in FAMILY_OF:
+            scores[group] = [replace(each, primary=False) for each in scores[group]]
+            continue
+        inside = file.below(group) - taken
+        taken |= inside
+        for name in inside:
+            scores[name] = [
+                replace(each, primary=False, group=each.group or group)
+                for each in scores.get(name, ())
+            ]
+
+
+def in_one_unit(scores: list[Score]) -> list[Score]:
+    """Take no metric for a share that has a number above 1 anywhere.
+
+    A number of at most 1 of it may be a share all the same: the two are not ranked together.
+    """
+
+    def of(score: Score) -> tuple[str, str, str]:
+        return score.task, score.metric, score.chosen
+
+    raw = {of(score) for score in scores if score.share is False and score.value is not None}
+    return [
+        replace(score, share=False, settings={**score.settings, "scale": "at most 1"})
+        if score.share and of(score) in raw
+        else score
+        for score in scores
+    ]

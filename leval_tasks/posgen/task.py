@@ -16,7 +16,7 @@ from lm_eval.config.task import TaskConfig
 
 from leval_border.files import read_object
 from leval_border.settings import field_names, read
-from leval_tasks.aggregation import stderr_of_mean
+from leval_tasks.aggregation import stderr_of_mean, with_stderr
 from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
 from leval_tasks.metadata import PosGenSettings, refuse_near_misses
@@ -119,14 +119,12 @@ class PosGenTask(PlainTask):
 
     def process_results(
         self, doc: Mapping[str, Any], results: list[tuple[list[bool], list[float]]]
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """Accuracies of one sequence."""
         correct, _ = results[0]
         if not correct:
             raise PosGenError(f"{doc['document_id']}: the backend gave no result (out of memory)")
-        shares = accuracies(correct, self.settings)
-        # after the metric: its aggregate replaces lm-eval's own field of this name
-        return {each: shares[name] for name in shares for each in (name, f"{name}_stderr")}
+        return with_stderr(accuracies(correct, self.settings))
 
     def aggregation(self) -> dict[str, Callable[[Iterable[float]], float | str]]:
         """Sequences are equally long, so the mean over them is the mean over tokens."""
