@@ -1,15 +1,21 @@
 """Mutation testing: which of 300 small faults in the mathematics and the readers do tests notice?
 
-    python benchmarks/mutation.py SOURCE TESTS OUT.csv [--area AREA] [--first EARLIER.csv]
+    python benchmarks/mutation.py SOURCE TESTS OUT.csv --folder FOLDER
+        --area AREA [--first EARLIER.csv]
 
-SOURCE and TESTS are commits: mutants are made of the packages of the first and meet the tests of
-the second. Needs `pip install cosmic-ray coverage` beside the development environment, and `git`.
+SOURCE and TESTS are commits: FOLDER holds the packages of the first and the tests of the second.
+Needs `pip install cosmic-ray coverage` beside the development environment, and `git`.
 
-cosmic-ray makes the mutants, 60 in each of five areas, in the bodies of functions: first a place is
-drawn, then one of its mutants. A mutant meets the tests of its area that execute its statement, the
-quickest first, then those that execute its function. All tests are collected once. A fork of that
-process exchanges the code of the module's functions and runs the tests; the file is changed too,
-for processes that a test starts. Rows of OUT.csv are kept: a run that was interrupted goes on.
+cosmic-ray makes the mutants, 60 in each of five areas, in the bodies of functions: a place is
+drawn, then one of its mutants. With `--first`, the mutants are those of an earlier list that SOURCE
+still has: the same function, line and operator, in whatever module. Others of SOURCE, drawn in the
+same way, replace those that are gone.
+
+The tests of an area are collected and run once, to learn which of them pass, how long they take and
+which lines each executes. For each mutant a fork of that process exchanges the code of the module's
+functions (and the file, for processes that a test starts) and runs tests until one fails: those
+that execute the statement, the quickest first, then those that execute its function. OUT.csv has
+one row a mutant; a run that was interrupted goes on behind the last one.
 """
 
 import argparse
@@ -17,9 +23,9 @@ import ast
 import collections
 import contextlib
 import csv
-import difflib
 import functools
 import gc
+import importlib
 import json
 import os
 import random
@@ -29,7 +35,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,110 +49,133 @@ from cosmic_ray.plugins import get_operator, operator_names
 ROOT = Path(__file__).resolve().parents[1]
 SEED = 27
 PER_AREA = 60
+LEFT_OUT = ("BinaryOperator_BitOr", "Decorator", "_Is_Eq", "_IsNot_NotEq", "_Eq_Is", "_NotEq_IsNot")
+"""Parts of operators' names: annotations are no code, `is` and `==` differ for few values."""
 MARKS = "not (slow or long or vllm or ray or browser or latex or hf)"
-MOST_CASES = 5
+MOST_CASES = 3
 """Cases of a parametrised test that are measured; the others come last."""
-LONGEST_TEST, MOST_SECONDS = 3.0, 15.0
+LONGEST_TEST, MOST_SECONDS = 2.0, 4.0
 """Processor seconds of a test that is used, and of all tests that a mutant meets."""
-COLUMNS = ("area", "module", "line", "operator", "before", "after", "outcome", "test", "seconds")
+LIBRARIES = {"core": "torch transformers", "results": "pandas"}
+"""Area -> what its tests import late, imported once instead of in each fork."""
+EXCHANGED = (FunctionType, functools._lru_cache_wrapper)
+COLUMNS = ("area", "module", "line", "column", "function", "operator", "before", "after",
+           "outcome", "test", "seconds")  # fmt: skip
 AREAS: dict[str, tuple[str, str]] = {
     "core": (
         "resonance_vllm/core/**/*.py",
-        "rope: asked carried limits maps methods resonance settings shipped spec wavelengths; "
-        "vectors: vectors",
+        "rope: carried maps methods resonance settings spec wavelengths",
     ),
     "closed": (
         "leval_tasks/closed/rules.py leval_tasks/closed/definition.py "
         "leval_tasks/closed/catalog/*.py",
-        "closed: predictions rules task",
+        "closed: predictions prompts rules; tasks: metrics",
     ),
     "statistics": (
         "leval_tasks/statistics/*.py",
         "closed: statistics; parity: divergence equivalence; leaderboard: effective_statistics "
-        "ranks retrieval skewed_t statistics blocks posgen_pairs",
+        "ranks retrieval skewed_t statistics",
     ),
     "identity": (
         "leval_harness/cell_record.py leval_harness/checkpoint_files.py "
         "leval_harness/sweep/identity.py leval_harness/sweep/cell_files.py "
         "leval_harness/sweep/file_hashes.py leval_harness/sweep/model_files.py "
         "leval_harness/sweep/module_files.py leval_harness/sweep/task_files.py",
-        "sweep: cell_files cell_record every_setting golden_cells identity identity_files "
-        "task_names short_windows; leaderboard: faults_plain",
+        "sweep: cell_files cell_record golden_cells identity identity_files task_names "
+        "short_windows",
     ),
     "results": (
         "leval_harness/results/*.py",
-        "leaderboard: api apart blocks effective_lines faults_folders faults_groups "
-        "faults_plain foreign key_tokens out_of_tokens posgen_pairs posgen_table results "
-        "retrieval tables verify",
+        "leaderboard: effective_lines faults_folders faults_groups faults_plain foreign key_tokens "
+        "posgen_pairs posgen_table results retrieval sample_lines verify",
     ),
 }
-"""Area -> patterns of its modules, the files of its tests that are quick."""
+"""Area -> patterns of its modules, the files of its tests."""
 
 
 @dataclass(frozen=True)
 class Mutant:
     """A place in a module and one of cosmic-ray's operators."""
 
-    area: str
     module: str
     line: int
+    column: int
+    function: str
     operator: str
     occurrence: int
+    before: str
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What names it in the list."""
-        return (self.area, self.module, str(self.line), f"{self.operator}:{self.occurrence}")
+    def place(self) -> tuple[str, ...]:
+        """What it keeps when its function moves."""
+        return (self.function, self.operator, str(self.column), self.before)
 
 
-def mutants_of(source: Path, areas: Sequence[str]) -> list[Mutant]:
-    """The sample: the same for each run with the same packages, the areas in turn."""
-    chosen = []
-    for area in areas:
-        patterns = AREAS[area][0]
-        places: dict[tuple[Any, ...], list[Mutant]] = collections.defaultdict(list)
-        for path in modules_of(patterns, source):
-            text, module = path.read_text(encoding="utf-8"), str(path.relative_to(source))
-            bodies = [(n.body[0].lineno, n.end_lineno) for n in _functions(text)]
-            for operator, start, occurrence in _positions(get_ast(text)):
-                if any(first <= start[0] <= (last or 0) for first, last in bodies):
-                    mutant = Mutant(area, module, start[0], operator, occurrence)
-                    places[module, start, operator.split("_")[0]].append(mutant)
-        draw = random.Random(SEED)
-        names = draw.sample(sorted(places), PER_AREA)
-        chosen.append([draw.choice(places[name]) for name in names])
-    return [mutant for turn in zip(*chosen, strict=True) for mutant in turn]
+def all_mutants(source: Path, area: str) -> list[Mutant]:
+    """Every mutant in the bodies of an area's functions."""
+    found = []
+    for path in modules_of(source, area):
+        text, module = path.read_text(encoding="utf-8"), str(path.relative_to(source))
+        lines, bodies = text.splitlines(), dict(_functions(ast.parse(text)))
+        tree = get_ast(text)
+        for name in sorted(operator_names()):
+            operator_class = get_operator(name)
+            if operator_class.arguments() or any(part in name for part in LEFT_OUT):
+                continue
+            operator = operator_class()
+            starts = (s for n in ast_nodes(tree) for s, _ in operator.mutation_positions(n))
+            for occurrence, (line, at) in enumerate(starts):
+                if line in bodies:
+                    before = lines[line - 1].strip()
+                    column = at - lines[line - 1].index(before)
+                    place = (module, line, column, bodies[line], name, occurrence, before)
+                    found.append(Mutant(*place))
+    return found
 
 
-def modules_of(patterns: str, source: Path) -> list[Path]:
-    """Files of an area."""
-    return sorted({path for pattern in patterns.split() for path in source.glob(pattern)})
+def drawn(mutants: Sequence[Mutant]) -> Iterator[Mutant]:
+    """All places in an order that SEED decides, of each place one mutant."""
+    places: dict[tuple[Any, ...], list[Mutant]] = collections.defaultdict(list)
+    for each in mutants:
+        places[each.module, each.line, each.column, each.operator.split("_")[0]].append(each)
+    draw = random.Random(SEED)
+    for name in draw.sample(sorted(places), len(places)):
+        yield draw.choice(places[name])
 
 
-def _functions(text: str) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+def sample_of(mutants: Sequence[Mutant], first: Sequence[dict[str, Any]]) -> list[Mutant]:
+    """The mutants of an earlier list that are still there, then further ones."""
+    by_place: dict[tuple[str, ...], list[Mutant]] = collections.defaultdict(list)
+    for each in mutants:
+        by_place[each.place].append(each)
+    chosen: dict[Mutant, None] = {}
+    for row in first:
+        same = by_place[row["function"], row["operator"], row["column"], row["before"]]
+        same = [each for each in same if each not in chosen]
+        chosen |= dict.fromkeys(sorted(same, key=lambda each: each.module != row["module"])[:1])
+    for each in drawn(mutants):
+        if len(chosen) == PER_AREA:
+            break
+        chosen.setdefault(each)
+    return list(chosen)
 
 
-def _positions(tree: Any) -> Iterator[tuple[str, tuple[int, int], int]]:
-    """Operator, start and number of each mutant; `int | None` and decorators are left alone."""
-    for name in sorted(operator_names()):
-        operator_class = get_operator(name)
-        if operator_class.arguments() or "BinaryOperator_BitOr" in name or "Decorator" in name:
-            continue
-        operator = operator_class()
-        starts = (s for node in ast_nodes(tree) for s, _ in operator.mutation_positions(node))
-        for occurrence, start in enumerate(starts):
-            yield name, start, occurrence
+def _functions(node: ast.AST, name: str = "") -> Iterator[tuple[int, str]]:
+    """Each line of a function's body, and the function's qualified name."""
+    for child in ast.iter_child_nodes(node):
+        inner = f"{name}.{child.name}".strip(".") if hasattr(child, "name") else name
+        if isinstance(child, ast.FunctionDef):
+            yield from ((n, inner) for n in range(child.body[0].lineno, child.end_lineno + 1))
+        yield from _functions(child, inner)
 
 
 class Runner:
-    """A plugin that, once all tests are collected, runs them against the mutants."""
+    """A plugin of pytest: measures the collected tests, then runs them against the mutants."""
 
-    def __init__(self, source: Path, out: Path, first: Path | None, areas: Sequence[str]) -> None:
-        self.source, self.out, self.areas = source, out, areas
-        self.killers = {key_of(row): row["test"] for row in rows_of(first)}
+    def __init__(self, source: Path, area: str, out: Path, first: Path | None, most: int) -> None:
+        self.source, self.area, self.out, self.most = source, area, out, most
+        self.first = rows_of(first, area)
         self.items: dict[str, pytest.Item] = {}
-        self.measured: dict[str, Any] = {}
         self.failed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -157,147 +185,137 @@ class Runner:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Measure the tests, then take one mutant after the other."""
+        """Take one mutant after the other; those that have a row are done."""
         self.items = {item.nodeid: item for item in session.items}
-        kept = self.source / f"measured-{'-'.join(self.areas)}.json"
+        for name in LIBRARIES.get(self.area, "").split():
+            importlib.import_module(name)
+        kept = self.source / f"measured-{self.area}.json"
         if not kept.is_file():
-            kept.write_text(json.dumps(forked(self._measure, 1200)), encoding="utf-8")
+            kept.write_text(json.dumps(forked(self.measure, 3600)), encoding="utf-8")
         self.measured = json.loads(kept.read_text(encoding="utf-8"))
-        places = {str(self.source / m) for m in self.measured["lines"]}
-        self.functions = [
-            each
-            for each in gc.get_objects()
-            if type(each) is FunctionType and each.__code__.co_filename in places
-        ]
-        self.caches = [e for e in gc.get_objects() if type(e) is functools._lru_cache_wrapper]
+        mutants = sample_of(all_mutants(self.source, self.area), self.first)[: self.most]
+        self.objects = [each for each in gc.get_objects() if type(each) in EXCHANGED]
         gc.freeze()
-        rows = rows_of(self.out)
-        done = {key_of(row) for row in rows}
-        with self.out.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterm="\n")
-            if not rows:
-                writer.writeheader()
-            for mutant in mutants_of(self.source, self.areas):
-                if mutant.key not in done:
-                    writer.writerow(self.outcome(mutant))
-                    file.flush()
+        done = [row_key(row) for row in rows_of(self.out, self.area)]
+        for mutant in mutants:
+            row = {"area": self.area, **{name: str(v) for name, v in vars(mutant).items()}}
+            if row_key(row) not in done:
+                add_row(self.out, row | self.outcome(mutant))
         return True
 
-    def _measure(self) -> dict[str, Any]:
-        """Seconds of some cases of each test that passed, and module -> line -> tests."""
+    def measure(self) -> dict[str, Any]:
+        """Test -> seconds of those that pass, and module -> line -> tests."""
         import coverage
 
-        places = [str(p) for area in self.areas for p in modules_of(AREAS[area][0], self.source)]
+        places = [str(path) for path in modules_of(self.source, self.area)]
         measuring = coverage.Coverage(data_file=None, include=places, config_file=False)
         seconds: dict[str, float] = {}
         measuring.start()
-        tests = [case for cases in self._cases().values() for case in cases[0]]
-        for test, following in zip(tests, [*tests[1:], None], strict=True):
+        for test, following in pairs([case for some, _ in self.cases() for case in some]):
             measuring.switch_context(test)
             before = sum(os.times()[:4])
             self.run(test, following)
             seconds[test] = round(sum(os.times()[:4]) - before, 3)
         measuring.stop()
-        good = {t for t, s in seconds.items() if t not in self.failed and s < LONGEST_TEST}
+        good = {t: s for t, s in seconds.items() if t not in self.failed and s < LONGEST_TEST}
         data, lines = measuring.get_data(), {}
         for file in data.measured_files():
-            tests = {n: sorted(good & {*c}) for n, c in data.contexts_by_lineno(file).items()}
+            tests = {n: sorted({*good} & {*c}) for n, c in data.contexts_by_lineno(file).items()}
             lines[str(Path(file).relative_to(self.source))] = tests
-        return {"seconds": {test: seconds[test] for test in sorted(good)}, "lines": lines}
+        return {"seconds": good, "lines": lines, "failed": self.failed}
 
-    def _cases(self) -> dict[str, tuple[list[str], list[str]]]:
-        """Test -> its cases that are measured, and the others."""
+    def cases(self) -> list[tuple[list[str], list[str]]]:
+        """Of each test the cases that are measured, and the others."""
         found = collections.defaultdict(list)
         for name in self.items:
             found[name.split("[")[0]].append(name)
-        chosen = {n: cases[:: -(-len(cases) // MOST_CASES)] for n, cases in found.items()}
-        return {n: (chosen[n], sorted({*found[n]} - {*chosen[n]})) for n in found}
+        some = {name: cases[:: -(-len(cases) // MOST_CASES)] for name, cases in found.items()}
+        return [(some[name], sorted({*found[name]} - {*some[name]})) for name in found]
 
     def run(self, test: str, following: str | None) -> None:
         """Run a test; the fixtures that the following one needs too are kept."""
-        item = self.items[test]
         later = self.items[following] if following else None
+        item = self.items[test]
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=later)
 
     def outcome(self, mutant: Mutant) -> dict[str, Any]:
         """Mutate the module here and on disk, run the tests, put the file back."""
         path, start = self.source / mutant.module, time.monotonic()
-        before, times = path.read_text(encoding="utf-8"), path.stat()
-        after = mutate_code(before, get_operator(mutant.operator)(), mutant.occurrence)
-        tests = self.chosen(mutant)
-        with warnings.catch_warnings(action="ignore"):
-            try:
-                codes = dict(_codes(compile(after, str(path), "exec", dont_inherit=True)))
-            except SyntaxError:  # cosmic-ray takes `**` in a call for a power
-                codes, tests = {}, []
+        text, times = path.read_text(encoding="utf-8"), path.stat()
+        mutated = mutate_code(text, get_operator(mutant.operator)(), mutant.occurrence)
+        result: dict[str, Any] = {"after": changed_lines(text, mutated), "test": "", "seconds": 0}
+        try:
+            code = compile(mutated, str(path), "exec", dont_inherit=True)
+        except SyntaxError:  # cosmic-ray takes `**` in a call for a power
+            return result | {"outcome": "no program"}
+        tests = self.tests_for(mutant, text)
 
         def run() -> list[str]:
-            for function in self.functions:
-                code = function.__code__
-                if code.co_filename == str(path) and (new := codes.get(_place(code))):
-                    function.__code__ = new
-            for cache in self.caches:
-                if str(cache.__module__).startswith(("leval_", "resonance_")):
-                    cache.cache_clear()
-            for test, following in zip(tests, [*tests[1:], None], strict=True):
+            exchange(self.objects, code)
+            for test, following in pairs(tests):
                 if not self.failed:
                     self.run(test, following)
             return self.failed
 
-        path.write_text(after, encoding="utf-8")
+        path.write_text(mutated, encoding="utf-8")
         try:
-            seconds = sum(self.measured["seconds"].get(test, 0.1) for test in tests)
-            failed = forked(run, 20 + 5 * seconds) if tests else [] if codes else None
+            failed = forked(run, 20 + 5 * MOST_SECONDS) if tests else []
         finally:
-            path.write_text(before, encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
             os.utime(path, (times.st_atime, times.st_mtime))
-        diff = list(difflib.ndiff(before.splitlines(), after.splitlines()))
-        result = {
-            "before": " / ".join(line[2:].strip() for line in diff if line.startswith("- ")),
-            "after": " / ".join(line[2:].strip() for line in diff if line.startswith("+ ")),
-            "outcome": "survived" if failed == [] else "killed" if codes else "no program",
-            "test": "did not end" if failed is None else (*failed, f"{len(tests)} tests")[0],
-            "seconds": round(time.monotonic() - start, 1),
-        }
-        return dict(zip(COLUMNS, mutant.key, strict=False)) | result
+        result["seconds"] = round(time.monotonic() - start, 1)
+        if failed == []:
+            return result | {"outcome": "survived", "test": f"{len(tests)} tests"}
+        return result | {"outcome": "killed", "test": failed[0] if failed else "did not end"}
 
-    def chosen(self, mutant: Mutant) -> list[str]:
+    def tests_for(self, mutant: Mutant, text: str) -> list[str]:
         """Tests that execute the statement, then the function, then further cases of these."""
-        by_line = self.measured["lines"].get(mutant.module, {})
-        known = self.measured["seconds"]
-        earlier = self.killers.get(mutant.key, "")
-        found = {earlier: None} if earlier in known else {}
-        for first, last in _spans((self.source / mutant.module).read_text("utf-8"), mutant.line):
-            tests = {t for n, ts in by_line.items() if first <= int(n) <= last for t in ts}
+        by_line, known = self.measured["lines"].get(mutant.module, {}), self.measured["seconds"]
+        around = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.stmt)]
+        around = [n for n in around if n.lineno <= mutant.line <= (n.end_lineno or 0)]
+        around.sort(key=lambda n: (n.end_lineno or 0) - n.lineno)
+        found: dict[str, None] = {}
+        for node in (around[0], next(n for n in around if isinstance(n, ast.FunctionDef))):
+            span = range(node.lineno, (node.end_lineno or 0) + 1)
+            tests = {test for n, names in by_line.items() if int(n) in span for test in names}
             found |= dict.fromkeys(sorted(tests, key=lambda test: (known[test], test)))
-        cases, spent, tests = self._cases(), 0.0, []
-        further = [t for n in dict.fromkeys(t.split("[")[0] for t in found) for t in cases[n][1]]
+        further = [test for some, others in self.cases() if {*some} & {*found} for test in others]
+        spent, tests_taken = 0.0, []
         for test in (*found, *further):
             spent += known.get(test, 0.1)
             if spent < MOST_SECONDS:
-                tests.append(test)
-        return tests
+                tests_taken.append(test)
+        return tests_taken
 
 
-def _codes(code: CodeType) -> Iterator[tuple[tuple[str, int], CodeType]]:
-    """Place -> code of everything that is compiled in a module."""
+def exchange(objects: Sequence[Any], code: CodeType) -> None:
+    """Give the functions of a module, wherever they are referred to, the code of a mutant."""
+    codes = {(c.co_qualname, c.co_firstlineno): c for c in _codes(code)}
+    for each in objects:
+        if isinstance(each, functools._lru_cache_wrapper):
+            if str(each.__module__).startswith(("leval_", "resonance_")):
+                each.cache_clear()
+        elif each.__code__.co_filename == code.co_filename:
+            place = (each.__code__.co_qualname, each.__code__.co_firstlineno)
+            each.__code__ = codes.get(place, each.__code__)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield _place(each), each
+            yield each
             yield from _codes(each)
 
 
-def _place(code: CodeType) -> tuple[str, int]:
-    return code.co_qualname, code.co_firstlineno
+def pairs(tests: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each test and the following one."""
+    return zip(tests, [*tests[1:], None], strict=True)
 
 
-def _spans(text: str, line: int) -> list[tuple[int, int]]:
-    """Lines of the innermost statement around a line, and of the innermost function."""
-    around = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.stmt)]
-    around = [n for n in around if n.lineno <= line <= (n.end_lineno or 0)]
-    around.sort(key=lambda n: (n.end_lineno or 0) - n.lineno)
-    functions = [n for n in around if isinstance(n, ast.FunctionDef)]
-    return [(n.lineno, n.end_lineno or 0) for n in (around[0], functions[0])]
+def changed_lines(text: str, mutated: str) -> str:
+    """The lines that a mutant changes, as they are afterwards."""
+    pairs = zip(text.splitlines(), mutated.splitlines(), strict=False)
+    return " / ".join(after.strip() for before, after in pairs if before != after)
 
 
 def forked(function: Callable[[], Any], seconds: float) -> Any:
@@ -311,7 +329,7 @@ def forked(function: Callable[[], Any], seconds: float) -> Any:
                 Path(answer.name).write_text(json.dumps(function()), encoding="utf-8")
             finally:
                 os._exit(0)
-        deadline = time.monotonic() + 60 * seconds  # the machine may be busy
+        deadline = time.monotonic() + 40 * seconds  # the machine may be busy
         while not os.waitpid(child, os.WNOHANG)[0]:
             if time.monotonic() > deadline:
                 os.killpg(child, signal.SIGKILL)
@@ -329,26 +347,41 @@ def checkout(folder: Path, source: str, tests: str) -> None:
             ["git", "archive", commit, *paths], cwd=ROOT, check=True, capture_output=True
         )
         subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", folder], check=True)
 
 
-def tests_of(source: Path, areas: Sequence[str]) -> list[str]:
-    """Files of the areas' tests that are there: an older commit lacks some."""
-    groups = [g.split(":") for area in areas for g in AREAS[area][1].split(";")]
-    paths = {f"tests/{f.strip()}/test_{n}.py" for f, ns in groups for n in ns.split()}
+def modules_of(source: Path, area: str) -> list[Path]:
+    """Files of an area."""
+    return sorted({path for pattern in AREAS[area][0].split() for path in source.glob(pattern)})
+
+
+def tests_of(source: Path, area: str) -> list[str]:
+    """Files of an area's tests that are there: an older commit lacks some."""
+    groups = [group.split(":") for group in AREAS[area][1].split(";")]
+    paths = {f"tests/{folder.strip()}/test_{n}.py" for folder, ns in groups for n in ns.split()}
     return sorted(path for path in paths if (source / path).is_file())
 
 
-def rows_of(file: Path | None) -> list[dict[str, Any]]:
-    """Rows of a list; none where there is no file."""
+def rows_of(file: Path | None, area: str) -> list[dict[str, Any]]:
+    """Rows of an area in a list; none where there is no file."""
     if file is None or not file.is_file():
         return []
     with file.open(encoding="utf-8", newline="") as text:
-        return list(csv.DictReader(text))
+        return [row for row in csv.DictReader(text) if row["area"] == area]
 
 
-def key_of(row: dict[str, Any]) -> tuple[str, ...]:
+def row_key(row: dict[str, Any]) -> tuple[str, ...]:
     """What names the mutant of a row."""
-    return tuple(row[name] for name in COLUMNS[:4])
+    return tuple(row[name] for name in ("module", "line", "column", "operator"))
+
+
+def add_row(file: Path, row: dict[str, Any]) -> None:
+    """Write a row at the end."""
+    with file.open("a", encoding="utf-8", newline="") as text:
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        if not text.tell():
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def main() -> None:
@@ -357,36 +390,25 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("tests")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--first", type=Path, help="an earlier list, whose tests are tried first")
-    parser.add_argument("--folder", type=Path, help="where the two are put together; kept")
-    parser.add_argument("--area", choices=AREAS, help="one of the areas; all without it")
+    parser.add_argument("--folder", type=Path, required=True, help="where the two are put together")
+    parser.add_argument("--first", type=Path, help="an earlier list, whose mutants are taken")
+    parser.add_argument("--area", choices=AREAS, required=True)
+    parser.add_argument("--most", type=int, default=PER_AREA, help="mutants of an area")
     options = parser.parse_args()
-    areas = [options.area] if options.area else list(AREAS)
-    source = (options.folder or Path(tempfile.mkdtemp())).resolve()
-    runner = Runner(source, options.out.resolve(), options.first, areas)
-    if not (source / "tests").is_dir():
-        checkout(source, options.source, options.tests)
+    source, out = options.folder.resolve(), options.out.resolve()
+    first = options.first and options.first.resolve()
+    checkout(source, options.source, options.tests)  # always: an interrupted run leaves a mutant
     os.environ |= {"PYTHONPATH": str(source), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True
     os.chdir(source)
     sys.path.insert(0, str(source))
-    arguments = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:faulthandler",
-        "--timeout=0",
-        "-m",
-        MARKS,
-    ]
-    arguments += ["--continue-on-collection-errors", f"--basetemp={source}/temporary"]
-    pytest.main([*arguments, *tests_of(source, areas)], plugins=[runner])
-    rows = rows_of(runner.out)
-    for area in areas:
-        own = [row for row in rows if row["area"] == area]
-        counts = collections.Counter(row["outcome"] for row in own)
-        print(f"{area}: {counts['killed']} of {counts['killed'] + counts['survived']} killed")
+    fixed = ("-q", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--timeout=0", "-m", MARKS)
+    fixed += ("--continue-on-collection-errors", f"--basetemp={source}/temporary")
+    runner = Runner(source, options.area, out, first, options.most)
+    pytest.main([*fixed, *tests_of(source, options.area)], plugins=[runner])
+    counts = collections.Counter(row["outcome"] for row in rows_of(out, options.area))
+    print(options.area, dict(counts))
 
 
 if __name__ == "__main__":

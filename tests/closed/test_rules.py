@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_tasks.closed.catalog import task_named
+from leval_tasks.closed.catalog import TASKS, task_named
+from leval_tasks.closed.definition import MARKS, marks_in
 from leval_tasks.closed.rules import compare
 from leval_tasks.closed.thinking import (
     THINKING,
@@ -292,3 +293,29 @@ def test_digits_of_every_script_count_as_officially(response, score):
 @given(st.text(alphabet="The answer is 18１٨²٣.,$\n ", max_size=30))
 def test_numbers_are_read_as_officially(response):
     assert rule("gsm").read(response, "").answer == official_number(response)
+
+
+@pytest.mark.parametrize(
+    ("logged", "marks"),
+    [
+        ([["B", "right"]], {"right"}),
+        ([["B", "wrong", "thinking_removed"]], {"wrong", "thinking_removed"}),
+        ([["true", "right"], ["false", "wrong"]], {"right"}),  # the first item has the marks
+        ([["B", "thinking_removed", "right"]], None),  # how it was read comes first
+        ([["right"]], None),
+        ([["B", "odd"]], None),
+        (["right", "wrong"], None),
+        ([], None),
+        ("right", None),
+        (None, None),
+    ],
+)
+def test_marks_are_read_from_what_is_logged_of_an_answer(logged, marks):
+    expected = {} if marks is None else {name: float(name in marks) for name in MARKS}
+    assert marks_in(logged) == expected
+
+
+def test_the_fact_question_alone_is_a_second_prompt():
+    assert {task.key: task.prompts for task in TASKS.values() if task.prompts != 1} == {
+        "sfiction": 2
+    }

@@ -9,6 +9,7 @@ from scipy import stats
 from leval_tasks.statistics.effective_context import (
     BLOCK,
     Blocks,
+    Length,
     bin_edges,
     block_sums,
     break_position,
@@ -88,6 +89,12 @@ def test_gains_throughout_are_shown_to_the_end():
     assert texts_that_agree(blocks, found.no_degradation) == (8, 8)
 
 
+def test_texts_that_agree_lose_less_than_the_margin_per_token():
+    blocks = Blocks.of([np.full(LONGEST - START, loss * MARGIN) for loss in (-0.5, -1.5)], START)
+    length = Length(shown=LONGEST, refused=None, measured=LONGEST, start=START)
+    assert texts_that_agree(blocks, length) == (1, 2)
+
+
 def test_a_break_is_bracketed_and_found():
     blocks = of_texts(texts(lambda p: np.where(p < 9728, 0.05, -0.8)))
     found = effective_context(blocks, bin_edges(START, LONGEST)).no_degradation
@@ -123,6 +130,7 @@ def test_texts_of_different_length_count_as_far_as_they_reach():
         ([0.001, 0.2, 0.001], [0.9, 0.5, 0.9], (1, None)),  # in order: the third does not count
         ([0.2, 0.2, 0.2], [0.9, 0.0024, 0.9], (0, 1)),
         ([0.2, 0.2, 0.2], [0.9, 0.9, 0.0024], (0, None)),  # Bonferroni: a third of the level
+        ([0.2, 0.2, 0.2], [0.001, 0.9, 0.9], (0, 0)),  # the first refusal stays
         ([], [], (0, None)),
     ],
 )

@@ -18,6 +18,7 @@ from leval_tasks.statistics.clustered import (
     sums_by_cluster,
 )
 from leval_tasks.statistics.paired import (
+    FLIPS,
     compare_perplexities,
     compare_scores,
     holm,
@@ -161,6 +162,10 @@ def test_random_flips_agree_with_all_flips():
     assert float(sign_flip_p(padded)) == pytest.approx(float(sign_flip_p(d)), abs=0.02)
 
 
+def test_random_flips_count_the_observed_signs_among_them():
+    assert float(sign_flip_p(np.ones(60))) == 1 / (1 + FLIPS)
+
+
 @pytest.mark.parametrize(("groups", "expected"), [(1, 1.0), (5, 1 / 16), (7, 1 / 64), (15, 2**-14)])
 def test_smallest_p_is_reached_by_unanimous_documents(groups, expected):
     assert smallest_p(groups) == expected
@@ -186,6 +191,16 @@ def test_comparison_counts_and_picks_mcnemar_for_single_questions():
     many = compare_scores(np.tile(method, 4), np.tile(baseline, 4), np.arange(32))
     assert many.p == pytest.approx(stats.binomtest(4, 28).pvalue)  # by formula, not by flips
     assert many.smallest_p == 2.0**-31
+
+
+def test_the_detectable_difference_is_that_of_a_t_test_of_80_percent_power():
+    d = np.array([1.0, 1, 1, 1, 1, 0, 0, -1])
+    error = d.std(ddof=1) / math.sqrt(8)
+    expected = (stats.t.ppf(0.975, 7) + stats.t.ppf(0.8, 7)) * error
+    found = compare_scores(d, np.zeros(8), np.arange(8))
+    assert found.detectable == pytest.approx(expected)
+    one_document = compare_scores(d, np.zeros(8), np.zeros(8, dtype=int))
+    assert one_document.detectable is None
 
 
 def test_detectable_difference_is_found_with_80_percent():

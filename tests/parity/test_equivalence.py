@@ -1,6 +1,7 @@
 """The sequential equivalence test, on differences whose truth is known."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -193,6 +194,19 @@ def test_wide_spread_is_undecided_and_the_estimate_of_texts_decides():
     assert found.verdict == "undecided"
     more = differences(lambda p: 0 * p, texts=4 + 2 * found.more_texts, own=0.02, noise=0.0, seed=1)
     assert equivalence(more, EDGES).verdict == "same"
+
+
+@pytest.mark.parametrize(
+    ("mean", "room", "level"), [(0.0, MARGIN, LEVEL), (0.02, 0.02, LEVEL / len(EDGES))]
+)
+def test_further_texts_are_those_of_a_normal_test_with_this_spread(mean, room, level):
+    """Texts without noise, so that all parts agree: to show "same", or a shift past the margin."""
+    d = np.outer(mean + np.array([0.05, -0.05, 0.05, -0.05]), np.ones(LENGTH - 1))
+    spread = 0.05 * math.sqrt(4 / 3)
+    needed = (stats.norm.isf(level) * spread / room) ** 2 + 2
+    found = equivalence(d, EDGES)
+    assert found.verdict == "undecided"
+    assert found.more_texts == math.ceil(needed) - 4
 
 
 def test_too_few_texts_and_numbers_that_are_not_finite_are_refused():
