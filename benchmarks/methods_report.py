@@ -255,9 +255,8 @@ def figure(name: str) -> Any:
                 axes.plot(
                     [(each.start + each.end) / 2 for each in bins],
                     [each.gain for each in bins],
-                    **looks[method],
+                    **{**looks[method], "label": TITLES.get(method, method)},
                     markersize=4,
-                    label=TITLES.get(method, method),
                 )
             axes.axhline(0, color="black", linewidth=1)
             axes.axhline(-MARGIN, color="black", linewidth=0.8, linestyle=":")

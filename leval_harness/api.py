@@ -102,13 +102,14 @@ class Comparison:
         Raises:
             UserError: there is nothing to draw, or no figure of this title.
         """
+        from leval_harness.figures.style import method_looks
         from leval_harness.figures.write import planned_figures
 
         planned = {figure.title: figure for figure in planned_figures(self.analysis)}
         if not planned:
             raise UserError("results: nothing to draw; figures need more than one context length")
         chosen = next(iter(planned)) if title is None else one_of("title", title, planned)
-        return planned[chosen].draw()
+        return planned[chosen].draw(method_looks(self.analysis.titles))
 
     def page(self, folder: PathLike, title: str = "Long-context leaderboard") -> Path:
         """Write a page that opens from disk; the path of its `index.html`."""

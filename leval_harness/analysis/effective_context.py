@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from leval_harness.analysis.entries import LEVEL, Analysis, Entry, grouped
+from leval_harness.analysis.entries import FAMILY, LEVEL, Analysis, Entry, grouped
 from leval_harness.layout import SHORT_WINDOWS
 from leval_harness.results.settings import METHOD
 from leval_harness.results.token_losses import ReadText, read_texts
@@ -35,8 +35,6 @@ from leval_tasks.statistics.effective_context import (
     texts_that_agree,
 )
 from leval_tasks.statistics.skewed_t import MARGIN
-
-FAMILY = "effective_context"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from leval_border.errors import one_of
-from leval_harness.analysis.labels import block_titles, method_labels, method_title
+from leval_harness.analysis.labels import block_titles, method_labels, method_titles
 from leval_harness.results import Results, Run, Score
 from leval_harness.results.scores import frame_of, score_record
-from leval_harness.results.settings import METHOD
 from leval_tasks.metrics import FAMILY_OF
 from leval_tasks.statistics.clustered import (
     Estimate,
@@ -23,7 +22,13 @@ from leval_tasks.statistics.clustered import (
 )
 from leval_tasks.statistics.paired import Difference, compare_family, same_questions
 
+FAMILY = "effective_context"
+"""Of the tasks whose losses tell how far a model reads; their metrics stand on no board."""
+
 LEVEL = 0.05
+
+TOKEN_PERPLEXITIES = ("token_perplexity", "paper_perplexity")
+"""Families of losses that have columns and figures of their own; the others repeat them."""
 
 TWINS = ("paper_perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """Families that repeat the token perplexity of the same run and task."""
@@ -107,36 +112,61 @@ class Analysis:
     Attributes:
         entries: in the order of `Results.scores`.
         baselines: `block -> label` of the method that the others are compared with; empty if none.
+        titles: label of each method -> its name for readers.
         results: what was read.
         margin: of the effective context length, nats a token; None for what the runs name.
     """
 
     entries: list[Entry]
     baselines: Mapping[str, str]
+    titles: Mapping[str, str]
     results: Results
     margin: float | None = None
 
     @property
-    def titles(self) -> dict[str, str]:
-        """Label of each method -> its name for readers; a label whose name is not its own stays."""
-        names: dict[str, str] = {}
-        for entry in self.entries:
-            name = method_title(entry.score.settings.get(METHOD), entry.label)
-            if names.setdefault(entry.label, name) != name:  # two models, two factors
-                names[entry.label] = name.partition(" ×")[0]
-        taken = [*names.values(), *names]
-        return {
-            label: name if name and taken.count(name) == 1 else label
-            for label, name in names.items()
-        }
+    def board(self) -> list[Entry]:
+        """Primary scores and perplexities, without the `TWINS` of a token perplexity."""
+        shown = [entry for entry in self.entries if entry.score.primary and entry.family != FAMILY]
+        token = {(e.score.run, e.task) for e in shown if e.score.family == "token_perplexity"}
+        return [
+            entry
+            for entry in shown
+            if entry.score.family not in TWINS or (entry.score.run, entry.task) not in token
+        ]
 
-    def against(self, baseline: str) -> "Analysis":
+    def against(self, baseline: str | None) -> "Analysis":
         """The same with another baseline in every block that has this method.
+
+        Differences are paired, and corrected within task, metric and context length.
 
         Raises:
             SettingError: no run has that method.
         """
-        return _compared(self.entries, self.results, baseline, self.margin)
+        if baseline is not None:
+            one_of("baseline", baseline, sorted({entry.label for entry in self.entries}))
+        baselines = {
+            block: _baseline(part, baseline)
+            for block, part in grouped(self.entries, lambda entry: entry.block).items()
+        }
+        without = {"difference": None, "other_questions": False}
+        entries = [dataclasses.replace(entry, **without) for entry in self.entries]
+        finished = [entry for entry in entries if entry.score.finished]
+        compared: dict[int, Entry] = {}
+        for rivals in grouped(finished, comparable).values():
+            base = [entry for entry in rivals if entry.label == baselines[entry.block]]
+            if len(base) == 1 and len(rivals) > 1:
+                compared |= _with_differences(rivals, base[0], self.results)
+        shown = [compared.get(id(each), each) for each in entries]
+        return dataclasses.replace(self, entries=shown, baselines=baselines)
+
+    def differences_to(self, baseline: str) -> dict[int, Difference]:
+        """Place of each entry -> its difference to a method, in the blocks that have it."""
+        other = self.against(baseline)
+        return {
+            at: entry.difference
+            for at, entry in enumerate(other.entries)
+            if entry.difference and other.baselines[entry.block] == baseline
+        }
 
     def frame(self) -> Any:
         """The entries as a pandas frame, one row each: the columns of `Results.frame` and more."""
@@ -166,7 +196,8 @@ def analyse(results: Results, baseline: str | None = None, margin: float | None 
         dataclasses.replace(entry, block=block, label=label)
         for entry, block, label in zip(found, blocks, labels, strict=True)
     ]
-    return _compared(_ranked(entries, results), results, baseline, margin)
+    titles = method_titles(results.scores, labels)
+    return Analysis(_ranked(entries, results), {}, titles, results, margin).against(baseline)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any, list[Item]]:
@@ -175,16 +206,6 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Any,
     for item in items:
         groups[key(item)].append(item)
     return dict(groups)
-
-
-def without_twins(entries: Sequence[Entry]) -> list[Entry]:
-    """Without the `TWINS` of a token perplexity."""
-    token = {(e.score.run, e.task) for e in entries if e.score.family == "token_perplexity"}
-    return [
-        entry
-        for entry in entries
-        if entry.score.family not in TWINS or (entry.score.run, entry.task) not in token
-    ]
 
 
 def comparable(entry: Entry) -> tuple[str, ...]:
@@ -268,27 +289,6 @@ def _not_rankable(scores: Sequence[Score], results: Results) -> str:
     if not scores[0].meaning.unit and min(values) <= 1 < max(values):
         return OTHER_SCALE
     return ""
-
-
-def _compared(
-    entries: Sequence[Entry], results: Results, wanted: str | None, margin: float | None
-) -> Analysis:
-    """Paired comparison with the baseline, corrected within task, metric and context length."""
-    if wanted is not None:
-        one_of("baseline", wanted, sorted({entry.label for entry in entries}))
-    baselines = {
-        block: _baseline(part, wanted)
-        for block, part in grouped(entries, lambda entry: entry.block).items()
-    }
-    entries = [dataclasses.replace(e, difference=None, other_questions=False) for e in entries]
-    finished = [entry for entry in entries if entry.score.finished]
-    compared: dict[int, Entry] = {}
-    for rivals in grouped(finished, comparable).values():
-        base = [entry for entry in rivals if entry.label == baselines[entry.block]]
-        if len(base) == 1 and len(rivals) > 1:
-            compared |= _with_differences(rivals, base[0], results)
-    shown = [compared.get(id(each), each) for each in entries]
-    return Analysis(shown, baselines, results, margin)
 
 
 def _baseline(entries: Sequence[Entry], wanted: str | None) -> str:

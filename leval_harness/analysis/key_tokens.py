@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leval_border.errors import SettingError, one_of
-from leval_harness.analysis.effective_context import FAMILY
-from leval_harness.analysis.entries import Analysis, Entry, grouped
+from leval_harness.analysis.entries import FAMILY, Analysis, Entry, grouped
 from leval_harness.layout import SHORT_WINDOWS
 from leval_harness.results import Results
 from leval_harness.results.token_losses import read_texts

@@ -102,6 +102,19 @@ def method_title(settings: str | None, label: str = "") -> str:
     return f"{name} ×{factor:g}" if scales else name
 
 
+def method_titles(scores: Sequence[Score], labels: Sequence[str]) -> dict[str, str]:
+    """Label of each method -> its name for readers; a label whose name is not its own stays."""
+    names: dict[str, str] = {}
+    for score, label in zip(scores, labels, strict=True):
+        name = method_title(score.settings.get(METHOD), label)
+        if names.setdefault(label, name) != name:  # two models, two factors
+            names[label] = name.partition(" ×")[0]
+    taken = [*names.values(), *names]
+    return {
+        label: name if name and taken.count(name) == 1 else label for label, name in names.items()
+    }
+
+
 def length_label(length: float | None) -> str:
     """Context length as papers write it: 8192 -> `8K`, 10000 -> `10,000`."""
     if length is None or length != length:

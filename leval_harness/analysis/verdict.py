@@ -8,14 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from leval_harness.analysis.effective_context import FAMILY, EffectiveLine, effective_lines
+from leval_harness.analysis.effective_context import EffectiveLine, effective_lines
 from leval_harness.analysis.effective_sentences import against_sentence, sentence, yardstick
-from leval_harness.analysis.entries import (
-    Analysis,
-    Entry,
-    grouped,
-    without_twins,
-)
+from leval_harness.analysis.entries import FAMILY, Analysis, Entry, grouped
 from leval_harness.analysis.labels import LOSS_UNITS, counted, length_label, task_label
 from leval_harness.results import Run
 from leval_tasks.statistics.paired import CANNOT_TELL, SIGNIFICANT, fewest_clusters
@@ -51,18 +46,21 @@ class Verdict:
 def verdicts(analysis: Analysis) -> list[Verdict]:
     """One verdict for each block of which something can be said."""
     lines, gaps = effective_lines(analysis)
+    beside_baseline = [entry for entry in analysis.board if entry.difference]
     of_block = grouped(lines, lambda line: line.block)
-    compared = grouped(_compared(analysis), lambda entry: entry.block)
+    compared = grouped(beside_baseline, lambda entry: entry.block)
     found = []
     for block in dict.fromkeys((*of_block, *compared)):
         own, entries = of_block.get(block, []), compared.get(block, [])
+        decided = [entry for entry in entries if entry.mark != CANNOT_TELL]
+        unclear = [entry for entry in entries if entry.mark == CANNOT_TELL]
         by_position = tuple(_by_position(own, analysis))
         sentences = (
             *_effective(own, analysis),
             *by_position,
-            *_comparisons(entries, analysis),
+            *_comparisons(decided, analysis),
             *_undecided(own, analysis),
-            *_inconclusive(entries, analysis),
+            *_inconclusive(unclear, analysis),
         )
         if sentences:
             notes = tuple(dict.fromkeys(map(yardstick, own)))
@@ -73,21 +71,15 @@ def verdicts(analysis: Analysis) -> list[Verdict]:
 def _effective(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
     """How far each method reads."""
     for line in lines:
-        yield _title(line.method, analysis) + sentence(line).removeprefix(line.method)
+        yield analysis.titles[line.method] + sentence(line).removeprefix(line.method)
 
 
 def _by_position(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
     """Where each method reads better or worse than the baseline, or than without Resonance."""
     for line in lines:
         for against in filter(None, (line.against, line.resonance)):
-            named = replace(against, baseline=_title(against.baseline, analysis))
-            yield against_sentence(_title(line.method, analysis), named)
-
-
-def _compared(analysis: Analysis) -> list[Entry]:
-    """Scores and perplexities that stand beside the baseline's."""
-    primary = without_twins([entry for entry in analysis.entries if entry.score.primary])
-    return [entry for entry in primary if entry.difference and entry.family != FAMILY]
+            named = replace(against, baseline=analysis.titles[against.baseline])
+            yield against_sentence(analysis.titles[line.method], named)
 
 
 def _comparisons(entries: Sequence[Entry], analysis: Analysis) -> Iterator[str]:
@@ -95,14 +87,10 @@ def _comparisons(entries: Sequence[Entry], analysis: Analysis) -> Iterator[str]:
 
     A difference counts as found where the Holm-corrected test is significant.
     """
-    decided = [entry for entry in entries if entry.mark != CANNOT_TELL]
-    for method, of_method in grouped(decided, lambda entry: entry.label).items():
+    titles = analysis.titles
+    for method, of_method in grouped(entries, lambda entry: entry.label).items():
         other = analysis.baselines[of_method[0].block]
-        yield f"{_title(method, analysis)} against {_title(other, analysis)}: {_says(of_method)}"
-
-
-def _title(method: str, analysis: Analysis) -> str:
-    return analysis.titles.get(method, method)
+        yield f"{titles[method]} against {titles[other]}: {_says(of_method)}"
 
 
 def _undecided(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[str]:
@@ -112,7 +100,7 @@ def _undecided(lines: Sequence[EffectiveLine], analysis: Analysis) -> Iterator[s
         return
     entries = [e for e in analysis.entries if e.block == lines[0].block and e.family == FAMILY]
     twice = {entry.task: 2 * n for entry in entries if (n := _num_docs(entry))}
-    names = ", ".join(_title(name, analysis) for name in open_ones)
+    names = ", ".join(analysis.titles[name] for name in open_ones)
     yield f"Not decided for {names}: {_more(entries, twice, 2)}"
 
 
@@ -121,7 +109,7 @@ def _inconclusive(entries: Sequence[Entry], analysis: Analysis) -> Iterator[str]
 
     The bundled sample is left out: it shows that a task runs, and decides nothing.
     """
-    unclear = [entry for entry in entries if entry.mark == CANNOT_TELL and not entry.score.sample]
+    unclear = [entry for entry in entries if not entry.score.sample]
     if not unclear:
         return
     tasks = ", ".join(dict.fromkeys(task_label(entry.task) for entry in unclear))
@@ -129,7 +117,7 @@ def _inconclusive(entries: Sequence[Entry], analysis: Analysis) -> Iterator[str]
     n = " to ".join(dict.fromkeys((f"{documents[0]}", f"{documents[-1]}")))
     text = f"{counted(len(unclear), 'comparison')} on {tasks} inconclusive (n = {n})"
     if len(unclear) <= MOST_NAMED:
-        each = (f"{_title(entry.label, analysis)} {_size(entry)}" for entry in unclear)
+        each = (f"{analysis.titles[entry.label]} {_size(entry)}" for entry in unclear)
         text = f"Inconclusive (n = {n}): {', '.join(each)}"
     enough: dict[str, int] = {}
     for entry in unclear:

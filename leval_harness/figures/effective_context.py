@@ -10,7 +10,7 @@ from leval_tasks.statistics.effective_context import Bin
 
 
 def effective_figure(
-    lines: Sequence[EffectiveLine], looks: Looks, command: str, titles: Mapping[str, str]
+    lines: Sequence[EffectiveLine], command: str, titles: Mapping[str, str], looks: Looks
 ) -> Any:
     """Gains over short windows by position, and below gains over the baseline, as a `Figure`.
 
@@ -22,8 +22,7 @@ def effective_figure(
     picture = Picture(7.2, 6.6 if compared else 4.2, rows=2 if compared else 1)
     gains, *below = picture.grid
     for line in sorted(lines, key=lambda line: line.method):
-        title = titles.get(line.method, line.method)
-        look = {**looks[line.method], "label": literal(title), "markersize": 4}
+        look = {**looks[line.method], "label": literal(titles[line.method]), "markersize": 4}
         _draw(gains, line.these.bins, look)
         if line.against:
             _draw(below[0], line.against.bins, look)
@@ -53,7 +52,7 @@ def _mark_claims(axes: Any, lines: Sequence[EffectiveLine], titles: Mapping[str,
     claims = {line.claimed for line in lines if line.claimed and line.claimed <= end}
     for claimed in sorted(claims):
         methods = {line.method for line in lines if line.claimed == claimed}
-        who = ", ".join(sorted(titles.get(method, method) for method in methods))
+        who = ", ".join(sorted(titles[method] for method in methods))
         axes.axvline(claimed, color="#555555", linewidth=0.9, linestyle="--")
         axes.annotate(
             literal(f"claimed context, {who}: {claimed:,}", 60),

@@ -125,7 +125,10 @@ def _panels(
     if len(rows) > 1:  # a tested encoding looks the same in every row
         width, height = width + LEGEND_WIDTH, 1.7 * len(rows) + 1.4
         tested = method_looks(ENCODINGS[pair.tested].title for pair in experiment.pairs)
-        looks = {pair.title: tested[ENCODINGS[pair.tested].title] for pair in experiment.pairs}
+        looks = {
+            pair.title: {**tested[ENCODINGS[pair.tested].title], "label": pair.title}
+            for pair in experiment.pairs
+        }
     picture = Picture(width, height, len(subtasks), len(rows))
     grid = picture.grid
     seeds = {run.result.seed for run in experiment.runs}
@@ -135,7 +138,7 @@ def _panels(
         for axes, subtask in zip(row, subtasks, strict=True):
             for pair in pairs:
                 if runs := experiment.runs_of(subtask, pair):
-                    _draw(axes, curve(runs), pair.title, looks[pair.title], len(seeds) > FEW)
+                    _draw(axes, curve(runs), looks[pair.title], len(seeds) > FEW)
             axes.set_visible(bool(axes.get_lines()))  # a panel without runs is left out
             if axes.get_visible():
                 lowest[subtask] = axes
@@ -190,11 +193,11 @@ def _legend_beside(row: Sequence[Any]) -> None:
     )  # fmt: skip
 
 
-def _draw(axes: Any, curve: Curve, name: str, look: Mapping[str, Any], many: bool) -> None:
+def _draw(axes: Any, curve: Curve, look: Mapping[str, Any], many: bool) -> None:
     """The mean with a band over all seeds, or over the middle half of many."""
     places, values = list(curve), list(curve.values())
     mean = [statistics.mean(each) for each in values]
-    axes.plot(places, mean, **{**look, "marker": ""}, label=name, linewidth=1.6)
+    axes.plot(places, mean, **{**look, "marker": ""}, linewidth=1.6)
     low, high = zip(
         *(np.percentile(v, (25, 75) if many else (0, 100)) for v in values), strict=True
     )

@@ -11,8 +11,8 @@ from leval_harness.results.rope_features import RopeFeatures
 TRAINED, TESTED = "#4477aa", "#ee6677"
 PAIR_MARKS = (("#666666", "o"), ("#228833", "x"))
 
-# Label, a value a feature, and keywords of matplotlib's `plot`.
-Curve = tuple[str, Sequence[float], Mapping[str, Any]]
+# A value a feature, and keywords of matplotlib's `plot`.
+Curve = tuple[Sequence[float], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def _shown_multiple(features: Mapping[str, RopeFeatures]) -> int | None:
 
 
 def rope_figure(
-    features: Mapping[str, RopeFeatures], looks: Looks, model: str, command: str
+    features: Mapping[str, RopeFeatures], model: str, command: str, looks: Looks
 ) -> Any:
     """Two panels over the features: wavelengths, and gaps to what was seen in training.
 
@@ -52,11 +52,11 @@ def rope_figure(
         method: {**looks[method], "markersize": 4, "linewidth": 0.8, "markevery": (at % 4, 4)}
         for at, method in enumerate(sorted(features))
     }
-    _wavelength_panel(left, [(m, features[m].wavelengths, styles[m]) for m in styles], original)
+    _wavelength_panel(left, [(features[m].wavelengths, styles[m]) for m in styles], original)
     if multiple is None:
         right.set_axis_off()
     else:
-        gaps = [(method, features[method].gaps[multiple], styles[method]) for method in styles]
+        gaps = [(features[method].gaps[multiple], styles[method]) for method in styles]
         _gap_panel(right, gaps, original, original * multiple)
     picture.legend([left], "lower center", columns=4)
     lengths = sorted({each.context_length for each in features.values() if each.context_length})
@@ -67,8 +67,8 @@ def rope_figure(
 
 def _wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> None:
     """Wavelength in tokens over the feature, one line a method, and the trained length."""
-    for label, values, style in lengths:
-        axes.plot(values, label=literal(label), **style)
+    for values, style in lengths:
+        axes.plot(values, **style)
     axes.set_yscale("log")
     mark_level(axes, original, f"trained length {original:,}", x=0.02, color="black")
     axes.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
@@ -77,8 +77,8 @@ def _wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> Non
 
 def _gap_panel(axes: Any, gaps: Sequence[Curve], original: int, longest: int) -> None:
     """Feature gap between the positions below `original` and those up to `longest`."""
-    for label, values, style in gaps:
-        axes.plot(values, label=literal(label), **style)
+    for values, style in gaps:
+        axes.plot(values, **style)
     axes.set_yscale("symlog", linthresh=1e-5)
     axes.set_ylim(-2e-6, 3)
     axes.set(xlabel="Feature (pair of dimensions)", ylabel="Feature gap (0 to 2)")
@@ -103,8 +103,9 @@ def pair_figure(
     for axes, method, (colour, marker) in zip(grid, methods, PAIR_MARKS, strict=False):
         _angle_panel(axes, method, feature, positions, original)
         style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none"}
-        lengths.append((method.name, method.wavelengths, style))
-        gaps.append((method.name, method.gaps, style))
+        style["label"] = literal(method.name)
+        lengths.append((method.wavelengths, style))
+        gaps.append((method.gaps, style))
     for axes, method, (colour, _) in zip(grid[4:], methods, PAIR_MARKS, strict=True):
         _collision_panel(axes, method, colour)
     _wavelength_panel(grid[2], lengths, original)

@@ -29,7 +29,7 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
     axes, *below = picture.grid
     for method, curve in sorted(grouped(entries, lambda entry: entry.label).items()):
         curve.sort(key=lambda entry: entry.length or 0)
-        look = {**looks[method], "label": literal(method), "markersize": 5, "linewidth": 1.6}
+        look = {**looks[method], "markersize": 5, "linewidth": 1.6}
         values = [(e.length, (e.score.value, e.low, e.high)) for e in curve]
         _draw_curve(axes, values, score.percent, look)
         found = [(e.length, d) for e in curve if (d := e.difference)]
@@ -112,5 +112,5 @@ def _draw_difference(axes: Any, entry: Entry, height: float, look: Mapping[str, 
         ends = [100 * difference.low, 100 * difference.high]
         axes.plot(ends, [height] * 2, color=look["color"], linewidth=1.5)
     fill = look["color"] if difference.mark == SIGNIFICANT else "white"
-    style = {**look, "linestyle": "none", "markerfacecolor": fill, "label": literal(entry.label)}
+    style = {**look, "linestyle": "none", "markerfacecolor": fill}
     axes.plot([100 * difference.difference], [height], **style)

@@ -17,13 +17,15 @@ RC = {"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}
 """matplotlib's settings while a figure is drawn and saved; the salt keeps SVG ids the same."""
 
 Looks = Mapping[str, Mapping[str, Any]]
-"""Of each method `color`, `marker` and `linestyle`, which also differ in black and white."""
+"""Of each method its `label`, and `color`, `marker` and `linestyle`, which also differ in black and
+white."""
 
 
 def method_looks(methods: Iterable[str]) -> Looks:
     """A look for each method, by its place in the alphabet: the same in every figure of a set."""
     return {
         method: {
+            "label": literal(method),
             "color": PALETTE[at % len(PALETTE)],
             "marker": MARKERS[at % len(MARKERS)],
             "linestyle": LINES[(at // len(PALETTE)) % len(LINES)],

@@ -10,7 +10,7 @@ from typing import Any
 
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import effective_lines
-from leval_harness.analysis.entries import grouped, without_twins
+from leval_harness.analysis.entries import TOKEN_PERPLEXITIES, grouped
 from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.figures.effective_context import effective_figure
 from leval_harness.figures.rope import rope_figure
@@ -24,17 +24,14 @@ MOST_METHODS = 14
 MOST_FIGURES = 60
 """Results of many models with more figures than this get none: each takes half a second."""
 
-SHOWN_NATS = ("token_perplexity", "paper_perplexity")
-"""Families of log-likelihoods that have a figure; the others repeat them."""
-
 
 @dataclass(frozen=True)
 class Planned:
-    """A figure that can be drawn; `kind` begins its file name."""
+    """A figure that can be drawn, given how each method looks; `kind` begins its file name."""
 
     kind: str
     title: str
-    draw: Callable[[], Any]
+    draw: Callable[[Looks], Any]
 
 
 def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
@@ -46,59 +43,57 @@ def write_figures(analysis: Analysis, folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     titles: dict[str, str] = {}
     planned = list(islice(planned_figures(analysis), MOST_FIGURES + 1))
+    looks = method_looks(analysis.titles)
     for figure in planned if len(planned) <= MOST_FIGURES else ():
         name = f"{figure.kind}-{len(titles):03d}"
-        write_figure(figure.draw, folder / f"{name}.svg", folder / f"{name}.png")
+        draw = partial(figure.draw, looks)
+        write_figure(draw, folder / f"{name}.svg", folder / f"{name}.png")
         titles[name] = figure.title
     return titles
 
 
 def planned_figures(analysis: Analysis) -> Iterator[Planned]:
     """What there is to draw: gains by position, scores by length, differences, RoPE."""
-    looks = method_looks(entry.label for entry in analysis.entries)
-    finished = without_twins([e for e in analysis.entries if e.score.finished and e.score.primary])
-    yield from _effective(analysis, looks)
-    yield from _lengths(finished, looks)
-    yield from _differences(finished, analysis.baselines, looks)
-    yield from _rope_features(analysis.entries, looks)
+    finished = [entry for entry in analysis.board if entry.score.finished]
+    yield from _effective(analysis)
+    yield from _lengths(finished)
+    yield from _differences(finished, analysis.baselines)
+    yield from _rope_features(analysis.entries)
 
 
-def _effective(analysis: Analysis, looks: Looks) -> Iterator[Planned]:
+def _effective(analysis: Analysis) -> Iterator[Planned]:
     """One for each block whose texts were read in full and in short windows."""
     commands = {entry.block: entry.run.command for entry in reversed(analysis.entries)}
     lines, _ = effective_lines(analysis)
     for block, part in grouped(lines, lambda line: line.block).items():
         if len(part) <= MOST_METHODS:
-            draw = partial(effective_figure, part, looks, commands[block], analysis.titles)
+            draw = partial(effective_figure, part, commands[block], analysis.titles)
             yield Planned("effective", f"{block}: gain from full context by position", draw)
 
 
-def _lengths(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
+def _lengths(entries: Sequence[Entry]) -> Iterator[Planned]:
     """One for each block, task and family of metrics that was run at several lengths."""
     with_length = [entry for entry in entries if entry.length is not None]
     families = grouped(with_length, lambda entry: (entry.block, entry.task, entry.score.family))
     for (block, task, family), curves in families.items():
-        shown = family in SHOWN_NATS or curves[0].score.meaning.kind != "loss"
+        shown = family in TOKEN_PERPLEXITIES or curves[0].score.meaning.kind != "loss"
         if shown and len({entry.length for entry in curves}) > 1 and _readable(curves):
             what = family.replace("_", " ")
             title = f"{block}: {task_label(task)}, {what} by context length"
-            yield Planned("length", title, partial(length_figure, curves, looks))
+            yield Planned("length", title, partial(length_figure, curves))
 
 
-def _differences(
-    entries: Sequence[Entry], baselines: Mapping[str, str], looks: Looks
-) -> Iterator[Planned]:
+def _differences(entries: Sequence[Entry], baselines: Mapping[str, str]) -> Iterator[Planned]:
     """One for each block and context length whose scores were compared with the baseline."""
     compared = [e for e in entries if e.difference and e.score.percent == 100]
     places = grouped(compared, lambda entry: (entry.block, entry.score.context_length))
     for (block, length), rivals in places.items():
         if length is not None and _readable(rivals):
             title = f"{block}: difference to {baselines[block]} at {length_label(length)}"
-            draw = partial(difference_figure, rivals, baselines[block], looks)
-            yield Planned("forest", title, draw)
+            yield Planned("forest", title, partial(difference_figure, rivals, baselines[block]))
 
 
-def _rope_features(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
+def _rope_features(entries: Sequence[Entry]) -> Iterator[Planned]:
     """One for each model and trained length; of a method's runs, the longest context counts."""
     of_model: dict[tuple[str, int, int], list[tuple[Entry, RopeFeatures]]] = defaultdict(list)
     for entry, *_ in grouped(entries, lambda entry: entry.score.run).values():
@@ -113,7 +108,7 @@ def _rope_features(entries: Sequence[Entry], looks: Looks) -> Iterator[Planned]:
         if len(methods) <= MOST_METHODS:
             title = f"{model}: wavelengths and feature gaps of the methods"
             command = pairs[0][0].run.command
-            yield Planned("rope", title, partial(rope_figure, methods, looks, model, command))
+            yield Planned("rope", title, partial(rope_figure, methods, model, command))
 
 
 def _readable(entries: Sequence[Entry]) -> bool:

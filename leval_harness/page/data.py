@@ -2,16 +2,16 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.analysis.effective_context import FAMILY, EffectiveLine, effective_lines
+from leval_harness.analysis.effective_context import EffectiveLine
 from leval_harness.analysis.effective_sentences import length_text
-from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.entries import FAMILY, grouped
 from leval_harness.analysis.labels import LOSS_UNITS, length_label, task_label
-from leval_harness.analysis.retrieval import Retrieval, retrievals
-from leval_harness.analysis.verdict import verdicts
+from leval_harness.analysis.retrieval import Retrieval
+from leval_harness.analysis.verdict import Verdict
 from leval_harness.layout import LOG
 from leval_harness.results import Run
 from leval_harness.results.sample_lines import DEPTHS
@@ -20,9 +20,6 @@ from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_harness.tables.notes import machine
 from leval_tasks.statistics.paired import ASSUMED, Difference
-
-MOST_BASELINES = 16
-"""Comparisons with every method as baseline grow with its square; beyond this only the default."""
 
 MOST_SENTENCES = 8
 """A longer verdict folds its comparisons by position, so that the figure stands on the screen."""
@@ -51,9 +48,8 @@ def number(value: float | None, digits: int = 6, times: float = 1) -> float | No
     return float(f"{times * value:.{digits}g}")
 
 
-def about(analysis: Analysis) -> dict[str, Any]:
+def about(runs: Sequence[Run]) -> dict[str, Any]:
     """What stands below the title: models, dates, machines, versions, commands, citation."""
-    runs = analysis.results.runs
     dates = sorted({run.created[:10] for run in runs if "T" in run.created})
     versions = {
         name: sorted({f"{run.versions[name]}" for run in runs if run.versions.get(name)})
@@ -74,7 +70,7 @@ def _unique(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(texts) if text]
 
 
-def verdict(analysis: Analysis) -> list[dict[str, Any]]:
+def verdict(found: Iterable[Verdict]) -> list[dict[str, Any]]:
     """Sentences by block, the first thing that the page says."""
     return [
         {
@@ -83,12 +79,12 @@ def verdict(analysis: Analysis) -> list[dict[str, Any]]:
             "folded": list(map(plain, folded)),
             "notes": list(map(plain, each.notes)),
         }
-        for each in verdicts(analysis)
+        for each in found
         for folded in [each.by_position if len(each.sentences) > MOST_SENTENCES else ()]
     ]
 
 
-def reads(analysis: Analysis) -> list[dict[str, Any]]:
+def reads(lines: Iterable[EffectiveLine], analysis: Analysis) -> list[dict[str, Any]]:
     """How far each method reads: for each block the ends of its bins, and a row a method.
 
     `missing` says which methods have no number.
@@ -98,28 +94,26 @@ def reads(analysis: Analysis) -> list[dict[str, Any]]:
     """
     blocks, titles = [], analysis.titles
     stopped = [e for e in analysis.entries if e.family == FAMILY and not e.score.finished]
-    for block, lines in grouped(effective_lines(analysis)[0], lambda line: line.block).items():
+    for block, of_block in grouped(lines, lambda line: line.block).items():
         without = {
-            f"{titles.get(e.label, e.label)} on {e.task} ({e.score.status})"
-            for e in stopped
-            if e.block == block
+            f"{titles[e.label]} on {e.task} ({e.score.status})" for e in stopped if e.block == block
         }
-        against = next((line.against.baseline for line in lines if line.against), "")
-        ends = sorted({each.end for line in lines for each in line.these.bins})
+        against = next((line.against.baseline for line in of_block if line.against), "")
+        ends = sorted({each.end for line in of_block for each in line.these.bins})
         rows = [
             {
-                "method": plain(titles.get(line.method, line.method)),
+                "method": plain(titles[line.method]),
                 "kept": length_text(line.these.no_degradation),
                 "benefits": length_text(line.these.benefits),
                 "claimed": length_label(line.claimed),
                 "cells": list(map(_gains(line).get, ends)),
             }
-            for line in lines
+            for line in of_block
         ]
         blocks.append(
             {
                 "block": plain(block),
-                "baseline": plain(titles.get(against, against)),
+                "baseline": plain(titles.get(against, "")),
                 "ends": [f"{end:,}" for end in ends],
                 "rows": rows,
                 "missing": [f"Without a number: {', '.join(sorted(without))}"] if without else [],
@@ -144,11 +138,14 @@ def _gains(line: EffectiveLine) -> dict[int, dict[str, str]]:
     return cells
 
 
-def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
+def leaderboard(
+    table: Table,
+    analysis: Analysis,
+    lines: Iterable[EffectiveLine] = (),
+    retrieved: Iterable[Retrieval] = (),
+) -> dict[str, Any]:
     """Everything the first view needs of a `leaderboard_table`: columns, rows, runs, notes."""
     tasks = [column for column in table.columns if column.kind == "task"]
-    lines, _ = effective_lines(analysis)
-    found = retrievals(analysis)
     return {
         "columns": [
             {
@@ -175,7 +172,7 @@ def leaderboard(table: Table, analysis: Analysis) -> dict[str, Any]:
             }
             for line in lines
         ],
-        "retrieval": list(map(_retrieval, found)),
+        "retrieval": list(map(_retrieval, retrieved)),
         "average": next((at for at, c in enumerate(table.columns[2:]) if c.kind == "average"), 0),
         "rows": [_row(table, block, row) for block in table.blocks for row in block.rows],
         "runs": [_provenance(run) for run in analysis.results.runs],
@@ -251,14 +248,13 @@ def _cell(cell: Cell) -> dict[str, Any]:
     return {**known, "run": score.run, "data": data}
 
 
-def comparisons(table: Table, analysis: Analysis) -> dict[str, dict[str, Any]]:
+def comparisons(
+    table: Table, analysis: Analysis, compared: Mapping[str, Mapping[int, Difference]]
+) -> dict[str, dict[str, Any]]:
     r"""For each baseline `"run column length" -> comparison`, in the blocks that have the method.
 
-    `table` is the analysis's `leaderboard_table`.
+    `table` is the analysis's `leaderboard_table`, `compared` is from `Analysis.differences_to`.
     """
-    labels = {entry.label: None for entry in analysis.entries if entry.label}
-    if len(labels) > MOST_BASELINES:
-        labels = {name: None for name in analysis.baselines.values() if name}
     columns = {
         id(cell.entry): f"{cell.entry.score.run} {plain(column.label)} {row.length}"
         for block in table.blocks
@@ -266,17 +262,14 @@ def comparisons(table: Table, analysis: Analysis) -> dict[str, dict[str, Any]]:
         for column, cell in zip(table.columns, row.cells, strict=True)
         if cell.entry
     }
-    found: dict[str, dict[str, Any]] = {}
-    for baseline in labels:
-        other = analysis.against(baseline)
-        compared: dict[str, Any] = {
-            columns[id(own)]: _comparison(entry.difference, entry.score.percent)
-            for own, entry in zip(analysis.entries, other.entries, strict=True)
-            if id(own) in columns and entry.difference
-            if other.baselines[entry.block] == baseline
+    return {
+        plain(baseline): {
+            columns[id(entry)]: _comparison(found[at], entry.score.percent)
+            for at, entry in enumerate(analysis.entries)
+            if at in found and id(entry) in columns
         }
-        found[plain(baseline)] = compared
-    return found
+        for baseline, found in compared.items()
+    }
 
 
 def _comparison(difference: Difference, times: float) -> list[Any]:

@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 from leval_border.errors import UserError
 from leval_border.files import read_object, write_text
 from leval_harness.analysis import Analysis
+from leval_harness.analysis.effective_context import effective_lines
+from leval_harness.analysis.retrieval import retrievals
+from leval_harness.analysis.verdict import verdicts
 from leval_harness.figures import write_figures
 from leval_harness.figures.parity import parity_figure
 from leval_harness.figures.style import write_figure
@@ -31,6 +34,9 @@ NEW = ".new-"
 FOLDERS = ("data", "figures")
 TITLE = "Long-context leaderboard"
 
+MOST_BASELINES = 16
+"""Comparisons with every method as baseline grow with its square; beyond this only the default."""
+
 
 def write_page(
     analysis: Analysis, out: Path, title: str = TITLE, diffs: Sequence[dict[str, Any]] = ()
@@ -48,6 +54,17 @@ def write_page(
         UserError: `out` holds something that is not a page of ours.
         OSError: it cannot be written.
     """
+    with _replaced(out) as made:
+        _make(analysis, made, title, diffs)
+    return out / INDEX
+
+
+@contextlib.contextmanager
+def _replaced(out: Path) -> Iterator[Path]:
+    """An empty folder whose parts replace those of the page in `out` at the end, unless it fails.
+
+    Other files in `out` stay.
+    """
     others = out.iterdir() if out.exists() else ()
     if any(not path.name.startswith(NEW) for path in others) and not (out / MARKER).is_file():
         raise UserError(
@@ -55,9 +72,16 @@ def write_page(
         )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=NEW) as scratch:
-        _make(analysis, Path(scratch), title, diffs)
-        _publish(Path(scratch), out)
-    return out / INDEX
+        made = Path(scratch)
+        yield made
+        (made / MARKER).replace(out / MARKER)
+        for name in FOLDERS:
+            with contextlib.suppress(FileNotFoundError):
+                (out / name).rename(made / f".{name}")
+            (made / name).rename(out / name)
+        for path in sorted(made.iterdir(), key=lambda path: path.name == INDEX):
+            if path.is_file():
+                path.replace(out / path.name)
 
 
 def _make(analysis: Analysis, out: Path, title: str, diffs: Sequence[dict[str, Any]]) -> None:
@@ -65,18 +89,28 @@ def _make(analysis: Analysis, out: Path, title: str, diffs: Sequence[dict[str, A
     from jinja2 import Environment, FileSystemLoader
 
     (out / MARKER).write_text("Written by leval-harness page; replaced when it is run again.\n")
-    data = out / "data"
-    data.mkdir()
-    words = {"verdict": verdict(analysis), "reads": reads(analysis), "about": about(analysis)}
+    # what the results say
+    few = len(analysis.titles) <= MOST_BASELINES
+    names = filter(None, analysis.titles if few else analysis.baselines.values())
+    compared = {name: analysis.differences_to(name) for name in dict.fromkeys(names)}
+    lines, _ = effective_lines(analysis)
+    said, retrieved = verdicts(analysis), retrievals(analysis)
+    # tables and figures
     table = leaderboard_table(analysis)
-    board = leaderboard(table, analysis) | {"samples": {}, "compare": {}}
-    for at, (baseline, compared) in enumerate(comparisons(table, analysis).items()):
-        name = board["compare"][baseline] = f"c{at:03d}"
-        write_text(data / f"{name}.js", script(name, compared))
-    board["samples"] = write_samples(analysis.results, data)
-    write_text(data / "leaderboard.js", script("leaderboard", board))
     write_text(out / NUMBERS, redact(csv_text([details_table(analysis)]), names=False))
     figures = write_figures(analysis, out / "figures")
+    # the same as data for the page's scripts and its template
+    data = out / "data"
+    data.mkdir()
+    board, files = leaderboard(table, analysis, lines, retrieved), {}
+    for at, (baseline, found) in enumerate(comparisons(table, analysis, compared).items()):
+        name = files[baseline] = f"c{at:03d}"
+        write_text(data / f"{name}.js", script(name, found))
+    words = {"verdict": verdict(said), "reads": reads(lines, analysis)}
+    words["about"] = about(analysis.results.runs)
+    board |= {"samples": write_samples(analysis.results, data), "compare": files}
+    write_text(data / "leaderboard.js", script("leaderboard", board))
+    # the page itself
     for name in (*SCRIPTS, "page.css"):
         shutil.copyfile(TEMPLATES / name, out / name)
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
@@ -114,15 +148,3 @@ def _diff(content: dict[str, Any], number: int, folder: Path) -> dict[str, Any]:
     sides = {side: content[side].get("text", "a saved reference") for side in ("a", "b")}
     sentences = [plain(each) for each in content["sentences"]]
     return {**sides, "src": f"figures/{name}", "sentences": sentences}
-
-
-def _publish(made: Path, out: Path) -> None:
-    """Move the parts of a page into place; other files in `out` stay."""
-    (made / MARKER).replace(out / MARKER)
-    for name in FOLDERS:
-        with contextlib.suppress(FileNotFoundError):
-            (out / name).rename(made / f".{name}")
-        (made / name).rename(out / name)
-    for path in sorted(made.iterdir(), key=lambda path: path.name == INDEX):
-        if path.is_file():
-            path.replace(out / path.name)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.effective_context import FAMILY, effective_lines
-from leval_harness.analysis.entries import grouped
+from leval_harness.analysis.effective_context import effective_lines
+from leval_harness.analysis.entries import FAMILY, grouped
 from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.analysis.retrieval import retrievals

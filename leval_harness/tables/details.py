@@ -1,9 +1,9 @@
 """The long table: one row per number, with everything known about it (the CSV)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from leval_harness.analysis import Analysis, Entry
+from leval_harness.analysis import Analysis
 from leval_harness.results.run_record import TELEMETRY
 from leval_harness.tables.model import Block, Cell, Column, Row, RowKind, Table, number_cell
 from leval_harness.tables.published import TABLE_2, TASKS
@@ -41,47 +41,50 @@ def details_table(analysis: Analysis, published: bool = False) -> Table:
         analysis: from `analyse`.
         published: add the paper's Table 2 as rows with origin `published`.
     """
-    blocks = [Block("", tuple(_row(_record(entry, analysis)) for entry in analysis.entries))]
+    blocks = [_block(_records(analysis))]
     if published:
-        blocks.append(Block("", tuple(_published())))
+        blocks.append(_block(_published(), "published"))
     columns = tuple(Column(name, numeric=name in NUMBERS) for name in COLUMNS)
     return Table("All numbers", columns, tuple(blocks), NOTES)
 
 
-def _record(entry: Entry, analysis: Analysis) -> Mapping[str, Any]:
-    """The content of each column."""
-    score, record = entry.score, entry.record()
-    shown = {n: None if record[n] is None else score.percent * record[n] for n in IN_PERCENT}
-    return {
-        **record,
-        **shown,
-        "origin": "sample" if score.sample else "partial" if score.partial else "ours",
-        "method": entry.label,
-        "filter": score.chosen,
-        "direction": DIRECTIONS[score.higher_is_better],
-        "baseline": analysis.baselines[entry.block],
-        "run_id": entry.run.run_id,
-    }
+def _block(records: Iterable[Mapping[str, Any]], kind: RowKind = "ours") -> Block:
+    rows = []
+    for record in records:
+        cells = [
+            Cell(value or "")
+            if value is None or isinstance(value, str)
+            else number_cell(value, ".6g")
+            for value in map(record.get, COLUMNS)
+        ]
+        rows.append(Row(tuple(cells), kind))
+    return Block("", tuple(rows))
 
 
-def _row(record: Mapping[str, Any], kind: RowKind = "ours") -> Row:
-    cells = []
-    for value in map(record.get, COLUMNS):
-        if value is None or isinstance(value, str):
-            cells.append(Cell(value or ""))
-        else:
-            cells.append(number_cell(value, ".6g"))
-    return Row(tuple(cells), kind)
+def _records(analysis: Analysis) -> Iterator[Mapping[str, Any]]:
+    """What each column holds, for each number."""
+    for entry in analysis.entries:
+        score, record = entry.score, entry.record()
+        shown = {n: None if record[n] is None else score.percent * record[n] for n in IN_PERCENT}
+        yield {
+            **record,
+            **shown,
+            "origin": "sample" if score.sample else "partial" if score.partial else "ours",
+            "method": entry.label,
+            "filter": score.chosen,
+            "direction": DIRECTIONS[score.higher_is_better],
+            "baseline": analysis.baselines[entry.block],
+            "run_id": entry.run.run_id,
+        }
 
 
-def _published() -> list[Row]:
-    return [
-        _row({
-            "origin": "published", "block": f"{model} (published)", "model": model,
-            "method": method, "task": task, "context_length": length * 1024, "value": value,
-            "status": "published", "source": "arXiv 2403.00071v2, Table 2",
-        }, "published")
-        for model, methods in TABLE_2.items()
-        for method, (length, *values) in methods.items()
-        for task, value in zip(TASKS, values, strict=True)
-    ]  # fmt: skip
+def _published() -> Iterator[Mapping[str, Any]]:
+    for model, methods in TABLE_2.items():
+        for method, (length, *values) in methods.items():
+            for task, value in zip(TASKS, values, strict=True):
+                yield {
+                    "origin": "published", "block": f"{model} (published)", "model": model,
+                    "method": method, "task": task, "context_length": length * 1024,
+                    "value": value, "status": "published",
+                    "source": "arXiv 2403.00071v2, Table 2",
+                }  # fmt: skip

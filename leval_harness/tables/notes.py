@@ -8,8 +8,9 @@ from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import UNKNOWN_DIRECTION
 from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
 from leval_harness.results import Run, Score
+from leval_harness.results.posgen import PosGenResult
 from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
-from leval_tasks.closed.catalog import chance_note
+from leval_tasks.closed.catalog import TASKS
 from leval_tasks.statistics.paired import ASSUMED, CANNOT_TELL, SIGNIFICANT
 
 
@@ -70,6 +71,24 @@ def table_notes(
     return tuple(note for note, applies in notes.items() if applies)
 
 
+def chance_note() -> str:
+    """What a guess would score in each closed-ended task, in words."""
+    titles: dict[tuple[bool, str, str], list[str]] = {}
+    sentences = []
+    for task in TASKS.values():
+        level = task.rule.chance(())
+        if level is not None:
+            share = f" ({100 * level:.0f}%)" if level else ""
+            titles.setdefault((not level, task.rule.guess, share), []).append(task.title)
+        elif task.rule.guess:
+            sentences.append(task.rule.guess.format(title=task.title))
+    phrases = [
+        f"{guess} for {' and '.join(names)}{share}"
+        for (_, guess, share), names in sorted(titles.items(), key=lambda item: item[0][0])
+    ]
+    return " ".join([f"Chance: {', '.join(phrases)}.", *sentences])
+
+
 def _not_ranked(entries: Sequence[Entry]) -> list[str]:
     """A note for each reason why numbers are not ranked."""
     names: dict[str, dict[str, None]] = defaultdict(dict)
@@ -117,39 +136,39 @@ def _too_few(entries: Sequence[Entry]) -> list[str]:
 
 
 def provenance_notes(
-    commands: Iterable[str],
-    versions: Iterable[Mapping[str, Any]],
+    runs: Sequence[Run] | Sequence[PosGenResult],
     seeds: Iterable[object],
     scale: Iterable[str],
+    took: str,
 ) -> tuple[str, ...]:
-    """Commands, versions (by name) and seeds of some runs, each once, and their scale."""
+    """Commands, versions and seeds of some runs, each once, then their scale, machines and time.
+
+    `took` says behind the minutes of all of them what these are.
+    """
     known: dict[str, set[str]] = defaultdict(set)
-    for mapping in versions:
-        for name, version in mapping.items():
+    for run in runs:
+        for name, version in run.versions.items():
             if isinstance(version, str):
                 known[name].add(version)
-    notes = [f"Made by: {command}" for command in sorted({*commands} - {""})]
+    notes = [f"Made by: {command}" for command in sorted({run.command for run in runs} - {""})]
     listed = [f"{name} {' and '.join(sorted(each))}" for name, each in sorted(known.items())]
     notes += [f"Versions: {', '.join(listed)}"] if listed else []
     texts = {str(seed) for seed in seeds if seed not in (None, "")}
     named = sorted(texts, key=lambda each: (len(each), each))  # 10 after 9
     notes += [f"Seeds: {', '.join(named)}"] if named else []
+    seconds = [run.seconds for run in runs if run.seconds is not None]
+    scale = [*scale, *sorted({machine(run.host) for run in runs} - {""})]
+    scale += [f"{sum(seconds) / 60:.0f} minutes{took}"] if seconds else []
     return (*notes, f"Scale: {', '.join(scale)}")
 
 
 def run_provenance(runs: Sequence[Run], documents: str) -> tuple[str, ...]:
-    """The same for lm-eval runs: models, precision, documents, machine, time of all of them."""
-    seconds = [run.seconds for run in runs if run.seconds is not None]
-    scale = sorted({run.model for run in runs})
-    scale += sorted({run.settings.get("dtype", "") for run in runs} - {""})
-    scale += [documents, *sorted({machine(run.host) for run in runs} - {""})]
-    scale += [f"{sum(seconds) / 60:.0f} minutes for all {len(runs)} runs"] if seconds else []
-    return provenance_notes(
-        (run.command for run in runs),
-        (run.versions for run in runs),
-        (run.settings.get("seed") for run in runs),
-        scale,
-    )
+    """The same for lm-eval runs; their scale is models, precision and documents."""
+    models = sorted({run.model for run in runs})
+    precisions = sorted({run.settings.get("dtype", "") for run in runs} - {""})
+    seeds = (run.settings.get("seed") for run in runs)
+    scale = (*models, *precisions, documents)
+    return provenance_notes(runs, seeds, scale, f" for all {len(runs)} runs")
 
 
 def machine(host: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from leval_harness.tables.model import (
     ranked,
     text_columns,
 )
-from leval_harness.tables.notes import machine, provenance_notes
+from leval_harness.tables.notes import provenance_notes
 from leval_harness.tables.published import (
     BELOW_CEILING,
     CEILING,
@@ -152,17 +152,10 @@ def _model(settings: Mapping[str, Any]) -> str:
 
 def _provenance(experiment: Experiment) -> tuple[str, ...]:
     results = [run.result for run in experiment.runs]
-    seconds = [result.seconds for result in results if result.seconds is not None]
     models = len({run.folder for run in experiment.runs})
-    scale = [counted(models, "model"), _model(experiment.settings)]
-    scale += sorted({machine(result.host) for result in results} - {""})
-    scale += [f"{sum(seconds) / 60:.0f} minutes, all runs added up"] if seconds else []
-    return provenance_notes(
-        (result.command for result in results),
-        (result.versions for result in results),
-        (result.seed for result in results),
-        scale,
-    )
+    scale = (counted(models, "model"), _model(experiment.settings))
+    seeds = (result.seed for result in results)
+    return provenance_notes(results, seeds, scale, ", all runs added up")
 
 
 def crossed_table(experiment: Experiment) -> Table:

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.effective_context import FAMILY
-from leval_harness.analysis.entries import grouped, without_twins
+from leval_harness.analysis.entries import TOKEN_PERPLEXITIES, grouped
 from leval_harness.analysis.labels import BESIDE, CLOSED, distinct, length_label, task_label
 from leval_harness.results import Run, Score
 from leval_harness.results.task_scores import PRIMARY
@@ -31,8 +30,6 @@ from leval_tasks.statistics.clustered import mean_of_estimates
 SHARES = {"cut": "Truncated", "unparsed": "No answer found"}
 OUT_OF_TOKENS = {"at_limit": "Hit max tokens", "thinking_cut": "Thinking cut"}
 """Fields of `Score` that stand beside scores; the second ones only where they are known."""
-
-TOKEN_PERPLEXITIES = ("token_perplexity", "paper_perplexity")
 
 Heading = Callable[[Entry], str]
 
@@ -102,9 +99,8 @@ def leaderboard_table(analysis: Analysis) -> Table:
 
     A number stands in the row of the length in its metric's name, else of its run's.
     """
-    primary = [e for e in analysis.entries if e.score.primary and e.family != FAMILY]
-    entries = without_twins(primary)
-    heading = _headings(entries, with_length=False)
+    entries = analysis.board
+    heading = _headings(entries)
     columns = _columns(entries, (*CLOSED, *BESIDE), heading)
     blocks = [
         Block(name, tuple(_rows(block, columns, heading, length_of_row=lambda entry: entry.length)))
@@ -141,13 +137,12 @@ def _columns(entries: Sequence[Entry], tasks: Sequence[str], heading: Heading) -
     return [METHOD, Column("Ctx", kind="length"), *columns]
 
 
-def _headings(entries: Sequence[Entry], *, with_length: bool = True) -> Heading:
+def _headings(entries: Sequence[Entry]) -> Heading:
     """A function that gives the column head of each entry.
 
-    That is the task. Of a perplexity it is also which one and its length; without the length, which
-    a row may have, all lengths stand under one heading. Of another project's task it is also the
-    metric and the filter, where there are several or the metric is not a usual one. An entry
-    without a number stands under the first heading of its task.
+    That is the task, and of a perplexity which one: its lengths are rows. Of another project's task
+    it is also the metric and the filter, where there are several or the metric is not a usual one.
+    An entry without a number stands under the first heading of its task.
     """
     measured: dict[str, dict[tuple[str, str], Entry]] = defaultdict(dict)
     for entry in entries:
@@ -161,8 +156,7 @@ def _headings(entries: Sequence[Entry], *, with_length: bool = True) -> Heading:
         score, parts = entry.score, [task_label(entry.task)]
         if entry.family or not score.metric or length_of(score.metric) is not None:
             if entry.family == "perplexity" and score.at is not None:
-                name = f"{score.family.split('_')[0]} ppl"
-                parts.append(name + (f"@{length_label(score.at)}" if with_length else ""))
+                parts.append(f"{score.family.split('_')[0]} ppl")
             return distinct(" ".join(parts), (entry.task,), meanings)
         metrics = {metric for metric, _ in measured[entry.task]}
         filters = {chosen for metric, chosen in measured[entry.task] if metric == score.metric}
@@ -189,17 +183,17 @@ def _rows(
     Under each heading the last entry of a row counts.
     """
     rows = []
+    kinds = [column.kind for column in columns[2:]]
     ordered = sorted(block, key=lambda entry: length_of_row(entry) or -1)
     for length, of_length in grouped(ordered, length_of_row).items():
         lines = grouped(of_length, lambda entry: entry.label)
         by_heading = [{heading(entry): entry for entry in line} for line in lines.values()]
-        six = [[under.get(title) for title in CLOSED.values()] for under in by_heading]
-        averages = ranked([average_cell(entries) for entries in six])
-        for (label, line), under, average in zip(lines.items(), by_heading, averages, strict=True):
-            cells = [
-                average if column.kind == "average" else score_cell(under.get(column.label))
-                for column in columns[2:]
-            ]
+        numbers = [[score_cell(at.get(c.label)) for c in columns[2:]] for at in by_heading]
+        if "average" in kinds:
+            six = ([at.get(title) for title in CLOSED.values()] for at in by_heading)
+            for cells, average in zip(numbers, ranked(list(map(average_cell, six))), strict=True):
+                cells[kinds.index("average")] = average
+        for (label, line), cells in zip(lines.items(), numbers, strict=True):
             stopped = all(entry.score.status != "done" for entry in line)
             row = Row(
                 (Cell(label), Cell(length_label(length)), *cells, *more_cells(line)),

@@ -8,7 +8,7 @@ from jinja2.exceptions import TemplateError
 
 from leval_border.errors import SettingError
 from leval_tasks.closed import prompts
-from leval_tasks.closed.catalog import chance_note, task_named
+from leval_tasks.closed.catalog import task_named
 
 CHOICE_END = ".  Please directly give the answer without any additional output or explanation "
 
@@ -159,10 +159,3 @@ def test_chance_levels():
     assert chance("coursera", "AB") == pytest.approx(1.5 / 15)
     assert chance("coursera", "A", "AB") == pytest.approx(1.25 / 15)
     assert chance("coursera") is None
-
-
-def test_note_on_chance():
-    assert chance_note().startswith(
-        "Chance: one of four letters for QuALITY and TOEFL (25%), true or false for SFiction "
-        "(50%), nothing for GSM and CodeU. Coursera questions may have several right letters; "
-    )

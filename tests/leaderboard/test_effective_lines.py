@@ -24,6 +24,7 @@ from leval_harness.analysis.entries import LEVEL
 from leval_harness.analysis.labels import length_label
 from leval_harness.analysis.verdict import verdicts as verdict_lines
 from leval_harness.cell_record import CellRecord
+from leval_harness.figures.style import method_looks
 from leval_harness.figures.write import planned_figures
 from leval_harness.page import write_page
 from leval_harness.results import load_results, token_losses
@@ -276,6 +277,7 @@ def test_tables_figure_and_page_say_the_same(analysis, tmp_path):
         assert [length_text(kept), length_text(benefits), claimed, *gains] in rows
     assert "short windows |" not in text
     (figure,) = [each for each in planned_figures(analysis) if each.kind == "effective"]
-    curves = [curve.get_ydata() for curve in figure.draw().axes[0].get_lines()][:2]
+    drawn = figure.draw(method_looks(analysis.titles))
+    curves = [curve.get_ydata() for curve in drawn.axes[0].get_lines()][:2]
     for curve, line in zip(curves, lines, strict=True):
         assert list(curve) == [each.gain for each in line.these.bins]

@@ -23,7 +23,8 @@ def analysis(sweep):
 
 @pytest.fixture(scope="module")
 def drawn(analysis):
-    return {figure.title: figure.draw() for figure in planned_figures(analysis)}
+    looks = method_looks(analysis.titles)
+    return {figure.title: figure.draw(looks) for figure in planned_figures(analysis)}
 
 
 def test_curves_show_the_values_of_the_frame(analysis, drawn):
@@ -86,8 +87,9 @@ def two_methods(tmp_path):
 
 
 def rope_pictures(folder):
-    figures = planned_figures(analyse(load_results(folder)))
-    return [(figure.title, figure.draw()) for figure in figures if figure.kind == "rope"]
+    analysis = analyse(load_results(folder))
+    figures, looks = planned_figures(analysis), method_looks(analysis.titles)
+    return [(figure.title, figure.draw(looks)) for figure in figures if figure.kind == "rope"]
 
 
 def test_wavelengths_and_gaps_of_the_methods_are_shown(two_methods):
@@ -134,7 +136,7 @@ def test_methods_keep_a_look_and_no_two_share_one():
     names = [f"m{at:02d}" for at in range(14)]
     looks = method_looks(names)
     for one, other in itertools.combinations(names, 2):
-        assert looks[one] != looks[other]
+        assert {**looks[one], "label": other} != looks[other]
     assert method_looks(reversed(names)) == looks
 
 

@@ -410,7 +410,8 @@ def test_a_block_without_the_method_is_compared_with_nothing(tmp_path):
             make.write_cell(tmp_path, f"{model}{at}", samples, model=model, method=method)
     analysis = analyse(load_results(tmp_path))
     block_of = {str(at): run.model for at, run in enumerate(analysis.results.runs)}
-    for method, compared in comparisons(leaderboard_table(analysis), analysis).items():
+    differences = {name: analysis.differences_to(name) for name in analysis.titles}
+    for method, compared in comparisons(leaderboard_table(analysis), analysis, differences).items():
         pairs = [block_of[place.split()[0]] for place in compared]
         assert sorted(pairs) == {"yarn": ["small"] * 2}.get(method, ["large"] + ["small"] * 2)
 

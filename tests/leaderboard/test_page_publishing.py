@@ -35,6 +35,22 @@ def test_what_else_lies_there_stays(tmp_path: Path) -> None:
     assert (tmp_path / INDEX).read_text() == "two"
 
 
+def test_a_page_that_fails_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write.write_page(None, tmp_path, "one")  # type: ignore[arg-type]
+
+    def fail(analysis: object, out: Path, title: str, diffs: object) -> None:
+        (out / INDEX).write_text(title)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(write, "_make", fail)
+    with pytest.raises(OSError, match="no space"):
+        write.write_page(None, tmp_path, "two")  # type: ignore[arg-type]
+    assert pages(tmp_path) == {MARKER, INDEX, "page.css", *FOLDERS}
+    assert (tmp_path / INDEX).read_text() == "one"
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match="holds no leaderboard page"):

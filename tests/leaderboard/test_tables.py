@@ -21,6 +21,7 @@ from leval_harness.tables.formats import csv as csv_format
 from leval_harness.tables.formats import html as html_format
 from leval_harness.tables.formats import md, tex
 from leval_harness.tables.model import Block, Cell, Column, Row, Table
+from leval_harness.tables.notes import chance_note
 
 SPECIAL = "\\{}$&#%_~^<>|\"'`-[]*?!+=@()/,;:."
 UNICODE = "±×−–—…†≤≥·→’‘“”éÀñüçž中文😀\u202e\u0007\x1b"
@@ -373,3 +374,10 @@ def test_latex_maps_active_characters(char):
         assert mapped != char
         assert mapped.startswith("\\")
     assert unicodedata.is_normalized("NFC", mapped)
+
+
+def test_note_on_chance():
+    assert chance_note().startswith(
+        "Chance: one of four letters for QuALITY and TOEFL (25%), true or false for SFiction "
+        "(50%), nothing for GSM and CodeU. Coursera questions may have several right letters; "
+    )

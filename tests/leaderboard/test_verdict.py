@@ -136,10 +136,10 @@ def test_a_page_folds_the_comparisons_of_a_long_verdict(monkeypatch: pytest.Monk
     (verdict,) = verdicts(analysis)
     assert verdict.by_position
     assert set(verdict.by_position) < set(verdict.sentences)
-    (short,) = page_data.verdict(analysis)
+    (short,) = page_data.verdict([verdict])
     assert short["folded"] == []
     monkeypatch.setattr(page_data, "MOST_SENTENCES", 1)
-    (long,) = page_data.verdict(analysis)
+    (long,) = page_data.verdict([verdict])
     assert long["folded"] == list(verdict.by_position)
     assert sorted(long["sentences"] + long["folded"]) == sorted(verdict.sentences)
 

@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 
 from leval_harness.tables.formats import Format, plain
-from leval_harness.tables.model import Cell, Table
+from leval_harness.tables.model import Table
 
 
 def escape(text: str) -> str:
@@ -27,12 +27,10 @@ def csv_text(tables: Sequence[Table]) -> str:
     writer.writerows([escape(column.label) for column in table.columns] for table in tables[:1])
     for table in tables:
         for block in table.blocks:
-            writer.writerows([_csv_cell(cell) for cell in row.cells] for row in block.rows)
+            for row in block.rows:
+                cells = ((cell.text, cell.value) for cell in row.cells)
+                writer.writerow(escape(t) if v is None else repr(float(v)) for t, v in cells)
     return out.getvalue()
-
-
-def _csv_cell(cell: Cell) -> str:
-    return escape(cell.text) if cell.value is None else repr(float(cell.value))
 
 
 FORMAT = Format(csv_text, suffix="csv", every_number=True)

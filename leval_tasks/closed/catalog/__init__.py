@@ -29,21 +29,3 @@ def task_named(name: str, field: str = "task") -> ClosedTask:
         return tasks[key]
     known = TASKS if name.startswith("leval_") else tasks
     return known[one_of(field, name, known)]
-
-
-def chance_note() -> str:
-    """What a guess would score in each task, in words for the foot of a table."""
-    titles: dict[tuple[bool, str, str], list[str]] = {}
-    sentences = []
-    for task in TASKS.values():
-        level = task.rule.chance(())
-        if level is not None:
-            share = f" ({100 * level:.0f}%)" if level else ""
-            titles.setdefault((not level, task.rule.guess, share), []).append(task.title)
-        elif task.rule.guess:
-            sentences.append(task.rule.guess.format(title=task.title))
-    phrases = [
-        f"{guess} for {' and '.join(names)}{share}"
-        for (_, guess, share), names in sorted(titles.items(), key=lambda item: item[0][0])
-    ]
-    return " ".join([f"Chance: {', '.join(phrases)}.", *sentences])
