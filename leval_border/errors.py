@@ -5,6 +5,7 @@ truncation: 'mid' is not allowed; allowed: middle, right, left, skip; did you me
 
 import difflib
 import sys
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -18,6 +19,9 @@ class SettingError(UserError):
 
 MOST_SHOWN = 40
 """With more names than this a message lists only the similar ones."""
+
+_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+"""Unicode's classes of characters that override the direction of a text."""
 
 
 def shown(value: object) -> str:
@@ -41,6 +45,18 @@ def said_by_parser(error: Exception) -> str:
 def printable(text: str) -> str:
     """Text for a terminal: control characters, which could steer it, are written as escapes."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def plain(text: str) -> str:
+    """One line without control characters, which could steer a terminal, or direction overrides."""
+    return "".join(
+        " "
+        if c in "\n\r\t"
+        else "\N{REPLACEMENT CHARACTER}"
+        if unicodedata.category(c) in {"Cc", "Cs"} or unicodedata.bidirectional(c) in _DIRECTIONS
+        else c
+        for c in text
+    )
 
 
 def hint(name: object, known: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from leval_border.errors import plain
 from leval_border.files import write_text
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import grouped
@@ -24,7 +25,6 @@ from leval_harness.results import Score
 from leval_harness.results.fields import digest
 from leval_harness.results.settings import METHOD
 from leval_harness.secrets import redact
-from leval_harness.tables.formats import plain
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 import click
 from pydantic import BaseModel
 
-from leval_border.errors import printable
+from leval_border.errors import plain, printable
 from leval_harness.format_names import format_names
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def show_tables(tables: "Sequence[Table]") -> None:
 def show_verdict(analysis: "Analysis") -> None:
     """Print the verdict on each model, if there is one."""
     from leval_harness.analysis.verdict import verdicts
-    from leval_harness.tables.formats import plain
 
     for verdict in verdicts(analysis):
         lines = str(verdict).splitlines()
@@ -151,7 +150,6 @@ def json_text(value: object) -> str:
 def read_results(folders: Sequence[Path]) -> "Results":
     """Read results and print the warnings about them."""
     from leval_harness.results import load_results
-    from leval_harness.tables.formats import plain
 
     results = load_results(*folders)
     for warning in results.warnings:

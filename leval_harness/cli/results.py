@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leval_border.errors import UserError, printable
+from leval_border.errors import UserError, plain, printable
 from leval_border.files import write_text
 from leval_harness.cli.output import (
     EXISTING_FILE,
@@ -22,7 +22,6 @@ from leval_harness.cli.output import (
 )
 from leval_harness.format_names import format_names
 from leval_harness.secrets import redact
-from leval_harness.tables.formats import plain
 
 if TYPE_CHECKING:
     from leval_harness.results import Results
@@ -102,7 +101,6 @@ def table(
 def _verify(read: "Results", as_json: bool) -> None:
     """Print what does not agree and end with exit code 1 if anything does not."""
     from leval_harness.results.verify import verify
-    from leval_harness.tables.formats import plain
 
     outcome = verify(read)
     if as_json:
@@ -172,7 +170,6 @@ def card(results: tuple[Path, ...], out: Path, baseline: str | None, **about: ob
     from leval_harness.analysis import analyse
     from leval_harness.cards import write_cards
     from leval_harness.cards.publication import read_publication
-    from leval_harness.tables.formats import plain
 
     publication = read_publication(**about)  # type: ignore[arg-type]
     written = write_cards(analyse(read_results(results), baseline), out, publication)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from leval_border.errors import plain
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.effective_context import EffectiveLine
 from leval_harness.analysis.effective_sentences import length_text
@@ -16,7 +17,6 @@ from leval_harness.layout import LOG
 from leval_harness.results import Run
 from leval_harness.results.sample_lines import DEPTHS
 from leval_harness.secrets import redact
-from leval_harness.tables.formats import plain
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_harness.tables.notes import machine
 from leval_tasks.statistics.paired import ASSUMED, Difference

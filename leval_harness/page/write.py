@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import UserError
+from leval_border.errors import UserError, plain
 from leval_border.files import read_object, write_text
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.effective_context import effective_lines
@@ -22,7 +22,6 @@ from leval_harness.page.data import about, comparisons, leaderboard, reads, scri
 from leval_harness.page.samples import write_samples
 from leval_harness.secrets import redact
 from leval_harness.tables import details_table, leaderboard_table
-from leval_harness.tables.formats import plain
 from leval_harness.tables.formats.csv import csv_text
 
 TEMPLATES = Path(__file__).parent / "templates"

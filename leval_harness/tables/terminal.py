@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from leval_harness.tables.formats import plain
+from leval_border.errors import plain
 from leval_harness.tables.model import Cell, Table
 
 LONGEST_WORD = 14

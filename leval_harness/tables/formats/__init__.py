@@ -8,15 +8,12 @@ Then `leval-harness table --format org` is there, and sweeps write `table.org`.
 """
 
 import importlib
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leval_border.errors import one_of
 from leval_harness.format_names import format_names
 from leval_harness.tables.model import Cell, Table
-
-_BIDI = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 @dataclass(frozen=True)
@@ -49,18 +46,6 @@ def load_format(name: str) -> Format:
 def render(tables: Sequence[Table], name: str) -> str:
     """Tables in one of the formats; errors as in `load_format`."""
     return load_format(name).text(tables)
-
-
-def plain(text: str) -> str:
-    """One line without control characters, which could steer a terminal, or direction overrides."""
-    return "".join(
-        " "
-        if c in "\n\r\t"
-        else "\N{REPLACEMENT CHARACTER}"
-        if unicodedata.category(c) in {"Cc", "Cs"} or unicodedata.bidirectional(c) in _BIDI
-        else c
-        for c in text
-    )
 
 
 def decorated(cell: Cell, escape: Callable[[str], str], best: str, second: str) -> str:

@@ -4,7 +4,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from leval_harness.tables.formats import Format, plain
+from leval_border.errors import plain
+from leval_harness.tables.formats import Format
 from leval_harness.tables.model import Table
 
 

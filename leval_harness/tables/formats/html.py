@@ -4,7 +4,8 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from leval_harness.tables.formats import Format, decorated, plain
+from leval_border.errors import plain
+from leval_harness.tables.formats import Format, decorated
 from leval_harness.tables.model import Cell, Table
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from leval_harness.tables.formats import Format, decorated, plain
+from leval_border.errors import plain
+from leval_harness.tables.formats import Format, decorated
 from leval_harness.tables.model import Table
 
 ESCAPES = {c: "\\" + c for c in "\\`*_[]#|~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}

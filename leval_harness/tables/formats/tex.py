@@ -3,7 +3,8 @@
 import unicodedata
 from collections.abc import Sequence
 
-from leval_harness.tables.formats import Format, decorated, plain
+from leval_border.errors import plain
+from leval_harness.tables.formats import Format, decorated
 from leval_harness.tables.model import Table
 
 _CHARACTERS = "\\~^<>|\"'`–—…†·’‘“”"
