@@ -148,8 +148,10 @@ class Analysis:
             block: _baseline(part, baseline)
             for block, part in grouped(self.entries, lambda entry: entry.block).items()
         }
-        without = {"difference": None, "other_questions": False}
-        entries = [dataclasses.replace(entry, **without) for entry in self.entries]
+        entries = [
+            dataclasses.replace(entry, difference=None, other_questions=False)
+            for entry in self.entries
+        ]
         finished = [entry for entry in entries if entry.score.finished]
         compared: dict[int, Entry] = {}
         for rivals in grouped(finished, comparable).values():

@@ -105,8 +105,8 @@ def _make(analysis: Analysis, out: Path, title: str, diffs: Sequence[dict[str, A
     for at, (baseline, found) in enumerate(comparisons(table, analysis, compared).items()):
         name = files[baseline] = f"c{at:03d}"
         write_text(data / f"{name}.js", script(name, found))
-    words = {"verdict": verdict(said), "reads": reads(lines, analysis)}
-    words["about"] = about(analysis.results.runs)
+    runs = analysis.results.runs
+    words = {"verdict": verdict(said), "reads": reads(lines, analysis), "about": about(runs)}
     board |= {"samples": write_samples(analysis.results, data), "compare": files}
     write_text(data / "leaderboard.js", script("leaderboard", board))
     # the page itself
