@@ -171,7 +171,9 @@ def _by_vllm(
     overrides = _for_vllm(model, rope, length)
     from resonance_vllm.vllm.build import report_of_checkpoint
 
-    return report_of_checkpoint(path, overrides, length, run=bool(overrides), process=process)
+    return report_of_checkpoint(
+        path, overrides, max_model_len=length, run=bool(overrides), process=process
+    )
 
 
 def _side(library: str, look: Callable[[], Sequence[RotaryReport]]) -> Side:

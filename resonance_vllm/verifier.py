@@ -8,11 +8,14 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method, Tensor
-from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
+
+if TYPE_CHECKING:
+    from resonance_vllm.core.frequencies import Rotation
 
 CLOSE = 1e-4
 """Relative tolerance: far above float32's rounding, far below what tells two methods apart."""
@@ -36,6 +39,48 @@ class Turns(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Request:
+    """What is requested of the rotation of one layer type, or of all layers.
+
+    Attributes:
+        spec: the settings.
+        own: whether the type is ours; else the library builds it and it is only verified.
+        settings: the dictionary that stands in the config.
+        shipped: the settings that an override replaced; None where none did.
+    """
+
+    spec: RopeSpec
+    own: bool
+    settings: dict[str, Any]
+    shipped: dict[str, Any] | None = None
+
+
+@dataclass(eq=False)
+class RequestedRotation:
+    """What a rotary module turns by where it was changed as requested; the adapters add to it.
+
+    Attributes:
+        spec: the request.
+        rotation: what every feature turns by, up to the trained length.
+        scale: what cos and sin are multiplied by.
+    """
+
+    spec: RopeSpec
+    rotation: "Rotation"
+    scale: float
+
+    @property
+    def turns(self) -> Turns:
+        """Frequencies and attention factor."""
+        return Turns(self.rotation.inv_freq, self.scale)
+
+    @property
+    def exact_phase(self) -> bool:
+        """Whether some features have the exact phase."""
+        return bool((self.rotation.periods > 0).any())
+
+
+@dataclass(frozen=True)
 class RotaryReport:
     """The rotation of one module, for one layer type where it has several.
 
@@ -52,6 +97,13 @@ class RotaryReport:
     inv_freq: tuple[float, ...]
     attention_factor: float
     exact_phase: bool
+
+    @classmethod
+    def of(cls, module: str, layer_type: str | None, found: Turns | RequestedRotation) -> Self:
+        """Of what a module was given, or of what it holds."""
+        exact = isinstance(found, RequestedRotation) and found.exact_phase
+        inv_freq, scale = found.turns if isinstance(found, RequestedRotation) else found
+        return cls(module, layer_type, tuple(inv_freq.tolist()), scale, exact)
 
     @property
     def turns(self) -> Turns:
@@ -93,6 +145,14 @@ class OverriddenRope(dict[str, Any]):
     def shipped_for(self, layer_type: str | None) -> dict[str, Any] | None:
         """The settings of a layer type that were replaced."""
         return self.shipped.get(layer_type, self.shipped.get(None))
+
+    def requests(self) -> dict[str | None, Request]:
+        """The requests for types that libraries build themselves, by layer type."""
+        return {
+            kind: Request(spec, False, self if kind is None else self[kind], self.shipped_for(kind))
+            for kind, spec in self.specs.items()
+            if spec.rope_type not in OWN_TYPES
+        }
 
 
 def differences(

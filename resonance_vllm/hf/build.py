@@ -15,12 +15,12 @@ from resonance_vllm.verifier import NoRope, RotaryReport
 
 
 def report_of_checkpoint(
-    path: str, overrides: Mapping[str, Any] | None = None, revision: str | None = None
+    model: str, overrides: Mapping[str, Any] | None = None, *, revision: str | None = None
 ) -> list[RotaryReport]:
     """The rotations that transformers builds for a checkpoint, one entry a module and layer type.
 
     Args:
-        path: checkpoint folder (weights and tokenizer are not read) or hub name.
+        model: checkpoint folder (weights and tokenizer are not read) or hub name.
         overrides: keys of its config, as `overrides.hf_overrides` writes them.
         revision: of a hub model.
 
@@ -30,24 +30,24 @@ def report_of_checkpoint(
         RopeConfigError: the config cannot be read, or the settings are wrong.
     """
     register()
-    read = read_config(path, revision)
+    read = read_config(model, revision)
     if isinstance(read, Mapping):
         raise NoRope(
             f"transformers {transformers.__version__} does not know model type "
             f"{read.get('model_type')!r}"
         )
     config, unused = AutoConfig.from_pretrained(
-        path, revision=revision, return_unused_kwargs=True, **dict(overrides or {})
+        model, revision=revision, return_unused_kwargs=True, **dict(overrides or {})
     )
     if unused:
         raise NoRope(
             f"{', '.join(unused)}: would be ignored: {type(config).__name__} has no such setting: "
             "the model has no RoPE, or one that its code fixes"
         )
-    model = on_meta(config)
-    reports = rotary_report(model)
+    built = on_meta(config)
+    reports = rotary_report(built)
     if not reports:
-        raise NoRope(f"{type(model).__name__} has no rotary module: it is a model without RoPE")
+        raise NoRope(f"{type(built).__name__} has no rotary module: it is a model without RoPE")
     return reports
 
 

@@ -13,12 +13,14 @@ from typing import Any
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.longrope import LongRope
 from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.hf.held import twin
 from resonance_vllm.hf.model import layer_types, rotary_modules
-from resonance_vllm.hf.request import Request, own_settings, stock_of
+from resonance_vllm.hf.request import own_settings, stock_of
 from resonance_vllm.hf.rotary import give
-from resonance_vllm.hf.rotation import RequestedRotation, twin
+from resonance_vllm.hf.rotation import ModuleRotation
 from resonance_vllm.model_config.family import by_layer, windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.verifier import Request
 
 logger = logging.getLogger("resonance_vllm.hf")
 
@@ -37,7 +39,7 @@ class CoveringFactor:
         method = self.spec.method
         self.model, self.step = model, step
         self.trained, self.largest = method.trained_length or 0, method.extension or 1.0
-        self._made: dict[float, list[tuple[Any, dict[str | None, RequestedRotation]]]] = {}
+        self._made: dict[float, list[tuple[Any, dict[str | None, ModuleRotation]]]] = {}
         self.use(self.largest)
 
     def of(self, length: int) -> float:
@@ -69,9 +71,7 @@ class CoveringFactor:
                 if each.mapped is not None:
                     each.mapped.requested, each.mapped.method = each, each.spec.method
 
-    def _rotations(
-        self, factor: float
-    ) -> Iterator[tuple[Any, dict[str | None, RequestedRotation]]]:
+    def _rotations(self, factor: float) -> Iterator[tuple[Any, dict[str | None, ModuleRotation]]]:
         changed = self.spec.method.changed(RopeConfigError, factor=factor)
         spec = dataclasses.replace(self.spec, method=changed)
         for name, held in rotary_modules(self.model):
@@ -85,8 +85,8 @@ class CoveringFactor:
                 written = {**settings[kind], **spec.to_dict()}
                 shown = stock_of(written) if kind in own else written
                 built = twin(module, kind, shown)
-                request = Request(spec, True, shown, None)
-                rotations[kind] = RequestedRotation(built, kind, name, request)
+                request = Request(spec, True, shown)
+                rotations[kind] = ModuleRotation(built, kind, name, request)
                 if isinstance(changed, MappedMethod):
                     rotations[kind].mapped = module._requested[kind].mapped
             yield module, rotations

@@ -14,12 +14,8 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.hf import float32, position_map
 from resonance_vllm.hf import request as config_requests
-from resonance_vllm.hf.request import Request
-from resonance_vllm.hf.rotary import give, held_turns, verify
-from resonance_vllm.hf.rotation import (
+from resonance_vllm.hf.held import (
     FAMILY_CLASS,
-    FOLLOWED,
-    RequestedRotation,
     at_run_time,
     family,
     features_as_shipped,
@@ -27,8 +23,10 @@ from resonance_vllm.hf.rotation import (
     plain_features_differ,
     twin,
 )
+from resonance_vllm.hf.rotary import give, held_turns, verify_given
+from resonance_vllm.hf.rotation import FOLLOWED, ModuleRotation
 from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
-from resonance_vllm.verifier import NoRope, RotaryReport, Turns, differences, refusal
+from resonance_vllm.verifier import NoRope, Request, RotaryReport, differences, refusal
 
 logger = logging.getLogger("resonance_vllm.hf.registration")
 
@@ -140,14 +138,8 @@ def rotary_report(model: Any) -> list[RotaryReport]:
     for name, module in rotary_modules(model):
         requested = getattr(module, "_requested", {})
         for layer_type in layer_types(module):
-            each = requested.get(layer_type)
-            if each is None:
-                turns, exact = held_turns(off_meta(module), layer_type), False
-            else:
-                turns = Turns(each.rotation.inv_freq, each.scale)
-                exact = bool((each.rotation.periods > 0).any())
-            inv_freq = tuple(turns.inv_freq.tolist())
-            reports.append(RotaryReport(name, layer_type, inv_freq, turns.attention_factor, exact))
+            found = requested.get(layer_type) or held_turns(off_meta(module), layer_type)
+            reports.append(RotaryReport.of(name, layer_type, found))
     return reports
 
 
@@ -165,7 +157,7 @@ def apply_requests(model: nn.Module) -> None:
         for kind, request in requests.items():
             built = off_meta(module)
             if request.own or plain_features_differ(built, kind, request):
-                given[kind] = RequestedRotation(built, kind, name, request)
+                given[kind] = ModuleRotation(built, kind, name, request)
             else:
                 _verify_stock(built, name, kind, request)
             reached.add((kind, request.spec))
@@ -174,7 +166,7 @@ def apply_requests(model: nn.Module) -> None:
         for kind, request in requests.items():
             if isinstance(request.spec.method, MappedMethod):
                 position_map.install(model, module, kind)
-    verify(model)
+    verify_given(model)
     for config in config_requests.configs(getattr(model, "config", None)):
         for layer_type, request in config_requests.requests_of(config).items():
             if (layer_type, request.spec) not in reached:
@@ -232,7 +224,7 @@ def _past_the_trained_length(
     module: Any, layer_type: str | None, request: Request, trained: int
 ) -> list[str]:
     """How a module fails past the trained length, where its method may switch or follow it."""
-    turning = twin(module, layer_type, request.shown)
+    turning = twin(module, layer_type, request.settings)
     for length in (1, 2 * trained, 2 * trained + 1):  # some code fails at the last one only
         positions = torch.tensor([[length - 1]], device="cpu")
         try:

@@ -18,7 +18,7 @@ from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.position_map import MappedMethod, Part, Positions
 from resonance_vllm.hf.partial_attention import Partial
 from resonance_vllm.hf.parts import CosSin, Pass, Segment, attend
-from resonance_vllm.hf.rotation import RequestedRotation
+from resonance_vllm.hf.rotation import ModuleRotation
 
 NAME = "resonance_position_map"
 IMPLEMENTATIONS = {NAME}
@@ -40,7 +40,7 @@ _PLAIN = (Part(),)
 class MappedRotation:
     """The map of one rotary module and layer type, and where the current queries stand."""
 
-    def __init__(self, requested: RequestedRotation, source: str) -> None:
+    def __init__(self, requested: ModuleRotation, source: str) -> None:
         """`source` is the name of the module with the family's rotation."""
         assert isinstance(requested.spec.method, MappedMethod)
         self.method = requested.spec.method
@@ -113,7 +113,7 @@ def install(model: Any, rotary: Any, layer_type: str | None) -> None:
     Raises:
         RopeConfigError: the family is not supported.
     """
-    requested: RequestedRotation = rotary._requested[layer_type]
+    requested: ModuleRotation = rotary._requested[layer_type]
     config = rotary.config
     if config.model_type not in SUPPORTED or not hasattr(model, "set_attn_implementation"):
         raise RopeConfigError(

@@ -11,11 +11,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import OWN_TYPES
 from resonance_vllm.hf import request
 from resonance_vllm.hf.model import set_rope_precision, wrap_constructor
 from resonance_vllm.hf.rotary import refill
-from resonance_vllm.hf.rotation import rope_function
+from resonance_vllm.model_config.family import by_layer
 from resonance_vllm.model_config.model_positions import ModelPositions
 
 __all__ = ["register", "set_rope_precision"]
@@ -39,6 +43,39 @@ def register() -> None:
     _when_first_made(PreTrainedModel, wrap_constructor)
     wrap_loading(PreTrainedModel)
     wrap_reading(PreTrainedConfig)
+
+
+def rope_function(
+    config: Any,
+    device: torch.device | str | None = None,
+    seq_len: int | Tensor | None = None,
+    layer_type: str | None = None,
+) -> tuple[Tensor, float]:
+    """The entry of every type of ours in transformers' `ROPE_INIT_FUNCTIONS`.
+
+    For a rotary module that is made alone, outside a model: frequencies without the exact phase.
+
+    Returns:
+        `inv_freq`, float32 `[features]`, and the attention factor. `seq_len` is a tensor where it
+        follows a sequence; `layer_type` is the key of `rope_parameters` by layer type.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    settings = by_layer(config)[layer_type]
+    spec, stock = request.spec_of(config, settings), request.stock_of(settings)
+    if stock["rope_type"] == "default":  # which is no function of the registry
+        stock |= {"rope_type": "linear", "factor": 1.0}
+    shown = copy.copy(config)
+    shown.rope_parameters = (
+        stock if layer_type is None else {**config.rope_parameters, layer_type: stock}
+    )
+    length = None if seq_len is None else int(seq_len)
+    function = ROPE_INIT_FUNCTIONS[stock["rope_type"]]
+    found, scale = function(shown, device, seq_len=length, layer_type=layer_type)
+    rotation = frequencies.rotation(spec, frequencies.base_frequencies(spec, found, length))
+    target = torch.get_default_device() if device is None else device
+    factor = scale if spec.base_is_stock else spec.method.scale()
+    return rotation.inv_freq.to(dtype=torch.float32, device=target), factor
 
 
 def _when_first_made(base: Any, change: Callable[[Any], None]) -> None:

@@ -30,7 +30,7 @@ from resonance_vllm.model_config.family import (
     is_family_key,
     of_present_layers,
 )
-from resonance_vllm.verifier import OverriddenRope
+from resonance_vllm.verifier import OverriddenRope, Request
 
 logger = logging.getLogger("resonance_vllm.hf.registration")
 
@@ -56,23 +56,6 @@ class _Hidden:
         return None if self.marked is None else self.marked.shipped_for(layer)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is requested of one rotation of a module.
-
-    Attributes:
-        spec: the settings.
-        own: whether the type is ours; else the library builds it and it is only verified.
-        shown: the settings that model code sees.
-        shipped: the settings that an override replaced; None where none did.
-    """
-
-    spec: RopeSpec
-    own: bool
-    shown: Settings
-    shipped: Settings | None
-
-
 def type_of(settings: Mapping[str, Any]) -> Any:
     """The type in a RoPE dictionary, under its present or its older key."""
     return settings.get("rope_type", settings.get("type"))
@@ -86,21 +69,15 @@ def own_settings(config: Any) -> dict[str | None, Settings]:
 def requests_of(config: Any) -> dict[str | None, Request]:
     """The requests of a config by layer type, while stock settings are shown in it."""
     rope, hidden = by_layer(config), getattr(config, _HIDDEN, None)
-    if hidden is not None:
-        return {
-            layer: Request(
-                spec_of(config, {**rope[layer], **keys}), True, rope[layer], hidden.shipped(layer)
-            )
-            for layer, keys in hidden.keys.items()
-            if layer in rope
-        }
-    marked = OverriddenRope.of(config)
-    if marked is None:
-        return {}
+    if hidden is None:
+        marked = OverriddenRope.of(config)
+        return {} if marked is None else marked.requests()
     return {
-        layer: Request(spec, False, rope[layer], marked.shipped_for(layer))
-        for layer, spec in marked.specs.items()
-        if spec.rope_type not in OWN_TYPES
+        layer: Request(
+            spec_of(config, {**rope[layer], **keys}), True, rope[layer], hidden.shipped(layer)
+        )
+        for layer, keys in hidden.keys.items()
+        if layer in rope
     }
 
 

@@ -16,21 +16,21 @@ from torch import Tensor, nn
 from resonance_vllm.core import phase
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
-from resonance_vllm.hf.rotation import (
+from resonance_vllm.hf.held import (
     FAMILY_CLASS,
-    RequestedRotation,
     family,
     find_layout,
     held_frequencies,
     keywords,
     prefix,
 )
+from resonance_vllm.hf.rotation import ModuleRotation
 from resonance_vllm.verifier import Turns, differences, refusal
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Rotation))
 
 
-def give(module: nn.Module, requested: dict[str | None, RequestedRotation]) -> None:
+def give(module: nn.Module, requested: dict[str | None, ModuleRotation]) -> None:
     """Make a rotary module turn as requested, by layer type."""
     state: Any = module
     state._requested, state._rope_precision = requested, "model"
@@ -55,7 +55,7 @@ def fill(module: Any) -> None:
         plain = each.current.inv_freq.to(held.device, torch.float32)
         for name in (f"{start}inv_freq", f"{start}original_inv_freq"):
             module._buffers[name] = plain.clone()
-        if each.exact:
+        if each.own_angles:
             _register(module, f"{start}now", each.current.to(held.device))
         if each.beyond is not None:
             _register(module, f"{start}beyond", each.beyond.to(held.device))
@@ -67,7 +67,7 @@ def _register(module: Any, name: str, rotation: Rotation) -> None:
         module.register_buffer(f"{name}_{field}", value.clone(), persistent=False)
 
 
-def verify(model: nn.Module) -> None:
+def verify_given(model: nn.Module) -> None:
     """Compare what every module of our classes turns by with what was requested.
 
     Raises:
@@ -80,12 +80,12 @@ def verify(model: nn.Module) -> None:
             if any(buffer.is_meta for buffer in module._buffers.values()):
                 continue
             held = held_turns(module, layer_type)
-            if wrong := differences(held, Turns(each.rotation.inv_freq, each.scale)):
+            if wrong := differences(held, each.turns):
                 where = f"{name} ({family(module).__name__})"
                 raise refusal(each.spec, where, wrong, held, "please report the family")
 
 
-def held_turns(module: Any, layer_type: str | None) -> Turns:
+def held_turns(module: Any, layer_type: str | None = None) -> Turns:
     """What a module turns by now; of one of our classes read from its cos and sin."""
     requested = getattr(module, "_requested", {}).get(layer_type)
     if requested is not None:
@@ -106,7 +106,7 @@ def refill(model: nn.Module) -> None:
     for module in model.modules():
         if hasattr(type(module), FAMILY_CLASS):
             fill(module)
-    verify(model)
+    verify_given(model)
 
 
 @functools.cache
@@ -165,7 +165,7 @@ def _turned(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None =
     each = self._requested.get(layer_type)
     if each is not None and each.follows:
         _follow(self, each, position_ids)
-    if each is None or not each.exact:
+    if each is None or not each.own_angles:
         base = getattr(type(self), FAMILY_CLASS)
         return base.forward(self, like, position_ids, **keywords(layer_type))
     dtype = torch.float32 if x.device.type == "mps" else torch.float64
@@ -180,7 +180,7 @@ def _turned(self: Any, x: Tensor, position_ids: Tensor, layer_type: str | None =
     return each.layout.arrange(angles, each.scale, like)
 
 
-def _present(self: Any, each: RequestedRotation, position_ids: Tensor) -> Rotation:
+def _present(self: Any, each: ModuleRotation, position_ids: Tensor) -> Rotation:
     """The rotation for these positions, without a look at their values."""
     start = prefix(each.layer_type)
     now = [getattr(self, f"{start}now_{name}") for name in _FIELDS]
@@ -191,7 +191,7 @@ def _present(self: Any, each: RequestedRotation, position_ids: Tensor) -> Rotati
     return Rotation(*(torch.where(far, b, a) for a, b in zip(now, beyond, strict=True)))
 
 
-def _follow(self: Any, each: RequestedRotation, position_ids: Tensor) -> None:
+def _follow(self: Any, each: ModuleRotation, position_ids: Tensor) -> None:
     """Grow with the sequence and come back, as transformers' own update of dynamic types does."""
     length = int(position_ids.max()) + 1
     if length > max(each.length, each.trained):

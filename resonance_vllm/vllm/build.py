@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 def report_of_checkpoint(
     model: str,
-    hf_overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
     max_model_len: int | None = None,
     timeout: float = TIMEOUT,
-    *,
     run: bool = False,
     process: subprocess.Popen[str] | None = None,
 ) -> list[RotaryReport]:
@@ -39,7 +39,7 @@ def report_of_checkpoint(
 
     Args:
         model: checkpoint folder (weights and tokenizer are not read) or hub name.
-        hf_overrides: as vLLM takes them.
+        overrides: as vLLM takes its `hf_overrides`.
         max_model_len: longest sequence in tokens; None is what vLLM derives.
         timeout: seconds before the look is given up.
         run: whether a small model of the family is run on a few tokens, too. Where that says
@@ -50,7 +50,7 @@ def report_of_checkpoint(
         NoRope: vLLM or our plugin refuses the model, with the reason; or it has no RoPE, or its
             forward pass fails with the overrides alone.
     """
-    job = {"model": model, "hf_overrides": hf_overrides, "max_model_len": max_model_len, "run": run}
+    job = {"model": model, "hf_overrides": overrides, "max_model_len": max_model_len, "run": run}
     (answer,) = look_at([job], timeout, process)
     if "refused" in answer:
         raise NoRope(answer["refused"])
@@ -81,8 +81,9 @@ def look_at(
 ) -> list[dict[str, Any]]:
     """Build several models in one process: `held` or `refused` of each.
 
-    A job has the arguments of `report_of_checkpoint`; one that ends the process, and those
-    after it, are refused with the last line of its errors. `not_run` says why no small model ran.
+    A job has `model`, and may have `hf_overrides`, `max_model_len` and `run`. One that ends the
+    process, and those after it, are refused with the last line of its errors. `not_run` says why no
+    small model ran.
     """
     if process is None:
         with importing() as started:

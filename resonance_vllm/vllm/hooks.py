@@ -39,9 +39,9 @@ def wrap_get_rope(original: Wrapped) -> Wrapped:
         call.apply_defaults()
         rope = call.arguments["rope_parameters"] or {}
         if request.is_ours(rope):  # a call without a model, in which stock settings would be shown
-            spec, positions = request.spec_of(rope), call.arguments["max_position"]
+            spec, positions = request.spec_for_vllm(rope), call.arguments["max_position"]
             spec = request.at_length(rope, _served_length() or spec.method.length_limit(positions))
-            stock = request.stock_of(rope, spec, positions)
+            stock = request.tagged_stock(rope, spec, positions)
             return _own_rope(original, {**call.arguments, "rope_parameters": stock})
         if not isinstance(rope.get("rope_theta"), request.TaggedBase):
             return original(*args, **kwargs)
@@ -97,33 +97,33 @@ def wrap_initialize_model(original: Wrapped) -> Wrapped:
 
     @functools.wraps(original)
     def initialize_model(*args: Any, **kwargs: Any) -> Any:
-        from resonance_vllm.vllm.model import verify
+        from resonance_vllm.vllm.model import verify_requests
 
         call = signature.bind(*args, **kwargs)
         engine = call.arguments["vllm_config"]
         config = call.arguments.get("model_config") or engine.model_config
         text, length = config.hf_text_config, int(config.max_model_len)
         requests = request.requests_of(text)
-        if requests is None:
+        if not requests:
             _refuse_unread(config)
             return original(*args, **kwargs)
-        if requests.own:
-            request.refuse_draft(config, engine.speculative_config)
+        first = next(iter(requests.values()))
+        if first.own:
+            _refuse_draft(config, engine.speculative_config)
         try:
-            with _built_with(config, text, length) if requests.own else contextlib.nullcontext():
+            with _built_with(config, text, length) if first.own else contextlib.nullcontext():
                 model = original(*args, **kwargs)
         except RopeConfigError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # Model code that keeps its RoPE in a form of its own.
-            form = "" if None in requests.specs else ", a dictionary by layer type"
-            first = next(iter(requests.specs.values()))
+            form = "" if None in requests else ", a dictionary by layer type"
             raise RopeConfigError(
-                f"rope_type: {first.rope_type!r}: the code of "
+                f"rope_type: {first.spec.rope_type!r}: the code of "
                 f"{config.architecture} in vLLM does not build with it{form}: "
                 f"{type(error).__name__}: {error}; allowed: what this model's code reads"
             ) from error
-        verify(model, text, requests, length)
+        verify_requests(model, text, requests, length)
         return model
 
     return initialize_model
@@ -180,10 +180,28 @@ def wrap_speculative(original: Wrapped) -> Wrapped:
     def create_speculative_config(*args: Any, **kwargs: Any) -> Any:
         target = signature.bind(*args, **kwargs).arguments["target_model_config"]
         made = original(*args, **kwargs)
-        request.refuse_draft(target, made)
+        _refuse_draft(target, made)
         return made
 
     return create_speculative_config
+
+
+def _refuse_draft(target: Any, speculative: Any) -> None:
+    """Raise RopeConfigError if a draft model would run beside settings of ours, without them.
+
+    vLLM applies `hf_overrides` to the target alone, and a draft's table ends at its own length.
+    """
+    own = request.own_specs(target.hf_text_config)
+    draft = getattr(speculative, "draft_model_config", None)
+    # Methods without a draft model name the target's config.
+    if not own or draft is None or request.own_specs(draft.hf_text_config) == own:
+        return
+    raise RopeConfigError(
+        f"speculative_config: the draft model {getattr(draft, 'model', None)!r} would not get "
+        f"rope_type {next(iter(own.values())).rope_type!r}, which vLLM gives the target alone; "
+        "allowed: methods without a draft model (ngram, suffix), or a draft whose own config has "
+        "the same settings"
+    )
 
 
 # How long a sequence vLLM serves.

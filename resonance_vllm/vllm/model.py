@@ -1,7 +1,7 @@
 """The rotary modules of a model that vLLM built: found, verified, reported."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,11 +9,11 @@ from torch import nn
 
 from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.hf import model as hf_model
-from resonance_vllm.hf import rotary as hf_rotary
+from resonance_vllm.hf.rotary import verify_given
 from resonance_vllm.model_config.family import by_layer_type, windowed
-from resonance_vllm.verifier import NoRope, RotaryReport, Turns, differences, refusal
-from resonance_vllm.vllm.request import AXES, Requests
-from resonance_vllm.vllm.rotary import RequestedRotation, held_turns, table_of, tolerance
+from resonance_vllm.verifier import NoRope, Request, RotaryReport, Turns, differences, refusal
+from resonance_vllm.vllm.request import AXES
+from resonance_vllm.vllm.rotary import TableRotation, held_turns, table_of, tolerance
 
 
 def rotary_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -31,7 +31,7 @@ def rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
 
     Args:
         model: as vLLM built it in this process.
-        config: that of the language model.
+        config: that of the language model, which its model need not keep in vLLM.
     """
     of_transformers = hf_model.rotary_report(_language_model(model)[1])
     if of_transformers:
@@ -44,17 +44,16 @@ def rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
     several = len(modules) > 1 or by_layer_type(getattr(config, "rope_parameters", None) or {})
     result = []
     for key, module in modules.items():
-        requested = getattr(module, "resonance", None)
-        turns, exact = (requested.turns, requested.exact) if requested else (None, False)
-        inv_freq, scale = turns or held_turns(module)
+        found = getattr(module, "resonance", None) or held_turns(module)
         kinds = dict.fromkeys(_layer_type_of(path, config) for path in paths[key])
-        for kind in kinds if several else [None]:
-            report = RotaryReport(paths[key][0], kind, tuple(inv_freq.tolist()), scale, exact)
-            result.append(report)
+        shown = kinds if several else [None]
+        result += [RotaryReport.of(paths[key][0], kind, found) for kind in shown]
     return result
 
 
-def verify(model: nn.Module, config: Any, requests: Requests, length: int) -> None:
+def verify_requests(
+    model: nn.Module, config: Any, requests: Mapping[str | None, Request], length: int
+) -> None:
     """Compare every rotary module of a language model with what was requested.
 
     What a checkpoint ships, and overrides of users, are not compared.
@@ -62,47 +61,52 @@ def verify(model: nn.Module, config: Any, requests: Requests, length: int) -> No
     Args:
         model: as vLLM built it in this process, on a pipeline one stage of it.
         config: that of the language model.
-        requests: its requests.
+        requests: its requests by layer type.
         length: served tokens, for types whose frequencies vLLM fixes by it.
 
     Raises:
         NoRope: no module has a rotation.
         RopeConfigError: a module turns by something else.
     """
-    hf_rotary.verify(model)  # where vLLM runs transformers' modules
+    verify_given(model)  # where vLLM runs transformers' modules
+    own = any(request.own for request in requests.values())
     reached = 0
-    for path, module in rotary_modules(model):
-        layer_type = _layer_type_of(path, config)
+    for name, module in rotary_modules(model):
+        layer_type = _layer_type_of(name, config)
+        request = requests.get(layer_type, requests.get(None))
         if hf_model.layer_types(module):  # transformers' own, verified when it was built
             reached += 1
-        elif requests.own:
-            reached += _verify_own(path, module, layer_type, requests)
-        else:
-            reached += _verify_stock(path, module, layer_type, requests, length)
+        elif own:
+            reached += _verify_own(module, name, layer_type, requests)
+        elif request is not None and not windowed(layer_type):
+            _verify_stock(module, name, request, length)
+            reached += 1
     if not _on_any_stage(reached):
         raise NoRope(
-            f"rope_type: {requests.types()} reached no module: {type(model).__name__} has no "
+            f"rope_type: {_types(requests)} reached no module: {type(model).__name__} has no "
             "rotary position embeddings in vLLM; allowed: models with RoPE"
         )
 
 
-def _verify_own(path: str, module: Any, layer_type: str | None, requests: Requests) -> bool:
+def _verify_own(
+    module: Any, name: str, layer_type: str | None, requests: Mapping[str | None, Request]
+) -> bool:
     """Compare a module with a request of ours that it was given; False where it has none."""
-    requested: RequestedRotation | None = getattr(module, "resonance", None)
-    everywhere = None in requests.specs
+    requested: TableRotation | None = getattr(module, "resonance", None)
+    everywhere = None in requests
     if requested is None:
         # Sliding layers may keep a rotation of their own.
-        if windowed(layer_type) if everywhere else layer_type not in requests.specs:
+        if windowed(layer_type) if everywhere else layer_type not in requests:
             return False
         raise RopeConfigError(
-            f"rope_type: {requests.types()} would be ignored: {path} ({type(module).__name__}) "
+            f"rope_type: {_types(requests)} would be ignored: {name} ({type(module).__name__}) "
             f"holds {_description(module)}, which the model's code in vLLM fixes; allowed: "
             "resonance alone where that code reads rope_theta, transformers (hf-long), or "
             "models whose code reads rope_parameters"
         )
-    if not everywhere and layer_type is not None and layer_type not in requests.specs:
+    if not everywhere and layer_type is not None and layer_type not in requests:
         raise RopeConfigError(
-            f"rope_type: {requests.types()} would reach {path}, which is of {layer_type} layers: "
+            f"rope_type: {_types(requests)} would reach {name}, which is of {layer_type} layers: "
             "the model's code in vLLM has one base for all; allowed: a config.json that has the "
             "base of those layers where the code reads it, or transformers (hf-long)"
         )
@@ -111,30 +115,33 @@ def _verify_own(path: str, module: Any, layer_type: str | None, requests: Reques
     if len(table_of(module)[1]) < requested.rows:
         wrong.append(f"its table is shorter than {requested.rows} positions")
     if wrong:
-        where = f"{path} ({type(module).__name__}) in vLLM"
+        where = f"{name} ({type(module).__name__}) in vLLM"
         raise refusal(requested.spec, where, wrong, held, "models whose code leaves tables alone")
     return True
 
 
-def _verify_stock(
-    path: str, module: Any, layer_type: str | None, requests: Requests, length: int
-) -> bool:
-    """Compare a module with a type of vLLM's own; False where none was requested of it.
+def _verify_stock(module: Any, name: str, request: Request, length: int) -> None:
+    """Compare a module with a type of vLLM's own that an override requests.
 
     On models whose positions have several axes vLLM's `yarn` takes another trained length, and
     model files fix types of their own.
+
+    Raises:
+        RopeConfigError: the module turns by something else.
     """
-    spec = requests.specs.get(layer_type, requests.specs.get(None))
-    if spec is None or windowed(layer_type):
-        return False
     held = held_turns(module)
-    wrong = differences(held, spec.method.at_length(length), close=tolerance(module))
-    if requests.several_axes and not getattr(module, AXES, None):
+    wrong = differences(held, request.spec.method.at_length(length), close=tolerance(module))
+    if AXES in request.settings and not getattr(module, AXES, None):
         wrong.append("positions of one axis turn it, and those of this model have several")
     if wrong:
-        where = f"{path} ({type(module).__name__}) in vLLM"
-        raise refusal(spec, where, wrong, held, "transformers (hf-long), or types of ours")
-    return True
+        where = f"{name} ({type(module).__name__}) in vLLM"
+        raise refusal(request.spec, where, wrong, held, "transformers (hf-long), or types of ours")
+
+
+def _types(requests: Mapping[str | None, Request]) -> str:
+    """The requested types, for a message."""
+    names = dict.fromkeys(request.spec.rope_type for request in requests.values())
+    return ", ".join(map(repr, names))
 
 
 def _language_model(model: nn.Module) -> tuple[str, nn.Module]:

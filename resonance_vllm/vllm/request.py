@@ -25,7 +25,7 @@ from resonance_vllm.model_config.family import (
     of_present_layers,
     unscaled_type,
 )
-from resonance_vllm.verifier import OverriddenRope
+from resonance_vllm.verifier import OverriddenRope, Request
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -62,25 +62,6 @@ class TaggedBase(float):
         return made
 
 
-@dataclasses.dataclass(frozen=True)
-class Requests:
-    """What is requested of a language model.
-
-    Attributes:
-        specs: settings by layer type; None is the key of settings for all layers.
-        own: whether the types are ours; else vLLM builds them and they are only verified.
-        several_axes: whether the model's positions have several axes.
-    """
-
-    specs: Mapping[str | None, RopeSpec]
-    own: bool
-    several_axes: bool = False
-
-    def types(self) -> str:
-        """The requested types, for a message."""
-        return ", ".join(repr(t) for t in dict.fromkeys(s.rope_type for s in self.specs.values()))
-
-
 def is_ours(rope: object) -> bool:
     """Whether a RoPE dictionary has a type of ours, misspelt ones of the Resonance family included.
 
@@ -99,19 +80,17 @@ def has_ours(value: Any) -> bool:
     return is_ours(value) or any(has_ours(one) for one in value.values())
 
 
-def requests_of(config: Any) -> Requests | None:
-    """The requests in the config of a language model; None where it has none.
+def requests_of(config: Any) -> dict[str | None, Request]:
+    """The requests of a language model's config by layer type, all of them ours or none.
 
     Raises:
         RopeConfigError: they are wrong.
     """
-    own = own_specs(config)
-    if own:
-        return Requests(own, own=True)
+    if own := own_specs(config):
+        rope = by_layer(config)
+        return {layer: Request(spec, True, rope[layer]) for layer, spec in own.items()}
     marked = OverriddenRope.of(config)
-    return (
-        None if marked is None else Requests(marked.specs, own=False, several_axes=AXES in marked)
-    )
+    return {} if marked is None else marked.requests()
 
 
 def own_specs(config: Any) -> dict[str | None, RopeSpec]:
@@ -120,10 +99,11 @@ def own_specs(config: Any) -> dict[str | None, RopeSpec]:
     Raises:
         RopeConfigError: they are wrong.
     """
-    return {k: spec_of(rope) for k, rope in of_present_layers(config).items() if is_ours(rope)}
+    rope = of_present_layers(config)
+    return {layer: spec_for_vllm(each) for layer, each in rope.items() if is_ours(each)}
 
 
-def spec_of(rope: Mapping[str, Any]) -> RopeSpec:
+def spec_for_vllm(rope: Mapping[str, Any]) -> RopeSpec:
     """The settings in a dictionary; keys of the model itself may stand beside them.
 
     Raises:
@@ -136,8 +116,8 @@ def spec_of(rope: Mapping[str, Any]) -> RopeSpec:
 
 
 def at_length(rope: Mapping[str, Any], length: int) -> RopeSpec:
-    """The settings in a dictionary, read by `spec_of`, with the frequencies of one length."""
-    spec = spec_of(rope)
+    """The settings in a dictionary, read by `spec_for_vllm`, with the frequencies of one length."""
+    spec = spec_for_vllm(rope)
     if _fixed_by_model(rope):
         raise RopeConfigError(
             f"rope_type: {spec.rope_type!r} would lose {OWN_BASE} of this model's own dynamic type "
@@ -151,7 +131,7 @@ def _fixed_by_model(rope: Mapping[str, Any]) -> bool:
     return bool(rope.get(OWN_BASE) and RopeType.read(rope["rope_type"]).method.follows_length)
 
 
-def stock_of(
+def tagged_stock(
     rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str = "default"
 ) -> Settings:
     """The stock dictionary from which vLLM builds what our settings then change.
@@ -190,7 +170,7 @@ def shown_as_stock(config: Any, length: int) -> Iterator[None]:
     for layer_type, settings in by_layer(config).items():
         if is_ours(settings):
             spec, plain = at_length(settings, length), unscaled_type(config, layer_type)
-            shown[layer_type] = stock_of(settings, spec, positions, plain)
+            shown[layer_type] = tagged_stock(settings, spec, positions, plain)
         else:
             shown[layer_type] = copy.deepcopy(settings)
     changes = {
@@ -315,24 +295,6 @@ def _with_model_keys(rope: Mapping[str, Any], shipped: Mapping[str, Any]) -> dic
 def note_override(text: Any, shipped: Shipped) -> None:
     """Mark a stock type in the config of a language model, for a comparison with what is built."""
     before = shipped.text
-    specs = {kind: spec_of(one) for kind, one in by_layer(text, windows=False).items()}
+    specs = {kind: spec_for_vllm(one) for kind, one in by_layer(text, windows=False).items()}
     replaced: Any = dict(before) if by_layer_type(before) else {None: dict(before)}
     text.rope_parameters = OverriddenRope.made(text.rope_parameters, specs, replaced)
-
-
-def refuse_draft(target: Any, speculative: Any) -> None:
-    """Raise RopeConfigError if a draft model would run beside settings of ours, without them.
-
-    vLLM applies `hf_overrides` to the target alone, and a draft's table ends at its own length.
-    """
-    own = own_specs(target.hf_text_config)
-    draft = getattr(speculative, "draft_model_config", None)
-    # Methods without a draft model name the target's config.
-    if not own or draft is None or own_specs(draft.hf_text_config) == own:
-        return
-    raise RopeConfigError(
-        f"speculative_config: the draft model {getattr(draft, 'model', None)!r} would not get "
-        f"rope_type {next(iter(own.values())).rope_type!r}, which vLLM gives the target alone; "
-        "allowed: methods without a draft model (ngram, suffix), or a draft whose own config has "
-        "the same settings"
-    )

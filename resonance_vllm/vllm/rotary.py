@@ -16,10 +16,9 @@ from torch.overrides import TorchFunctionMode
 from vllm.model_executor.layers import rotary_embedding
 
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.frequencies import Rotation, base_frequencies, rotation
+from resonance_vllm.core.frequencies import base_frequencies, rotation
 from resonance_vllm.core.phase import cos_sin_table
-from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.verifier import CLOSE, Turns, differences, refusal
+from resonance_vllm.verifier import CLOSE, RequestedRotation, Turns, differences, refusal
 
 ROWS_FOR_A_LOOK = 4096
 """Rows of the tables from which only frequencies are read; no head has that many features."""
@@ -35,31 +34,15 @@ class ResonanceYaRNRotaryEmbedding(rotary_embedding.YaRNScalingRotaryEmbedding):
     """YaRN with wavelengths rounded to integers, and exact phase (arXiv 2403.00071)."""
 
 
-@dataclass(frozen=True)
-class RequestedRotation:
+@dataclass(eq=False)
+class TableRotation(RequestedRotation):
     """What a module was given, kept as its attribute `resonance`.
 
     Attributes:
-        spec: the request.
-        rotation: what every feature turns by.
-        scale: what cos and sin are multiplied by.
         rows: positions in the table.
     """
 
-    spec: RopeSpec
-    rotation: Rotation
-    scale: float
     rows: int
-
-    @property
-    def turns(self) -> Turns:
-        """Frequencies and attention factor."""
-        return Turns(self.rotation.inv_freq, self.scale)
-
-    @property
-    def exact(self) -> bool:
-        """Whether some features have the exact phase."""
-        return bool((self.rotation.periods > 0).any())
 
 
 class ShortTables(TorchFunctionMode):
@@ -121,7 +104,7 @@ def build(original: Callable[..., Any], call: Mapping[str, Any], served_length: 
     # vLLM's kernels do not check: a position without a row reads foreign memory.
     rows = max(limit, call["max_position"], served_length or 0, tables.longest)
     rows = min(rows, longest_table.get() or rows)
-    give(module, RequestedRotation(spec, made, spec.method.scale(), rows))
+    give_table(module, TableRotation(spec, made, spec.method.scale(), rows))
     return module
 
 
@@ -132,7 +115,7 @@ def held_turns(module: Any) -> Turns:
         RopeConfigError: it has no table of cos and sin by position.
     """
     _, table = table_of(module)
-    requested: RequestedRotation | None = getattr(module, "resonance", None)
+    requested: TableRotation | None = getattr(module, "resonance", None)
     first = 0
     if requested is not None:
         first = max(len(table) - requested.rows, 0)
@@ -164,7 +147,7 @@ def tolerance(module: Any) -> float:
     return max(CLOSE, 2 * torch.finfo(table_of(module)[1].dtype).eps)
 
 
-def give(module: Any, requested: RequestedRotation) -> None:
+def give_table(module: Any, requested: TableRotation) -> None:
     """Replace a module's table."""
     name, old = table_of(module)
     table = cos_sin_table(

@@ -17,7 +17,6 @@ from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.hf import rotation as hf_rotation
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
 
@@ -182,7 +181,7 @@ def test_registration_is_silent_and_leaves_stock_types_alone(caplog, tiny):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.utils import logging as hf_logging
 
-    stock = {k: v for k, v in ROPE_INIT_FUNCTIONS.items() if v is not hf_rotation.rope_function}
+    stock = {k: v for k, v in ROPE_INIT_FUNCTIONS.items() if v is not hf.rope_function}
     assert {"linear", "dynamic", "yarn", "longrope", "llama3"} <= set(stock)
     hf_logging.enable_propagation()
     try:

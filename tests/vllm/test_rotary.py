@@ -182,11 +182,11 @@ def test_without_resonance_the_table_is_vllms_own(rope_type: str) -> None:
     """Where vLLM has the method; ours is asked for by the base that carries it."""
     from vllm.model_executor.layers import rotary_embedding
 
-    from resonance_vllm.vllm.request import stock_of
+    from resonance_vllm.vllm.request import tagged_stock
 
     stock = get_rope(rope_type)
     rope = {"rope_type": rope_type, **COMMON}
-    carrying = stock_of(rope, RopeSpec.from_dict(rope), ORIGINAL)
+    carrying = tagged_stock(rope, RopeSpec.from_dict(rope), ORIGINAL)
     ours = rotary_embedding.get_rope(HEAD, ORIGINAL, True, carrying, dtype=torch.float32)
     assert ours is not stock
     torch.testing.assert_close(ours.cos_sin_cache, stock.cos_sin_cache, atol=2e-4, rtol=0)
@@ -206,10 +206,10 @@ def test_a_model_file_that_builds_something_else_is_noticed(
     from vllm.model_executor.layers import rotary_embedding
 
     from resonance_vllm.vllm import rotary as vllm_rotary
-    from resonance_vllm.vllm.request import stock_of
+    from resonance_vllm.vllm.request import tagged_stock
 
     spec = RopeSpec.from_dict({"rope_type": "resonance_yarn", **COMMON})
-    rope = {**stock_of({}, spec, ORIGINAL), **changes}
+    rope = {**tagged_stock({}, spec, ORIGINAL), **changes}
     call = {"head_size": HEAD, "max_position": ORIGINAL, "rope_parameters": rope}
     original = rotary_embedding.get_rope.__wrapped__  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=says):
