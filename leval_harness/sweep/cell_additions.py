@@ -111,8 +111,6 @@ def _answers(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((str(request[0]), each) for each in answers if isinstance(each, str))
 
 
-log = logging.getLogger("leval_harness.sweep.cell")
-
 MULTIPLES = (2, 4, 8, 16, 32)
 MOST_POSITIONS = 2**17
 """Beyond twice the trained length, gaps are computed up to this many positions (one second)."""

@@ -15,14 +15,13 @@ from resonance_vllm.verifier import NoRope, RotaryReport
 
 
 def report_of_checkpoint(
-    model: str, overrides: Mapping[str, Any] | None = None, *, revision: str | None = None
+    model: str, overrides: Mapping[str, Any] | None = None
 ) -> list[RotaryReport]:
     """The rotations that transformers builds for a checkpoint, one entry a module and layer type.
 
     Args:
         model: checkpoint folder (weights and tokenizer are not read) or hub name.
         overrides: keys of its config, as `overrides.hf_overrides` writes them.
-        revision: of a hub model.
 
     Raises:
         NoRope: the model has no RoPE, or none that follows its settings; or transformers does not
@@ -30,14 +29,14 @@ def report_of_checkpoint(
         RopeConfigError: the config cannot be read, or the settings are wrong.
     """
     register()
-    read = read_config(model, revision)
+    read = read_config(model)
     if isinstance(read, Mapping):
         raise NoRope(
             f"transformers {transformers.__version__} does not know model type "
             f"{read.get('model_type')!r}"
         )
     config, unused = AutoConfig.from_pretrained(
-        model, revision=revision, return_unused_kwargs=True, **dict(overrides or {})
+        model, return_unused_kwargs=True, **dict(overrides or {})
     )
     if unused:
         raise NoRope(

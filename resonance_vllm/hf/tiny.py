@@ -67,19 +67,18 @@ class NotRunError(Exception):
     """A small model is not built, or fails as shipped: its forward pass says nothing."""
 
 
-def write_tiny(path: str, folder: str, revision: str | None = None) -> None:
+def write_tiny(path: str, folder: str) -> None:
     """Write the config of a checkpoint at a small size.
 
     Args:
         path: checkpoint folder or hub name.
         folder: where config.json goes.
-        revision: of a hub model.
 
     Raises:
         NotRunError: there is none, or it does not run.
     """
     try:
-        tiny_config(AutoConfig.from_pretrained(path, revision=revision)).save_pretrained(folder)
+        tiny_config(AutoConfig.from_pretrained(path)).save_pretrained(folder)
     except Exception as error:
         raise NotRunError(_line(error)) from error
 

@@ -31,7 +31,6 @@ def report_of_checkpoint(
     overrides: Mapping[str, Any] | None = None,
     *,
     max_model_len: int | None = None,
-    timeout: float = TIMEOUT,
     run: bool = False,
     process: subprocess.Popen[str] | None = None,
 ) -> list[RotaryReport]:
@@ -41,7 +40,6 @@ def report_of_checkpoint(
         model: checkpoint folder (weights and tokenizer are not read) or hub name.
         overrides: as vLLM takes its `hf_overrides`.
         max_model_len: longest sequence in tokens; None is what vLLM derives.
-        timeout: seconds before the look is given up.
         run: whether a small model of the family is run on a few tokens, too. Where that says
             nothing, because it does not run as shipped either, a warning is logged.
         process: from `importing`; None starts one.
@@ -51,7 +49,7 @@ def report_of_checkpoint(
             forward pass fails with the overrides alone.
     """
     job = {"model": model, "hf_overrides": overrides, "max_model_len": max_model_len, "run": run}
-    (answer,) = look_at([job], timeout, process)
+    (answer,) = look_at([job], process=process)
     if "refused" in answer:
         raise NoRope(answer["refused"])
     if "not_run" in answer:
