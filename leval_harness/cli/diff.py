@@ -77,9 +77,10 @@ def diff(
     Exit codes: 0 same or better, 4 worse or different input, 3 not decided, 1 could not be
     measured, 2 wrong usage.
     """
-    from leval_harness.parity.compare import Options, save_reference
     from leval_harness.parity.compare import diff as compare
+    from leval_harness.parity.compare import save_reference
     from leval_harness.parity.setups import Setup
+    from leval_harness.parity.sides import Options
 
     wanted = Options(
         lengths=parse_lengths(lengths),

@@ -16,10 +16,11 @@ from leval_harness.cli.diff import parse_lengths, parse_seconds, setup_texts
 from leval_harness.cli.results import page as page_command
 from leval_harness.page.write import read_diff
 from leval_harness.parity import compare, worker
-from leval_harness.parity.compare import Options, save_reference
+from leval_harness.parity.compare import save_reference
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.result import length_result
 from leval_harness.parity.setups import Setup
+from leval_harness.parity.sides import Options
 
 pytestmark = pytest.mark.hf
 LENGTH = "128"
