@@ -49,7 +49,7 @@ def report_of_checkpoint(
             forward pass fails with the overrides alone.
     """
     job = {"model": model, "hf_overrides": overrides, "max_model_len": max_model_len, "run": run}
-    (answer,) = look_at([job], process=process)
+    (answer,) = look_at([job], TIMEOUT, process)
     if "refused" in answer:
         raise NoRope(answer["refused"])
     if "not_run" in answer:
