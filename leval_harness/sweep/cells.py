@@ -37,6 +37,9 @@ from resonance_vllm.model_config.model_positions import ModelPositions
 
 EFFECTIVE_CONTEXT, READS = "effective_context", "reads"
 UNPREPARED = "unprepared"
+OF_MODEL = ("apply_chat_template", "batch_size", "device")
+OF_SWEEP = ("seed", "confirm_run_unsafe_code", "baseline", "margin")
+"""Settings of a model and of a sweep that are in a cell's record as they are."""
 
 
 class ModelFiles(NamedTuple):
@@ -218,12 +221,9 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "cell_id": "not known yet",
         "sweep": config.name,
         "model": {
-            "name": model.name,
+            **{name: getattr(model, name) for name in ("name", "backend", "dtype", "args")},
             "path": files.path,
             "revision": model.revision or files.identity.get("commit"),
-            "backend": model.backend,
-            "dtype": model.dtype,
-            "args": model.args,
         },
         "method": {
             "name": request.method,
@@ -233,14 +233,9 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         "tasks": task.tasks,
         **{name: getattr(task, name) for name in EntrySettings.model_fields},
         "metadata": {**task.metadata, **length.metadata},
-        "seed": config.seed,
-        "apply_chat_template": model.apply_chat_template,
-        "batch_size": model.batch_size,
-        "device": model.device,
+        **{name: getattr(model, name) for name in OF_MODEL},
+        **{name: getattr(config, name) for name in OF_SWEEP},
         "context_length": request.context_length or longest,
-        "confirm_run_unsafe_code": config.confirm_run_unsafe_code,
-        "baseline": config.baseline,
-        "margin": config.margin,
         "model_args": model_args,
     }
     whole = CellRecord.model_validate(content)
