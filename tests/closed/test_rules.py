@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leval_tasks.closed.catalog import TASKS, task_named
 from leval_tasks.closed.definition import MARKS, marks_in
-from leval_tasks.closed.rules import compare
+from leval_tasks.closed.rules import compare, mean_of_parts
 from leval_tasks.closed.thinking import (
     THINKING,
     opens_thinking,
@@ -319,3 +319,9 @@ def test_the_fact_question_alone_is_a_second_prompt():
     assert {task.key: task.prompts for task in TASKS.values() if task.prompts != 1} == {
         "sfiction": 2
     }
+
+
+def test_each_value_needs_its_parts():
+    assert mean_of_parts([1.0, 0.0, 0.0], [["a"], ["b"], ["b"]]) == 0.5
+    with pytest.raises(ValueError, match="shorter"):
+        mean_of_parts([1.0, 0.0], [["a"]])
