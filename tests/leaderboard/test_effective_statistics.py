@@ -80,6 +80,10 @@ def test_without_skewness_the_test_is_students():
     assert below == pytest.approx(1 - expected)
 
 
+def test_units_that_all_lie_at_the_threshold_show_nothing():
+    assert SkewedMean.of(np.zeros(5), np.ones(5)).one_sided(0.0) == (0.5, 0.5)
+
+
 def test_gains_throughout_are_shown_to_the_end():
     blocks = of_texts(texts(lambda p: 0.05 + 0 * p))
     found = effective_context(blocks, bin_edges(START, LONGEST))

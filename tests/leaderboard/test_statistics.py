@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,12 @@ def test_one_document_gives_no_interval():
     assert (found.stderr, found.low, found.high) == (None, None, None)
 
 
+def test_two_documents_that_differ_have_a_wide_interval():
+    found = estimate_mean(np.array([1.0, 0, 0, 1, 1, 0.5]), np.array([0, 0, 0, 1, 1, 1]))
+    assert (found.clusters, found.method) == (2, "clustered")
+    assert found.high - found.low > 0.9
+
+
 @pytest.mark.parametrize("values", [[], [0.5, math.nan], [math.inf]])
 def test_values_that_are_no_scores_are_refused(values):
     with pytest.raises(ValueError, match="values"):
@@ -193,6 +200,22 @@ def test_comparison_counts_and_picks_mcnemar_for_single_questions():
     assert many.smallest_p == 2.0**-31
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.1, 0.2, True),
+        (-0.2, -0.1, True),
+        (-0.1, 0.2, False),
+        (0.0, 0.2, False),
+        (None, None, False),
+    ],
+)
+def test_an_interval_beside_zero_lies_on_one_side_of_it(low, high, expected):
+    scores = np.array([1.0, 0, 1, 0])
+    found = compare_scores(scores, 1 - scores, np.arange(4))
+    assert replace(found, low=low, high=high).beside_zero == expected
+
+
 def test_the_detectable_difference_is_that_of_a_t_test_of_80_percent_power():
     d = np.array([1.0, 1, 1, 1, 1, 0, 0, -1])
     error = d.std(ddof=1) / math.sqrt(8)
@@ -233,7 +256,7 @@ def test_two_documents_give_no_interval_and_no_standard_error():
 
 
 @pytest.mark.parametrize(
-    ("nats", "tokens"), [([], []), ([math.nan], [1]), ([1.0], [0]), ([5000.0], [1])]
+    ("nats", "tokens"), [([], []), ([math.nan], [1]), ([1.0], [0]), ([1.0], [-1]), ([5000.0], [1])]
 )
 def test_perplexities_that_cannot_be_are_refused(nats, tokens):
     with pytest.raises(ValueError, match=r"totals|sizes"):

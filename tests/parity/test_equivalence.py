@@ -186,6 +186,8 @@ def test_a_small_shown_difference_waits_for_the_last_look():
     assert early.verdict == "undecided"
     assert late.verdict == "worse"
     assert early.more_texts is not None
+    early, late = (equivalence(-d, EDGES, share=1 / 2, last=last) for last in (False, True))
+    assert (early.verdict, late.verdict) == ("undecided", "better")
 
 
 def test_wide_spread_is_undecided_and_the_estimate_of_texts_decides():
