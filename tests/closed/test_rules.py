@@ -325,3 +325,23 @@ def test_each_value_needs_its_parts():
     assert mean_of_parts([1.0, 0.0, 0.0], [["a"], ["b"], ["b"]]) == 0.5
     with pytest.raises(ValueError, match="shorter"):
         mean_of_parts([1.0, 0.0], [["a"]])
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "mark"),
+    [
+        ("It is B", "B", "right"),
+        ("It is C", "B", "wrong"),
+        ("nothing fits", "B", "unparsed"),
+        ("nothing fits", "A", "unparsed"),  # A is assumed, and is no answer
+    ],
+)
+def test_one_of_the_first_three_marks_holds(response, gold, mark):
+    task = task_named("toefl")
+    row = task.score_judged(task.rule.judge(response, gold), 0)
+    assert {name: row[name] for name in MARKS[:3]} == {n: float(n == mark) for n in MARKS[:3]}
+
+
+def test_responses_are_joined_as_the_rule_reads_them():
+    assert rule("toefl").join(["A"]) == "A"
+    assert rule("sfiction").join(["True", "False"]) == "True [fact: False]"
