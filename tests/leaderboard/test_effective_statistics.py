@@ -94,7 +94,7 @@ def test_gains_throughout_are_shown_to_the_end():
 
 
 def test_texts_that_agree_lose_less_than_the_margin_per_token():
-    blocks = Blocks.of([np.full(LONGEST - START, loss * MARGIN) for loss in (-0.5, -1.5)], START)
+    blocks = of_texts([np.full(LONGEST - START, loss * MARGIN) for loss in (-0.5, -1.5)])
     length = Length(shown=LONGEST, refused=None, measured=LONGEST, start=START)
     assert texts_that_agree(blocks, length) == (1, 2)
 
