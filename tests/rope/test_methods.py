@@ -194,6 +194,17 @@ def test_critical_dimension_of_the_papers_example():
     assert frequencies.critical_dimension(lengths, 10**9) == 32
 
 
+def test_longrope_divides_by_another_list_beyond_its_length():
+    ours = spec("longrope", short_factor=(1.0,) * 2, long_factor=(4.0,) * 2)
+    plain = pytest.approx(closed(10000.0, 4))
+    for length, divisor in ((None, 1.0), (4096, 1.0), (4097, 4.0)):
+        assert (divisor * frequencies.inv_freq(ours, 4, length)).tolist() == plain
+    assert ours.method.switch_length == 4096
+    one_list = spec("longrope", short_factor=(2.0,) * 2, long_factor=(2.0,) * 2)
+    assert one_list.method.switch_length is None
+    assert ours.method.scale() == pytest.approx(math.sqrt(1 + 3 / 12))  # 8 and 4096 are powers of 2
+
+
 def test_longrope_refuses_a_list_of_the_wrong_length():
     ours = spec("longrope", short_factor=(1.0,) * 3, long_factor=(1.0,) * 3)
     with pytest.raises(ValueError, match="3 numbers given; allowed: 64"):
