@@ -1,14 +1,38 @@
-"""Results folders as a sweep writes them, made from a seed."""
+"""Results folders derived from the real runs in `real_runs`, whose README has their command.
+
+Every file begins as a real one of these runs: its fields, their types and its layout are real. A
+function here replaces what a test is about (scores, documents, methods, settings) and says so.
+"""
 
 import hashlib
 import json
 import math
 import re
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+RUNS = Path(__file__).parent / "real_runs" / "results"
+CELLS = {
+    "leval_closed_quality": "f50ba9af55040560",
+    "leval_closed_gsm": "f50ba9af55040560",
+    "leval_closed_sfiction": "f50ba9af55040560",
+    "ppl_pydocs": "8094834b20960273",
+    "niah_single_1": "472e77ab5823d757",
+}
+"""Task -> the real cell that ran it."""
+LIKE = {"leval_closed_codeu": "leval_closed_gsm", "leval_closed": "leval_closed_quality",
+        "ppl": "ppl_pydocs"}  # fmt: skip
+"""A task or the start of its name -> one that a real run has, whose files look the same."""
+ARGUMENTS = ("pretrained", "rope_parameters", "max_position_embeddings", "max_length",
+             "rope_precision", "dtype", "data_dir", "num_docs")  # fmt: skip
+"""What lm-eval repeats of the model's arguments and the sweep's metadata."""
+REQUESTED = ("generation_kwargs", "num_fewshot")
+"""What a task's configuration repeats of a cell's request, which tests change alone."""
 
 # documents, questions of each document
 SHAPES = {
@@ -45,10 +69,48 @@ def split(total: int, parts: int) -> list[int]:
     return [total // parts + (at < total % parts) for at in range(parts)]
 
 
+def real(task: str, pattern: str) -> Path:
+    """A file of the real cell that ran a task, or one like it."""
+    (path,) = (RUNS / CELLS[real_task(task)]).glob(pattern)
+    return path
+
+
+def real_task(task: str) -> str:
+    """The task of the real runs whose files a task's are derived from."""
+    alike = (real for start, real in LIKE.items() if task.startswith(start))
+    return task if task in CELLS else next(alike, "niah_single_1")
+
+
+@cache
+def _content(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8").partition("\n{")[0])
+
+
+def real_row(task: str) -> dict[str, Any]:
+    """The first question that a real run logged of a task, without its long prompt."""
+    row = deepcopy(_content(real(task, f"samples_{real_task(task)}_*.jsonl")))
+    row["arguments"] = {"gen_args_0": row["arguments"]["gen_args_0"] | {"arg_0": "prompt"}}
+    return row
+
+
+def real_json(task: str, pattern: str) -> dict[str, Any]:
+    """A JSON file of a real cell."""
+    return deepcopy(_content(real(task, pattern)))
+
+
+def with_hashes(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the hashes of what stands in it, as lm-eval makes them."""
+    parts = {"doc": row["doc"], "prompt": row["arguments"], "target": row["target"]}
+    return row | {
+        f"{name}_hash": hashlib.sha256(json.dumps(part).encode()).hexdigest()
+        for name, part in parts.items()
+    }
+
+
 def closed_samples(
     task: str, skill: float, seed: int, limit: int | None = None, evil: str = ""
 ) -> list[dict[str, Any]]:
-    """Logged samples of one closed-ended task with correlated questions."""
+    """The real question of a closed-ended task, with other names, answers and correlated scores."""
     documents, questions = SHAPES[task]
     rng = np.random.default_rng([seed, len(task)])
     rows: list[dict[str, Any]] = []
@@ -59,48 +121,44 @@ def closed_samples(
             unparsed = bool(rng.random() < 0.03)
             gold = "ABCD"[(7 * document + 3 * question) % 4]  # the same whoever is asked
             answer = gold if right else "ABCD"[("ABCD".index(gold) + 1) % 4]
-            score = float(right)
-            values = {
-                "exact_match": score,
-                "exact_match_strict": 0.0 if unparsed else score,
+            row = real_row(task)
+            name, single = f"{task}-{document}", documents == questions
+            row["doc"] |= {
+                "document_id": name,
+                "question_id": question,
+                "question": f"Question {question} of {name}? {evil}",
+                "gold": gold,
+                "cluster": f"{name}#{question}" if single else name,
+                "source": "data_dir",
+                "prompt": row["doc"]["prompt"]
+                | {
+                    "prompt_tokens": 2000 + document,
+                    "document_tokens": 1900,
+                    "kept_head": 750 if document % 3 == 0 else 1900,
+                    "kept_tail": 750 if document % 3 == 0 else 0,
+                    "truncated": document % 3 == 0,
+                },
+            }
+            scores = {each: float(right) for each in row["metrics"]} | {
+                "exact_match_stderr": [row["doc"]["cluster"], float(right)],
+                "exact_match_strict": float(right and not unparsed),
             }
             mark = "unparsed" if unparsed else "right" if right else "wrong"
-            single = task in {"leval_closed_gsm", "leval_closed_codeu"}
-            name = f"{task}-{document}"
-            rows.append(
-                {
-                    "doc_id": len(rows),
-                    "doc": {
-                        "document_id": name,
-                        "question_id": question,
-                        "question": f"Question {question} of {name}? {evil}",
-                        "gold": gold,
-                        "cluster": f"{name}#{question}" if single else name,
-                        "source": "data_dir",
-                        "prompt": {
-                            "prompt_tokens": 2000 + document,
-                            "document_tokens": 1900,
-                            "kept_head": 750 if document % 3 == 0 else 1900,
-                            "kept_tail": 750 if document % 3 == 0 else 0,
-                            "truncated": document % 3 == 0,
-                        },
-                    },
-                    "target": gold,
-                    "arguments": {"gen_args_0": {"arg_0": "prompt", "arg_1": {}}},
-                    "resps": [[f"Answer: {answer}. {evil}"]],
-                    "filtered_resps": [[answer, mark]],
-                    "filter": "extract",
-                    "metrics": list(values),
-                    **values,
-                }
-            )
+            row |= scores | {
+                "doc_id": len(rows),
+                "target": gold,
+                "resps": [[f"Answer: {answer}. {evil}"]],
+                "filtered_resps": [[answer, mark]],
+                "reached_limit": 0.0,
+            }
+            rows.append(with_hashes(row))
     return rows[:limit]
 
 
 def perplexity_samples(
     lengths: Sequence[int], gain: float, seed: int, documents: int = 8
 ) -> list[dict[str, Any]]:
-    """Logged samples of one perplexity task: `[nats, tokens]` at each context length."""
+    """Real rows with other losses: `[nats, tokens]` at each context length, one metric each."""
     rng = np.random.default_rng(seed)
     rows = []
     for document in range(documents):
@@ -112,27 +170,26 @@ def perplexity_samples(
             ]
             for length in lengths
         }
-        rows.append(
-            {
-                "doc_id": document,
-                "doc": {"document_id": f"d{document}", "cluster": f"d{document}", "source": "hub"},
-                "target": "",
-                "resps": [],
-                "filtered_resps": [],
-                "filter": "none",
-                "metrics": list(values),
-                **values,
-            }
-        )
+        name = {"document_id": f"d{document}", "cluster": f"d{document}", "source": "hub"}
+        rows.append(measured("ppl_pydocs", document, name, values))
     return rows
 
 
+def measured(
+    task: str, at: int, doc: dict[str, Any], values: dict[str, Any], **further: Any
+) -> dict[str, Any]:
+    """A real row with another document and other metrics."""
+    row = real_row(task)
+    kept = {name: each for name, each in row.items() if name not in row["metrics"]}
+    changed = {"doc_id": at, "doc": row["doc"] | doc, "metrics": list(values)}
+    return with_hashes(kept | changed | further | values)
+
+
 def logged(at: int, prefix: str, values: dict[str, Any]) -> dict[str, Any]:
-    """A logged sample of one document of its own, with metrics of any names."""
+    """A row of one document of its own, with metrics of any names."""
     name = f"{prefix}{at}"
     doc = {"document_id": name, "cluster": name, "source": "data_dir"}
-    return {"doc_id": at, "doc": doc, "target": "", "resps": [], "filtered_resps": [],
-            "filter": "none", "metrics": list(values), **values}  # fmt: skip
+    return measured("ppl_pydocs", at, doc, values)
 
 
 def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -140,6 +197,8 @@ def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     name = rows[0]["filter"]
     out: dict[str, Any] = {"alias": "x", "sample_len": len(rows)}
     for metric in rows[0]["metrics"]:
+        if metric.endswith("_stderr"):
+            continue  # written with its metric
         values = [row[metric] for row in rows if row[metric] is not None]
         if all(v == [0.0, 0] for v in values):
             continue  # a list; nothing was counted
@@ -155,17 +214,18 @@ def aggregate(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def write_lm_eval(
     folder: Path, tasks: dict[str, list[dict[str, Any]]], stamp: str, **top: Any
 ) -> dict[str, str]:
-    """lm-eval's own files for some tasks; the SHA-256 of each by name."""
+    """lm-eval's files, derived from a real run's, for some tasks; the SHA-256 of each by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    sample = top.pop("sample", False)
+    sample, cell = top.pop("sample", False), top.pop("cell", {})
     original = top.pop("original", {})
-    data = {"source": "sample" if sample else "data_dir", "path": "x", "sample": sample,
-            "files": {"x.jsonl": "00"}}  # fmt: skip
-    results = {
+    results = real_json(next(iter(tasks)), "results_*.json")
+    for name in ("model_name", "model_name_sanitized", "max_length", "task_hashes", "n-shot"):
+        del results[name]
+    results |= {
         "results": {task: aggregate(rows) for task, rows in tasks.items()},
         "groups": {},
-        "group_subtasks": {},
-        "configs": {task: {"task": task, "metadata": {"data": data}} for task in tasks},
+        "configs": {task: config_of(task, rows, sample, cell) for task, rows in tasks.items()},
+        "versions": dict.fromkeys(tasks, 1),
         "n-samples": {
             task: {"original": original.get(task, len(rows)), "effective": len(rows)}
             for task, rows in tasks.items()
@@ -175,10 +235,9 @@ def write_lm_eval(
             for task, rows in tasks.items()
         },
         "config": {"model": "hf", "model_args": {"pretrained": "m"}, "limit": None},
-        "lm_eval_version": "0.4.13",
         "total_evaluation_time_seconds": "12.5",
         **top,
-    }  # fmt: skip
+    }
     files = {f"results_{stamp}.json": json.dumps(results)}
     for task, rows in tasks.items():
         files[f"samples_{task}_{stamp}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
@@ -187,18 +246,40 @@ def write_lm_eval(
     return {name: hashlib.sha256(content.encode()).hexdigest() for name, content in files.items()}
 
 
+def config_of(
+    task: str, rows: list[dict[str, Any]], sample: bool, cell: dict[str, Any]
+) -> dict[str, Any]:
+    """A task's configuration: all of its documents, and the settings that its cell requested."""
+    config = real_json(task, "results_*.json")["configs"][real_task(task)]
+    config = {name: each for name, each in config.items() if name not in REQUESTED}
+    metadata = config["metadata"]
+    metadata = {n: each for n, each in metadata.items() if n not in (*ARGUMENTS, "settings")}
+    documents = len({json.dumps(row["doc"].get("document_id")) for row in rows})
+    metadata |= {
+        "data": {"source": "sample" if sample else "data_dir", "path": "x", "sample": sample,
+                 "files": {"x.jsonl": "00"}},
+        "documents": documents,
+    }  # fmt: skip
+    if "documents_in_file" in metadata:
+        is_part = "num_docs" in cell.get("metadata", {})
+        metadata |= {"documents_in_file": documents, "partial": is_part}
+        metadata["prompt"] |= {"context_length": cell.get("context_length")}
+    return config | {"task": task, "metadata": metadata}
+
+
 def identity_of(request: dict[str, Any]) -> dict[str, Any]:
-    """What a sweep records as the identity of a requested cell, less files and versions."""
+    """The real identity with what a cell requests in it."""
+    identity = real_json(request["tasks"][0], "cell.json")["identity"]
     asked = ("tasks", "metadata", "gen_kwargs", "task_gen_kwargs", "limit", "num_fewshot", "seed",
              "apply_chat_template", "environment", "context_length")  # fmt: skip
-    return {
-        "schema_version": 1,
-        "model": {
-            **{name: request["model"][name] for name in ("backend", "dtype", "args")},
-            **({"commit": commit} if (commit := request["model"]["revision"]) else {}),
-        },
+    identity["model"] |= {name: request["model"][name] for name in ("backend", "dtype", "args")}
+    if commit := request["model"]["revision"]:
+        identity["model"]["commit"] = commit
+    return identity | {
         "rope_parameters": request["method"]["rope_parameters"],
         "rope_precision": request["method"]["rope_precision"],
+        "task_versions": dict.fromkeys(request["tasks"], "1"),
+        "data": {},
         **{name: request[name] for name in asked if name in request},
     }
 
@@ -220,15 +301,16 @@ def write_cell(
     folder = root / cell_id
     if original is None and cell.get("limit"):
         original = {task: 2 * len(rows) for task, rows in tasks.items()}
-    hashes = write_lm_eval(
-        folder, tasks, "2026-01-02T03-04-05.000000", sample=sample, original=original or {}
-    )
+    asked = {"context_length": context_length, **cell}
+    stamp = "2026-01-02T03-04-05.000000"
+    hashes = write_lm_eval(folder, tasks, stamp, sample=sample, original=original or {}, cell=asked)
     if features is not None:
         text = json.dumps(features)
         (folder / "rope_features.json").write_text(text, encoding="utf-8")
         hashes["rope_features.json"] = hashlib.sha256(text.encode()).hexdigest()
-    request = {
-        "schema_version": 1,
+    request = real_json(next(iter(tasks)), "cell.json")
+    del request["data"], request["identity"], request["model_args"]
+    request |= {
         "cell_id": cell_id,
         "sweep": "test",
         "model": {"name": model, "path": "m", "revision": None, "backend": "hf-long",
@@ -240,8 +322,6 @@ def write_cell(
         "metadata": {},
         "gen_kwargs": {},
         "limit": None,
-        "seed": 0,
-        "apply_chat_template": False,
         "baseline": "none",
         "versions": {"leval-harness": "0.1.0", "torch": "2.13.0"},
         "host": {"machine": "x86_64"},
@@ -252,24 +332,22 @@ def write_cell(
     request["identity"] = identity_of(request) | request.get("identity", {})
     (folder / "cell.json").write_text(json.dumps(request), encoding="utf-8")
     (folder / "log.txt").write_text("log\n", encoding="utf-8")
-    done = {
-        "schema_version": 1,
-        "cell_id": cell_id,
-        "seconds": 60.0,
-        "telemetry": {"tokens_prefilled": 100000, "tokens_generated": 2000, "seconds": 50.0,
-                      "peak_memory_bytes": 3 * 2**30},
-        "files": hashes,
-    }  # fmt: skip
+    done = real_json(next(iter(tasks)), "done.json")
+    done |= {"cell_id": cell_id, "seconds": 60.0, "files": hashes}
+    done["telemetry"] |= {"tokens_prefilled": 100000, "tokens_generated": 2000, "seconds": 50.0,
+                          "peak_memory_bytes": 3 * 2**30}  # fmt: skip
     (folder / "done.json").write_text(json.dumps(done), encoding="utf-8")
     return folder
 
 
 def rope_features(wavelengths: Sequence[float], context_length: int = 8192) -> dict[str, Any]:
-    """What a cell writes about its RoPE settings."""
+    """The real record of RoPE's features, with other wavelengths and gaps."""
     gaps = {str(s): [s / 100 + at / 1000 for at in range(len(wavelengths))] for s in (2, 4)}
-    return {"schema_version": 1, "head_dim": 2 * len(wavelengths), "context_length": context_length,
-            "original_max_position_embeddings": 4096, "wavelengths": list(wavelengths),
-            "feature_gap": gaps}  # fmt: skip
+    return real_json("leval_closed_gsm", "rope_features.json") | {
+        "head_dim": 2 * len(wavelengths), "context_length": context_length,
+        "original_max_position_embeddings": 4096, "wavelengths": list(wavelengths),
+        "feature_gap": gaps,
+    }  # fmt: skip
 
 
 def write_sweep(root: Path, methods: Sequence[str] = tuple(SKILL), evil: str = "") -> Path:
@@ -304,11 +382,8 @@ def perplexities(method):
         for length, step in zip(LENGTHS, (0.0, *STEPS[method]), strict=True):
             level += step * (1 + text / 100)
             values[f"token_perplexity@{length}"] = [512 * level, 512]
-        rows.append(
-            {"doc_id": text, "doc": {"document_id": f"text {text}", "cluster": f"text {text}"},
-             "target": "", "resps": [], "filtered_resps": [], "filter": "none",
-             "metrics": list(values), **values}
-        )  # fmt: skip
+        name = {"document_id": f"text {text}", "cluster": f"text {text}"}
+        rows.append(measured("ppl_pydocs", text, name, values))
     return rows
 
 
@@ -320,9 +395,7 @@ def needles(length):
         prompt = before + "needle" + "x" * (982 - len(before)) + "\nWhat is it?"
         doc = {"index": at, "input": prompt, "outputs": ["needle"], "max_length": length}
         found = at % 10 < 5
-        rows.append(
-            {"doc_id": at, "doc": doc, "target": "", "resps": [["needle" if found else "?"]],
-             "filtered_resps": [""], "filter": "none", "metrics": [f"{length}"],
-             f"{length}": float(found)}
-        )  # fmt: skip
+        value = {f"{length}": float(found)}
+        answer = [["needle" if found else "?"]]
+        rows.append(measured("niah_single_1", at, doc, value, resps=answer, filtered_resps=[""]))
     return rows

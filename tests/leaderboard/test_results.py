@@ -36,7 +36,7 @@ def test_a_cell_becomes_tidy_rows(tmp_path):
     assert row["cut"] == pytest.approx(0.34)
     assert row["tokens_per_second"] == pytest.approx(102000 / 50)
     samples = results.samples[0, "leval_closed_gsm"]
-    names = {("exact_match", "extract"), ("exact_match_strict", "extract")}
+    names = {("exact_match", "none"), ("exact_match_strict", "none")}
     assert set(samples.metrics) == names
     assert samples.ratios("exact_match").numerator.tolist() == [r["exact_match"] for r in GSM]
     assert results.runs[0].command.endswith("--only ab12")
@@ -136,9 +136,7 @@ def results_file(cell):
 def set_value(value):
     def change(cell):
         path = results_file(cell)
-        edit(
-            path, lambda c: c["results"]["leval_closed_gsm"].update({"exact_match,extract": value})
-        )
+        edit(path, lambda c: c["results"]["leval_closed_gsm"].update({"exact_match,none": value}))
         edit(cell / "done.json", lambda c: c.update(files={}))
 
     return change
