@@ -59,8 +59,8 @@ LONGEST_TEST, MOST_SECONDS = 2.0, 4.0
 LIBRARIES = {"core": "torch transformers", "results": "pandas"}
 """Area -> what its tests import late, imported once instead of in each fork."""
 EXCHANGED = (FunctionType, functools._lru_cache_wrapper)
-COLUMNS = ("area", "module", "line", "column", "function", "operator", "before", "after",
-           "outcome", "test", "seconds")  # fmt: skip
+COLUMNS = ("area", "module", "line", "column", "function", "operator", "variant", "before",
+           "after", "outcome", "test", "seconds")  # fmt: skip
 AREAS: dict[str, tuple[str, str]] = {
     "core": (
         "resonance_vllm/core/**/*.py",
@@ -102,13 +102,14 @@ class Mutant:
     column: int
     function: str
     operator: str
+    variant: int
     occurrence: int
     before: str
 
     @property
     def place(self) -> tuple[str, ...]:
         """What it keeps when its function moves."""
-        return (self.function, self.operator, str(self.column), self.before)
+        return (self.function, self.operator, str(self.column), str(self.variant), self.before)
 
 
 def all_mutants(source: Path, area: str) -> list[Mutant]:
@@ -124,11 +125,14 @@ def all_mutants(source: Path, area: str) -> list[Mutant]:
                 continue
             operator = operator_class()
             starts = (s for n in ast_nodes(tree) for s, _ in operator.mutation_positions(n))
+            variants: collections.Counter[tuple[int, int]] = collections.Counter()
             for occurrence, (line, at) in enumerate(starts):
                 if line in bodies:
                     before = lines[line - 1].strip()
                     column = at - lines[line - 1].index(before)
-                    place = (module, line, column, bodies[line], name, occurrence, before)
+                    variant = variants[line, at]
+                    variants[line, at] += 1
+                    place = (module, line, column, bodies[line], name, variant, occurrence, before)
                     found.append(Mutant(*place))
     return found
 
@@ -150,8 +154,8 @@ def sample_of(mutants: Sequence[Mutant], first: Sequence[dict[str, Any]]) -> lis
         by_place[each.place].append(each)
     chosen: dict[Mutant, None] = {}
     for row in first:
-        same = by_place[row["function"], row["operator"], row["column"], row["before"]]
-        same = [each for each in same if each not in chosen]
+        place = (row[name] for name in ("function", "operator", "column", "variant", "before"))
+        same = [each for each in by_place[tuple(place)] if each not in chosen]
         chosen |= dict.fromkeys(sorted(same, key=lambda each: each.module != row["module"])[:1])
     for each in drawn(mutants):
         if len(chosen) == PER_AREA:
@@ -372,7 +376,7 @@ def rows_of(file: Path | None, area: str) -> list[dict[str, Any]]:
 
 def row_key(row: dict[str, Any]) -> tuple[str, ...]:
     """What names the mutant of a row."""
-    return tuple(row[name] for name in ("module", "line", "column", "operator"))
+    return tuple(row[name] for name in ("module", "line", "column", "operator", "variant"))
 
 
 def add_row(file: Path, row: dict[str, Any]) -> None:
