@@ -1,17 +1,12 @@
 """How far a model reads under each method: the tables and figure of docs/reports/methods.md.
 
-    leval-harness sweep methods_smollm2 --set metadata.data_dir=DATA
-    python benchmarks/methods_report.py collect results/methods_smollm2 16k
-    python benchmarks/methods_report.py write
+    python benchmarks/methods_report.py
 
-`collect` keeps sums over blocks of 512 tokens of each text in docs/reports/data/methods/<set>.csv:
-nats of the full read, and gains over the windows of the unscaled model, clipped token by token.
-`write` makes the tables and the figures from these files.
+They are made from the files of docs/reports/data/methods, which benchmarks/methods_data.py collects
+from the results of sweeps.
 """
 
 import csv
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from leval_harness.layout import CELL, DONE, SHORT_WINDOWS
 from leval_tasks.statistics.effective_context import (
     Blocks,
     EffectiveContext,
     Length,
     bin_edges,
-    block_sums,
     break_position,
-    clipped_gain,
     effective_context,
     texts_that_agree,
 )
@@ -38,9 +30,11 @@ REPORT = ROOT / "docs/reports/methods.md"
 DATA = ROOT / "docs/reports/data/methods"
 FIGURES = ROOT / "docs/figures"
 BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
-COLUMNS = ("method", "corpus", "text", "start", "tokens", "full", "gain", "trained_gain")
+NUMBERS = ("start", "tokens", "full", "gain", "trained_gain")
 TRAINED = 8192
 LEVEL = 0.05
+UNSCALED = "rope"
+TUNED = "_tuned"
 TITLES = {
     "rope": "RoPE (no scaling)",
     "yarn": "YaRN",
@@ -70,75 +64,13 @@ class Text:
     trained_gain: np.ndarray[Any, Any]
 
 
-def cells(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Finished cells of a sweep with their requests."""
-    for done in sorted(folder.glob(f"*/{DONE}")):
-        yield done.parent, json.loads((done.parent / CELL).read_text(encoding="utf-8"))
-
-
-def losses(folder: Path, read: str) -> dict[str, np.ndarray[Any, Any]]:
-    """Nats of each token past the first window, by text."""
-    found = {}
-    for file in folder.glob(f"losses_*_{read}.npy"):
-        text = file.stem.removeprefix("losses_").removesuffix(f"_{read}")
-        found[text] = np.load(file, allow_pickle=False).astype(np.float64)
-    return found
-
-
-def first_position(folder: Path) -> int:
-    """Where scoring begins: the start of the first block in the samples."""
-    samples = next(folder.glob("samples_*.jsonl"))
-    row = json.loads(samples.read_text(encoding="utf-8").splitlines()[0])
-    return int(float(row["filtered_resps"][0][0][0]))
-
-
-def collect(folder: Path, target: Path) -> None:
-    """Write the block sums of all methods of a sweep."""
-    found = list(cells(folder))
-    windows: dict[str, dict[str, Any]] = {"short": {}, "trained": {}}
-    for place, cell in found:
-        if cell["method"]["name"] == SHORT_WINDOWS:
-            for read in windows:
-                windows[read] |= losses(place, read)
-    rows = []
-    for place, cell in found:
-        if cell["method"]["name"] == SHORT_WINDOWS:
-            continue
-        begin = first_position(place)
-        for text, full in sorted(losses(place, "full").items()):
-            rows += block_rows(cell["method"]["name"], text, begin, full, windows)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
-
-
-def block_rows(
-    method: str, text: str, begin: int, full: np.ndarray[Any, Any], windows: Mapping[str, Any]
-) -> Iterator[tuple[Any, ...]]:
-    """Rows of the CSV of one text."""
-    short = windows["short"].get(text)
-    if short is None or short.shape != full.shape:
-        sys.exit(f"Error: {text}: no short windows of the same tokens")
-    sums, tokens = block_sums(full)
-    gain, _ = block_sums(clipped_gain(short, full))
-    trained = windows["trained"].get(text)
-    over = clipped_gain(trained, full) if trained is not None else np.full(full.shape, np.nan)
-    trained_gain, _ = block_sums(over)
-    corpus = text.removeprefix("effective_context_").split("_")[0]
-    start = begin + np.cumsum(tokens) - tokens
-    for values in zip(start, tokens, sums, gain, trained_gain, strict=True):
-        at, size, *nats = values
-        shown = ("" if np.isnan(each) else f"{each:.3f}" for each in nats)
-        yield (method, corpus, text.rsplit("_", 1)[-1], int(at), int(size), *shown)
-
-
 def read(name: str) -> dict[str, list[Text]]:
     """Texts of each method in a committed file."""
     by_text: dict[tuple[str, str, str], list[list[float]]] = {}
     with (DATA / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             key = row["method"], row["corpus"], row["text"]
-            numbers = [float(row[column] or "nan") for column in COLUMNS[3:]]
+            numbers = [float(row[column] or "nan") for column in NUMBERS]
             by_text.setdefault(key, []).append(numbers)
     methods: dict[str, list[Text]] = {}
     for (method, corpus, text), rows in by_text.items():
@@ -198,7 +130,7 @@ def table(name: str, base: str, spans: Sequence[tuple[int, int]]) -> str:
     """A row for each method."""
     methods = read(name)
     heads = [f"{first // 1024}–{last // 1024}K" for first, last in spans]
-    against = f"against {TITLES[base]}, "
+    against = f"against {TITLES[base].split(' (')[0]}, "
     head = [
         "Method",
         "No degradation up to",
@@ -214,13 +146,68 @@ def table(name: str, base: str, spans: Sequence[tuple[int, int]]) -> str:
         agree, of = texts_that_agree(blocks, looked_at)
         broken = break_position(blocks) if length.refused is not None else None
         rows.append([
-            TITLES.get(method, method),
+            title(method),
             how_far(length),
             "–" if broken is None else f"{broken:,}",
             f"{agree} of {of}",
-            *("" if method == base else difference(texts, methods[base], *s) for s in spans),
+            *against_base(methods, method, base, spans),
         ])  # fmt: skip
+    return lines(rows)
+
+
+def lines(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def title(method: str) -> str:
+    """What a row is called."""
+    known = TITLES.get(method.removesuffix(TUNED), method)
+    return f"{known}, fine-tuned" if method.endswith(TUNED) else known
+
+
+def against_base(
+    methods: Mapping[str, list[Text]], method: str, base: str, spans: Sequence[tuple[int, int]]
+) -> Iterator[str]:
+    """A row's differences from the base method of the same checkpoint."""
+    base += TUNED if method.endswith(TUNED) else ""
+    for span in spans:
+        yield "" if method == base else difference(methods[method], methods[base], *span)
+
+
+def tuning_table() -> str:
+    """What the fine-tuning changed, by method and position."""
+    methods, spans = read("finetuned"), TABLES["finetuned"][1]
+    rows = [["Method", *(f"{first // 1024}–{last // 1024}K" for first, last in spans)]]
+    rows.append(["---"] * len(rows[0]))
+    for method in methods:
+        if tuned := methods.get(method + TUNED):
+            changes = [difference(tuned, methods[method], *span) for span in spans]
+            rows.append([title(method), *changes])
+    return lines(rows)
+
+
+def needles_table() -> str:
+    """Needles found at each length, beside the effective context length of the same method."""
+    found: dict[str, dict[int, list[float]]] = {}
+    with (DATA / "needles.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            scores = found.setdefault(row["method"], {}).setdefault(int(row["length"]), [])
+            scores.append(float(row["score"]))
+    texts = read("finetuned") | read("16k")
+    lengths = sorted({length for each in found.values() for length in each})
+    rows = [["Method", *(f"needles, {n // 1024}K" for n in lengths), "No degradation up to"]]
+    rows.append(["---"] * len(rows[0]))
+    for method, by_length in sorted(found.items(), key=lambda item: -total_needles(item[1])):
+        scores = [by_length.get(length, []) for length in lengths]
+        counts = [f"{sum(each):g} of {len(each)}" if each else "–" for each in scores]
+        rows.append([title(method), *counts, how_far(answer(texts[method])[0].no_degradation)])
+    return lines(rows)
+
+
+def total_needles(by_length: Mapping[int, Sequence[float]]) -> float:
+    """Needles found at all lengths."""
+    return sum(map(sum, by_length.values()))
 
 
 def total_loss(texts: Sequence[Text]) -> float:
@@ -230,6 +217,10 @@ def total_loss(texts: Sequence[Text]) -> float:
 
 TABLES = {"16k": ("yarn", ((2048, 8192), (8192, 12288), (12288, 16384)))}
 TABLES |= {"32k": ("yarn", ((2048, 8192), (8192, 16384), (16384, 32768)))}
+TABLES |= {"finetuned": (UNSCALED, TABLES["16k"][1])}
+OTHER_TABLES = {"tuning": ("finetuned", tuning_table), "needles": ("needles", needles_table)}
+"""Name of a table -> the committed set that it needs, and what makes it."""
+WITH_FIGURE = ("16k", "32k")
 
 
 def figure(name: str) -> Any:
@@ -270,12 +261,22 @@ def figure(name: str) -> Any:
 
 
 def tables() -> dict[str, str]:
-    """Name of a committed set -> its table."""
-    return {
-        name: table(name, *spans)
-        for name, spans in TABLES.items()
-        if (DATA / f"{name}.csv").is_file()
-    }
+    """Name of a table -> the table, for all whose data are committed."""
+    made = {name: table(name, *TABLES[name]) for name in TABLES if committed(name)}
+    return made | {name: make() for name, (data, make) in OTHER_TABLES.items() if committed(data)}
+
+
+def committed(name: str) -> bool:
+    """Whether a set is there."""
+    return (DATA / f"{name}.csv").is_file()
+
+
+def save_figure(name: str) -> None:
+    """The same data give the same file."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": name}):
+        figure(name).savefig(FIGURES / f"methods_{name}.svg", metadata={"Date": None})
 
 
 def write() -> None:
@@ -285,16 +286,10 @@ def write() -> None:
         begin, end = BEGIN.format(name), END.format(name)
         before, rest = text.split(begin)
         text = before + begin + made + end + rest.split(end)[1]
-        target = FIGURES / f"methods_{name}.svg"
-        figure(name).savefig(target, metadata={"Date": None})
+    for name in filter(committed, WITH_FIGURE):
+        save_figure(name)
     REPORT.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["collect", folder, name] if name in TABLES:
-            collect(Path(folder), DATA / f"{name}.csv")
-        case ["write"]:
-            write()
-        case _:
-            sys.exit(__doc__)
+    write()

@@ -1,8 +1,8 @@
 """How far does a text help? A line for each model and method.
 
-The full read of a method is compared with short windows token by token: those of the unscaled
-model in a sweep, the model's own in a single run. `leval_tasks.statistics.effective_context`
-defines the estimator.
+The full read of a method is compared with short windows token by token: those of the
+checkpoint as it is in a sweep, the method's own in a single run.
+`leval_tasks.statistics.effective_context` defines the estimator.
 """
 
 import json
@@ -45,7 +45,8 @@ class EffectiveLine:
         block: title of the rows that it may be compared with.
         model, method: their names.
         claimed: tokens that the config claims under the method.
-        unscaled: whether the short windows are the unscaled model's; else they are its own.
+        shared: whether the short windows are those of the checkpoint as it is, which its methods
+            share; else they are the method's own.
         window: tokens of a short window.
         trained: tokens of the second window, 0 where there is none.
         texts, tokens: read past the first window.
@@ -68,7 +69,7 @@ class EffectiveLine:
     model: str
     method: str
     claimed: int | None
-    unscaled: bool
+    shared: bool
     window: int
     trained: int
     texts: int
@@ -121,10 +122,13 @@ def effective_lines(
     lines: list[EffectiveLine] = []
     gaps: list[str] = []
     for block, of_block in grouped(entries, lambda entry: entry.block).items():
-        windows = [entry.score for entry in of_block if entry.run.method == SHORT_WINDOWS]
+        windows = [entry for entry in of_block if entry.run.method == SHORT_WINDOWS]
         full = [entry for entry in of_block if entry.run.method != SHORT_WINDOWS]
         by_label = grouped(full, lambda entry: entry.label)
-        reference = read_texts(analysis.results, windows, gaps)
+        references = {
+            checkpoint: read_texts(analysis.results, [entry.score for entry in part], gaps)
+            for checkpoint, part in grouped(windows, lambda entry: entry.run.checkpoint).items()
+        }
         texts = {
             label: read_texts(analysis.results, [entry.score for entry in part], gaps)
             for label, part in by_label.items()
@@ -136,6 +140,7 @@ def effective_lines(
         for label, part in by_label.items():
             against = baseline if baseline in texts and baseline != label else ""
             others = (against, "" if plain[label] == against else plain[label])
+            reference = references.get(part[0].run.checkpoint, {})
             line = _line(part, texts, reference, others, smallest, gaps)
             lines += [line] if line else []
     return tuple(lines), tuple(gaps)
@@ -175,7 +180,7 @@ def _line(
     Args:
         entries: its scores.
         texts: of every method of the block, by label.
-        reference: short windows of the unscaled model; empty where there are none.
+        reference: short windows of its checkpoint as it is; empty where there are none.
         others: label of the baseline and of the same method without Resonance; empty for none.
         margin: nats a token.
         gaps: gets the texts that are left out.
@@ -212,7 +217,7 @@ def _line(
         model=entries[0].run.model,
         method=label,
         claimed=entries[0].score.claimed_length,
-        unscaled=bool(reference),
+        shared=bool(reference),
         window=start,
         trained=trained,
         texts=len(pairs),

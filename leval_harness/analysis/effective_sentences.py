@@ -101,10 +101,10 @@ def like_text(line: EffectiveLine, length: Length | None) -> str:
 
 def yardstick(line: EffectiveLine) -> str:
     """What the full read was compared with, in words."""
-    whose = "the unscaled model's" if line.unscaled else "the model's own"
+    how = "the checkpoint's own RoPE" if line.shared else "the same method"
     second = f", past {length_label(line.trained)} also windows of that length"
     return (
-        f"Compared with {whose} windows of {length_label(line.window)}"
+        f"Compared with windows of {length_label(line.window)} under {how}"
         f"{second if line.trained else '; no second window at the trained length'}; a difference "
         f"below {line.margin:g} nats a token is none"
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from leval_harness.layout import SHORT_WINDOWS
 from leval_harness.results import Run, Score
 from leval_harness.results.fields import digest
 from leval_harness.results.posgen import SUBTASKS
@@ -186,7 +187,8 @@ def _common_checkpoints(runs: Sequence[Run]) -> dict[int, str]:
     """Run -> the digest that replaces its files', where checkpoints of a sweep share a name.
 
     A config may call checkpoints that were fine-tuned to each method one model. Two sweeps that use
-    one name, a method with two checkpoints, and a folder whose files changed stay separate.
+    one name, a method with two checkpoints, and a folder whose files changed stay separate. Each
+    checkpoint has short windows of its own.
     """
     named: dict[tuple[object, str], list[int]] = defaultdict(list)
     for at, run in enumerate(runs):
@@ -197,10 +199,11 @@ def _common_checkpoints(runs: Sequence[Run]) -> dict[int, str]:
         by_method, by_folder = defaultdict(set), defaultdict(set)
         for at in group:
             files = runs[at].settings[FILES]
-            by_method[runs[at].method].add(files)
+            if runs[at].method != SHORT_WINDOWS:
+                by_method[runs[at].method].add(files)
             by_folder[runs[at].checkpoint].add(files)
         if all(len(files) == 1 for files in (*by_method.values(), *by_folder.values())):
-            every = sorted(set().union(*by_method.values()))
+            every = sorted(set().union(*by_folder.values()))
             found |= dict.fromkeys(group, every[0] if len(every) == 1 else digest(repr(every)))
     return found
 

@@ -1,5 +1,6 @@
 """Effective context length of a real small sweep: its lines against the losses on disk."""
 
+import hashlib
 import itertools
 import json
 import re
@@ -23,7 +24,7 @@ from leval_harness.analysis.effective_sentences import (
 from leval_harness.analysis.entries import LEVEL
 from leval_harness.analysis.labels import length_label
 from leval_harness.analysis.verdict import verdicts as verdict_lines
-from leval_harness.cell_record import CellRecord
+from leval_harness.cell_record import CellRecord, cell_id
 from leval_harness.figures.style import method_looks
 from leval_harness.figures.write import planned_figures
 from leval_harness.page import write_page
@@ -58,7 +59,7 @@ def losses(cell: str, read: str) -> dict[str, np.ndarray]:
 def test_a_line_is_what_the_losses_on_disk_say(analysis):
     lines, gaps = effective_lines(analysis)
     assert gaps == ()
-    assert [(line.method, line.texts, line.unscaled) for line in lines] == [
+    assert [(line.method, line.texts, line.shared) for line in lines] == [
         ("rope", 4, True), ("yarn", 4, True),
     ]  # fmt: skip
     short = losses(WINDOWS, "short")
@@ -211,8 +212,8 @@ def test_a_single_run_is_compared_with_its_own_windows(tmp_path, analysis):
         (tmp_path / path.name).write_text(lines)
     (own,), gaps = effective_lines(analyse(load_results(tmp_path)))
     assert gaps == ()
-    assert not own.unscaled
-    assert "the model's own windows" in yardstick(own)
+    assert not own.shared
+    assert "under the same method" in yardstick(own)
     rope = effective_lines(analysis)[0][0]
     assert [each.gain for each in own.these.bins] == pytest.approx(
         [each.gain for each in rope.these.bins], abs=1e-6
@@ -281,3 +282,28 @@ def test_tables_figure_and_page_say_the_same(analysis, tmp_path):
     curves = [curve.get_ydata() for curve in drawn.axes[0].get_lines()][:2]
     for curve, line in zip(curves, lines, strict=True):
         assert list(curve) == [each.gain for each in line.these.bins]
+
+
+def test_each_checkpoint_of_a_block_has_its_own_windows(tmp_path):
+    """A checkpoint that was fine-tuned to YaRN, under the name of the one that it comes from."""
+    folder = shutil.copytree(SWEEP, tmp_path / "copy")
+    shutil.copytree(folder / WINDOWS, folder / "tuned")
+    for cell in (folder / "tuned", folder / YARN):
+        record = CellRecord.model_validate_json((cell / "cell.json").read_text())
+        model = {**record.identity["model"], "files": {"model.safetensors": "another"}}
+        identity = {**record.identity, "model": model}
+        changes = {"identity": identity, "cell_id": cell_id(identity)}
+        moved = record.model.model_copy(update={"path": "/tuned"})
+        done = json.loads((cell / "done.json").read_text())
+        for file in cell.glob("losses_*_short.npy"):
+            np.save(file, np.load(file) + np.float32(0.5))
+            done["files"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        (cell / "done.json").write_text(json.dumps({**done, "cell_id": changes["cell_id"]}))
+        relabel(cell, record.model_copy(update={"model": moved, **changes}))
+        cell.rename(folder / changes["cell_id"])
+    rope, yarn = effective_lines(analyse(load_results(folder)))[0]
+    alone = effective_lines(analyse(load_results(SWEEP)))[0]
+    assert rope.block == yarn.block
+    assert rope.these == alone[0].these
+    pairs = zip(yarn.these.bins, alone[1].these.bins, strict=True)
+    assert all(0.3 < own.gain - shared.gain < 0.5 for own, shared in pairs)

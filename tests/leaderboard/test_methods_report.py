@@ -17,9 +17,9 @@ def report():
 
 def test_the_tables_are_those_of_the_blocks(report):
     made = report.tables()
-    assert "16k" in made
+    assert {"16k", "needles", "finetuned", "tuning"} <= set(made)
     for name, table in made.items():
-        assert table.count("\n") >= 7
+        assert table.count("\n") >= 5
         assert report.BEGIN.format(name) + table + report.END.format(name) in REPORT
 
 
@@ -31,6 +31,16 @@ def test_every_method_reads_the_same_tokens(report):
     }
     assert len(tokens["rope"]) >= 8
     assert all(each == tokens["rope"] for each in tokens.values())
+
+
+def test_fine_tuned_checkpoints_read_the_tokens_of_their_model(report):
+    methods = report.read("finetuned")
+    tuned = [name for name in methods if name.endswith(report.TUNED)]
+    assert len(tuned) == 3
+    for name in tuned:
+        before = {each.name: each for each in methods[name.removesuffix(report.TUNED)]}
+        assert {each.name for each in methods[name]} == set(before)
+        assert all((each.start == before[each.name].start).all() for each in methods[name])
 
 
 def test_gains_agree_with_losses_where_few_tokens_are_clipped(report):
