@@ -242,6 +242,20 @@ def test_hashes_of_large_files_are_remembered_until_the_file_changes(
     assert checkpoint_files.cached_sha256(path, cache) == file_sha256(path)
 
 
+def test_small_files_and_those_of_the_last_two_seconds_are_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small, cache = tmp_path / "large", tmp_path / "small", tmp_path / "hashes.json"
+    large.write_bytes(b"x" * (1 << 20))
+    small.write_bytes(b"x" * 1000)
+    changed = large.stat().st_ctime_ns / 1e9
+    for path, age, is_remembered in ((small, 3600, False), (large, 1, False), (large, 3, True)):
+        now = changed + age
+        monkeypatch.setattr(checkpoint_files.time, "time", lambda now=now: now)
+        assert checkpoint_files.cached_sha256(path, cache) == file_sha256(path)
+        assert cache.exists() == is_remembered
+
+
 @pytest.mark.parametrize(
     "name",
     [

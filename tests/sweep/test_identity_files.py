@@ -227,3 +227,12 @@ def test_modules_with_mistakes_count_and_circles_end(tmp_path: Path) -> None:
         write(tmp_path / "broken.py", content)
         hashes.append(task_hash(tmp_path / "own.yaml"))
     assert len(set(hashes)) == 3
+
+
+def test_a_task_file_that_is_not_utf8_has_a_hash_of_its_bytes(tmp_path):
+    file = tmp_path / "task.yaml"
+    hashes = set()
+    for content in (b"task: \xff", b"task: \xfe"):
+        file.write_bytes(content)
+        hashes.add(task_hash(file))
+    assert len(hashes) == 2
