@@ -351,7 +351,9 @@ def checkout(folder: Path, source: str, tests: str) -> None:
             ["git", "archive", commit, *paths], cwd=ROOT, check=True, capture_output=True
         )
         subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
-    subprocess.run([sys.executable, "-m", "compileall", "-q", folder], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "compileall", "-q", "-x", "temporary", folder], check=True
+    )
 
 
 def modules_of(source: Path, area: str) -> list[Path]:
