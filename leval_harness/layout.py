@@ -16,6 +16,8 @@ CELL, DONE, FAILED, LOG = "cell.json", "done.json", "failed.json", "log.txt"
 FEATURES = "rope_features.json"
 LOSSES = "losses_"
 """Prefix of the files with the losses of tokens."""
+LOSSES_OF = LOSSES + "{task}_{document}_{read}.npy"
+"""Name of such a file: a text in one read."""
 SHORT_WINDOWS = "short windows"
 """Method of the cell that reads short windows for all methods of a model."""
 PARTIAL = "partial"
@@ -24,8 +26,3 @@ SUPERSEDED = ".superseded"
 """Folder of a sweep that holds the cells of an earlier config."""
 DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 1
 """What begins the `diff.json` that `leval-harness diff --out` writes."""
-
-
-def losses_file(task: str, document: str, read: str) -> str:
-    """Name of the file with the losses of a text's tokens in one read."""
-    return f"{LOSSES}{task}_{document}_{read}.npy"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from leval_border.errors import one_of
 from leval_harness.analysis.labels import block_titles, method_labels, method_titles
 from leval_harness.results import Results, Run, Score
-from leval_harness.results.scores import frame_of, score_record
+from leval_harness.results.scores import frame_of
 from leval_tasks.metrics import FAMILY_OF
 from leval_tasks.statistics.clustered import (
     Estimate,
@@ -98,7 +98,7 @@ class Entry:
         compared = asdict(self.difference) if self.difference else {}
         names = {"low": "diff_low", "high": "diff_high"}
         return {
-            **score_record(self.score, self.run),
+            **self.score.record(self.run),
             **{name: getattr(self, name) for name in of_entry},
             **{names.get(f.name, f.name): compared.get(f.name) for f in fields(Difference)},
             "mark": self.mark,

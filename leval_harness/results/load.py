@@ -20,7 +20,7 @@ from leval_harness.results.fields import (
 from leval_harness.results.lm_eval import ResultsFile
 from leval_harness.results.run_record import Run
 from leval_harness.results.samples import Samples, read_samples
-from leval_harness.results.scores import Score, frame_of, score_record
+from leval_harness.results.scores import Score, frame_of
 from leval_harness.results.task_scores import group_scores, in_one_unit, stand_for, task_scores
 from leval_tasks.statistics.clustered import Ratios
 
@@ -56,7 +56,7 @@ class Results:
 
     def frame(self) -> Any:
         """The scores as a pandas frame, a row each; a missing number is NaN."""
-        return frame_of(score_record(score, self.runs[score.run]) for score in self.scores)
+        return frame_of(score.record(self.runs[score.run]) for score in self.scores)
 
 
 def load_results(*folders: Path) -> Results:

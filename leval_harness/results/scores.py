@@ -135,24 +135,23 @@ class Score:
         """Whether there is a number."""
         return self.status == "done" and self.value is not None
 
+    def record(self, run: Run) -> dict[str, Any]:
+        """With its run as one flat record, a row of `Results.frame`."""
+        of_run = ("model", "method", "seconds", "tokens_per_second")
+        of_score = (each.name for each in fields(self) if each.name not in NOT_IN_RECORDS)
+        return {
+            **{name: getattr(self, name) for name in of_score},
+            **{name: getattr(run, name) for name in of_run},
+            **{name: run.telemetry.get(name) for name in TELEMETRY},
+            "baseline": run.baseline or "",
+            "created": run.created,
+            "command": run.command,
+        }
+
 
 NOT_IN_RECORDS = {
     "settings", "from_samples", "group", "members", "share", "shipped_length", "claimed_length",
 }  # fmt: skip
-
-
-def score_record(score: Score, run: Run) -> dict[str, Any]:
-    """A score and its run as one flat record, a row of `Results.frame`."""
-    of_run = ("model", "method", "seconds", "tokens_per_second")
-    of_score = (each.name for each in fields(score) if each.name not in NOT_IN_RECORDS)
-    return {
-        **{name: getattr(score, name) for name in of_score},
-        **{name: getattr(run, name) for name in of_run},
-        **{name: run.telemetry.get(name) for name in TELEMETRY},
-        "baseline": run.baseline or "",
-        "created": run.created,
-        "command": run.command,
-    }
 
 
 def frame_of(records: Iterable[Mapping[str, Any]]) -> Any:

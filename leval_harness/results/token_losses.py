@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from leval_harness.layout import losses_file
+from leval_harness.layout import LOSSES_OF
 from leval_harness.results.fields import ResultsError, read_bytes
 from leval_harness.results.load import Results
 from leval_harness.results.run_record import Run
@@ -87,7 +87,7 @@ def _losses(run: Run, task: str, document: str, tokens: int) -> dict[str, Floats
     """Read -> nats of each token `[tokens]`, as far as the run kept them."""
     losses = {}
     for read in (FULL, SHORT, TRAINED):
-        file = losses_file(task, document, read)
+        file = LOSSES_OF.format(task=task, document=document, read=read)
         if Path(file).name != file or not (run.folder / file).is_file():
             continue
         path = run.file(file)

@@ -17,7 +17,7 @@ from leval_border.errors import one_of
 from leval_border.files import read_object
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
-from leval_harness.layout import losses_file
+from leval_harness.layout import LOSSES_OF
 from leval_harness.secrets import redact_samples, without_credentials
 from leval_harness.sweep import CellError
 from leval_harness.sweep.cell_additions import mark_answer_ends, mark_truncated
@@ -193,7 +193,8 @@ def _write_token_losses(tasks: list[Any], partial: Path) -> None:
     for task in tasks:
         for document, reads in getattr(task, "token_losses", {}).items():
             for read, losses in reads.items():
-                np.save(partial / losses_file(task.task_name, document, read), losses)
+                name = LOSSES_OF.format(task=task.task_name, document=document, read=read)
+                np.save(partial / name, losses)
 
 
 def _flatten(partial: Path) -> None:
