@@ -140,10 +140,10 @@ def sign_flip_p(differences: npt.ArrayLike) -> Floats:
         from 0 as the observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
     """
     d = np.asarray(differences, dtype=np.float64)
-    flat = d.reshape(-1, d.shape[-1])
-    clusters = flat.shape[-1]
+    clusters = d.shape[-1]
     if clusters == 0:
         return np.ones(d.shape[:-1])
+    flat = d.reshape(-1, clusters)
     exact = clusters < EXACT_BELOW
     signs = _all_signs(clusters) if exact else _random_signs(clusters)
     observed = np.abs(flat.sum(axis=-1))

@@ -169,6 +169,11 @@ def test_random_flips_agree_with_all_flips():
     assert float(sign_flip_p(padded)) == pytest.approx(float(sign_flip_p(d)), abs=0.02)
 
 
+def test_no_document_is_no_evidence():
+    assert sign_flip_p(np.empty((3, 0))).tolist() == [1.0, 1.0, 1.0]
+    assert float(sign_flip_p(np.empty(0))) == 1.0
+
+
 def test_random_flips_count_the_observed_signs_among_them():
     assert float(sign_flip_p(np.ones(60))) == 1 / (1 + FLIPS)
 
