@@ -136,6 +136,14 @@ def test_clearing_removes_an_attempt_and_nothing_else(cell: Path) -> None:
     assert (outside / "precious").exists()
 
 
+def test_a_cell_without_a_marker_failed_or_was_not_run(cell: Path) -> None:
+    (cell / "done.json").unlink()
+    clear_attempt(cell)  # there is no marker to remove
+    assert why_not_done(cell, ID) == "not run yet"
+    (cell / "failed.json").write_text("{}")
+    assert why_not_done(cell, ID) == "failed"
+
+
 def test_the_tail_of_a_log_takes_a_progress_bar_at_its_last_state(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(b"one\n\n 0%\r 50%\r100%\nlast \xff\n")
     assert log_tail(tmp_path, 2) == ["100%", "last \ufffd"]

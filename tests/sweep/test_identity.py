@@ -25,7 +25,7 @@ from leval_harness.sweep import (
 )
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import parse_config
-from leval_harness.sweep.identity import environment
+from leval_harness.sweep.identity import differences, environment
 
 LLAMA = {
     "model_type": "llama",
@@ -190,9 +190,19 @@ def test_lengths_beyond_a_method_and_missing_models_are_refused(checkpoint: Path
         cells.plan(parse_config(config(checkpoint, context_lengths=[16384])))
     with pytest.raises(ModelNotFoundError, match="there is no folder"):
         cells.plan(parse_config(config(checkpoint / "nowhere")))
+    with pytest.raises(ModelNotFoundError, match="there is no folder org/name/more"):
+        cells.plan(parse_config(config("org/name/more")))
+    with pytest.raises(ModelNotFoundError) as found:
+        cells.plan(parse_config(config("org/no-such-model")))
+    assert "there is no folder" not in str(found.value)  # it may be a name on the hub
     (checkpoint / "config.json").unlink()
     with pytest.raises(ModelNotFoundError, match=r"no config\.json in it"):
         cells.plan(parse_config(config(checkpoint)))
+
+
+def test_values_of_a_difference_are_cut_at_eighty_characters():
+    found = differences({"a": "x" * 81, "b": None}, {"a": "y" * 80, "b": 1})
+    assert found == {"a": ("x" * 80, "y" * 80), "b": ("nothing", "1")}
 
 
 def test_the_record_has_what_readers_are_promised(checkpoint: Path) -> None:

@@ -236,3 +236,19 @@ def test_a_task_file_that_is_not_utf8_has_a_hash_of_its_bytes(tmp_path):
         file.write_bytes(content)
         hashes.add(task_hash(file))
     assert len(hashes) == 2
+
+
+def test_a_bare_word_is_no_folder_of_data_and_a_pattern_that_none_can_be_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [str(tmp_path / "no**pattern" / "*"), "data/books"]
+    content = {"task": "own", "dataset_path": "books", "dataset_kwargs": {"data_files": files}}
+    write(tmp_path / "own.yaml", json.dumps(content).encode())
+    write(tmp_path / "books" / "a.txt", b"a")
+    write(tmp_path / "data" / "books" / "b.txt", b"b")
+    before = task_hash(tmp_path / "own.yaml")
+    write(tmp_path / "books" / "a.txt", b"other")
+    assert task_hash(tmp_path / "own.yaml") == before
+    write(tmp_path / "data" / "books" / "b.txt", b"other")
+    assert task_hash(tmp_path / "own.yaml") != before
