@@ -187,6 +187,10 @@ def test_figure_draws_the_mean_over_seeds(folder, tmp_path):
     (runs[0].folder / "metrics.csv").write_text("step,epoch\n1,1\n")
     with pytest.raises(ResultsError, match="no validation curve"):
         loss_curve(runs)
+    for rows in ("", "1,1,nan\n"):
+        (runs[0].folder / "metrics.csv").write_text(f"step,epoch,validation_loss\n{rows}")
+        with pytest.raises(ResultsError, match="empty, or a loss in it is not finite"):
+            loss_curve(runs)
 
 
 SHORT = {"near": 2, "train_length": 5, "length": 6}

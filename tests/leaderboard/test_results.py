@@ -3,11 +3,15 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import fixture_results as make
 import pytest
 
 from leval_harness.results import ResultsError, load_results
+from leval_harness.results.fields import refused
+from leval_harness.results.lm_eval import ResultsFile
+from leval_harness.results.scores import Score
 from leval_harness.results.task_scores import chance_level
 
 GSM = make.closed_samples("leval_closed_gsm", 0.4, 1)
@@ -274,3 +278,31 @@ def test_a_task_of_another_project_keeps_its_name(tmp_path):
     content = {"results": {"leval_quality": {"exact_match,none": 0.5}}}
     (tmp_path / "results_1.json").write_text(json.dumps(content))
     assert [score.task for score in load_results(tmp_path).scores] == ["leval_quality"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a\0b", "is no regular file"),
+        ("../a", "is no name of a file in there"),
+        ("folder", "is no regular file"),
+        ("file", ""),
+    ],
+)
+def test_a_name_is_read_only_where_it_is_a_file_of_the_folder(tmp_path, name, reason):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    assert refused(tmp_path, name) == reason
+
+
+def test_a_run_without_numbers_is_partial_where_it_has_a_limit():
+    run = load_results(make.RUNS).runs[0]
+    for limit, partial in ((None, False), (3, True)):
+        scores = Score.without_numbers(replace(run, limit=limit, num_docs=None), 0)
+        assert {score.partial for score in scores} == {partial}
+
+
+@pytest.mark.parametrize(("scored", "evaluated"), [(3, 3), (7, 5), (None, 5)])
+def test_of_two_counts_of_questions_the_smaller_one_counts(scored, evaluated):
+    content = {"results": {"t": {"sample_len": scored}}, "n-samples": {"t": {"effective": 5}}}
+    assert ResultsFile.model_validate(content).evaluated("t") == evaluated

@@ -170,6 +170,7 @@ def test_the_documentation_holds_the_table_of_methods():
     page = Path(__file__).parents[2] / "docs" / "reference" / "rope.md"
     text = page.read_text(encoding="utf-8")
     assert table.stdout in text, f"put the output of `leval-harness rope --list` into {page}"
+    assert all(f"\n| `{key}` |" in table.stdout for key in ("rope_theta", "factor", "wavelengths"))
 
 
 PRIME = ("--resonance", "--wavelengths", "prime_period")
