@@ -80,7 +80,8 @@ def _construct(construct: Callable[[], None], cls: Any, changed: list[Any]) -> N
         changed: the configs in which stock settings are shown.
 
     Raises:
-        RopeConfigError: it does not build with plain settings either.
+        RopeConfigError: it does not build with plain settings either; with the same error, the
+            method is not the reason.
     """
     random = torch.get_rng_state()
     try:
@@ -95,6 +96,11 @@ def _construct(construct: Callable[[], None], cls: Any, changed: list[Any]) -> N
     try:
         return construct()
     except _SETTINGS_ERRORS as error:
+        if (type(error), str(error)) == (type(reason), str(reason)):
+            raise RopeConfigError(
+                f"the code of {cls.__name__} does not build from this config, whatever its RoPE: "
+                f"{type(reason).__name__}: {reason}"
+            ) from error
         first = next(iter(config_requests.requests_of(changed[0]).values()))
         raise RopeConfigError(
             f"rope_type: {first.spec.rope_type!r}: the code of {cls.__name__} does not build "
