@@ -240,20 +240,20 @@ def figure(name: str) -> Any:
     with rc_context(RC):
         picture = Figure(figsize=(10, 4.2), layout="constrained")
         panels = picture.subplots(1, 2, sharex=True, sharey=True)
-        for axes, (title, members) in zip(panels, groups.items(), strict=True):
+        for axes, (heading, members) in zip(panels, groups.items(), strict=True):
             for method in members:
                 bins = answer(methods[method])[0].bins
                 axes.plot(
                     [(each.start + each.end) / 2 for each in bins],
                     [each.gain for each in bins],
-                    **{**looks[method], "label": TITLES.get(method, method)},
+                    **{**looks[method], "label": title(method)},
                     markersize=4,
                 )
             axes.axhline(0, color="black", linewidth=1)
             axes.axhline(-MARGIN, color="black", linewidth=0.8, linestyle=":")
             axes.axvline(TRAINED, color="#555555", linewidth=0.9, linestyle="--")
             axes.set_ylim(-0.11, 0.06)  # linear interpolation lies below at all positions
-            axes.set_title(title, loc="left")
+            axes.set_title(heading, loc="left")
             axes.set_xlabel("Position in the text (tokens); dashed: trained length")
             axes.legend(fontsize=7, loc="lower left", ncols=2)
         panels[0].set_ylabel("NLL gain over the unscaled model's\nwindows of 2,048, nats/token")
