@@ -18,6 +18,7 @@ from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import (
     LENGTH,
     OWN_TYPES,
+    STOCK_TYPES,
     RopeRequest,
     RopeSpec,
     RopeType,
@@ -28,6 +29,7 @@ from resonance_vllm.model_config.family import (
     Settings,
     by_layer,
     is_family_key,
+    model_keys,
     of_present_layers,
 )
 from resonance_vllm.verifier import OverriddenRope, Request
@@ -91,6 +93,9 @@ def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
     rope = {k: v for k, v in settings.items() if k in known or not is_family_key(config, k)}
     request = RopeRequest.from_dict({**rope, "rope_type": type_of(settings)}, aliases=False)
     given = dict(request.given)
+    if request.type.name in STOCK_TYPES and LENGTH in request.type.method.hf_warns_of:
+        # transformers does not read the key there; this one belongs to the model's query scale.
+        given = {key: value for key, value in given.items() if key not in model_keys(settings)}
     if request.type.asks_length(given):
         positions = getattr(config, "max_position_embeddings", None)
         original = getattr(config, LENGTH, None) or positions

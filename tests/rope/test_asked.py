@@ -68,6 +68,17 @@ def test_check_refuses_it_with_the_reason(capsys, without_vllm):
     assert "63 of 64 frequencies differ" in capsys.readouterr().err
 
 
+def test_a_trained_length_that_scales_queries_is_not_that_of_dynamic():
+    """Ministral 3 scales queries from 16,384 on; `dynamic` begins at the end of its positions."""
+    folder = FAMILIES / "ministral3_text"
+    asked = asked_of(
+        folder.name, "dynamic:factor=4,replace=true,original_max_position_embeddings=1024"
+    )
+    assert asked["rope_parameters"]["original_max_position_embeddings"] == 16384
+    (held,) = report_of_checkpoint(str(folder), asked)  # which also compares at 2,048 tokens
+    assert held.inv_freq[-1] == pytest.approx(1e6 ** (-126 / 128))
+
+
 def test_a_type_that_turns_more_of_a_head_is_refused():
     """GLM-4 turns half of each head; transformers would make features of all of it."""
     folder, raw = str(FAMILIES / "glm4_9b"), {"rope_type": "proportional", "rope_theta": 1e4}
