@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,37 +57,41 @@ def split_arguments(given: Mapping[str, Any]) -> tuple[HFLongSettings, dict[str,
     return settings, {name: value for name, value in given.items() if name not in names}
 
 
+def arguments_of(*classes: type) -> list[str]:
+    """Names of the arguments that classes are constructed with."""
+    every = [inspect.getfullargspec(each) for each in classes]
+    return [name for each in every for name in (*each.args[1:], *each.kwonlyargs)]
+
+
 @contextmanager
 def unknown_arguments_refused(
-    given: Mapping[str, Any], hf: type, *, loaded: bool
+    backend: str, given: Collection[str], known: Collection[str]
 ) -> Iterator[None]:
-    """Refuse arguments that neither we nor `hf` nor the model takes, while `hf` is constructed.
+    """Refuse an argument that no code takes, while a backend is constructed.
 
-    `hf` passes arguments that it does not know to the model that it loads, which may refuse them.
+    Backends pass arguments that they do not know to the model or engine that they load, which may
+    refuse them.
 
     Args:
-        given: The arguments for `hf`.
-        hf: Class of lm-eval's backend.
-        loaded: Whether the model is already loaded, so that it takes no arguments.
+        backend: For the message.
+        given: Names of the arguments.
+        known: Names that the message may propose.
 
     Raises:
         SettingError: Names the argument, the allowed ones and near matches.
     """
-    of_hf = inspect.getfullargspec(hf).args[1:]
-    known = [*field_names(HFLongSettings), *of_hf]
-
-    def refusal(name: str) -> SettingError:
-        return SettingError(f"{name}: hf-long has no such argument{hint(name, known)}")
-
-    for name in given.keys() - set(of_hf) if loaded else ():
-        raise refusal(name)
     try:
         yield
     except TypeError as error:
         named = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if not named or named[1] not in given:
             raise
-        raise refusal(named[1]) from error
+        raise no_such_argument(backend, named[1], known) from error
+
+
+def no_such_argument(backend: str, name: str, known: Collection[str]) -> SettingError:
+    """The error about an argument that a backend does not have."""
+    return SettingError(f"{name}: {backend} has no such argument{hint(name, known)}")
 
 
 # Options of sampling, which greedy decoding ignores.

@@ -15,9 +15,13 @@ from lm_eval.models.utils import (
 )
 
 from leval_border.errors import SettingError, not_allowed
+from leval_border.settings import field_names
 from leval_harness.backends.answer_limits import AnswerEnds, hf_answer_end
 from leval_harness.backends.arguments import (
+    HFLongSettings,
+    arguments_of,
     must_run_alone,
+    no_such_argument,
     split_arguments,
     unknown_arguments_refused,
 )
@@ -69,7 +73,12 @@ class HFLong(HFLM):
         self.settings, for_hf = split_arguments(arguments)
         hf.register()
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        with unknown_arguments_refused(for_hf, HFLM, loaded=not isinstance(pretrained, str)):
+        of_hf = arguments_of(HFLM)
+        known = [*field_names(HFLongSettings), *of_hf]
+        if not isinstance(pretrained, str):  # a loaded model takes no arguments
+            for name in for_hf.keys() - set(of_hf):
+                raise no_such_argument("hf-long", name, known)
+        with unknown_arguments_refused("hf-long", for_hf, known):
             super().__init__(pretrained, device=device, **for_hf)
         if self.settings.rope_precision is not None:
             hf.set_rope_precision(self.model, self.settings.rope_precision)

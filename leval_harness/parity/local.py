@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from leval_border.errors import SettingError, UserError
+from leval_harness.backends.arguments import arguments_of, unknown_arguments_refused
 from leval_harness.backends.registry import register
 from leval_harness.parity.reading import TOP, Messages, Reader, Reading, dense_positions
 from leval_harness.parity.setups import Setup
@@ -31,7 +32,17 @@ def load(setup: Setup) -> Any:
     model = get_model(setup.kind)
     if setup.library == "transformers" and (to := arguments.pop("quantization_config", None)):
         model = _quantizing(model, to)
-    return model(**arguments)
+    with unknown_arguments_refused(setup.kind, arguments, _known(setup, model)):
+        return model(**arguments)
+
+
+def _known(setup: Setup, model: type) -> list[str]:
+    """Arguments of a backend, and of vLLM's engine."""
+    if setup.library == "transformers":
+        return arguments_of(model)
+    from vllm import EngineArgs
+
+    return arguments_of(model, EngineArgs)
 
 
 def _quantizing(model: Any, settings: dict[str, Any]) -> Any:

@@ -209,6 +209,13 @@ def test_what_is_written_wrong_is_refused_before_a_setup_is_loaded(run, copying_
         run(f"hf:{folder}", f"hf:{folder}", "--rope-b", "linear:factor=2")
 
 
+@pytest.mark.parametrize("kind", ["hf", "hf-long"])
+def test_an_argument_that_no_code_takes_is_named(run, copying_model, kind):
+    folder = copying_model("yarn")
+    with pytest.raises(SettingError, match=rf"^dtipe: {kind} has no such argument.*mean 'dtype'"):
+        run(f"hf:{folder}", f"{kind}:{folder},dtipe=float32")
+
+
 def test_a_side_without_enough_memory_is_refused_before_it_is_loaded(copying_model, monkeypatch):
     setup = Setup.parse(f"hf:{copying_model('yarn')},dtype=float32")
     parameters = 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64 + 32 * 64

@@ -3,7 +3,9 @@
 import pytest
 
 import leval_harness as lh
-from leval_border.errors import UserError
+from leval_border.errors import SettingError, UserError
+from leval_harness.parity.local import load
+from leval_harness.parity.setups import Setup
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 OPTIONS = {"lengths": (256,), "count": 3, "budget": 1200.0}
@@ -27,6 +29,11 @@ def test_float32_on_both_libraries_is_the_same_to_rounding(smollm2):
     assert length.agreement.value == 1.0
     assert length.divergence.what == "lower bound, over the top 20 tokens"
     assert length.divergence.value < 1e-6
+
+
+def test_an_argument_that_the_engine_does_not_take_is_named(smollm2):
+    with pytest.raises(SettingError, match=r"^kv_cache_dtipe: vllm has no such argument; did you"):
+        load(Setup.parse(engine(smollm2, ",kv_cache_dtipe=fp8_e4m3")))
 
 
 @pytest.mark.long
