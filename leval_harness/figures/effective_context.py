@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leval_harness.analysis.effective_context import EffectiveLine
-from leval_harness.figures.style import Looks, Picture, literal
+from leval_harness.figures.style import DASHED, SMALL, Looks, Picture, literal
 from leval_tasks.statistics.effective_context import Bin
 
 
@@ -53,13 +53,12 @@ def _mark_claims(axes: Any, lines: Sequence[EffectiveLine], titles: Mapping[str,
     for claimed in sorted(claims):
         methods = {line.method for line in lines if line.claimed == claimed}
         who = ", ".join(sorted(titles[method] for method in methods))
-        axes.axvline(claimed, color="#555555", linewidth=0.9, linestyle="--")
+        axes.axvline(claimed, **DASHED)
         axes.annotate(
             literal(f"claimed context, {who}: {claimed:,}", 60),
             (claimed, 0), xycoords=("data", "axes fraction"), xytext=(-3, 3),
-            textcoords="offset points", ha="right", va="bottom", rotation=90, fontsize=7,
-            color="#555555",
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            textcoords="offset points", ha="right", va="bottom", rotation=90,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}, **SMALL,
         )  # fmt: skip
 
 

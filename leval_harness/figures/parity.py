@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leval_harness.analysis.labels import length_label
-from leval_harness.figures.style import PALETTE, Picture, literal, mark_level
+from leval_harness.figures.style import DASHED, DOTTED, ON_LEVEL, PALETTE, Picture, literal
 
 
 def parity_figure(content: Mapping[str, Any]) -> Any:
@@ -25,7 +25,7 @@ def parity_figure(content: Mapping[str, Any]) -> Any:
         if found:
             _bins(axes, found)
             if found["onset"]:
-                axes.axvline(found["onset"], color="#555555", linewidth=0.9, linestyle="--")
+                axes.axvline(found["onset"], **DASHED)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_ylabel("NLL of B − NLL of A,\nnats/token")
         axes.set_xlim(0, each["length"])
@@ -48,5 +48,6 @@ def _bins(axes: Any, found: Mapping[str, Any]) -> None:
             ends = ([part["low"]] * 2, [part["high"]] * 2)
             axes.fill_between(place, *ends, color=PALETTE[1], alpha=0.12, linewidth=0)
     for sign in (1, -1):
-        text = f"margin {literal(format(sign * found['margin'], '+g'))}"
-        mark_level(axes, sign * found["margin"], text, x=0, color="#888888")
+        level = sign * found["margin"]
+        axes.axhline(level, color="#888888", **DOTTED)
+        axes.annotate(f"margin {literal(format(level, '+g'))}", (0, level), ha="left", **ON_LEVEL)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leval_harness.analysis.entries import grouped
-from leval_harness.figures.style import Picture, method_looks
+from leval_harness.figures.style import DOTTED, Picture, method_looks
 from leval_harness.results.posgen import (
     SUBTASKS,
     Curve,
@@ -54,7 +54,7 @@ def position_figure(experiment: Experiment) -> Any:
         "Accuracy, %",
     )
     for axes in figure.axes:
-        axes.axvline(data.get("train_length", 64), color="#888888", linewidth=0.9, linestyle=":")
+        axes.axvline(data.get("train_length", 64), color="#888888", **DOTTED)
         axes.set_ylim(0, 102)
     return figure
 

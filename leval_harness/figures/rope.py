@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leval_harness.figures.style import Looks, Picture, literal, mark_level
+from leval_harness.figures.style import DOTTED, ON_LEVEL, Looks, Picture, literal
 from leval_harness.results.rope_features import RopeFeatures
 
 TRAINED, TESTED = "#4477aa", "#ee6677"
@@ -70,7 +70,8 @@ def _wavelength_panel(axes: Any, lengths: Sequence[Curve], original: int) -> Non
     for values, style in lengths:
         axes.plot(values, **style)
     axes.set_yscale("log")
-    mark_level(axes, original, f"trained length {original:,}", x=0.02, color="black")
+    axes.axhline(original, color="black", **DOTTED)
+    axes.annotate(f"trained length {original:,}", (0.02, original), ha="left", **ON_LEVEL)
     axes.set(xlabel="Feature (pair of dimensions)", ylabel="Wavelength, tokens")
     axes.set_title("Wavelengths", loc="left")
 

@@ -9,7 +9,7 @@ import numpy as np
 from leval_harness.analysis import Entry
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.figures.style import Looks, Picture, literal, mark_level
+from leval_harness.figures.style import DOTTED, ON_LEVEL, Looks, Picture, literal
 from leval_harness.tables.scores import chance_of
 from leval_tasks.statistics.paired import SIGNIFICANT
 
@@ -45,7 +45,8 @@ def length_figure(entries: Sequence[Entry], looks: Looks) -> Any:
         unit = ", points" if score.percent == 100 else nats
         lower.set_ylabel("difference to the baseline" + unit)
     if (chance := chance_of(entries)) is not None:
-        mark_level(axes, 100 * chance, "chance", x=1, color="#888888")
+        axes.axhline(100 * chance, color="#888888", **DOTTED)
+        axes.annotate("chance", (1, 100 * chance), ha="right", **ON_LEVEL)
     axes.set_title(literal(f"{task_label(score.task)} by context length"), loc="left")
     picture.legend([axes], "right upper")
     bands = any(entry.low is not None for entry in entries)

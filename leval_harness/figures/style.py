@@ -15,6 +15,15 @@ LINES = ("-", "--", ":", "-.")
 RC = {"svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10}
 """matplotlib's settings while a figure is drawn and saved; the salt keeps SVG ids the same."""
 
+DOTTED: Mapping[str, Any] = {"linewidth": 0.9, "linestyle": ":"}
+"""A line across the axes at a level that readers know."""
+DASHED: Mapping[str, Any] = {"color": "#555555", "linewidth": 0.9, "linestyle": "--"}
+"""A line across the axes at a length that is claimed or was found."""
+SMALL: Mapping[str, Any] = {"fontsize": 7, "color": "#555555"}
+"""Text that explains a line or a figure."""
+ON_LEVEL: Mapping[str, Any] = {**SMALL, "xycoords": ("axes fraction", "data"), "va": "bottom"}
+"""Text above a line at a level: its place is a fraction of the axes, and the level."""
+
 Looks = Mapping[str, Mapping[str, Any]]
 """Of each method its `label`, and `color`, `marker` and `linestyle`, which also differ in black and
 white."""
@@ -37,14 +46,6 @@ def literal(text: str, longest: int = 90) -> str:
     """Text from results as a label: never read as mathematics, never too long."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return plain(cut).replace("$", r"\$")
-
-
-def mark_level(axes: Any, level: float, text: str, x: float, **line: Any) -> None:
-    """A dotted line across the axes, and its meaning at one end of it."""
-    axes.axhline(level, linewidth=0.9, linestyle=":", **line)
-    side = "left" if x < 0.5 else "right"
-    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": side, "va": "bottom"}
-    axes.annotate(text, (x, level), fontsize=7, color="#555555", **place)
 
 
 class Picture:
@@ -91,7 +92,7 @@ class Picture:
             parts.append(literal(f"data: {data}"))
         parts += [literal(command, 110) for command in commands if command]
         text = "\n".join(dict.fromkeys(parts))
-        self.figure.supxlabel(text, fontsize=7, color="#555555", x=0.01, ha="left")
+        self.figure.supxlabel(text, x=0.01, ha="left", **SMALL)
 
     def sign_entries(self, note: str, entries: Sequence[Entry]) -> None:
         """The same for entries of several runs; one run's command stands for all of them."""

@@ -18,7 +18,6 @@ from leval_harness.results import Run
 from leval_harness.results.sample_lines import DEPTHS
 from leval_harness.secrets import redact
 from leval_harness.tables.model import Block, Cell, Row, Table
-from leval_harness.tables.notes import machine
 from leval_tasks.statistics.paired import ASSUMED, Difference
 
 MOST_SENTENCES = 8
@@ -58,7 +57,7 @@ def about(runs: Sequence[Run]) -> dict[str, Any]:
     facts = {
         "models": _unique(run.model for run in runs),
         "dates": list(dict.fromkeys(dates[:1] + dates[-1:])),
-        "machines": _unique(machine(run.host) for run in runs),
+        "machines": _unique(run.machine for run in runs),
         "versions": [f"{name} {' and '.join(each)}" for name, each in versions.items() if each],
         "commands": _unique(run.command.partition(" --only ")[0] for run in runs),
         "citation": [CITATION],

@@ -1,6 +1,7 @@
 """Reading files that may come from anybody: bounded, typed, never out of the results folder."""
 
 import hashlib
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, TypeVar
@@ -145,6 +146,14 @@ def finite(value: object) -> float | None:
 
 Number = Annotated[float | None, BeforeValidator(finite)]
 """None where it is no number at all, too large, or not finite."""
+
+
+def machine_of(host: Mapping[str, Any]) -> str:
+    """A machine by what decides its speed, never its name; empty where that is not known."""
+    device, cores = host.get("device"), host.get("cores")
+    if isinstance(device, str) and device:
+        return device
+    return f"{cores} CPU cores" if isinstance(cores, int) else ""
 
 
 def short_name(text: str) -> str:

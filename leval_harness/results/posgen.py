@@ -23,6 +23,7 @@ from leval_harness.results.fields import (
     Object,
     Outside,
     ResultsError,
+    machine_of,
     read_json,
     read_model,
 )
@@ -74,6 +75,11 @@ class PosGenResult(Outside):
     def pair(self) -> Pair:
         """What it was trained with and tested with."""
         return Pair(self.encoding, self.tested_with or self.encoding)
+
+    @property
+    def machine(self) -> str:
+        """The GPU, or the number of CPU cores; empty where that is not known."""
+        return machine_of(self.host)
 
 
 @dataclass(frozen=True)

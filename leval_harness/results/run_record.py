@@ -17,6 +17,7 @@ from leval_harness.results.fields import (
     ResultsError,
     digest,
     finite,
+    machine_of,
     open_regular,
     read_model,
     refused,
@@ -41,6 +42,7 @@ class Run:
         status: `done`, `failed`, `unfinished` or `malformed`; only `done` runs have numbers.
         reason: why a run has none.
         checkpoint: where its model lay.
+        machine: the GPU, or the number of CPU cores; empty where that is not known.
         settings: what else decides the numbers (backend, dtype, seed, ...); runs that differ in it
             are never shown as one.
         place: its place in the config of its sweep, 0 where there is none.
@@ -55,6 +57,7 @@ class Run:
     model: str
     method: str
     checkpoint: str = ""
+    machine: str = ""
     context_length: int | None = None
     tasks: tuple[str, ...] = ()
     reason: str = ""
@@ -126,6 +129,7 @@ class Run:
             model=short_name(cell.model.name),
             method=short_name(cell.method.name),
             checkpoint=cell.model.path,
+            machine=machine_of(cell.host),
             context_length=cell.context_length,
             tasks=cell.tasks,
             limit=cell.limit,

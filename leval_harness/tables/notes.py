@@ -1,8 +1,7 @@
 """Notes below tables: how numbers were computed, and what is needed to judge or repeat them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import UNKNOWN_DIRECTION
@@ -157,7 +156,7 @@ def provenance_notes(
     named = sorted(texts, key=lambda each: (len(each), each))  # 10 after 9
     notes += [f"Seeds: {', '.join(named)}"] if named else []
     seconds = [run.seconds for run in runs if run.seconds is not None]
-    scale = [*scale, *sorted({machine(run.host) for run in runs} - {""})]
+    scale = [*scale, *sorted({run.machine for run in runs} - {""})]
     scale += [f"{sum(seconds) / 60:.0f} minutes{took}"] if seconds else []
     return (*notes, f"Scale: {', '.join(scale)}")
 
@@ -169,11 +168,3 @@ def run_provenance(runs: Sequence[Run], documents: str) -> tuple[str, ...]:
     seeds = (run.settings.get("seed") for run in runs)
     scale = (*models, *precisions, documents)
     return provenance_notes(runs, seeds, scale, f" for all {len(runs)} runs")
-
-
-def machine(host: Mapping[str, Any]) -> str:
-    """A machine by what decides its speed; never its name."""
-    device, cores = host.get("device"), host.get("cores")
-    if isinstance(device, str) and device:
-        return device
-    return f"{cores} CPU cores" if isinstance(cores, int) else ""
