@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from methods_data import DATA, TUNED, UNSCALED
 
 from leval_tasks.statistics.effective_context import (
     Blocks,
@@ -27,14 +28,11 @@ from leval_tasks.statistics.skewed_t import MARGIN, SkewedMean
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/methods.md"
-DATA = ROOT / "docs/reports/data/methods"
 FIGURES = ROOT / "docs/figures"
 BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
 NUMBERS = ("start", "tokens", "full", "gain", "trained_gain")
 TRAINED = 8192
 LEVEL = 0.05
-UNSCALED = "rope"
-TUNED = "_tuned"
 TITLES = {
     "rope": "RoPE (no scaling)",
     "yarn": "YaRN",

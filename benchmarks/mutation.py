@@ -79,8 +79,7 @@ AREAS: dict[str, tuple[str, str]] = {
     "identity": (
         "leval_harness/cell_record.py leval_harness/checkpoint_files.py "
         "leval_harness/sweep/identity.py leval_harness/sweep/cell_files.py "
-        "leval_harness/sweep/file_hashes.py leval_harness/sweep/model_files.py "
-        "leval_harness/sweep/module_files.py leval_harness/sweep/task_files.py",
+        "leval_harness/sweep/cells.py leval_harness/sweep/task_files.py",
         "sweep: cell_files cell_record golden_cells identity identity_files task_names "
         "short_windows",
     ),
