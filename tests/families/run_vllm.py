@@ -4,7 +4,8 @@ MODE is `eager` or `compiled`; a family is asked for Resonance YaRN, or for TYPE
 Each is built small with random weights and saved; both libraries load that, vLLM the language model
 alone. OUT gets a line of JSON a family: the largest difference of a token's log-probability, and
 that from transformers without Resonance; or an error. Families with gated delta rules run in
-bfloat16, which vLLM's code for processors wants; the others in float32. One engine after another in
+bfloat16, which vLLM's code for processors wants, as it does for latent attention on processors with
+AMX; the others in float32. One engine after another in
 this process, which is what a start costs least. PYTHONPATH has to name what `make test` puts aside
 for pictures (`.venv/pictures`).
 """
@@ -54,12 +55,18 @@ def plainly(folder: Path, kind: str, dtype: torch.dtype, prompt: list[int]) -> t
         return None
 
 
+def wants_bfloat16(config: Any) -> bool:
+    """Whether vLLM's code for this processor runs a family in bfloat16 only."""
+    latent = getattr(config, "kv_lora_rank", None) is not None
+    linear = "linear_attention" in (getattr(config, "layer_types", None) or [])
+    return linear or (latent and torch.cpu._is_amx_tile_supported())
+
+
 def run(folder: Path, kind: str, mode: str, where: Path) -> dict[str, object]:
     """One family."""
     from vllm import LLM, SamplingParams
 
-    layers = getattr(config_of(folder).get_text_config(), "layer_types", None) or []
-    dtype = torch.bfloat16 if "linear_attention" in layers else torch.float32
+    dtype = torch.bfloat16 if wants_bfloat16(config_of(folder).get_text_config()) else torch.float32
     model = built(folder, kind, dtype)
     prompt = torch.randint(5, 100, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
     ours, plain = logprobs(model, prompt), plainly(folder, kind, dtype, prompt)

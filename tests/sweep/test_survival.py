@@ -163,7 +163,7 @@ def test_killed_at_any_moment_and_resumed(
     config, kills, rounds = tiny / "sweep.yaml", 0, 0
     out = tmp_path / "round0"
     known: dict[str, bytes] = {}
-    print(f"seed {SEED}, {POINTS} kills, changes of the folder: {quiet['counts']}")  # noqa: T201
+    print(f"seed {SEED}, {POINTS} kills, changes of the folder: {changes}")  # noqa: T201
     while kills < POINTS:
         role = dice.choice(["sweep", "cell"])
         if dice.random() < 0.5:

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[1] / "families" / "run_vllm.py"
 NOT_RUN = {
+    "gemma3n_e2b": "vLLM's code for its pictures does not run the language model alone",
     "kimi_k2": "transformers does not know it",
     "lfm2_12b": "vLLM on processors gives other numbers with plain RoPE too",
     "mimo_v2": "vLLM's code names plain RoPE, and its attention wants Triton",
@@ -91,7 +92,8 @@ def test_the_engine_is_as_transformers(
     found = runs[family, mode]
     assert "error" not in found, found
     if found["dtype"] == "torch.bfloat16":
-        assert found["mean"] < 0.04 < 1.5 * found["mean"] < found["plain_mean"], found
+        assert found["mean"] < 0.04, found
+        assert 1.5 * found["mean"] < found["plain_mean"], found
     else:
         assert found["apart"] < APART.get(family, 5e-3), found
         if family not in WITHOUT_YARN:
