@@ -137,8 +137,11 @@ def _extra_for(error: BaseException) -> str:
 
 def _say(message: str) -> None:
     """Print a message, which may quote names from results and files that could steer a terminal."""
-    lines = map(printable, message.split("\n"))
-    click.echo("Error: " + "\n".join(lines), err=True)
+    click.echo(f"Error: {_escaped(message)}", err=True)
+
+
+def _escaped(message: str) -> str:
+    return "\n".join(map(printable, message.split("\n")))
 
 
 def exit_code_for(error: BaseException) -> int:
@@ -158,6 +161,8 @@ def exit_code_for(error: BaseException) -> int:
         click.echo("Interrupted.", err=True)
         return 130
     if isinstance(error, click.ClickException):
+        quotes = _escaped(error.format_message())
+        error.format_message = lambda: quotes  # type: ignore[method-assign]
         error.show()
         return error.exit_code
     from_template = type(error).__module__.startswith("jinja2")

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from leval_harness.cli.console import ENDING, SafeStream, interrupted_by_signals, safe_streams
+from leval_harness.cli.main import main
 
 TOKEN = "hf_" + 20 * "x"
 
@@ -34,6 +35,15 @@ def test_messages_are_redacted_by_names_and_output_by_forms_alone(capsys):
         sys.stdout.write(f"password=abc1 {TOKEN}\n")
         sys.stderr.write(f"password=abc1 {TOKEN}")
     assert capsys.readouterr() == ("password=abc1 ***\n", "password=*** ***")
+
+
+def test_what_click_quotes_cannot_steer_a_terminal(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["data", "list", "no\x9bpe\x1b[31m"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said.startswith("Usage: ")
+    assert "no\\x9bpe\\x1b[31m" in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize("needs_reader", [True, False])
