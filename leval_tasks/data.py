@@ -222,6 +222,8 @@ def parse(content: bytes, label: str) -> tuple[DocumentRecord, ...]:
 def read_bytes(path: Path, error: type[UserError] = DataError) -> bytes:
     """Content of a file; `error` where it cannot be read."""
     try:
+        if path.is_char_device():  # it may never end
+            raise error(f"{path} is a device; give a file.")
         return path.read_bytes()
     except OSError as wrong:
         raise error(f"{path} cannot be read: {wrong.strerror or wrong}.") from wrong

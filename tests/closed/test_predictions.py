@@ -165,6 +165,12 @@ def test_missing_file():
         predictions.read(Path("nowhere.jsonl"))
 
 
+def test_a_device_is_refused_unread():
+    """`/dev/zero` would fill the memory; the one here ends at once."""
+    with pytest.raises(PredictionError, match=r"/dev/null is a device; give a file"):
+        predictions.read(Path("/dev/null"))
+
+
 RECORD = '{"gt": "18", "x_pred": "18"}\n'
 
 
