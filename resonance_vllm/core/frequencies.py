@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leval_border.errors import not_allowed
 from resonance_vllm.core.errors import RopeConfigError
-from resonance_vllm.core.method import plain_frequencies
+from resonance_vllm.core.method import MOST_TOKENS, plain_frequencies
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.core.wavelengths import choose_wavelengths
 
@@ -115,12 +116,15 @@ def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:
     """The rotation in closed form, for no particular model.
 
     Raises:
-        RopeConfigError: `dim` is odd or does not fit, or the method lacks a setting.
+        RopeConfigError: `dim` is odd or does not fit, `seq_len` is no length, or the method lacks a
+            setting.
     """
     if dim % 2 or not 2 <= dim <= MOST_DIMENSIONS:
         raise RopeConfigError(
             f"dim: {dim} is not allowed; allowed: an even number from 2 to {MOST_DIMENSIONS}"
         )
+    if seq_len is not None and not 1 <= seq_len <= MOST_TOKENS:
+        raise RopeConfigError(not_allowed("seq_len", seq_len, f"from 1 to {MOST_TOKENS:,}"))
     return rotation(spec, spec.method.frequencies(dim, seq_len))
 
 

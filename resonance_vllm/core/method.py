@@ -22,7 +22,9 @@ else:
 
 # 8192.0, as some tools write it, is a whole number.
 _WHOLE = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
-Tokens = Annotated[int, _WHOLE, Field(ge=1, le=2**53)]
+# Up to here a float64 holds every integer.
+MOST_TOKENS = 2**53
+Tokens = Annotated[int, _WHOLE, Field(ge=1, le=MOST_TOKENS)]
 LONGEST_FACTOR = 1e6
 # A longer extension is a slip of the hand, and no length that a machine could hold.
 Extension = Annotated[float, Field(ge=1, le=LONGEST_FACTOR)]

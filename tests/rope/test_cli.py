@@ -113,6 +113,14 @@ def test_the_table_shows_each_feature():
         (("--method", "yarn", "--head-dim", "7"), "dim: 7"),
         (("--method", "yarn", "--head-dim", "1026"), "dim: 1026 is not allowed; allowed: an even"),
         (("--method", "yarn", "--head-dim", "1000000"), "dim: 1000000 is not"),
+        (
+            ("--method", "dynamic", "--seq-len", "9" * 400),
+            "allowed: from 1 to 9,007,199,254,740,992",
+        ),
+        (
+            ("--method", "dynamic", "--seq-len", "0"),
+            "seq_len: 0 is not allowed; allowed: from 1 to",
+        ),
         (("--method", "yarn", "--head-dim", "1024", "--original", "500000"), "dim, original, fac"),
         (
             (
