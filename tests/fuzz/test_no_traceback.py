@@ -177,7 +177,7 @@ FINE = {
     "prompt": "gsm --model=model --data-dir=data --own-data",
     "table": "results/sweep results/lm_eval results/perplexity results/foreign results/effective",
     "page": "results/sweep results/effective --out=new",
-    "card": "results/sweep results/effective --out=new",
+    "card": "results/sweep results/effective --out=.",
     "score": "--task=gsm predictions/gsm.jsonl",
     "rope": "--method=yarn --factor=2",
     "check": "model --rope=yarn:factor=2",

@@ -23,6 +23,8 @@ PLACE = re.compile(
     r"data/[^/<>:\"\\|?*]+/[^/<>:\"\\|?*]+/[^/<>:\"\\|?*]+/"
     r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}(\.json|_samples\.jsonl)"
 )
+CARDS = "data/leval-harness/**/*.json*"
+"""Documents of L-Eval, which are no cards, may stand in the same `data`."""
 OWNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 """A model on the Hub."""
 
@@ -56,7 +58,7 @@ def gate_lets_pass(out):
 
     A model that was run from a folder has none until `--model-id` names it.
     """
-    files = [str(path) for path in out.rglob("data/**/*.json*")]
+    files = [str(path) for path in out.rglob(CARDS)]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         ended = every_eval_ever([*files, "--format", "json"]) if files else 0
     reports = json.loads(printed.getvalue() or "[]")
@@ -71,7 +73,7 @@ def gate_lets_pass(out):
 def cards_are_valid(out):
     """Check everything below a folder; return the numbers of records and of files for the Hub."""
     gate_lets_pass(out)
-    for path in out.rglob("data/**/*.json*"):
+    for path in out.rglob(CARDS):
         assert PLACE.fullmatch(path.relative_to(out).as_posix()), path
     for path in sorted(out.glob("data/*/*/*/*.json")):
         record = json.loads(path.read_text())
