@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
+from pydantic import FiniteFloat
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import (
@@ -41,6 +42,14 @@ REQUEST_FILE = "finetune.json"
 RESULT_FILE = "finetune_result.json"
 METRICS_FILE = "metrics.csv"
 COLUMNS = ("step", "loss", "learning_rate", "grad_norm")
+
+
+class _Finished(shared.Finished):
+    steps: int
+    tokens: int
+    epochs: FiniteFloat
+    mean_loss: FiniteFloat
+    seconds: FiniteFloat
 
 
 class Rows(Dataset[dict[str, Tensor]]):
@@ -144,7 +153,7 @@ def finetune(
     inputs = {str(each): shared.content_of(each) for each in (model_path, *sources)}
     request = {**asked_for, **settings.model_dump(), "inputs": inputs}
     claimed = shared.is_claimed(out / REQUEST_FILE, request)
-    if claimed and (finished := shared.finished(out / RESULT_FILE)) is not None:
+    if claimed and (finished := shared.finished(out / RESULT_FILE, _Finished)) is not None:
         logger.info("%s is finished already", out)
         return finished
     # accelerate finds the processes on a CPU only if it is named

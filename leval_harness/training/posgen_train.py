@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, FiniteFloat
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
@@ -46,6 +47,15 @@ logger = logging.getLogger(__name__)
 ROWS = "leval_harness_rows"
 WARM_UP = 0.1
 """Share of the steps in which the learning rate rises."""
+
+
+class _Accuracies(BaseModel, strict=True):
+    id_accuracy: FiniteFloat
+    ood_accuracy: FiniteFloat
+
+
+class _Finished(shared.Finished):
+    test: _Accuracies
 
 
 class _Recorder(TrainerCallback):
@@ -201,7 +211,7 @@ def train_all(
         shared.claim(folder / SETTINGS_FILE, request)
         waiting = []
         for run in runs:
-            done = shared.finished(folder / run.folder / RESULT_FILE)
+            done = shared.finished(folder / run.folder / RESULT_FILE, _Finished)
             if done is None or any(done.get(name) != each for name, each in vars(run).items()):
                 waiting.append(run)  # or the result of another run was copied there
             else:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from pydantic import BaseModel, ValidationError
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -70,10 +71,21 @@ def last_state(states: Path) -> tuple[str | None, int]:
     return None, 0
 
 
-def finished(result: Path) -> dict[str, Any] | None:
-    """The result of a training if all files that it names are unchanged, else None."""
+class Finished(BaseModel, strict=True):
+    """What is read of the result of a training; a subclass has what its command prints."""
+
+    files: dict[str, str] = {}
+
+
+def finished(result: Path, form: type[Finished]) -> dict[str, Any] | None:
+    """The result of a training if it has a form and all files that it names are unchanged."""
     content = read_object(result)
     if content is None:
+        return None
+    try:
+        form.model_validate(content)
+    except ValidationError:
+        logger.warning("%s: is no result of a training; trained again", result)
         return None
     if changed := altered(result.parent, content.get("files", {})):
         logger.warning("%s: %s changed since; trained again", result.parent, ", ".join(changed[:5]))
@@ -116,7 +128,9 @@ def is_claimed(file: Path, request: Mapping[str, Any]) -> bool:
         return True
     inputs = request.get("inputs", {})
     if written is not None and {**written, "inputs": inputs} == {**request, "inputs": inputs}:
-        changed = [name for name, each in inputs.items() if written["inputs"].get(name) != each]
+        before = written.get("inputs")
+        before = before if isinstance(before, dict) else {}
+        changed = [name for name, each in inputs.items() if before.get(name) != each]
         raise UserError(
             f"out: {folder} holds a run on other content of {', '.join(changed)}, which "
             "changed since; choose another folder"

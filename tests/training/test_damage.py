@@ -128,6 +128,21 @@ def test_a_file_edited_since_is_made_again(asked, tmp_path, name):
     assert not altered(tmp_path, result["files"])
 
 
+@pytest.mark.parametrize("damage", [{"tokens": "/"}, {"epochs": 10**400}, {"files": []}])
+def test_a_result_that_is_none_is_made_again(asked, tmp_path, damage):
+    result = finetune(*asked, tmp_path, SETTINGS)
+    (tmp_path / "finetune_result.json").write_text(json.dumps(result | damage))
+    assert lasting(finetune(*asked, tmp_path, SETTINGS)) == lasting(result)
+
+
+def test_a_claim_without_its_inputs_is_of_another_run(tmp_path):
+    request = {"schema_version": 1, "inputs": {"model": "a hash"}}
+    for damage in ({}, {"inputs": None}):
+        (tmp_path / "finetune.json").write_text(json.dumps({"schema_version": 1, **damage}))
+        with pytest.raises(UserError, match="holds a run on other content of model"):
+            shared.is_claimed(tmp_path / "finetune.json", request)
+
+
 def test_folders_of_other_names_are_no_states(tmp_path):
     for name in ("checkpoint-", "checkpoint-last", "checkpoint-1-2", "checkpoint-" + "9" * 30):
         (tmp_path / name).mkdir()

@@ -329,8 +329,10 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path,
         patched.setattr(
             "leval_harness.training.posgen_train.train_stack", lambda _, runs, *__: [runs]
         )
-        for other in ({"seed": run.seed + 1}, {"encoding": "coprime"}, {"subtask": "nope"}):
-            result.write_text(json.dumps(kept | other))  # copied from another run
+        copied = ({"seed": run.seed + 1}, {"encoding": "coprime"}, {"subtask": "nope"})
+        damaged = ({"test": None}, {"test": {"id_accuracy": "1", "ood_accuracy": 1}}, {"files": 3})
+        for other in (*copied, *damaged):
+            result.write_text(json.dumps(kept | other))
             assert list(train_all(recipe, [run], tmp_path, device="cpu")) == [[run]]
         weights = tmp_path / run.folder / "model.safetensors"
         for named, expected in ((file_sha256(weights), kept), ("of other weights", [run])):
