@@ -51,7 +51,7 @@ PARTS = {
     ),
     "inputs": Part(
         ("-n", "2", "-m", "long or not long", "--timeout=0", "tests/fuzz"),
-        (*PRODUCT, "tests/fuzz"),
+        (*PRODUCT, "tests/fuzz", "tests/golden"),
         {"FUZZ_INPUTS": "20000"},
     ),
     "kills": Part(
