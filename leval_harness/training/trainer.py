@@ -262,5 +262,8 @@ def made_by() -> dict[str, Any]:
     host: dict[str, Any] = {"cores": os.cpu_count()}
     if torch.cuda.is_available():
         host["device"] = torch.cuda.get_device_name()
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0]).name
+    if program == "__main__.py":  # python -m leval_harness
+        program = "leval-harness"
+    command = shlex.join([program, *sys.argv[1:]])
     return {"command": command, "versions": versions, "host": host}

@@ -1,10 +1,13 @@
 """The commands `posgen` and `finetune`: output, exit codes and errors without a traceback."""
 
+import sys
+
 import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
+from leval_harness.training.trainer import made_by
 
 pytestmark = pytest.mark.hf
 
@@ -42,3 +45,10 @@ def test_help_has_an_example(args):
     result = _run(*args, "--help")
     assert result.exit_code == 0
     assert "Example: leval-harness" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("program", ["bin/leval-harness", "leval_harness/__main__.py"])
+def test_the_command_of_a_result_can_be_repeated(program, monkeypatch):
+    """`python -m leval_harness` recorded a command that starts with `__main__.py`."""
+    monkeypatch.setattr(sys, "argv", [program, "posgen", "train", "--out", "my folder"])
+    assert made_by()["command"] == "leval-harness posgen train --out 'my folder'"
