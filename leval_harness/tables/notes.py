@@ -142,7 +142,7 @@ def provenance_notes(
 ) -> tuple[str, ...]:
     """Commands, versions and seeds of some runs, each once, then their scale, machines and time.
 
-    `took` says behind the minutes of all of them what these are.
+    `took` says behind the time of all of them what it is.
     """
     known: dict[str, set[str]] = defaultdict(set)
     for run in runs:
@@ -157,8 +157,14 @@ def provenance_notes(
     notes += [f"Seeds: {', '.join(named)}"] if named else []
     seconds = [run.seconds for run in runs if run.seconds is not None]
     scale = [*scale, *sorted({run.machine for run in runs} - {""})]
-    scale += [f"{sum(seconds) / 60:.0f} minutes{took}"] if seconds else []
+    scale += [f"{spent(sum(seconds))}{took}"] if seconds else []
     return (*notes, f"Scale: {', '.join(scale)}")
+
+
+def spent(seconds: float) -> str:
+    """`12 minutes`, `1 minute`; `40 seconds` below a minute."""
+    short = seconds < 60
+    return counted(round(seconds if short else seconds / 60), "second" if short else "minute")
 
 
 def run_provenance(runs: Sequence[Run], documents: str) -> tuple[str, ...]:

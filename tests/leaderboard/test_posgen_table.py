@@ -17,6 +17,7 @@ from leval_harness.figures.posgen import loss_figure, position_figure
 from leval_harness.figures.style import write_figure
 from leval_harness.results import ResultsError
 from leval_harness.results.posgen import loss_curve, read_experiment
+from leval_harness.tables.notes import spent
 from leval_harness.tables.posgen import posgen_table
 from leval_harness.tables.published import published_accuracy
 from leval_tasks.posgen.encodings import Pair
@@ -107,6 +108,15 @@ def test_published_rows_stand_beside_and_are_marked(folder):
     assert row["CoT"].emphasis == ""
     assert any("not run here" in note for note in table.notes)
     assert published_accuracy("yarn", "semi_recursive") == 33.70
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 seconds"), (1, "1 second"), (89, "1 minute"), (720, "12 minutes")],
+)
+def test_the_time_spent_has_a_unit_that_fits(seconds, text):
+    """Real tests of small models took `0 minutes`, or `1 minutes`."""
+    assert spent(seconds) == text
 
 
 def test_notes_say_scale_making_and_distance(folder):

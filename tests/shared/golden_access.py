@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import json
 import os
 import sys
 import tomllib
@@ -67,6 +68,15 @@ def fine(*arguments: object) -> str:
     ran = run(*arguments)
     assert ran.code == 0, f"{arguments}: {ran.code}\n{ran.err}"
     return ran.out
+
+
+def cell(sweep: str, method: str, length: int) -> Path:
+    """The folder below `RESULTS` of the first cell of a method and a context length."""
+    for path in sorted((RESULTS / sweep).glob("*/cell.json")):
+        record = json.loads(path.read_text())
+        if (record["method"]["name"], record["context_length"]) == (method, length):
+            return path.parent.relative_to(RESULTS)
+    raise LookupError(f"{sweep}: no cell of {method} at {length}")
 
 
 @contextlib.contextmanager
