@@ -130,16 +130,17 @@ NOTED = (*MARKS, "truncated", "prompt_tokens", "kept_tokens")
 
 
 def test_every_result(golden):
-    lines = []
+    """A row for each setting and task, a column for each figure."""
+    rows = [["setting", "task", *FIGURES, *NOTED]]
     for setting in SETTINGS:
         results = evaluated(setting, "plain")
         for task, found in {**results["results"], **results["groups"]}.items():
-            figures = {name: found.get(f"{name},none") for name in FIGURES}
+            figures = [found.get(f"{name},none", "-") for name in FIGURES]
             notes = [Sample(sample).notes for sample in results["samples"].get(task, [])]
-            figures |= {name: fmean(each[name] for each in notes) for name in NOTED if notes}
-            figures |= {name: None for name in NOTED if not notes}
-            lines.append(f"{setting} {task}: {json.dumps(figures)}")
-    golden("results.txt", "\n".join([*lines, ""]))
+            figures += [fmean(each[name] for each in notes) for name in NOTED if notes]
+            texts = (each if isinstance(each, str) else f"{each:.6g}" for each in figures)
+            rows.append([setting, task.removeprefix("leval_closed_"), *texts])
+    golden("results.txt", "\n".join([*(" ".join(row) for row in rows), ""]))
 
 
 REAL = ("coursera", "gsm", "quality", "toefl", "sfiction", "topic_retrieval")
