@@ -126,7 +126,7 @@ def length_label(length: float | None) -> str:
 
 def counted(number: float, noun: str) -> str:
     """`1 document`, `3 documents`."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+    return f"{number:.12g} {noun}{'' if number == 1 else 's'}"
 
 
 def distinct(name: str, meaning: Item, meanings: dict[str, Item]) -> str:

@@ -143,7 +143,7 @@ def _num_docs(entry: Entry) -> int | None:
 def _more(entries: Sequence[Entry], texts: Mapping[str, int], times: float) -> str:
     """The command that reads so many texts of each task, and its cost, `times` that of before."""
     cost = max(round(times * _busy([entry.run for entry in entries]) / 60), 1)
-    command = entries[0].run.command.partition(" --only ")[0]
+    command = entries[0].run.command
     much = "twice the texts" if times == 2 else "enough texts to find a difference"
     if command.startswith(SWEEP):
         settings = [f"tasks.{task}.metadata.num_docs={n}" for task, n in texts.items()]

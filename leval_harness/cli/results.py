@@ -100,6 +100,7 @@ def table(
 
 def _verify(read: "Results", as_json: bool) -> None:
     """Print what does not agree and end with exit code 1 if anything does not."""
+    from leval_harness.analysis.labels import counted
     from leval_harness.results.verify import verify
 
     outcome = verify(read)
@@ -111,9 +112,10 @@ def _verify(read: "Results", as_json: bool) -> None:
         for name in outcome.not_recomputed:
             click.echo(f"Not recomputed: {plain(name)}")
         click.echo(
-            f"{outcome.checked} numbers recomputed from the samples, {outcome.rescored} answers "
-            f"scored again, {len(outcome.differences)} differences, {len(outcome.not_recomputed)} "
-            "numbers not recomputed"
+            f"{counted(outcome.checked, 'number')} recomputed from the samples, "
+            f"{counted(outcome.rescored, 'answer')} scored again, "
+            f"{counted(len(outcome.differences), 'difference')}, "
+            f"{counted(len(outcome.not_recomputed), 'number')} not recomputed"
         )
     if outcome.differences:
         raise SystemExit(1)

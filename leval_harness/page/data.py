@@ -59,7 +59,7 @@ def about(runs: Sequence[Run]) -> dict[str, Any]:
         "dates": list(dict.fromkeys(dates[:1] + dates[-1:])),
         "machines": _unique(run.machine for run in runs),
         "versions": [f"{name} {' and '.join(each)}" for name, each in versions.items() if each],
-        "commands": _unique(run.command.partition(" --only ")[0] for run in runs),
+        "commands": _unique(run.command for run in runs),
         "citation": [CITATION],
     }
     return {name: [plain(text)[:1000] for text in texts] for name, texts in facts.items()}

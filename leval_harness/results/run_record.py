@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ class Run:
             tasks=tuple(name for name in file.results if name not in file.groups),
             limit=file.config.questions,
             settings=settings_of(file.identity),
-            created=str(file.date or "")[:40],
+            created=_created(file.date),
             versions=file.packages,
             seconds=file.seconds,
             results=(where,),
@@ -256,6 +257,17 @@ class Run:
         """`tokens` over `busy_seconds`."""
         seconds = self.busy_seconds
         return self.tokens / seconds if self.tokens and seconds else None
+
+
+def _created(date: Any) -> str:
+    """lm-eval's date, seconds since 1970, in ISO 8601 (UTC) as sweeps write it; else empty."""
+    seconds = finite(date)
+    if seconds is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):  # no year that a date can have
+        return ""
 
 
 def _method_name(rope: Mapping[str, Any]) -> str:

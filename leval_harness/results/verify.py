@@ -75,6 +75,7 @@ def verify(results: Results) -> Verification:
         where = checks[score.run].named(score.task, score.metric)
         if score.status == "malformed":
             checks[score.run].refused.add((score.task, score.metric, score.chosen))
+            checks[score.run].notes.add(score.note)
             outcome.differences.append(f"{where}: {score.note}")
         elif score.members:
             continue  # computed again from the figures of its tasks
@@ -89,17 +90,20 @@ def verify(results: Results) -> Verification:
 class _RunCheck:
     """One run's files, figures and answers; what is found goes to `outcome`.
 
-    `refused` are `(task, metric, filter)` of figures of which a difference is known already.
+    `refused` are `(task, metric, filter)` of figures of which a difference is known already,
+    `notes` say what is wrong with them.
     """
 
     def __init__(self, results: Results, index: int, outcome: Verification) -> None:
         self.results, self.index, self.outcome = results, index, outcome
         self.run = results.runs[index]
         self.refused: set[tuple[str, str, str]] = set()
+        self.notes: set[str] = set()
 
     def named(self, task: str, what: str) -> str:
         """How messages name something of a task."""
-        return f"{self.run.model}, {self.run.method}, {task}, {what} ({self.run.run_id})"
+        parts = filter(None, (self.run.model, self.run.method, task, what))
+        return f"{', '.join(parts)} ({self.run.run_id})"
 
     def files(self) -> None:
         """Whether the files are those that were written."""
@@ -107,7 +111,8 @@ class _RunCheck:
             try:
                 self.run.check_unaltered(self.run.folder / promised)
             except ResultsError as error:
-                self.outcome.differences.append(f"{self.named('every task', 'files')}: {error}")
+                if str(error) not in self.notes:
+                    self.outcome.differences.append(f"{self.named('every task', 'files')}: {error}")
 
     def figures(self) -> None:
         """Figures of tasks with samples and of groups, and the answers that were scored."""

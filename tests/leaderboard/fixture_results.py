@@ -325,7 +325,7 @@ def write_cell(
         "baseline": "none",
         "versions": {"leval-harness": "0.1.0", "torch": "2.13.0"},
         "host": {"machine": "x86_64"},
-        "command": f"leval-harness sweep test.yaml --only {cell_id}",
+        "command": "leval-harness sweep test.yaml",
         "created": "2026-01-02T03:04:05+00:00",
         **cell,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import matplotlib.figure
@@ -34,6 +35,13 @@ def test_the_frame_is_tidy_and_has_the_numbers_of_the_csv(folder: Path) -> None:
     found = [*(frame["value"] * scale).dropna(), *frame["value"].dropna()]
     for value in values:
         assert np.isclose(found, value, rtol=1e-12).any(), value
+
+
+def test_a_run_of_lm_eval_alone_has_a_date_as_cells_have() -> None:
+    """It was the number of seconds that lm-eval writes, and the page showed no date."""
+    runs = [*lh.load(RESULTS / "lm_eval").results.runs, *lh.load(RESULTS / "sweep").results.runs]
+    assert {run.created[:10] for run in runs} == {"2026-11-25"}
+    assert {datetime.fromisoformat(run.created).tzinfo for run in runs} == {UTC}
 
 
 def test_a_length_in_a_metrics_name_is_the_length_of_the_row() -> None:

@@ -43,7 +43,7 @@ def test_a_cell_becomes_tidy_rows(tmp_path):
     names = {("exact_match", "none"), ("exact_match_strict", "none")}
     assert set(samples.metrics) == names
     assert samples.ratios("exact_match").numerator.tolist() == [r["exact_match"] for r in GSM]
-    assert results.runs[0].command.endswith("--only ab12")
+    assert results.runs[0].command == "leval-harness sweep test.yaml"
 
 
 def test_several_folders_merge_and_a_run_found_twice_counts_once(tmp_path):

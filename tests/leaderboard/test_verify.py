@@ -194,6 +194,16 @@ def test_tasks_of_lm_eval_itself(tmp_path):
     assert len(outcome.differences) == 2
 
 
+def test_an_altered_file_is_one_difference(tmp_path):
+    """It was two: as the figure that it takes away, and as a file."""
+    cell = make.write_cell(tmp_path, "x1", {"leval_closed_gsm": samples_of("leval_closed_gsm")})
+    (file,) = cell.glob("samples_*.jsonl")
+    file.write_text(file.read_text() + "\n")
+    (difference,) = verify(load_results(tmp_path)).differences
+    assert ", leval_closed_gsm (" in difference
+    assert difference.endswith("altered after the run (SHA-256 differs)")
+
+
 def test_a_figure_that_is_refused_hides_none_under_another_filter(tmp_path):
     values = [{"acc": 0.0}, {"acc": 1.0}]
     outcome = foreign(tmp_path, values, {}, results={"task": {"acc,none": 0.5, "acc,strict": None}})
