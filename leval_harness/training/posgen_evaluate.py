@@ -24,11 +24,12 @@ from leval_harness.training import t5_layer
 from leval_harness.training.posgen_models import WEIGHTS, StackData, load_stack, save_models
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
 from leval_harness.training.stacked import StackedDecoder, token_losses
-from leval_harness.training.trainer import exclusive, fastest_device, made_by
+from leval_harness.training.trainer import exclusive, fastest_device, made_by, usable_device
 from leval_tasks.metadata import SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
 from resonance_vllm.hf.registration import register
+from resonance_vllm.model_config.checkpoint import loading
 
 logger = logging.getLogger(__name__)
 
@@ -185,11 +186,12 @@ def cross(
         device: torch's; None takes the fastest that there is.
 
     Raises:
-        SettingError: there is no such encoding.
+        SettingError: there is no such encoding or device.
         UserError: the folder was not written by `posgen train`, or another test works on it.
     """
     for encoding in dict.fromkeys(chain(*tests.values())):
         one_of("encoding", encoding, ENCODINGS)
+    on = usable_device(device) if device else fastest_device()
     recipe, weights = read_recipe(folder), finished_runs(folder)
     with exclusive(folder / f".{TESTS}"):
         waiting: dict[tuple[str, str], list[PosGenRun]] = defaultdict(list)
@@ -206,7 +208,7 @@ def cross(
         for encoding, runs in tqdm(stacks, disable=not stacks or bool(os.environ.get("CI"))):
             stack = load_stack(recipe, runs, folder)
             stack.rotate_by([rope_parameters(encoding, recipe)] * len(runs))
-            stack.to(torch.device(device) if device else fastest_device())
+            stack.to(on)
             results = evaluate(stack, StackData(recipe, runs), "test")
             for run, result in zip(runs, results, strict=True):
                 record = {"schema_version": 1, **vars(run), "tested_with": encoding}
@@ -236,8 +238,9 @@ def evaluate_checkpoint(
         The fractions `ood_accuracy`, `id_accuracy` and `accuracy@a-b`.
 
     Raises:
-        SettingError: the sub-task is unknown, or neither given nor in the checkpoint.
-        UserError: the folder holds no checkpoint.
+        SettingError: the device cannot be used, or the sub-task is unknown, or neither given nor in
+            the checkpoint.
+        UserError: the folder holds no checkpoint, or one that transformers cannot load.
     """
     import lm_eval
     from lm_eval.tasks import TaskManager
@@ -255,11 +258,13 @@ def evaluate_checkpoint(
     if subtask is None:
         raise SettingError(f"subtask: not in {file}; give one of {', '.join(SUBTASKS)}")
     one_of("subtask", subtask, SUBTASKS)
+    usable_device(device)
     register()
     t5_layer.register()
     name = f"posgen_{subtask}"
     manager = TaskManager(metadata={"pretrained": checkpoint})
-    model = HFLong(pretrained=checkpoint, device=device, dtype="float32", batch_size=32)
+    with loading(checkpoint):
+        model = HFLong(pretrained=checkpoint, device=device, dtype="float32", batch_size=32)
     output = lm_eval.simple_evaluate(
         model=model, tasks=[name], task_manager=manager, limit=limit, bootstrap_iters=0
     )

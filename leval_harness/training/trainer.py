@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from leval_border.errors import UserError
+from leval_border.errors import SettingError, UserError, shown
 from leval_border.files import (
     altered,
     file_sha256,
@@ -164,6 +164,20 @@ def add_row(file: Path, row: Sequence[object]) -> None:
     """Append a row to a CSV that `write_rows` began."""
     with file.open("a", newline="") as stream:
         csv.writer(stream, lineterminator="\n").writerow(row)
+
+
+def usable_device(name: str) -> torch.device:
+    """A device of torch that can compute.
+
+    Raises:
+        SettingError: it has another form, or torch cannot use it on this machine.
+    """
+    try:
+        torch.ones(1, device=name).item()
+        return torch.device(name)
+    except Exception as error:  # of many kinds
+        reason = (str(error).splitlines() or [""])[0]
+        raise SettingError(f"device: {shown(name)} cannot be used here: {reason}") from error
 
 
 def fastest_device() -> torch.device:

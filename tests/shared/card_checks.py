@@ -7,6 +7,7 @@ states how it is deployed.
 """
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -29,10 +30,15 @@ OWNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 """A model on the Hub."""
 
 
+@functools.cache
+def validator(name):
+    """The validator of a schema, which takes longer to make than to use."""
+    return Draft7Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
+
+
 def violations(name, content):
     """What a schema finds wrong."""
-    schema = Draft7Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
-    return [error.message for error in schema.iter_errors(content)]
+    return [error.message for error in validator(name).iter_errors(content)]
 
 
 def records(out):

@@ -349,6 +349,17 @@ def test_finished_runs_are_not_repeated_and_other_settings_are_refused(tmp_path,
         list(train_all(recipe, [run], other, device="cpu"))
 
 
+def test_a_device_or_a_checkpoint_that_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "posgen": {"subtask": "cot"}}')
+    with pytest.raises(SettingError, match="device: 'nope' cannot be used here: Expected one of"):
+        evaluate_checkpoint(str(tmp_path), device="nope")
+    with pytest.raises(SettingError, match="device: 'meta' cannot be used here"):
+        list(cross(tmp_path, {}, device="meta"))
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"content": "[UNK]"}]}')
+    with pytest.raises(UserError, match="transformers cannot load it"):
+        evaluate_checkpoint(str(tmp_path))
+
+
 def test_a_folder_is_claimed_however_its_numbers_are_written(tmp_path):
     request = settings.preset("paper").recorded()
     file = tmp_path / "settings.json"
