@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from pathlib import Path
 
 import fixture_results as make
 import pytest
@@ -241,3 +242,9 @@ def test_a_groups_figure_is_that_of_its_tasks(tmp_path, figure, wrong):
     }
     outcome = foreign(tmp_path, [{"acc": 0.5}], {}, **groups)
     assert len([text for text in outcome.differences if " g, acc" in text]) == wrong
+
+
+def test_a_groups_pooled_standard_error_is_not_recomputed():
+    outcome = verify(load_results(Path(__file__).parent / "foreign" / "nested_groups"))
+    named = [text for text in outcome.not_recomputed if "pooled standard error" in text]
+    assert [text.split(", ")[2] for text in named] == ["mmlu_humanities", "mmlu_stem", "mmlu"]
