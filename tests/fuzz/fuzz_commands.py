@@ -107,7 +107,10 @@ def command_lines(
     """One input for a command."""
     name, kinds = " ".join(path), world.kinds
     reads = {p.name: FILES[p.name] for p in command.params if p.name in FILES}
-    hits = [*reads.values(), *(k for k, line in TRAININGS.items() if line[: len(path)] == path)]
+    if name == "upload":
+        reads["folder"] = "results"
+    begun = [kind for kind, line in TRAININGS.items() if line[: len(path)] == path]
+    hits = [*reads.values(), *begun]
     if name == "lm-eval":
         hits = ["model", "data", "texts"]
     changed, content, hit = None, b"", ""
@@ -120,13 +123,13 @@ def command_lines(
         content = draw(st.sampled_from(places) if draw(seldom(10)) else files(changed))
     rare = draw(st.sampled_from((5, 60)))
     line = list(path)
-    if hit in TRAININGS:
+    if hit in begun:
         line, reads = list(TRAININGS[hit]), {}
     for parameter in command.params:
         kind = reads.get(str(parameter.name), "")
         # The sample is nobody's published file.
         wanted = (kind and kind == hit) or parameter.required or parameter.name == "own_data"
-        wanted = wanted and hit not in TRAININGS
+        wanted = wanted and hit not in begun
         if (not wanted and not draw(seldom(rare))) or draw(seldom(6 * rare)):
             continue
         if parameter.opts[0] in NEVER:
@@ -137,7 +140,15 @@ def command_lines(
         line += draw(_said(parameter, values))
     if name == "lm-eval":
         line += draw(_lm_eval(hit, rare))
-    return Input((*line, *LAST.get(name, ())), changed, content)
+    return Input((*line, *_last(name, line)), changed, content)
+
+
+def _last(name: str, line: Sequence[str]) -> Sequence[str]:
+    """What ends a command line, so that the command does its work and ends soon."""
+    if name == "posgen evaluate" and not any(p.startswith(("--enc", "--limit")) for p in line):
+        # A folder of runs is tested under an encoding, a checkpoint on some of 1000 sequences.
+        return ("--encoding=yarn",) if "trained" in line else ("--limit=2",)
+    return LAST.get(name, ())
 
 
 @st.composite

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import worked_out_once
 from card_checks import cards_are_valid
 from every_command import leaves
 from fuzz_commands import command_lines
@@ -117,6 +118,7 @@ def hanging_is_an_error():
 def tried(line, world):
     """Exit code, output and errors of a command in this process."""
     forget_closed_streams()
+    worked_out_once.install()  # what the command before has imported
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     before = Path.cwd()
