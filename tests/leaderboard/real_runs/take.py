@@ -25,6 +25,7 @@ PLACES = {
     r"/[^\s\"']*/models/(?=SmolLM2)": "MODELS/",
     r"__[^\s\"']*__models__(?=SmolLM2)": "MODELS__",
     r"/(?:home|root|tmp|work)/[^\s\"']*": "PATH",
+    r"__(?:home|root|tmp|work)__[^\s\"']*": "PATH",
     r'(?<="pretty_env_info": )"[^"]*"': '""',
     rf'(?<="name": ){re.escape(json.dumps(platform.node()))}': '"HOST"',
     rf'(?<="system": ){re.escape(json.dumps(platform.platform()))}': '"Linux"',
