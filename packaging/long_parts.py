@@ -28,12 +28,13 @@ SLOWEST = 5
 LAST_START = 15
 """Minutes before the end of `--minutes` from which on no part is started."""
 PRODUCT = ("leval_border", "resonance_vllm", "leval_tasks", "leval_harness", "harness_configs")
-ROPE = ("leval_border", "resonance_vllm", "tests/families", "tests/shared")
+HELPERS = ("tests/shared/families_*.py", "tests/shared/naive_*.py")
+ROPE = ("leval_border", "resonance_vllm", "tests/families", *HELPERS)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Arguments of pytest, the files and folders that decide the result, and environment."""
+    """Arguments of pytest, what decides the result (files, folders, patterns), and environment."""
 
     arguments: tuple[str, ...]
     sources: tuple[str, ...]
@@ -51,12 +52,12 @@ PARTS = {
     ),
     "inputs": Part(
         ("-n", "2", "-m", "long or not long", "--timeout=0", "tests/fuzz"),
-        (*PRODUCT, "tests/fuzz", "tests/golden"),
+        (*PRODUCT, "tests/fuzz", "tests/golden", "tests/shared/card_checks.py"),
         {"FUZZ_INPUTS": "20000"},
     ),
     "kills": Part(
         ("-n", "2", "-m", "not ray", "tests/sweep/test_many_kills.py"),
-        ("leval_border", "leval_harness/sweep", "tests/sweep", "tests/shared"),
+        ("leval_border", "leval_harness/sweep", "tests/sweep"),
         {"SWEEP_KILLS": "30"},
     ),
     # What is left: each file's own complete products, recipes, wheels, clusters.
@@ -71,10 +72,9 @@ PARTS = {
 
 
 def hash_of(sources: tuple[str, ...]) -> str:
-    """SHA-256 of the names and contents of all files below the sources."""
+    """SHA-256 of the names and contents of all files below the sources, paths or patterns."""
     digest = hashlib.sha256()
-    for source in sources:
-        path = ROOT / source
+    for path in (each for source in sources for each in sorted(ROOT.glob(source))):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and file != RECORD and "__pycache__" not in file.parts:
                 digest.update(str(file.relative_to(ROOT)).encode())
