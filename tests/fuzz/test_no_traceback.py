@@ -50,7 +50,7 @@ REPORTS = {("data", "verify"), ("table",)}
 # `diff` has two verdicts more.
 ENDS = {("diff",): range(5)}
 # Commands that take a second an input get fewer.
-SHARE = {("page",): 0.2, ("lm-eval",): 0.1, ("finetune",): 0.1}
+SHARE = {("page",): 0.2, ("card",): 0.2, ("lm-eval",): 0.1, ("finetune",): 0.1}
 SHARE |= {("diff",): 0.1, ("posgen", "train"): 0.2, ("posgen", "evaluate"): 0.2}
 HOW = {
     "deadline": None,
