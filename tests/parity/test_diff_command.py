@@ -253,7 +253,7 @@ def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
     """200 resamples of the texts of a real pair (float32, bfloat16): the gate never fails.
 
     The margin is twice the default: 128 tokens of a model this small say little. Within the
-    default, 6 of the resamples are not decided; none is worse.
+    default, a few of the resamples are not decided (how many depends on the CPU); none is worse.
     """
     folder = copying_model("yarn")
     readings = []
@@ -273,7 +273,7 @@ def test_recorded_losses_do_not_flake(copying_model, copying_texts, tmp_path):
         assert wide == "same"
         assert default in ("same", "undecided")
         same += default == "same"
-    assert same == 194
+    assert same >= 180
 
 
 def test_the_page_shows_a_saved_diff(run, copying_model, tmp_path):
