@@ -134,6 +134,7 @@ def test_the_table_shows_each_feature():
             ),
             "original, factor: 9999999",
         ),
+        (("--method", "cope", "--factor", "1.5", "--original", "9" * 400), "--original"),
         (("--method", "nope"), "nope"),
         (("--method", "yarn", "--ramp", "sideways"), "ramp: 'sideways'"),
         (("--method", "yarn", "--resonance", "--wavelengths", "odd"), "wavelengths: 'odd'"),

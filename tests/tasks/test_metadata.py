@@ -150,6 +150,8 @@ WHOLE = "a whole number"
         (PerplexitySettings, {"context_length": [True, 64]}, "[True, 64] is not allowed"),
         (PerplexitySettings, {"context_length": [8, 4]}, "each larger than the one before"),
         (PerplexitySettings, {"context_length": [4, 4]}, "each larger than the one before"),
+        (PerplexitySettings, {"context_length": [10**400]}, "000... is not allowed"),
+        (ContextSettings, {"context_length": 10**400}, "context_length: "),
         (PerplexitySettings, {"context_length": []}, "context_length: [] is not allowed"),
         (PerplexitySettings, {"context_length": True}, "context_length: True is not allowed"),
         (PerplexitySettings, {"bos": "yes"}, "bos: 'yes' is not allowed; allowed: true or false"),
