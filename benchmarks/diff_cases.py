@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from generated import fill
+
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/diff.md"
 CASES = ROOT / "docs/reports/data/diff/cases.jsonl"
-BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
 HEAD = """\
 | A | B | tokens | texts | B − A, nats a token | verdict | same token first | KL |
 |---|---|---:|---:|---|---|---:|---:|
@@ -97,12 +98,7 @@ def _name(side: dict[str, Any]) -> str:
 
 def write() -> None:
     """Put the tables between their markers in the report."""
-    text = REPORT.read_text(encoding="utf-8")
-    for name, made in (("cases", table(cases())), ("prices", prices(cases()))):
-        begin, end = BEGIN.format(name), END.format(name)
-        before, rest = text.split(begin)
-        text = before + begin + made + end + rest.split(end)[1]
-    REPORT.write_text(text, encoding="utf-8")
+    fill(REPORT, {"cases": table(cases()), "prices": prices(cases())})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from generated import fill
 from methods_data import DATA, TUNED, UNSCALED
 
 from leval_tasks.statistics.effective_context import (
@@ -29,7 +30,6 @@ from leval_tasks.statistics.skewed_t import MARGIN, SkewedMean
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs/reports/methods.md"
 FIGURES = ROOT / "docs/figures"
-BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
 NUMBERS = ("start", "tokens", "full", "gain", "trained_gain")
 TRAINED = 8192
 LEVEL = 0.05
@@ -279,14 +279,9 @@ def save_figure(name: str) -> None:
 
 def write() -> None:
     """Put the tables between their markers in the report, and draw the figures."""
-    text = REPORT.read_text(encoding="utf-8")
-    for name, made in tables().items():
-        begin, end = BEGIN.format(name), END.format(name)
-        before, rest = text.split(begin)
-        text = before + begin + made + end + rest.split(end)[1]
+    fill(REPORT, tables())
     for name in filter(committed, WITH_FIGURE):
         save_figure(name)
-    REPORT.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from generated import fill
+
 ROOT = Path(__file__).resolve().parents[1]
 RUNNER = ROOT / "resonance_vllm/vectors/rope_vectors.py"
 REPORT = ROOT / "docs/reports/rope-engines.md"
 RESULTS = REPORT.with_suffix(".jsonl")
-BEGIN, END = "<!-- {}: begin -->\n", "<!-- {}: end -->\n"
 NAMES = {
     "transformers": "transformers", "vllm": "vLLM", "mlx_lm": "mlx-lm", "mlx_vlm": "mlx-vlm",
     "litgpt": "litgpt", "llama_cpp": "llama.cpp (xllamacpp)", "sglang": "sglang",
@@ -115,16 +116,7 @@ def details(found: list[dict[str, Any]]) -> str:
 
 def write() -> None:
     """Put the tables into the report."""
-    put("matrix", matrix(runs()))
-    put("details", details(runs()))
-
-
-def put(name: str, made: str) -> None:
-    """Put a table between its markers in the report."""
-    text = REPORT.read_text(encoding="utf-8")
-    begin, end = BEGIN.format(name), END.format(name)
-    before, rest = text.split(begin, 1)
-    REPORT.write_text(before + begin + made + end + rest.split(end, 1)[1], encoding="utf-8")
+    fill(REPORT, {"matrix": matrix(runs()), "details": details(runs())})
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import pytest
 from scripts import script
 
 ROOT = Path(__file__).parents[2]
+marked = script("benchmarks/generated.py").marked
 REPORT = (ROOT / "docs" / "reports" / "diff.md").read_text(encoding="utf-8")
 DATA = ROOT / "docs" / "reports" / "data" / "diff"
 
@@ -24,7 +25,7 @@ def test_the_table_of_cases_is_that_of_their_results(cases):
     assert len(found) >= 12
     for name, made in (("cases", cases.table(found)), ("prices", cases.prices(found))):
         assert made.count("\n") >= 5
-        assert cases.BEGIN.format(name) + made + cases.END.format(name) in REPORT
+        assert marked(name, made) in REPORT
 
 
 def test_the_sentences_of_a_case_are_those_of_its_command(cases):
