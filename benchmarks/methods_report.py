@@ -269,12 +269,12 @@ def committed(name: str) -> bool:
     return (DATA / f"{name}.csv").is_file()
 
 
-def save_figure(name: str) -> None:
+def save_figure(name: str, folder: Path = FIGURES) -> None:
     """The same data give the same file."""
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": name}):
-        figure(name).savefig(FIGURES / f"methods_{name}.svg", metadata={"Date": None})
+        figure(name).savefig(folder / f"methods_{name}.svg", metadata={"Date": None})
 
 
 def write() -> None:

@@ -2,21 +2,19 @@
 
     python benchmarks/posgen_controls.py train RUNS --table mirrored --seed 7
     python benchmarks/posgen_controls.py test RUNS --csv FILE [--trained rope] [--subtask recursive]
-    python benchmarks/posgen_controls.py report FILE
     python benchmarks/posgen_controls.py phases
 
 `test` takes every finished model of the folder RUNS and tests it under the YaRN of the authors'
 code, with its fast wavelengths (below the trained length L) replaced by those of each control. It
 appends one row a model and control to FILE, and goes on where it stopped. `train` trains models of
-the preset `small` with a control that is no encoding of PosGen; RUNS holds nothing else. `report`
-prints the tables of docs/reports/posgen-controls.md; `phases` how far the wavelengths of each rule
-are from plain RoPE's, and their phases past L from those that plain RoPE shows within L.
+the preset `small` with a control that is no encoding of PosGen; RUNS holds nothing else. `phases`
+prints how far the wavelengths of each rule are from plain RoPE's, and their phases past L from
+those that plain RoPE shows within L. `posgen_report.py` makes the tables.
 """
 
 import argparse
 import csv
 import math
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +22,6 @@ import numpy as np
 SAME, MOVED = 5, 8  # other tables of prime periods, and random tables
 BOUND = 1.05  # largest ratio by which a table of primes may change a wavelength
 OTHER_BASE = 1.2  # times the base of the encoding
-ABLE = 95.0  # percent within the trained length; a model below has not learned the rule
 OWN = "own"  # test with what a model was trained with
 CONTROLS = ("mirrored", "other_base")  # that models can be trained with and PosGen does not name
 FIELDS = (
@@ -194,116 +191,6 @@ def test(arguments):
             lines.flush()
 
 
-TITLES = {
-    "prime_period": "prime periods",
-    "primes": f"{SAME} other tables of prime periods",
-    "rational": "nearest fraction with P ≤ L",
-    "random": f"{MOVED} random tables of like size",
-    "mirrored": "the moves of prime periods, mirrored",
-    "other_base": f"{OTHER_BASE} × the base",
-    "integer": "nearest integers",
-}
-
-
-HEADING = """\
-| Fast wavelengths in the test | Minus YaRN, points (95 %) | Median | By table | p (Holm) | Wins | Losses |
-| --- | --- | ---: | --- | ---: | ---: | ---: |"""  # noqa: E501
-
-TRAININGS = """\
-| Trained with, and tested with under YaRN | Learned | Pairs | Minus RoPE and YaRN, points (95 %) | p (Holm) | Wins | Losses |
-| --- | ---: | ---: | --- | ---: | ---: | ---: |"""  # noqa: E501
-
-
-def report(arguments):
-    """Print one table a setting: differences to YaRN, paired by seed; then trainings compared."""
-    rows = read_rows(arguments.csv)
-    for setting in by_setting(rows):
-        print(f"\n{table(setting)}")
-    print(f"\n{trainings(rows)}")
-
-
-def by_setting(rows):
-    """Lists of the rows that share size, task, lengths, base and encoding of the training."""
-    groups = defaultdict(list)
-    for row in rows:
-        groups[tuple(row[name] for name in (*FIELDS[:5], "trained"))].append(row)
-    return groups.values()
-
-
-def accuracies(rows):
-    """Tested table -> seed -> percent past L, and the seeds whose models learned the rule."""
-    past, able = defaultdict(dict), set()
-    for row in rows:
-        past[row["tested"]][row["seed"]] = float(row["past"])
-        if row["tested"] == OWN and float(row["within"]) >= ABLE:
-            able.add(row["seed"])
-    return past, able
-
-
-def trainings(rows):
-    """Markdown table: trained with a control and tested with it under YaRN, minus RoPE and YaRN.
-
-    Both models of a pair have the same seed, size, lengths and base.
-    """
-    from leval_tasks.statistics.paired import compare_scores, holm
-
-    settings = {
-        (tuple(each[0][name] for name in FIELDS[:5]), each[0]["trained"]): each
-        for each in by_setting(rows)
-    }
-    lines = []
-    for (about, trained), setting in settings.items():
-        if trained == "rope" or (about, "rope") not in settings:
-            continue
-        past, able = accuracies(setting)
-        base, learned = accuracies(settings[about, "rope"])
-        seeds = sorted(able & learned, key=int)
-        ours = np.array([past[trained][seed] for seed in seeds])
-        yarn = np.array([base["yarn"][seed] for seed in seeds])
-        found = compare_scores(ours, yarn, np.arange(len(seeds)))
-        interval = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
-        apart = ours - yarn
-        text = (
-            f"{TITLES[trained]} | {len(able)} of {len(past[trained])} | {len(seeds)} | {interval}"
-        )
-        lines.append((text, found.p, (apart > 0).sum(), (apart < 0).sum()))
-    adjusted = holm([p for _, p, *_ in lines])
-    text = f"{TRAININGS}\n"
-    for (cells, _, wins, losses), p in zip(lines, adjusted, strict=True):
-        text += f"| {cells} | {p:.2g} | {wins} | {losses} |\n"
-    return text
-
-
-def table(rows):
-    """A line about the setting and the Markdown table of its differences to YaRN."""
-    from leval_tasks.statistics.paired import compare_scores, holm
-
-    past, able = accuracies(rows)
-    lines = []
-    for name, title in TITLES.items():
-        tables = [each for each in past if each == name or each.startswith(f"{name}_")]
-        seeds = sorted(able.intersection(past["yarn"], *map(past.get, tables)), key=int)
-        yarn = np.array([past["yarn"][seed] for seed in seeds])
-        ours = np.array([[past[each][seed] for seed in seeds] for each in tables])
-        found = compare_scores(ours.mean(0), yarn, np.arange(len(seeds)))
-        apart = ours.mean(0) - yarn
-        means = (ours - yarn).mean(1)
-        span = f"{means.min():+.1f} to {means.max():+.1f}" if len(tables) > 1 else ""
-        interval = f"{found.difference:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
-        cells = [title, interval, f"{np.median(apart):+.2f}", span]
-        lines.append((cells, found.p, (apart > 0).sum(), (apart < 0).sum()))
-    adjusted = holm([p for _, p, *_ in lines])
-    about = rows[0]
-    text = (
-        f"Width {about['width']}, L = {about['train_length']} of {about['length']}, base "
-        f"{about['base']}, {about['subtask']}, trained with `{about['trained']}`; {len(able)} of "
-        f"{len(past['yarn'])} models learned\n\n{HEADING}\n"
-    )
-    for (cells, _, wins, losses), p in zip(lines, adjusted, strict=True):
-        text += f"| {' | '.join(cells)} | {p:.2g} | {wins} | {losses} |\n"
-    return text
-
-
 RULES = ("integer", "coprime", "prime_period", "rational")
 
 
@@ -354,9 +241,6 @@ def main():
     tests.add_argument("--trained", default="rope")
     tests.add_argument("--subtask", default="recursive")
     tests.set_defaults(run=test)
-    reports = commands.add_parser("report")
-    reports.add_argument("csv", type=Path)
-    reports.set_defaults(run=report)
     commands.add_parser("phases").set_defaults(run=phases)
     arguments = parser.parse_args()
     arguments.run(arguments)

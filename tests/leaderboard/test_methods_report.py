@@ -24,6 +24,14 @@ def test_the_tables_are_those_of_the_blocks(report):
         assert marked(name, table) in REPORT
 
 
+@pytest.mark.long  # another version of matplotlib may draw other paths
+def test_the_figures_are_those_of_the_blocks(report, tmp_path):
+    for name in report.WITH_FIGURE:
+        report.save_figure(name, tmp_path)
+        file = f"methods_{name}.svg"
+        assert (tmp_path / file).read_bytes() == (report.FIGURES / file).read_bytes()
+
+
 def test_every_method_reads_the_same_tokens(report):
     methods = report.read("16k")
     tokens = {
