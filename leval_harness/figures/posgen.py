@@ -1,7 +1,7 @@
 """PosGen: validation loss by epoch (the paper's Figure 3), accuracy by position, and pairs."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -151,9 +151,11 @@ def _panels(
         axes.set_xlabel(across)
     if len(rows) == 1:
         picture.legend(grid, "upper center", columns=4)
-    band = "half of the seeds" if len(seeds) > FEW else "all seeds"
+    many = len(seeds) > FEW
+    listed = f"{len(seeds)} seeds" if many else f"seeds {', '.join(map(str, sorted(seeds)))}"
+    band = "half of the seeds" if many else "all seeds"
     arrow = "; trained with → tested with" if len(rows) > 1 else ""
-    note = f"{experiment.name} · mean over seeds {ranges(seeds)}, bands: {band}{arrow}"
+    note = f"{experiment.name} · mean over {listed}, bands: {band}{arrow}"
     picture.sign(note, sorted({run.result.command for run in experiment.runs}))
     return picture.figure
 
@@ -202,16 +204,3 @@ def _draw(axes: Any, curve: Curve, look: Mapping[str, Any], many: bool) -> None:
         *(np.percentile(v, (25, 75) if many else (0, 100)) for v in values), strict=True
     )
     axes.fill_between(places, low, high, color=look["color"], alpha=0.15, linewidth=0)
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Whole numbers in words: `0, 1, 2`, and of more than three in a row `7 to 16, 18`."""
-    rows: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if rows and number == rows[-1][-1] + 1:
-            rows[-1].append(number)
-        else:
-            rows.append([number])
-    return ", ".join(
-        f"{row[0]} to {row[-1]}" if len(row) > 3 else ", ".join(map(str, row)) for row in rows
-    )

@@ -13,7 +13,7 @@ from scipy import stats
 from leval_border.errors import SettingError
 from leval_harness.analysis.posgen import HALVES, ceiling, compare_by_seed
 from leval_harness.cli.main import app
-from leval_harness.figures.posgen import pairs_figure, position_figure, ranges
+from leval_harness.figures.posgen import pairs_figure, position_figure
 from leval_harness.results import ResultsError
 from leval_harness.results.posgen import read_experiment
 from leval_harness.tables.posgen import (
@@ -245,5 +245,12 @@ def test_a_panel_of_what_was_not_run_is_left_out(tmp_path):
     assert [bool(each.get_xlabel()) for each in axes] == [False, True, True, False]
 
 
-def test_seeds_in_a_row_are_said_in_short():
-    assert ranges([3, 2, 0, 1, 7, 5, 6, 12]) == "0 to 3, 5, 6, 7, 12"
+def test_few_seeds_are_listed_and_many_counted(tmp_path):
+    rng = np.random.default_rng(3)
+    notes = []
+    for seeds in ((0, 2), range(6)):
+        for seed in seeds:
+            curve(tmp_path, "recursive", "rope", "rope", seed, rng)
+        notes.append(position_figure(read_experiment(tmp_path)).get_supxlabel())
+    assert "mean over seeds 0, 2, bands: all seeds" in notes[0]
+    assert "mean over 6 seeds, bands: half of the seeds" in notes[1]
