@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from generated import fill
+from posgen_controls import OTHER_BASE, OWN, read_rows
 
 from leval_harness.analysis.posgen import compare_by_seed
 from leval_harness.figures import posgen as figures
@@ -51,11 +52,7 @@ Rows = list[dict[str, str]]
 
 def read(name: str) -> Rows:
     """Rows of a committed file; none where there is no file."""
-    file = DATA / f"{name}.csv"
-    if not file.is_file():
-        return []
-    with file.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
+    return read_rows(DATA / f"{name}.csv")
 
 
 def keep(name: str, fields: Sequence[str], rows: Iterable[dict[str, str]]) -> None:
@@ -191,7 +188,7 @@ CONTROLS = {
     "rational": "nearest fraction with P ≤ L",
     "random": "eight random tables of like size",
     "mirrored": "prime periods, mirrored",
-    "other_base": "1.2 × the base",
+    "other_base": f"{OTHER_BASE} × the base",
 }
 
 
@@ -213,7 +210,7 @@ class Tested:
         self.learned: set[str] = set()
         for row in rows:
             self.past[row["tested"]][row["seed"]] = float(row["past"])
-            if row["tested"] == "own" and float(row["within"]) >= LEARNED:
+            if row["tested"] == OWN and float(row["within"]) >= LEARNED:
                 self.learned.add(row["seed"])
 
     def minus_yarn(self, control: str) -> np.ndarray:
@@ -315,8 +312,6 @@ def readings() -> str:
     )
     for name, title in READINGS.items():
         places = setting(name).places
-        if not places:
-            continue
         found = [places.get(("recursive", pair)) for pair in READ]
         learned = [f"{each.learned} of {each.seeds}" for each in found[::2] if each]
         cells = [f"{each.ood_accuracy:.1f}" if each and each.learned else "–" for each in found]
