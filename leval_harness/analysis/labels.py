@@ -163,14 +163,19 @@ def block_titles(scores: Sequence[Score], runs: Sequence[Run]) -> list[str]:
     for score in scores:
         run = runs[score.run]
         labelled = counterparts.get(score.run, score.run)
-        parts = [run.model, *(label for name in varying if (label := labels.get((name, labelled))))]
+        own = {name: text for name in varying if (text := labels.get((name, labelled)))}
+        more = []
         if score.sample:
-            parts.append("bundled sample, not the real documents")
+            more.append("bundled sample, not the real documents")
         if score.softmax not in PRECISE_SOFTMAX:
-            parts.append(f"softmax: {score.softmax}")
+            more.append(f"softmax: {score.softmax}")
         if score.partial:
-            parts.append(f"partial: {_partial_text(score, run)}")
-        titles.append(distinct(" · ".join(parts), parts, meanings))
+            more.append(f"partial: {_partial_text(score, run)}")
+        by_documents = score.partial and score.limit is None and run.num_docs
+        said = {"num_docs", "questions_asked"} if by_documents else set()
+        parts = [run.model, *(text for name, text in own.items() if name not in said), *more]
+        meaning = [run.model, *own.values(), *more]
+        titles.append(distinct(" · ".join(parts), meaning, meanings))
     return titles
 
 

@@ -50,7 +50,8 @@ def build_tables(
     """
     for name in costs:
         one_of("columns", name, COSTS)
-    entries = analysis.entries
+    blocks = grouped(analysis.entries, lambda entry: entry.block)
+    entries = [entry for block in blocks.values() for entry in block]  # one order in all tables
     shown = [entry for entry in entries if entry.score.primary]
     scores = [entry for entry in shown if entry.family not in ("perplexity", FAMILY)]
     tasks = {entry.task for entry in scores} - {""}

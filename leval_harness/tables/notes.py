@@ -63,6 +63,8 @@ def table_notes(
             entry.interval == "exact" and entry.score.finished and entry.score.stderr is None
             for entry in done
         ),
+        "Without ±: no standard error is known: too few documents, all with one score, or a metric "
+        "that has none": any(entry.interval == "none" and entry.score.finished for entry in done),
         **dict.fromkeys(_not_ranked(done), True),
         **dict.fromkeys(_unpaired(done), True),
         **dict.fromkeys(_in_groups(scores, analysis), True),

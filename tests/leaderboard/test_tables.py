@@ -92,10 +92,49 @@ def test_partial_runs_are_not_ranked_beside_full_ones(tmp_path):
     closed(tmp_path, "c", 0.95, "yarn", limit=10)
     table = table_of(tmp_path)[0]
     assert [len([r for r in b.rows if r.kind == "ours"]) for b in table.blocks] == [2, 1]
-    assert "partial: the first 10" in table.blocks[1].title
+    limited = "SmolLM2-135M · partial: the first 10 questions of each task"
+    assert [block.title for block in table.blocks] == ["SmolLM2-135M", limited]
     assert find(table, "linear")["TOEFL"].emphasis == "best"
     assert find(table, "yarn")["TOEFL"].emphasis == ""
     assert find(table, "yarn")["TOEFL"].mark == ""
+
+
+def test_of_equally_many_documents_those_with_other_questions_stand_apart(tmp_path):
+    for at, asked in enumerate((10, 8)):
+        samples = {"leval_closed_quality": make.closed_samples("leval_closed_quality", 0.4, 0)}
+        samples["leval_closed_quality"] = samples["leval_closed_quality"][:asked]
+        whole = {"leval_closed_quality": 202}
+        make.write_cell(tmp_path / "r", f"{at}", samples, original=whole, metadata={"num_docs": 1})
+    closed(tmp_path, "whole", 0.4, "none", tasks=["leval_closed_quality"])
+    first, second, full = (block.title for block in table_of(tmp_path)[0].blocks)
+    assert first == "SmolLM2-135M · partial: 1 document of each task"
+    assert second.startswith(f"{first} #")
+    assert full == "SmolLM2-135M"
+
+
+def test_blocks_have_one_order_in_all_tables(tmp_path):
+    coursera = {"tasks": ["leval_closed_coursera"]}
+    closed(tmp_path, "a", 0.4, "none", context_length=2048, tasks=["leval_closed_gsm"])
+    for length in (2048, 4096):
+        closed(tmp_path, f"b{length}", 0.4, "yarn", context_length=length, limit=10, **coursera)
+        closed(tmp_path, f"c{length}", 0.4, "none", context_length=length, **coursera)
+    scores, by_length = table_of(tmp_path)
+    assert by_length.title == "Coursera by context length, %"
+    order = ["SmolLM2-135M", "SmolLM2-135M · partial: the first 10 questions of each task"]
+    assert [block.title for block in scores.blocks] == order
+    assert [block.title for block in by_length.blocks] == order
+
+
+def test_a_number_without_its_standard_error_has_a_note(tmp_path):
+    closed(tmp_path, "a", 0.4, "none", tasks=["leval_closed_gsm"])
+    (table,) = table_of(tmp_path)
+    assert not any(note.startswith("Without ±") for note in table.notes)
+    one = make.closed_samples("leval_closed_quality", 0.4, 0)
+    one = [row for row in one if row["doc"]["document_id"] == one[0]["doc"]["document_id"]]
+    make.write_cell(tmp_path / "r", "b", {"leval_closed_quality": one}, method="yarn")
+    (table,) = table_of(tmp_path)
+    assert find(table, "yarn")["QuALITY"].stderr_text == ""
+    assert sum(note.startswith("Without ±") for note in table.notes) == 1
 
 
 @pytest.mark.parametrize("setting", [{"gen_kwargs": {"top_k": 5}}, {"apply_chat_template": True}])
