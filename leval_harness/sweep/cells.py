@@ -135,6 +135,7 @@ def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
         if not identity["files"]:
             raise ModelNotFoundError(
                 f"models: {path} is no checkpoint folder (no config.json in it)"
+                + _adapter_hint(folder, model.backend)
             )
     elif model.path.startswith((".", "/", "~")) or model.path.count("/") > 1:
         raise ModelNotFoundError(f"models.{model.name}.path: there is no folder {model.path}")
@@ -146,6 +147,14 @@ def find_model(model: ModelConfig, prepare: bool = True) -> ModelFiles:
         path = str(snapshot or model.path)
         identity = {"hub": model.path, "commit": commit}
     return ModelFiles(path, ModelPositions.of_checkpoint(path), identity)
+
+
+def _adapter_hint(folder: Path, backend: str) -> str:
+    """How a model with an adapter is configured, if the folder holds an adapter."""
+    if not (folder / "adapter_config.json").is_file():
+        return ""
+    key = "lora_local_path" if ROPE_BACKENDS.get(backend) == "vllm" else "peft"
+    return f"; it is an adapter: put it into `args` as `{key}`, and its base model into `path`"
 
 
 def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]:

@@ -196,7 +196,10 @@ def test_lengths_beyond_a_method_and_missing_models_are_refused(checkpoint: Path
         cells.plan(parse_config(config("org/no-such-model")))
     assert "there is no folder" not in str(found.value)  # it may be a name on the hub
     (checkpoint / "config.json").unlink()
-    with pytest.raises(ModelNotFoundError, match=r"no config\.json in it"):
+    with pytest.raises(ModelNotFoundError, match=r"no config\.json in it\)$"):
+        cells.plan(parse_config(config(checkpoint)))
+    (checkpoint / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelNotFoundError, match="an adapter: put it into `args` as `peft`"):
         cells.plan(parse_config(config(checkpoint)))
 
 
