@@ -22,6 +22,7 @@ from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import layer_types, rotary_report
+from resonance_vllm.model_config.checkpoint import loading
 from resonance_vllm.model_config.family import text_config
 from resonance_vllm.verifier import NoRope, RotaryReport, differences
 
@@ -41,8 +42,10 @@ def requested_rotation(
     Raises:
         RopeConfigError: the model has no RoPE or several, features that stand still, or turns
             neighbouring dimensions, which vLLM's longrope does not.
+        UserError: transformers cannot build the model.
     """
-    one, *others = report_of_checkpoint(str(checkpoint), overrides)
+    with loading(str(checkpoint)):
+        one, *others = report_of_checkpoint(str(checkpoint), overrides)
     if any(each.layer_type is not None for each in (one, *others)):
         raise RopeConfigError(
             f"{one.module}: has several RoPEs by layer type; allowed: models with one, because "

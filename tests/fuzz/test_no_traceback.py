@@ -1,7 +1,7 @@
 """No command ends in a traceback: 0, 1 or 2, and one message that says where.
 
-The usual 250 inputs are the same ones in every run; `FUZZ_INPUTS=20000 pytest -m "long or not long"
-tests/fuzz` draws that many new ones and runs commands as processes too.
+Inputs are the same ones in every run: 250, or as many as `FUZZ_INPUTS` says. `FUZZ_SEED=7` draws
+others. `pytest -m "long or not long" tests/fuzz` runs commands as processes too.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from card_checks import cards_are_valid
 from every_command import leaves
 from fuzz_commands import command_lines
 from fuzz_world import TRAININGS, World, put
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import HealthCheck, Phase, event, given, seed, settings
 from restored import forget_closed_streams
 
 from leval_harness.cli.main import app, main
@@ -35,6 +35,7 @@ RAW = re.compile(
 )
 """Sentences of Python's own that say neither where nor what is allowed."""
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "250"))
+SEED = int(os.environ.get("FUZZ_SEED", "0"))
 PROCESSES = int(os.environ.get("FUZZ_PROCESSES", "100"))
 SLOWEST = 60
 """Seconds of a processor after which an input counts as one that makes a command hang."""
@@ -55,7 +56,6 @@ SHARE |= {("diff",): 0.1, ("posgen", "train"): 0.2, ("posgen", "evaluate"): 0.2}
 HOW = {
     "deadline": None,
     "database": None,
-    "derandomize": "FUZZ_INPUTS" not in os.environ,
     "suppress_health_check": list(HealthCheck),
     # Inputs are short, and trying shorter ones takes as long as all of them.
     "phases": (Phase.generate,),
@@ -212,6 +212,7 @@ def test_in_process(path, world, monkeypatch, without_vllm):
     monkeypatch.setattr("leval_harness.training.posgen_train.train_all", lambda *_, **__: iter(()))
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", laid_out)
 
+    @seed(SEED)
     @settings(
         max_examples=math.ceil(INPUTS * SHARE.get(path, 1) / WHOLE),
         **HOW,
@@ -233,6 +234,7 @@ def test_in_process(path, world, monkeypatch, without_vllm):
 def test_as_processes(path, world):
     """A few of each command, of those that load a model or vLLM the fewest."""
 
+    @seed(SEED)
     @settings(
         max_examples=max(2, math.ceil(PROCESSES * AS_PROCESSES[path] / sum(AS_PROCESSES.values()))),
         **HOW,

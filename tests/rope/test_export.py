@@ -9,6 +9,7 @@ import pytest
 import torch
 from naive_maps import MOVING
 
+from leval_border.errors import UserError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
 from resonance_vllm.export.checkpoint import export_checkpoint
@@ -195,6 +196,14 @@ def test_stock_vllm_runs_an_export_past_the_trained_length(tiny, tmp_path):
         torch.testing.assert_close(torch.tensor(scores), ours, rtol=0, atol=1e-3)
     plain = scores_with(source, {"rope_type": "yarn", "factor": 4}, ids)
     assert float((plain - torch.tensor(answers[1])).abs().max()) > 1e-2
+
+
+def test_a_model_that_does_not_build_is_refused_with_the_reason(source, tmp_path):
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "pad_token_id": 2**63}))
+    with pytest.raises(UserError, match=r"source: transformers cannot load it: Padding_idx must"):
+        export_checkpoint(source, RopeRequest.parse("yarn:factor=2"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_is_no_folder_to_write_to(tmp_path):
