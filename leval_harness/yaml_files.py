@@ -54,7 +54,15 @@ def _unique_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, 
     return loader.construct_mapping(node, deep=True)
 
 
+def _text(loader: _StrictLoader, node: yaml.ScalarNode) -> str:
+    value = str(loader.construct_scalar(node))
+    if any("\ud800" <= each <= "\udfff" for each in value):
+        raise _error("an escape such as \\ud83d is half a character; write the character", node)
+    return value
+
+
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG, _text)
 
 
 def _error(problem: str, node: yaml.Node) -> yaml.YAMLError:

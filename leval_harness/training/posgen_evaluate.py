@@ -265,6 +265,9 @@ def evaluate_checkpoint(
     manager = TaskManager(metadata={"pretrained": checkpoint})
     with loading(checkpoint):
         model = HFLong(pretrained=checkpoint, device=device, dtype="float32", batch_size=32)
+    tokens, rows = len(model.tokenizer), model.model.get_input_embeddings().num_embeddings
+    if tokens > rows:
+        raise UserError(f"{checkpoint}: its tokenizer has {tokens} tokens, its model has {rows}")
     output = lm_eval.simple_evaluate(
         model=model, tasks=[name], task_manager=manager, limit=limit, bootstrap_iters=0
     )

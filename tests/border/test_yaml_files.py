@@ -67,6 +67,7 @@ def test_aliases_and_merges_are_allowed() -> None:
         ("a: !!map 3", "'3' is no !!map"),
         ("a: 2020-13-45", "month"),
         ("a: \0", "unacceptable character"),
+        (r'a: "\ud83d"', r"\\ud83d is half a character.*\(line 1, column 4\)"),
         ("a: 1\n---\nb: 2", "another document"),
         ("#" * (MOST_CHARACTERS + 1), "is longer than"),
     ],

@@ -489,6 +489,12 @@ def test_a_model_without_numbers_and_an_unknown_subtask_are_refused(tmp_path):
     folder = tmp_path / RUNS[0].folder
     with pytest.raises(UserError, match="did you mean 'cot'"):
         evaluate_checkpoint(str(folder), subtask="coT")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    one_more = json.dumps({**settings, "unk_token": "[NEW]"})
+    (folder / "tokenizer_config.json").write_text(one_more)
+    with pytest.raises(UserError, match=r"its tokenizer has (\d+) tokens, its model has"):
+        evaluate_checkpoint(str(folder))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     tokenizer["model"]["vocab"] = {
