@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from leval_border.errors import shown
 from leval_border.files import read_object
 from leval_harness.layout import SCHEMA_VERSION
 
@@ -57,6 +58,18 @@ def cell_id(identity: Mapping[str, Any]) -> str:
 Version = Annotated[int, Field(ge=1, le=10**15)]
 Natural = Annotated[int, Field(ge=0, le=10**15)]
 """A larger one is no length, count or limit."""
+
+
+def _with_objects(identity: dict[str, Any]) -> dict[str, Any]:
+    """Refuse an identity whose parts with keys of their own are no objects."""
+    parts = {name: identity.get(name) for name in ("model", "metadata", "task_versions")}
+    if isinstance(parts["model"], Mapping):
+        parts["model.args"] = parts["model"].get("args")
+    for name, part in parts.items():
+        if part is not None and not isinstance(part, Mapping):
+            raise ValueError(f"{name}: {shown(part)} is not allowed; allowed: an object")
+    return identity
+
 
 WrittenRecord = TypeVar("WrittenRecord", bound="Record")
 
@@ -143,7 +156,7 @@ class CellRecord(Record):
     versions: dict[str, Any] = {}
     environment: dict[str, str] = {}
     data: dict[str, Any] = {}
-    identity: dict[str, Any] = {}
+    identity: Annotated[dict[str, Any], AfterValidator(_with_objects)] = {}
     place: Natural = 0
     host: dict[str, Any] = {}
     command: str = ""

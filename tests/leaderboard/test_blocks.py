@@ -96,6 +96,19 @@ def test_a_cell_without_an_identity_is_refused(tmp_path):
     assert (run.status, run.reason) == ("malformed", f"{path}: identity: missing")
 
 
+@pytest.mark.parametrize("part", ["model", "model.args", "metadata", "task_versions"])
+def test_a_part_of_an_identity_that_is_no_object_is_refused(tmp_path, part):
+    cell_with(tmp_path, "x1")
+    path = tmp_path / "x1" / "cell.json"
+    cell = json.loads(path.read_text())
+    outer, _, inner = part.rpartition(".")
+    (cell["identity"][outer] if outer else cell["identity"])[inner] = "x"
+    path.write_text(json.dumps(cell))
+    (run,) = load_results(tmp_path).runs
+    assert run.status == "malformed"
+    assert run.reason == f"{path}: identity: {part}: 'x' is not allowed; allowed: an object"
+
+
 MODEL = {"name": "SmolLM2-135M", "path": "m", "revision": None, "backend": "hf-long",
          "dtype": "float32", "args": {}}  # fmt: skip
 METHOD = {"name": "yarn", "rope_parameters": {"rope_type": "yarn"}, "rope_precision": "float32"}
