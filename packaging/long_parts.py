@@ -123,13 +123,24 @@ def counts(*reports: Path) -> dict[str, Any]:
     return {"tests": len(cases), "slowest": {test: round(times[test], 1) for test in slowest}}
 
 
+def commit() -> str:
+    """The present commit, with `-dirty` if files other than the record differ from it."""
+
+    def git(*command: str) -> str:
+        run = subprocess.run(
+            ("git", *command), cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return run.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", ".", f":!{RECORD}")
+    return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
+
+
 def write_line(result: dict[str, Any]) -> None:
     """Add a run that passed to the record."""
-    command = ("git", "describe", "--always", "--dirty", "--exclude=*")
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     when = datetime.now(UTC).isoformat(timespec="minutes")
     with RECORD.open("a", encoding="utf-8") as record:
-        record.write(json.dumps({"when": when, "commit": run.stdout.strip(), **result}) + "\n")
+        record.write(json.dumps({"when": when, "commit": commit(), **result}) + "\n")
 
 
 def main() -> None:

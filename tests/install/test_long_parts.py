@@ -2,12 +2,16 @@
 
 import importlib.util
 import json
+import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "packaging" / "long_parts.py"
+GIT = shutil.which("git")
 
 
 @pytest.fixture
@@ -33,16 +37,19 @@ def parts(tmp_path, monkeypatch):
         },
     )
 
-    def git(command, **options):
-        assert command[0] == "git"
-        return module.subprocess.CompletedProcess(command, 0, "abc1234\n")
+    run = subprocess.run
+    for command in (
+        ("init", "--quiet"),
+        ("add", "--all"),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message=first"),
+    ):
+        run((GIT, *command), cwd=tmp_path, check=True)
 
-    run = module.subprocess.run
-    monkeypatch.setattr(
-        module.subprocess,
-        "run",
-        lambda command, **more: (git if command[0] == "git" else run)(command, **more),
-    )
+    def found(command, **options):
+        """A program of the system is found although PATH is empty."""
+        return run((GIT, *command[1:]) if command[0] == "git" else command, **options)
+
+    monkeypatch.setattr(module.subprocess, "run", found)
     return module
 
 
@@ -66,7 +73,8 @@ def test_a_part_that_passed_has_a_line_and_is_not_run_again_with_the_same_source
         start(parts, monkeypatch)
     assert ran(capfd) == ["one", "two"]
     (line,) = map(json.loads, parts.RECORD.read_text().splitlines())
-    assert (line["part"], line["tests"], line["commit"]) == ("one", 1, "abc1234")
+    assert (line["part"], line["tests"]) == ("one", 1)
+    assert line["commit"].endswith("-dirty")
     assert list(line["slowest"]) == ["test_one::test_it"]
     (tmp_path / "test_two.py").write_text(good)
     start(parts, monkeypatch)
@@ -77,6 +85,16 @@ def test_a_part_that_passed_has_a_line_and_is_not_run_again_with_the_same_source
     start(parts, monkeypatch)
     assert ran(capfd) == ["one"]
     assert len(parts.RECORD.read_text().splitlines()) == 3
+
+
+def test_the_record_alone_makes_no_commit_dirty(parts, monkeypatch):
+    (parts.ROOT / "notes.txt").write_text("untracked")
+    start(parts, monkeypatch)
+    one, two = (json.loads(line)["commit"] for line in parts.RECORD.read_text().splitlines())
+    assert one == two == parts.commit()
+    assert re.fullmatch("[0-9a-f]{7,}", one)
+    (parts.ROOT / "test_one.py").write_text("def test_it():\n    assert 1\n")
+    assert parts.commit() == f"{one}-dirty"
 
 
 def test_ci_runs_what_changed_and_lists_what_it_has_no_time_for(
