@@ -66,7 +66,8 @@ PARTS = {
             *("-n", "2", "--dist", "loadfile", "-m", "long", "tests"),
             *("--ignore=tests/families", "--ignore=tests/vllm", "--ignore=tests/fuzz"),
         ),
-        (*PRODUCT, "tests", "packaging", "benchmarks", "pyproject.toml", "CONTRIBUTING.md"),
+        # Shell blocks of the documents are run, and figures are drawn again from their data.
+        (*PRODUCT, "tests", "packaging", "benchmarks", "docs", "pyproject.toml", "*.md"),
     ),
 }
 
