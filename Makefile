@@ -1,6 +1,6 @@
 # make leaderboard   install, prepare a small real model, run the comparison, print its table
-# make test          install everything, then every check
-# make test-all      every check, then the tests that `make test` leaves out, in parts that resume
+# make test          install everything, then every check but the long tests
+# make test-long     the long tests: every model family, compiled engines, a real SLURM
 # make docs          the documentation site, in site/
 # make lint, make fast   the quick loops: static checks; tests without engines and slow ones
 # All start from a bare machine with Python >= 3.11; what is done already is not done again.
@@ -10,24 +10,29 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 CONFIG ?= quickstart
 BIN := .venv/bin
 
-.PHONY: leaderboard test test-all lint fast docs format clean
+# Two test processes with two threads each would wait for one another on two cores.
+PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 2
+ENGINES := vllm or ray or browser or latex
+
+.PHONY: leaderboard test test-long lint fast docs format clean
 
 leaderboard: .venv-quickstart
 	@$(BIN)/leval-harness model smollm2
 	@$(BIN)/leval-harness sweep $(CONFIG)
 
-test: .venv-test
-	@$(BIN)/python packaging/checks.py
+test: lint
+	@$(BIN)/leval-harness model smollm2
+	$(PYTEST) --dist worksteal --durations=25 -m "not (long or $(ENGINES))"
+	$(PYTEST) --dist loadfile --durations=15 -m "($(ENGINES)) and not long"
 
-test-all: .venv-test
-	@$(BIN)/python packaging/checks.py --record
-	@$(BIN)/python packaging/long_parts.py
+test-long: .venv-test
+	$(PYTEST) --dist loadfile --durations=25 -m long
 
 lint: .venv-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 fast: .venv-test
-	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not (slow or long or vllm or ray or browser or latex)"
+	$(PYTEST) --dist worksteal -m "not (slow or long or $(ENGINES))"
 
 docs: .venv-test
 	@$(BIN)/mkdocs build --strict

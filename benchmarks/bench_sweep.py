@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from leval_border.files import write_json
 from leval_harness.cell_record import DoneRecord
 from leval_harness.sweep import runner
 from leval_harness.sweep.cell_files import publish
 from leval_harness.sweep.cells import PlannedCell, plan
 from leval_harness.sweep.config_files import load_config
+from resonance_vllm.files import write_json
 
 SAMPLES = 1000
 

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # this tree, whatever is installed
 RESULTS = ROOT / "tests" / "golden" / "results" / "sweep"
 EFFECTIVE = ROOT / "tests" / "leaderboard" / "effective"
-LEAF = "leval_border"
+LEAF = "resonance_vllm.settings"
 Stop = tuple[str, str, int]  # module, function, line
 
 SWEEP = """

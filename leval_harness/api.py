@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leval_border.errors import UserError, one_of
 from leval_harness.results.load import Results, load_results
+from resonance_vllm.errors import UserError, one_of
 
 if TYPE_CHECKING:
     from leval_harness.analysis import Analysis

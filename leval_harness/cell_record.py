@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from leval_border.errors import shown
-from leval_border.files import read_object
 from leval_harness.layout import SCHEMA_VERSION
+from resonance_vllm.errors import shown
+from resonance_vllm.files import read_object
 
 IDENTITY_FIELDS: dict[str, str] = {
     "schema_version": "layout of the files in a cell's folder",

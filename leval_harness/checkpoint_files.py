@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from leval_border.files import file_sha256, read_object, write_json
 from leval_harness.smollm2 import cache_dir
+from resonance_vllm.files import file_sha256, read_object, write_json
 
 SETTINGS_FILES = (
     "config.json", "generation_config.json", "adapter_config.json", "params.json",

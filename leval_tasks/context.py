@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_border.json_texts import parse_json
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from leval_tasks.model import is_server, is_tokenized_api, running_model
-from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.files import parse_json
 from resonance_vllm.model_config.limits import length_limit, vllm_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 

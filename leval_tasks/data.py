@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leval_border.errors import UserError
-from leval_border.files import json_lines, user_path
-from leval_border.json_texts import parse_json
-from leval_border.settings import read
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
+from resonance_vllm.errors import UserError
+from resonance_vllm.files import json_lines, parse_json, user_path
+from resonance_vllm.settings import read
 
 HUB_REPOSITORY = "L4NLP/LEval"
 HUB_FOLDER = "LEval/Exam"

@@ -1,6 +1,6 @@
 """Errors of a task's data, tokenizer or context; errors of its settings are `SettingError`s."""
 
-from leval_border.errors import UserError
+from resonance_vllm.errors import UserError
 
 
 class TaskError(UserError):

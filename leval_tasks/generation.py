@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from leval_border.errors import SettingError, not_allowed
-from leval_border.settings import Settings, field_names, read
 from leval_tasks.metadata import OptionalCount
+from resonance_vllm.errors import SettingError, not_allowed
+from resonance_vllm.settings import Settings, field_names, read
 
 DEFAULT_TOKENS = 512
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from leval_border.errors import SettingError, UserError, hint, is_misspelt, not_allowed, shown
-from leval_border.settings import Settings, field_names, read
 from leval_tasks.closed.prompts import FRAME_NAMES
+from resonance_vllm.errors import SettingError, UserError, hint, is_misspelt, not_allowed, shown
+from resonance_vllm.settings import Settings, field_names, read
 
 Mode = Literal["sliding", "truncate", "last", "disjoint"]
 Subtask = Literal["recursive", "cot", "semi_recursive"]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leval_border.errors import SettingError
-from leval_border.files import user_path
 from leval_tasks.errors import TokenizerError
+from resonance_vllm.errors import SettingError
+from resonance_vllm.files import user_path
 from resonance_vllm.model_config.checkpoint import asking_hub
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from leval_border.errors import SettingError
+from resonance_vllm.errors import SettingError
 
 Logprobs = npt.NDArray[np.float32]
 Request = tuple[Sequence[int], Sequence[int]]

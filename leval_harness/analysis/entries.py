@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from leval_border.errors import one_of
 from leval_harness.analysis.labels import block_titles, method_labels, method_titles
 from leval_harness.results import Results, Run, Score
 from leval_harness.results.scores import frame_of
@@ -21,6 +20,7 @@ from leval_tasks.statistics.clustered import (
     shows_no_spread,
 )
 from leval_tasks.statistics.paired import Difference, compare_family, same_questions
+from resonance_vllm.errors import one_of
 
 FAMILY = "effective_context"
 """Of the tasks whose losses tell how far a model reads; their metrics stand on no board."""

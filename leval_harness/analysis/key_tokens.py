@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leval_border.errors import SettingError, one_of
 from leval_harness.analysis.entries import FAMILY, Analysis, Entry, grouped
 from leval_harness.layout import SHORT_WINDOWS
 from leval_harness.results import Results
 from leval_harness.results.token_losses import read_texts
 from leval_tasks.effective_context.reads import FULL, SHORT
+from resonance_vllm.errors import SettingError, one_of
 
 GAP = 2.0
 """Nats that the long context must gain: the authors' `alpha`."""

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from leval_border.errors import SettingError, hint, one_of
-from leval_border.settings import Settings, field_names, read
+from resonance_vllm.errors import SettingError, hint, one_of
 from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
+from resonance_vllm.settings import Settings, field_names, read
 
 
 class HFLongSettings(Settings):

@@ -14,8 +14,6 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 
-from leval_border.errors import SettingError, not_allowed
-from leval_border.settings import field_names
 from leval_harness.backends.answer_limits import AnswerEnds, hf_answer_end
 from leval_harness.backends.arguments import (
     HFLongSettings,
@@ -32,8 +30,10 @@ from leval_harness.backends.path_reader import Setup
 from leval_harness.backends.prefix_selfcheck import PrefixReuse, find_prefix_reuse
 from leval_harness.backends.prompt_trie import divide
 from leval_harness.backends.resources import Counters, attempt, free_bytes
+from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.hf import registration as hf
 from resonance_vllm.hf.covering import covering_factor
+from resonance_vllm.settings import field_names
 
 Result = TypeVar("Result")
 

@@ -5,7 +5,7 @@ This module imports neither torch nor lm-eval's models.
 
 from dataclasses import dataclass
 
-from leval_border.errors import one_of
+from resonance_vllm.errors import one_of
 
 
 @dataclass(frozen=True)

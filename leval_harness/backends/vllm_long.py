@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from lm_eval.models.vllm_causallms import VLLM
 
-from leval_border.errors import SettingError, not_allowed
 from leval_harness.backends.prompt_trie import divide, reading_order, unique_tokens
 from leval_harness.backends.resources import Counters
 from leval_tasks.token_logprobs import SumOfLogprobs
+from resonance_vllm.errors import SettingError, not_allowed
 
 
 class VLLMLong(VLLM):

@@ -4,10 +4,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leval_border.errors import SettingError, not_allowed, one_of
 from leval_harness.results import Run, Score
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metrics import FAMILY_OF
+from resonance_vllm.errors import SettingError, not_allowed, one_of
 
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 """Of the evaluator to the maker of the model, in the terms of Every Eval Ever."""

@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from leval_border.errors import SettingError, UserError, printable
 from leval_harness.layout import PARTIAL, SUPERSEDED
 from leval_harness.secrets import redact
+from resonance_vllm.errors import SettingError, UserError, printable
 
 LEFT_OUT = (f"{PARTIAL}*", SUPERSEDED, ".*")
 """Unfinished attempts, cells of an earlier config, hidden files."""

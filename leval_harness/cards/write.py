@@ -14,8 +14,6 @@ from typing import Any
 
 import yaml
 
-from leval_border.errors import plain
-from leval_border.files import write_text
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label
@@ -25,6 +23,8 @@ from leval_harness.results import Score
 from leval_harness.results.fields import digest
 from leval_harness.results.settings import METHOD
 from leval_harness.secrets import redact
+from resonance_vllm.errors import plain
+from resonance_vllm.files import write_text
 
 
 @dataclass

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from leval_border.errors import SettingError, UserError, printable
 from leval_harness.cli.output import CHECKPOINT, NEW, json_option, prepared_model
+from resonance_vllm.errors import SettingError, UserError, printable
 
 TITLES = {"transformers": "transformers", "vllm": "vLLM"}
 

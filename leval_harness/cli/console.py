@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 import click
 
-from leval_border.errors import SettingError, needs_extra, printable
 from leval_harness.secrets import redact
+from resonance_vllm.errors import SettingError, needs_extra, printable
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, a scheduler that ends a job, a terminal that is closed."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from leval_border.errors import SettingError, not_allowed, printable
 from leval_harness.cli.console import interrupted_by_signals
 from leval_harness.cli.output import EXISTING_FILE, FILE, FOLDER, json_option
+from resonance_vllm.errors import SettingError, not_allowed, printable
 
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 FIGURE = "difference"
@@ -136,9 +136,9 @@ def setup_texts(
 
 def write_files(content: dict[str, Any], out: Path) -> None:
     """`diff.json` and the figure."""
-    from leval_border.files import write_json
     from leval_harness.figures.parity import parity_figure
     from leval_harness.figures.style import write_figure
+    from resonance_vllm.files import write_json
 
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "diff.json", content)

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from leval_border.errors import printable
 from leval_harness.cli.output import EXISTING_FILE, FOLDER, json_option
 from leval_tasks import data as files
 from leval_tasks.closed.catalog import TASKS, task_named
@@ -14,6 +13,7 @@ from leval_tasks.closed.definition import PREFIX, SCORES, ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
 from leval_tasks.perplexity.documents import CORPORA, corpus_file, read_corpus
 from leval_tasks.repetition import repeated_share
+from resonance_vllm.errors import printable
 
 MOST_REPEATED = 0.05
 """Share of repeated words above which texts measure copying."""

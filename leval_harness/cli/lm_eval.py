@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 import click
 
-from leval_border.errors import SettingError, UserError, near, needs_extra, not_allowed
 from leval_harness.cli.console import exit_code_for, safe_streams
 from leval_harness.cli.lm_eval_run import RopeOptions, completing
 from leval_harness.secrets import redact_samples, without_credentials
+from resonance_vllm.errors import SettingError, UserError, near, needs_extra, not_allowed
 
 _ROPE_HELP = """\
 RoPE settings (added by leval-harness; everything below is lm-eval's own):

@@ -12,8 +12,6 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from leval_border.errors import SettingError, UserError, hint, not_allowed, one_of
-from leval_border.settings import Settings, field_names, read
 from leval_harness.backends import libraries, library_of
 from leval_harness.cli.console import MENDABLE
 from leval_harness.smollm2 import prepared
@@ -21,9 +19,11 @@ from leval_harness.yaml_files import read_yaml
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest, parsed_value
+from resonance_vllm.errors import SettingError, UserError, hint, not_allowed, one_of
 from resonance_vllm.model_config import overrides
 from resonance_vllm.model_config.checkpoint import asking_hub, reason_of, refuse_missing_folder
 from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.settings import Settings, field_names, read
 
 
 class RopeOptions(NamedTuple):

@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest commands where there is none of a name."""
-        from leval_border.errors import hint
+        from resonance_vllm.errors import hint
 
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             ctx.fail(f"no command {args[0]!r}{hint(args[0], COMMANDS)}")

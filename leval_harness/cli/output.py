@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 import click
 from pydantic import BaseModel
 
-from leval_border.errors import plain, printable
 from leval_harness.format_names import format_names
+from resonance_vllm.errors import plain, printable
 
 if TYPE_CHECKING:
     from leval_harness.analysis import Analysis
@@ -122,8 +122,8 @@ def show_verdict(analysis: "Analysis") -> None:
 
 def write_or_print(text: str, out: Path | None) -> None:
     """Write to a file and report it, or print; pipes and devices are written to directly."""
-    from leval_border.files import write_text
     from leval_harness.secrets import redact
+    from resonance_vllm.files import write_text
 
     text = redact(text, names=False)
     if out is None:

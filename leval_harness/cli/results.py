@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leval_border.errors import UserError, plain, printable
-from leval_border.files import write_text
 from leval_harness.cli.output import (
     EXISTING_FILE,
     EXISTING_FOLDER,
@@ -22,6 +20,8 @@ from leval_harness.cli.output import (
 )
 from leval_harness.format_names import format_names
 from leval_harness.secrets import redact
+from resonance_vllm.errors import UserError, plain, printable
+from resonance_vllm.files import write_text
 
 if TYPE_CHECKING:
     from leval_harness.results import Results

@@ -7,14 +7,13 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from leval_border.errors import printable
-from leval_border.settings import Settings, read
 from leval_harness.cli.output import FILE, json_option
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.errors import RopeConfigError, printable
+from resonance_vllm.settings import Settings, read
 
 # Keys with an option of their own below.
 _COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leval_border.errors import printable
 from leval_harness.cli.console import interrupted_by_signals, outlive_readers
 from leval_harness.cli.output import FOLDER
 from leval_harness.layout import LOG, SUPERSEDED
 from leval_harness.secrets import redact
+from resonance_vllm.errors import printable
 
 if TYPE_CHECKING:
     from leval_harness.sweep.cells import PlannedCell

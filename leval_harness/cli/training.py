@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from leval_border.errors import printable
 from leval_harness.cli.output import (
     EXISTING_FOLDER,
     FILE,
@@ -29,6 +28,7 @@ from leval_harness.training import finetune_settings
 from leval_harness.training.posgen_settings import PRESETS, Architecture, PosGenRun, Recipe
 from leval_harness.training.posgen_settings import preset as load_recipe
 from leval_tasks.posgen.encodings import tests_of, trained_by_default
+from resonance_vllm.errors import printable
 
 _COUNT = click.IntRange(1)
 

@@ -5,8 +5,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import one_of, plain
 from leval_harness.analysis import Entry
+from resonance_vllm.errors import one_of, plain
 
 # Okabe and Ito's palette for any colour vision, without yellow, which is unreadable on white
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leval_border.errors import plain
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.effective_context import EffectiveLine
 from leval_harness.analysis.effective_sentences import length_text
@@ -19,6 +18,7 @@ from leval_harness.results.sample_lines import DEPTHS
 from leval_harness.secrets import redact
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_tasks.statistics.paired import ASSUMED, Difference
+from resonance_vllm.errors import plain
 
 MOST_SENTENCES = 8
 """A longer verdict folds its comparisons by position, so that the figure stands on the screen."""

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import UserError, plain
-from leval_border.files import read_object, write_text
 from leval_harness.analysis import Analysis
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.retrieval import retrievals
@@ -23,6 +21,8 @@ from leval_harness.page.samples import write_samples
 from leval_harness.secrets import redact
 from leval_harness.tables import details_table, leaderboard_table
 from leval_harness.tables.formats.csv import csv_text
+from resonance_vllm.errors import UserError, plain
+from resonance_vllm.files import read_object, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 MARKER = "leval-harness-page.txt"

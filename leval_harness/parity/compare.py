@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import SettingError, UserError, not_allowed, shown
 from leval_harness.parity.findings import (
     CHAT,
     Finding,
@@ -26,6 +25,7 @@ from leval_harness.parity.texts import ids_sha256, read_texts
 from leval_harness.parity.worker import both_fit
 from leval_tasks.perplexity.documents import Text
 from leval_tasks.statistics.equivalence import looks_at
+from resonance_vllm.errors import SettingError, UserError, not_allowed, shown
 from resonance_vllm.model_config.checkpoint import refuse_missing_folder
 
 DEFAULT_LENGTH = 4096

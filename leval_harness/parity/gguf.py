@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax
 
-from leval_border.errors import UserError
 from leval_harness.parity.local import joined, of_logprobs
 from leval_harness.parity.reading import Messages, Reader, Reading, dense_positions
 from leval_harness.parity.setups import Setup
+from resonance_vllm.errors import UserError
 
 BATCH = 256  # tokens a pass; their logits are all in memory
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from leval_border.errors import SettingError, UserError
 from leval_harness.backends.arguments import arguments_of, unknown_arguments_refused
 from leval_harness.backends.registry import register
 from leval_harness.parity.reading import TOP, Messages, Reader, Reading, dense_positions
 from leval_harness.parity.setups import Setup
+from resonance_vllm.errors import SettingError, UserError
 from resonance_vllm.model_config.checkpoint import read_config
 
 

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from leval_border.errors import UserError
-from leval_border.files import read_object, write_text
 from leval_harness.parity.reading import Messages, Reader, Reading
 from leval_harness.parity.texts import ids_sha256
 from leval_tasks.perplexity.documents import Text
+from resonance_vllm.errors import UserError
+from resonance_vllm.files import read_object, write_text
 
 SCHEMA = 1
 KIND = "leval-harness diff reference"

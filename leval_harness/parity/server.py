@@ -7,10 +7,10 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from leval_border.errors import UserError, hint
 from leval_harness.parity.local import of_entries
 from leval_harness.parity.reading import TOP, Messages, Reader, Reading
 from leval_harness.parity.setups import Setup
+from resonance_vllm.errors import UserError, hint
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 TIMEOUT = 600.0  # seconds; one request reads a whole text

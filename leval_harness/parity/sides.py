@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from leval_border.errors import SettingError, UserError, not_allowed, one_of
 from leval_harness.parity.findings import KINDS
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.setups import SAVED, SERVER, Setup
 from leval_harness.parity.texts import ids_sha256
 from leval_harness.parity.worker import Worker
 from leval_tasks.statistics.skewed_t import MARGIN
+from resonance_vllm.errors import SettingError, UserError, not_allowed, one_of
 
 Report = Callable[[str], None]
 

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from leval_border.errors import SettingError, not_allowed
 from leval_tasks.data import numbered_rows, read_bytes
 from leval_tasks.perplexity.documents import (
     CORPORA,
@@ -15,6 +14,7 @@ from leval_tasks.perplexity.documents import (
     language_reference,
     read_corpus,
 )
+from resonance_vllm.errors import SettingError, not_allowed
 
 CHARACTERS_PER_TOKEN = 6
 """A piece of a long text has this many characters for each token that is read of it, which is more

@@ -13,10 +13,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import UserError
 from leval_harness.parity.reading import Reader
 from leval_harness.parity.setups import GGUF, SAVED, SERVER, Setup
 from leval_harness.secrets import redact
+from resonance_vllm.errors import UserError
 
 GIB = 1 << 30
 OVERHEAD = 1 * GIB

@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from leval_border import json_texts
-from leval_border.errors import UserError, shown
-from leval_border.settings import LENIENT, read
 from leval_harness.layout import SCHEMA_VERSION
+from resonance_vllm import files as json_texts
+from resonance_vllm.errors import UserError, shown
+from resonance_vllm.settings import LENIENT, read
 
 LONGEST_NAME = 300
 LARGEST_NUMBER = 1e15

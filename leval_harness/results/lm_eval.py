@@ -8,7 +8,6 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
-from leval_border.settings import LENIENT
 from leval_harness.results import settings
 from leval_harness.results.fields import (
     EMPTY_IF_NULL,
@@ -21,6 +20,7 @@ from leval_harness.results.fields import (
     finite,
 )
 from leval_tasks.metrics import Metric, metric_of
+from resonance_vllm.settings import LENIENT
 
 NAMING = ("pretrained", "model", "path", "base_url")
 """Arguments that may name a model; the first one there is names it."""

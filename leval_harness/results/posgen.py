@@ -16,9 +16,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from leval_border.errors import SettingError, shown
-from leval_border.files import altered
-from leval_border.settings import LENIENT, read
 from leval_harness.results.fields import (
     Object,
     Outside,
@@ -30,6 +27,9 @@ from leval_harness.results.fields import (
 from leval_tasks.metadata import PosGenSettings, Subtask
 from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair
 from leval_tasks.posgen.sequences import position_ranges
+from resonance_vllm.errors import SettingError, shown
+from resonance_vllm.files import altered
+from resonance_vllm.settings import LENIENT, read
 
 LEARNED = 95.0
 """Accuracy within the training length, %, from which on a rule counts as learned."""

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from leval_border.settings import LENIENT
 from leval_harness.layout import FEATURES
 from leval_harness.results.fields import (
     LARGEST_NUMBER,
@@ -14,6 +13,7 @@ from leval_harness.results.fields import (
     read_model,
 )
 from leval_harness.results.run_record import Run
+from resonance_vllm.settings import LENIENT
 
 log = logging.getLogger(__name__)
 

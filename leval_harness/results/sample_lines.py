@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from leval_border.errors import SettingError
-from leval_border.json_texts import parse_json
 from leval_harness.results.fields import ResultsError, finite, open_regular
 from leval_tasks.closed.definition import MARKS, marks_in
 from leval_tasks.effective_context.reads import COLUMNS
 from leval_tasks.statistics.clustered import Floats
+from resonance_vllm.errors import SettingError
+from resonance_vllm.files import parse_json
 
 DESCRIBING = {
     "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",

@@ -1,6 +1,6 @@
 """What is run: sweep configs, cells and their identity, executors, progress; and what can fail."""
 
-from leval_border.errors import SettingError
+from resonance_vllm.errors import SettingError
 
 
 class ConfigError(SettingError):

@@ -6,7 +6,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from leval_border.files import write_json
 from leval_harness.backends import libraries
 from leval_harness.backends.answer_limits import AnswerEnd, AnswerEnds
 from leval_harness.cell_record import CellRecord
@@ -14,6 +13,7 @@ from leval_harness.layout import FEATURES, SCHEMA_VERSION
 from leval_tasks.closed.definition import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.files import write_json
 from resonance_vllm.model_config.family import windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides
@@ -174,7 +174,7 @@ def _rotated_dimensions(rope: RopeSpec, path: str, overrides: dict[str, Any]) ->
         RopeConfigError: the model has no RoPE, or other frequencies than the settings describe.
     """
     from resonance_vllm.core import frequencies
-    from resonance_vllm.core.errors import RopeConfigError
+    from resonance_vllm.errors import RopeConfigError
     from resonance_vllm.hf.build import report_of_checkpoint
 
     modules = report_of_checkpoint(path, overrides)

@@ -7,10 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
-from leval_border.errors import printable
-from leval_border.files import file_sha256, read_object, sync_folder, write_json, write_text
 from leval_harness.cell_record import CellRecord, DoneRecord, cell_id, read_record
 from leval_harness.layout import CELL, DONE, FAILED, FEATURES, LOG, LOSSES, PARTIAL, SCHEMA_VERSION
+from resonance_vllm.errors import printable
+from resonance_vllm.files import file_sha256, read_object, sync_folder, write_json, write_text
 
 _TEMPORARY = tuple(f".{name}." for name in (DONE, CELL, FAILED, LOG))
 """Prefixes of temporary files that a killed process leaves."""

@@ -15,7 +15,6 @@ import threading
 import time
 from pathlib import Path
 
-from leval_border.errors import UserError
 from leval_harness.cell_record import CellRecord, DoneRecord, read_record
 from leval_harness.layout import CELL, LOG, PARTIAL, SCHEMA_VERSION
 from leval_harness.locks import lock
@@ -25,6 +24,7 @@ from leval_harness.sweep.cell_additions import write_features
 from leval_harness.sweep.cell_files import DISK_ERRORS, clear_attempt, publish
 from leval_harness.sweep.evaluation import evaluate, remote_code_as_configured
 from leval_harness.sweep.identity import verified_identity
+from resonance_vllm.errors import UserError
 
 log = logging.getLogger("leval_harness.sweep.cell")
 

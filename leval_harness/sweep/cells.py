@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leval_border.files import user_path
 from leval_harness import smollm2
 from leval_harness.cell_record import CellRecord, cell_id
 from leval_harness.checkpoint_files import checkpoint_hashes
@@ -30,6 +29,7 @@ from leval_harness.sweep.task_registry import (
     own_tasks,
 )
 from leval_tasks.metadata import EffectiveContextSettings, default_short_window, family_settings
+from resonance_vllm.files import user_path
 from resonance_vllm.model_config import overrides
 from resonance_vllm.model_config.checkpoint import hub_commit
 from resonance_vllm.model_config.limits import length_limit

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from leval_border.errors import UserError, hint, not_allowed, one_of, shown
-from leval_border.settings import Settings, read
 from leval_harness.backends import OWN_BACKENDS, libraries
 from leval_harness.sweep import ConfigError
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
 from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.errors import UserError, hint, not_allowed, one_of, shown
+from resonance_vllm.settings import Settings, read
 
 Item = TypeVar("Item")
 Items = TypeVar("Items", tuple[Any, ...], dict[str, Any])

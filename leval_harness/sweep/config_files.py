@@ -15,8 +15,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from leval_border.errors import hint, not_allowed, shown
-from leval_border.files import user_path
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import (
     CellRequest,
@@ -28,6 +26,8 @@ from leval_harness.sweep.config import (
 )
 from leval_harness.yaml_files import parse_yaml, read_yaml
 from resonance_vllm.core.spec import ROPE_TYPES
+from resonance_vllm.errors import hint, not_allowed, shown
+from resonance_vllm.files import user_path
 
 SUFFIXES = (".yaml", ".yml")
 SHIPPED = Path(str(files("harness_configs")))

@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from leval_border.files import json_lines, user_path
-from leval_border.json_texts import parse_json
 from leval_harness.backends import reading_once
 from leval_harness.cell_record import CellRecord, DoneRecord, read_record
 from leval_harness.layout import CELL, DONE
@@ -24,6 +22,7 @@ from leval_tasks.metadata import (
     PerplexitySettings,
     read_metadata,
 )
+from resonance_vllm.files import json_lines, parse_json, user_path
 
 Sizes = tuple[tuple[int, int], ...]
 """Characters and questions of every document of a file."""

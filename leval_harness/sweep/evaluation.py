@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import leval_harness.backends
-from leval_border.errors import one_of
-from leval_border.files import read_object
 from leval_harness.backends.answer_limits import record_answer_ends
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import LOSSES_OF
@@ -23,6 +21,8 @@ from leval_harness.sweep import CellError
 from leval_harness.sweep.cell_additions import mark_answer_ends, mark_truncated
 from leval_harness.sweep.cell_files import DISK_ERRORS
 from leval_harness.sweep.task_registry import is_file, own_tasks, task_folders
+from resonance_vllm.errors import one_of
+from resonance_vllm.files import read_object
 
 log = logging.getLogger("leval_harness.sweep.cell")
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import needs_extra
 from leval_harness.layout import LOG
 from leval_harness.sweep import ConfigError, SweepError
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.launch import POLL_SECONDS, CellOutcome, run_cell
 from leval_harness.sweep.progress import Progress
 from leval_harness.sweep.supervisor import descendants_die_with_us
+from resonance_vllm.errors import needs_extra
 
 RAY_RETRIES = 3
 RAY_POLL_SECONDS = 1.0

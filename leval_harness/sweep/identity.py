@@ -14,8 +14,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import SettingError
-from leval_border.files import user_path
 from leval_harness.cell_record import CellRecord
 from leval_harness.checkpoint_files import (
     cached_sha256,
@@ -28,6 +26,8 @@ from leval_harness.secrets import is_credential, redact, without_credentials
 from leval_harness.sweep import CellError
 from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.task_files import data_identity, versions, without_data_dir
+from resonance_vllm.errors import SettingError
+from resonance_vllm.files import user_path
 from resonance_vllm.model_config.checkpoint import hub_commit
 
 LIBRARY_PACKAGES = {

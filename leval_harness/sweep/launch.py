@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from leval_border.files import write_json
 from leval_harness.cell_record import CellRecord, FailedRecord, read_record
 from leval_harness.layout import CELL, DONE, FAILED, LOG, SCHEMA_VERSION
 from leval_harness.secrets import VARIABLE, redact
@@ -22,6 +21,7 @@ from leval_harness.sweep.cell_files import clear_attempt, log_tail, why_not_done
 from leval_harness.sweep.cell_main import EXIT_CODES, REASON_MARK, kind_of
 from leval_harness.sweep.cells import PlannedCell
 from leval_harness.sweep.supervisor import MARK, kill_marked
+from resonance_vllm.files import write_json
 
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from leval_border.files import read_object
 from leval_harness.cell_record import CellRecord, FailedRecord, read_record
 from leval_harness.layout import CELL, DONE, FAILED, SUPERSEDED
 from leval_harness.locks import LockedError, is_locked, lock
@@ -17,6 +16,7 @@ from leval_harness.sweep.executors import Executor
 from leval_harness.sweep.identity import differences, first_few
 from leval_harness.sweep.launch import CellOutcome
 from leval_harness.sweep.progress import Progress
+from resonance_vllm.files import read_object
 
 LOCK = ".lock"
 TURN_SECONDS = 3600.0

@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from leval_border.errors import SettingError, near, not_allowed, one_of, shown
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import TaskEntry, listed
 from leval_harness.sweep.config_files import SUFFIXES
@@ -26,6 +25,7 @@ from leval_tasks.metadata import (
     TaskSettings,
     read_metadata,
 )
+from resonance_vllm.errors import SettingError, near, not_allowed, one_of, shown
 
 ROOT = Path(str(files("leval_tasks")))
 FAMILIES = ("closed", "perplexity", "effective_context", "posgen")

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from leval_border.errors import one_of
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import FAMILY, grouped
@@ -23,6 +22,7 @@ from leval_harness.tables.model import (
 from leval_harness.tables.notes import table_notes
 from leval_harness.tables.published import published_tables
 from leval_harness.tables.scores import COSTS, score_cell, score_table
+from resonance_vllm.errors import one_of
 
 PERPLEXITIES = {
     "token_perplexity": "token perplexity by context length, lower is better",

@@ -8,8 +8,8 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from leval_border.errors import plain
 from leval_harness.tables.model import Cell, Table
+from resonance_vllm.errors import plain
 
 LONGEST_WORD = 14
 """Words up to this length are not broken in narrow columns."""

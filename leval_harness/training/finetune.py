@@ -24,12 +24,12 @@ from transformers import (
     TrainingArguments,
 )
 
-from leval_border.errors import SettingError, UserError
-from leval_border.files import hashes, write_text
 from leval_harness.training import trainer as shared
 from leval_harness.training.finetune_settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_text
 from leval_tasks.perplexity.documents import Text
+from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.files import hashes, write_text
 from resonance_vllm.hf.registration import register
 from resonance_vllm.model_config.checkpoint import loading
 from resonance_vllm.model_config.limits import length_limit

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from leval_border.errors import one_of
-from leval_border.settings import Settings, read
 from leval_harness.training.posgen_settings import Share
 from leval_harness.yaml_files import read_yaml
+from resonance_vllm.errors import one_of
+from resonance_vllm.settings import Settings, read
 
 
 class FineTuneSettings(Settings):

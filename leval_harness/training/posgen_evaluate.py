@@ -17,9 +17,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from leval_border.errors import SettingError, UserError, one_of
-from leval_border.files import altered, hashes, read_object, write_text
-from leval_border.settings import read
 from leval_harness.training import t5_layer
 from leval_harness.training.posgen_models import WEIGHTS, StackData, load_stack, save_models
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, rope_parameters
@@ -28,8 +25,11 @@ from leval_harness.training.trainer import exclusive, fastest_device, made_by, u
 from leval_tasks.metadata import SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
+from resonance_vllm.errors import SettingError, UserError, one_of
+from resonance_vllm.files import altered, hashes, read_object, write_text
 from resonance_vllm.hf.registration import register
 from resonance_vllm.model_config.checkpoint import loading
+from resonance_vllm.settings import read
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from leval_border.errors import SettingError, one_of
-from leval_border.settings import Settings, read
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.encodings import ENCODINGS, Reading
+from resonance_vllm.errors import SettingError, one_of
+from resonance_vllm.settings import Settings, read
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

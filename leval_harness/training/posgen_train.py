@@ -18,7 +18,6 @@ from pydantic import BaseModel, FiniteFloat
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from leval_border.errors import SettingError
 from leval_harness.training import trainer as shared
 from leval_harness.training.posgen_evaluate import (
     METRICS,
@@ -41,6 +40,7 @@ from leval_harness.training.posgen_rule import train_by_rule
 from leval_harness.training.posgen_settings import PosGenRun, Recipe, Work, rope_parameters
 from leval_harness.training.stacked import StackedDecoder
 from leval_tasks.posgen.encodings import ENCODINGS
+from resonance_vllm.errors import SettingError
 
 logger = logging.getLogger(__name__)
 

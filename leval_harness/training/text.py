@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from leval_border.errors import SettingError, UserError, not_allowed
-from leval_border.files import user_path
 from leval_harness.training.finetune_settings import FineTuneSettings
 from leval_tasks.data import numbered_rows, read_bytes
 from leval_tasks.perplexity.documents import Text, TextRow
+from resonance_vllm.errors import SettingError, UserError, not_allowed
+from resonance_vllm.files import user_path
 
 Ids = npt.NDArray[np.int64]
 HUB_SETS = {"pg19": "emozilla/pg19"}

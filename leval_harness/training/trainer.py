@@ -22,8 +22,10 @@ from pydantic import BaseModel, ValidationError
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from leval_border.errors import SettingError, UserError, shown
-from leval_border.files import (
+from leval_harness.checkpoint_files import loaded_files
+from leval_harness.locks import LockedError, lock
+from resonance_vllm.errors import SettingError, UserError, shown
+from resonance_vllm.files import (
     altered,
     file_sha256,
     hashes,
@@ -32,8 +34,6 @@ from leval_border.files import (
     write_json,
     write_text,
 )
-from leval_harness.checkpoint_files import loaded_files
-from leval_harness.locks import LockedError, lock
 
 logger = logging.getLogger(__name__)
 

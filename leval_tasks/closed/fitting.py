@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leval_border.errors import SettingError
 from leval_tasks.closed.prompts import Prompt
 from leval_tasks.errors import ContextLengthError
+from resonance_vllm.errors import SettingError
 
 WINDOW = 512  # characters of the shared text that are tokenised again with each question
 RUN = 8  # tokens that must agree before two tokenisations count as aligned

@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from leval_border.files import json_lines
-from leval_border.json_texts import parse_json
 from leval_tasks.data import read_bytes, read_row
 from leval_tasks.errors import PredictionError
+from resonance_vllm.files import json_lines, parse_json
 
 SCORED = ("f1", "rouge", "exam")
 """Values of `evaluation` that the official scorer takes; a record without one is scored here."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from leval_border.errors import SettingError
 from leval_tasks.closed.definition import ClosedTask
+from resonance_vllm.errors import SettingError
 
 STEPS = "{document}\n\n{question}"
 QUESTION = "Document is as follows. {document} \nQuestion: {question} "

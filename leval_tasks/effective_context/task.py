@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from lm_eval.api.filter import FilterEnsemble
 
-from leval_border.errors import SettingError, not_allowed
 from leval_tasks.aggregation import with_stderr
 from leval_tasks.context import LengthLimit, claimed_lengths, find_limit
 from leval_tasks.effective_context.reads import (
@@ -35,6 +34,7 @@ from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.task import PerplexityTask, WindowRequest, begins_with_bos
 from leval_tasks.perplexity.windows import Window, document_tokens
 from leval_tasks.token_logprobs import SumOfLogprobs, token_logprobs
+from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
 REQUEST = "token_logprobs"

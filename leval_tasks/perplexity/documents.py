@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from leval_border.errors import SettingError, one_of
 from leval_tasks.data import numbered_rows, read_bytes, resolve_source
 from leval_tasks.errors import DataError
 from leval_tasks.metadata import PerplexitySettings, TextSettings
 from leval_tasks.repetition import without_repeats
+from resonance_vllm.errors import SettingError, one_of
 
 logger = logging.getLogger(__name__)
 

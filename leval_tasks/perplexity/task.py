@@ -15,7 +15,6 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.config.task import TaskConfig
 
-from leval_border.errors import SettingError, not_allowed
 from leval_tasks.aggregation import aggregations, with_stderr
 from leval_tasks.context import LengthLimit, find_limit
 from leval_tasks.lm_task import PlainTask
@@ -37,6 +36,7 @@ from leval_tasks.perplexity.windows import (
     document_tokens,
     make_windows,
 )
+from resonance_vllm.errors import SettingError, not_allowed
 
 logger = logging.getLogger(__name__)
 REQUEST = "_loglikelihood_tokens"

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leval_border.errors import SettingError, not_allowed
 from leval_tasks.metadata import Mode
+from resonance_vllm.errors import SettingError, not_allowed
 
 METRICS = (
     "token_perplexity",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from leval_border.errors import SettingError, one_of
+from resonance_vllm.errors import SettingError, one_of
 
 Name = Literal[
     "rope",

@@ -10,9 +10,9 @@ from itertools import combinations, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from leval_border.errors import SettingError, UserError
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.metrics import compose
+from resonance_vllm.errors import SettingError, UserError
 
 Tokens = npt.NDArray[np.int64]
 BANDS = 3

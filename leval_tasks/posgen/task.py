@@ -14,8 +14,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
 from lm_eval.config.task import TaskConfig
 
-from leval_border.files import read_object
-from leval_border.settings import field_names, read
 from leval_tasks.aggregation import stderr_of_mean, with_stderr
 from leval_tasks.context import find_limit
 from leval_tasks.lm_task import PlainTask
@@ -24,6 +22,8 @@ from leval_tasks.metrics import directions
 from leval_tasks.model import find_tokenizer, running_model
 from leval_tasks.posgen.sequences import PosGenError, position_ranges, splits
 from leval_tasks.posgen.vocabulary import Vocabulary, from_tokenizer
+from resonance_vllm.files import read_object
+from resonance_vllm.settings import field_names, read
 
 REQUEST = "teacher_forced"
 

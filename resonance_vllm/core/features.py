@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.phase import rotation_angles
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.errors import RopeConfigError
 
 # Figure 1 of the paper shows 64 training and 64 test positions of feature 6.
 SHOWN_PERIODS = 3

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leval_border.errors import not_allowed
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import MOST_TOKENS, plain_frequencies
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.core.wavelengths import choose_wavelengths
+from resonance_vllm.errors import RopeConfigError, not_allowed
 
 MOST_DIMENSIONS = 1024
 """Of a head; the largest published ones have 512. The gaps of a million would need terabytes."""

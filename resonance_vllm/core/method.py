@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from leval_border.settings import Settings
+from resonance_vllm.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor as Tensor

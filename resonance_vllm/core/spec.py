@@ -6,13 +6,12 @@ from typing import Any, Self
 
 from pydantic.fields import FieldInfo
 
-from leval_border.errors import SettingError, hint, not_allowed, shown
-from leval_border.json_texts import parse_json
-from leval_border.settings import read
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.errors import RopeConfigError, SettingError, hint, not_allowed, shown
+from resonance_vllm.files import parse_json
+from resonance_vllm.settings import read
 
 RESONANCE = "resonance"
 PREFIX = f"{RESONANCE}_"

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from leval_border.settings import Settings
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RESONANCE
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.settings import Settings
 
 _RANGES = {
     "exclusiveMinimum": "above {:g}",

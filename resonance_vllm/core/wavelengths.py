@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from leval_border.settings import Settings
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Tokens
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.settings import Settings
 
 if TYPE_CHECKING:
     import numpy as np

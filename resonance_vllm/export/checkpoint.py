@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from leval_border.files import write_text
-from leval_border.json_texts import parse_json
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.files import parse_json, write_text
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides

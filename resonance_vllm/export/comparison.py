@@ -17,8 +17,8 @@ from torch import nn
 from transformers import AutoConfig
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import layer_types, rotary_report

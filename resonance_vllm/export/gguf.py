@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leval_border.errors import needs_extra
-from leval_border.files import sync_folder
-from leval_border.json_texts import parse_json
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.errors import RopeConfigError, needs_extra
 from resonance_vllm.export.checkpoint import check_fixed, check_there, divisors
+from resonance_vllm.files import parse_json, sync_folder
 from resonance_vllm.model_config.checkpoint import loading, read_config
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions

@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.longrope import LongRope
 from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.held import twin
 from resonance_vllm.hf.model import layer_types, rotary_modules
 from resonance_vllm.hf.request import own_settings, stock_of

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.family import Settings, pairs_whole_heads
 from resonance_vllm.verifier import Request, Turns
 

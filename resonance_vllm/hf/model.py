@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from leval_border.errors import one_of
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.errors import RopeConfigError, one_of
 from resonance_vllm.hf import float32, position_map
 from resonance_vllm.hf import request as config_requests
 from resonance_vllm.hf.held import (

@@ -14,8 +14,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 
 from resonance_vllm.core import phase
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.position_map import MappedMethod, Part, Positions
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.partial_attention import Partial
 from resonance_vllm.hf.parts import CosSin, Pass, Segment, attend
 from resonance_vllm.hf.rotation import ModuleRotation

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import (
     LENGTH,
@@ -25,6 +24,7 @@ from resonance_vllm.core.spec import (
     refuse_ignored_keys,
 )
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.family import (
     Settings,
     by_layer,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from resonance_vllm.core import phase
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.held import (
     FAMILY_CLASS,
     family,

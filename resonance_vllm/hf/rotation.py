@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import Rotation
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.held import (
     family,
     features_as_shipped,

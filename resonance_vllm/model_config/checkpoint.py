@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leval_border.errors import SettingError, UserError, shown
-from leval_border.files import user_path
-from leval_border.json_texts import parse_json
-from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError, SettingError, UserError, shown
+from resonance_vllm.files import parse_json, user_path
 
 logger = logging.getLogger(__name__)
 

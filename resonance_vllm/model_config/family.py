@@ -7,10 +7,10 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import LENGTH, PREFIX, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.errors import RopeConfigError
 
 if TYPE_CHECKING:
     from resonance_vllm.model_config.model_positions import ModelPositions

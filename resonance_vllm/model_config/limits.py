@@ -3,10 +3,9 @@
 No torch: lengths are needed before any model is built.
 """
 
-from leval_border.errors import not_allowed
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import LONGEST_FACTOR
 from resonance_vllm.core.spec import BASE_TYPES, OWN_TYPES, STOCK_TYPES, RopeSpec
+from resonance_vllm.errors import RopeConfigError, not_allowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 
 # Types of vLLM alone that it leaves unmultiplied as well (vllm/config/model.py).

@@ -6,9 +6,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from leval_border.errors import shown
-from leval_border.settings import LENIENT
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import (
     LENGTH,
@@ -21,6 +18,7 @@ from resonance_vllm.core.spec import (
     RopeType,
 )
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.errors import RopeConfigError, shown
 from resonance_vllm.model_config import shipped_scaling
 from resonance_vllm.model_config.checkpoint import read_config
 from resonance_vllm.model_config.family import (
@@ -34,6 +32,7 @@ from resonance_vllm.model_config.family import (
     value_of,
     without_window,
 )
+from resonance_vllm.settings import LENIENT
 
 logger = logging.getLogger(__name__)
 

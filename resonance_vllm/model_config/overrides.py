@@ -8,9 +8,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from leval_border.errors import one_of
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import COMPARED, LENGTH, PREFIX, RESONANCE, RopeSpec
+from resonance_vllm.errors import RopeConfigError, one_of
 from resonance_vllm.model_config.family import without_window
 from resonance_vllm.model_config.limits import length_limit, vllm_multiplies
 from resonance_vllm.model_config.model_positions import ModelPositions

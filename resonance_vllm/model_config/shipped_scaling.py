@@ -8,9 +8,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from leval_border.errors import shown
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import PREFIX, REPLACE, RopeRequest, RopeSpec
+from resonance_vllm.errors import RopeConfigError, shown
 
 if TYPE_CHECKING:
     from resonance_vllm.model_config.model_positions import ModelPositions

@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import COMPARED, RopeSpec, refuse_ignored_keys
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.family import by_layer, of_present_layers
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions

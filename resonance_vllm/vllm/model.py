@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf import model as hf_model
 from resonance_vllm.hf.rotary import verify_given
 from resonance_vllm.model_config.family import by_layer_type, windowed

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.family import (
     QUERY_SCALE_BETA,
     Settings,

@@ -15,9 +15,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from vllm.model_executor.layers import rotary_embedding
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.frequencies import base_frequencies, rotation
 from resonance_vllm.core.phase import cos_sin_table
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.verifier import CLOSE, RequestedRotation, Turns, differences, refusal
 
 ROWS_FOR_A_LOOK = 4096

@@ -10,7 +10,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from transformers import GenerationConfig
 
-from leval_border.errors import SettingError
 from leval_harness.backends import generation
 from leval_harness.backends.arguments import (
     HFLongSettings,
@@ -20,6 +19,7 @@ from leval_harness.backends.arguments import (
 from leval_harness.backends.hf_long import HFLong
 from leval_harness.backends.prefix_selfcheck import find_prefix_reuse
 from leval_harness.backends.resources import Counters
+from resonance_vllm.errors import SettingError
 
 RNG = random.Random(0)
 

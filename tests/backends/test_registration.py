@@ -10,8 +10,8 @@ import pytest
 from lm_eval.api.model import LM
 
 import leval_harness.backends
-from leval_border.errors import SettingError
 from leval_harness.backends import OWN_BACKENDS
+from resonance_vllm.errors import SettingError
 
 ROOT = Path(__file__).parents[2]
 REGISTERED = """

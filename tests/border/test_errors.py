@@ -2,7 +2,7 @@
 
 import pytest
 
-from leval_border.errors import SettingError, UserError, hint, near, one_of, shown
+from resonance_vllm.errors import SettingError, UserError, hint, near, one_of, shown
 
 
 def test_a_name_is_one_of_those_allowed():

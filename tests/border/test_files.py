@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_border.files import json_lines, read_object, write_json, write_text
+from resonance_vllm.files import json_lines, read_object, write_json, write_text
 
 
 @pytest.mark.parametrize("where", ["fsync", "replace"])

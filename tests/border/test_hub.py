@@ -3,7 +3,7 @@
 import pytest
 from huggingface_hub import constants
 
-from leval_border.errors import SettingError
+from resonance_vllm.errors import SettingError
 from resonance_vllm.model_config.checkpoint import asking_hub, refuse_missing_folder
 
 

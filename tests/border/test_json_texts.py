@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from leval_border.errors import SettingError
-from leval_border.json_texts import parse_json
+from resonance_vllm.errors import SettingError
+from resonance_vllm.files import parse_json
 
 
 @pytest.mark.parametrize(

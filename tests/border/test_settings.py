@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, field_validator, model_validator
 
-from leval_border.errors import SettingError, UserError
-from leval_border.settings import Settings, read
+from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.settings import Settings, read
 
 
 class Layer(Settings):

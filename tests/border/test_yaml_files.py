@@ -10,9 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_border.errors import SettingError
-from leval_border.files import user_path
 from leval_harness.yaml_files import MOST_CHARACTERS, parse_yaml, read_yaml
+from resonance_vllm.errors import SettingError
+from resonance_vllm.files import user_path
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from every_command import leaves
 
-from leval_border.errors import SettingError, UserError
 from leval_harness.cli.main import COMMANDS, GROUPS, app, main
+from resonance_vllm.errors import SettingError, UserError
 
 NOWHERE = "no-such-thing/anywhere"
 OWN_PARSER = ("lm-eval",)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from leval_border.errors import UserError
 from leval_harness.cli.main import app
+from resonance_vllm.errors import UserError
 
 TOKENIZER = Path(__file__).parents[1] / "golden" / "tokenizer"
 COMMAND = ("prompt", "leval_closed_toefl", "-n", "1", "--data-dir", "sample",

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from leval_border.errors import SettingError
 from leval_tasks import data
 from leval_tasks.closed import fitting
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.closed.prompts import Prompt, PromptWriter
 from leval_tasks.errors import ContextLengthError
+from resonance_vllm.errors import SettingError
 
 
 def plain(question: str, task: ClosedTask = TASKS["leval_closed_toefl"]) -> list[Prompt]:

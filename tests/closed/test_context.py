@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from leval_border.errors import SettingError
 from leval_tasks.context import Context, resolve_context
 from leval_tasks.errors import ContextLengthError, TokenizerError
 from leval_tasks.model import find_tokenizer, tokenizer_name
+from resonance_vllm.errors import SettingError
 
 YARN = {
     "rope_type": "yarn",

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from leval_border.errors import SettingError
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.prompts import CHAT_TEMPLATE, FRAME_NAMES, FRAMES, TITLES
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import ClosedSettings, read_metadata
+from resonance_vllm.errors import SettingError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 OFFICIAL = json.loads((Path(__file__).parent / "data/official_prompts.json").read_text())

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from jinja2.exceptions import TemplateError
 
-from leval_border.errors import SettingError
 from leval_tasks.closed import prompts
 from leval_tasks.closed.catalog import task_named
+from resonance_vllm.errors import SettingError
 
 CHOICE_END = ".  Please directly give the answer without any additional output or explanation "
 

@@ -11,13 +11,13 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_border.errors import SettingError
 from leval_harness.results.sample_lines import Sample
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import SCORES
 from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.errors import ContextLengthError, DataError, TokenizerError
+from resonance_vllm.errors import SettingError
 
 SIX = [
     "leval_closed_coursera",

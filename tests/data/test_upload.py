@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 from huggingface_hub import constants
 
-from leval_border.errors import SettingError, UserError
 from leval_harness.cli.results import upload as command
+from resonance_vllm.errors import SettingError, UserError
 
 REPOSITORY = "group/results"
 TOKEN = "hf_" + "a" * 34

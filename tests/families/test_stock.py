@@ -14,8 +14,8 @@ from families_models import answers, config_of, global_rotations, shipped_of
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import STOCK_TYPES
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.build import on_meta, report_of_checkpoint
 from resonance_vllm.hf.request import configs
 from resonance_vllm.hf.tiny import model_of

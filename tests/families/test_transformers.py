@@ -32,9 +32,9 @@ from families_record import RIGHT, settle
 from naive_maps import MAPS
 from transformers import AutoConfig
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES
 from resonance_vllm.core.spec import LENGTH as L
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf import registration as hf
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import rotary_report

@@ -13,8 +13,8 @@ import pytest
 from families_record import RIGHT, folders, read, settle
 from naive_maps import MAPS
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import BASE_TYPES, LENGTH, STOCK_TYPES, RopeRequest
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.family import windowed
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides

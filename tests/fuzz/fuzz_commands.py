@@ -14,11 +14,11 @@ from fuzz_inputs import JUNK, documents, encoded, files
 from fuzz_world import FILES, PLACES, TRAIN, TRAININGS, TUNE, World
 from hypothesis import strategies as st
 
-from leval_border.settings import field_names
 from leval_harness.sweep.config import ModelConfig
 from leval_tasks.closed.prompts import FRAME_NAMES
 from leval_tasks.metadata import FAMILIES, SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS
+from resonance_vllm.settings import field_names
 
 LAST = {"sweep": ("--dry-run",), "finetune": TUNE, "posgen train": (*TRAIN, "--minutes=0.1")}
 """Options that keep a command from running for hours; of two the last one counts."""

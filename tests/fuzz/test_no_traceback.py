@@ -22,7 +22,6 @@ from every_command import leaves
 from fuzz_commands import command_lines
 from fuzz_world import TRAININGS, World, put
 from hypothesis import HealthCheck, Phase, event, given, seed, settings
-from restored import forget_closed_streams
 
 from leval_harness.cli.main import app, main
 
@@ -117,7 +116,6 @@ def hanging_is_an_error():
 
 def tried(line, world):
     """Exit code, output and errors of a command in this process."""
-    forget_closed_streams()
     worked_out_once.install()  # what the command before has imported
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)

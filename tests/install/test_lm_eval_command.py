@@ -9,8 +9,8 @@ import pytest
 from forked_programs import Forks
 from lm_eval_asked import asked
 
-from leval_border.errors import SettingError
 from leval_harness.cli.lm_eval import own_options
+from resonance_vllm.errors import SettingError
 
 
 @pytest.fixture

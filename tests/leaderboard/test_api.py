@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 import leval_harness as lh
-from leval_border.errors import UserError
 from leval_harness import api
 from leval_harness.cli.results import table
 from leval_harness.cli.rope import rope
 from leval_harness.results.load import ResultsError
+from resonance_vllm.errors import UserError
 
 RESULTS = Path(__file__).parents[1] / "golden" / "results"
 FOLDERS = [RESULTS / name for name in ("lm_eval", "perplexity", "posgen", "sweep")]

@@ -10,12 +10,12 @@ from card_checks import cards_are_valid, hub_entries, records
 from click.testing import CliRunner
 from plain_output import sample, write
 
-from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.cards import write_cards
 from leval_harness.cards.publication import RELATIONSHIPS, model_name, read_publication
 from leval_harness.cli.results import card as command
 from leval_harness.results import load_results
+from resonance_vllm.errors import SettingError
 
 OURS, SCORED = "leval_closed_toefl", "gsm8k"
 

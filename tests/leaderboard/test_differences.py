@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.analysis.differences import paired_differences, parse_pairs
 from leval_harness.cli.main import app
 from leval_harness.results import ResultsError, load_results
 from leval_harness.tables.effective_context import difference_table
+from resonance_vllm.errors import SettingError
 
 TOKENS = {8192: 8191, 12288: 12287}
 BAND = "nll@8192-12288"

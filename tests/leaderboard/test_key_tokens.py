@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.cli.main import app
 from leval_harness.results import load_results
+from resonance_vllm.errors import SettingError
 
 RUNS = Path(__file__).parent / "real_runs" / "results"
 MODEL = "SmolLM2-135M"

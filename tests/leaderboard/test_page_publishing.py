@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from leval_border.errors import UserError
 from leval_harness.page import write
 from leval_harness.page.write import FOLDERS, INDEX, MARKER
+from resonance_vllm.errors import UserError
 
 
 @pytest.fixture(autouse=True)

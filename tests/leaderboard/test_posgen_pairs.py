@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leval_border.errors import SettingError
 from leval_harness.analysis.posgen import HALVES, ceiling, compare_by_seed
 from leval_harness.cli.main import app
 from leval_harness.figures.posgen import pairs_figure, position_figure
@@ -26,6 +25,7 @@ from leval_harness.tables.posgen import (
 from leval_harness.tables.published import published_of
 from leval_tasks.posgen import encodings
 from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, parse_pair, published_pairs
+from resonance_vllm.errors import SettingError
 
 ROPE = Pair("rope", "rope")
 CODE = Pair("rope", "yarn_code")

@@ -9,8 +9,6 @@ import statistics
 import pytest
 from click.testing import CliRunner
 
-from leval_border.errors import SettingError
-from leval_border.files import file_sha256
 from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
 from leval_harness.figures.posgen import loss_figure, position_figure
@@ -21,6 +19,8 @@ from leval_harness.tables.notes import spent
 from leval_harness.tables.posgen import posgen_table
 from leval_harness.tables.published import published_accuracy
 from leval_tasks.posgen.encodings import Pair
+from resonance_vllm.errors import SettingError
+from resonance_vllm.files import file_sha256
 
 SETTINGS = {
     "architecture": {"kind": "llama", "layers": 2, "hidden": 128},

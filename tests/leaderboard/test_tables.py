@@ -12,7 +12,6 @@ import unicodedata
 import fixture_results as make
 import pytest
 
-from leval_border.errors import SettingError
 from leval_harness.analysis import analyse
 from leval_harness.format_names import format_names
 from leval_harness.results import load_results
@@ -22,6 +21,7 @@ from leval_harness.tables.formats import html as html_format
 from leval_harness.tables.formats import md, tex
 from leval_harness.tables.model import Block, Cell, Column, Row, Table
 from leval_harness.tables.notes import chance_note
+from resonance_vllm.errors import SettingError
 
 SPECIAL = "\\{}$&#%_~^<>|\"'`-[]*?!+=@()/,;:."
 UNICODE = "±×−–—…†≤≥·→’‘“”éÀñüçž中文😀\u202e\u0007\x1b"

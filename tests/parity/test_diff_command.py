@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import leval_harness as lh
-from leval_border.errors import SettingError, UserError
 from leval_harness.cli.diff import diff as command
 from leval_harness.cli.diff import parse_lengths, parse_seconds, setup_texts
 from leval_harness.cli.results import page as page_command
@@ -21,6 +20,7 @@ from leval_harness.parity.reading import Reading
 from leval_harness.parity.result import length_result
 from leval_harness.parity.setups import Setup
 from leval_harness.parity.sides import Options
+from resonance_vllm.errors import SettingError, UserError
 
 pytestmark = pytest.mark.hf
 LENGTH = "128"

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import leval_harness as lh
-from leval_border.errors import UserError
 from leval_harness.parity.compare import save_reference
+from resonance_vllm.errors import UserError
 
 pytestmark = pytest.mark.hf
 LENGTH = 128

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from leval_border.errors import UserError
 from leval_harness.parity.local import HFReader, of_entries, of_logprobs
 from leval_harness.parity.reading import DENSE, TOP, Reading, dense_positions
 from leval_harness.parity.setups import Setup
 from leval_tasks.token_logprobs import token_logprobs
+from resonance_vllm.errors import UserError
 
 pytestmark = pytest.mark.hf
 ROWS = [[1, *range(3, 32), *range(3, 32), *range(5, 25)], [1, *range(31, 3, -1), *range(3, 30)]]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from leval_border.errors import SettingError
 from leval_harness.parity.findings import compare_encodings, compare_templates
 from leval_harness.parity.setups import Setup, kinds
+from resonance_vllm.errors import SettingError
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from leval_border.errors import SettingError, UserError
 from leval_harness.parity.reading import Reading
 from leval_harness.parity.saved import Reference, SavedReader
 from leval_harness.parity.texts import ids_sha256, read_texts
 from leval_tasks.perplexity.documents import Text
+from resonance_vllm.errors import SettingError, UserError
 
 
 def test_the_language_reference_is_cut_into_pieces_from_beginnings_of_lines():

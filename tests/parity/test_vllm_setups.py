@@ -3,9 +3,9 @@
 import pytest
 
 import leval_harness as lh
-from leval_border.errors import SettingError, UserError
 from leval_harness.parity.local import load
 from leval_harness.parity.setups import Setup
+from resonance_vllm.errors import SettingError, UserError
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 OPTIONS = {"lengths": (256,), "count": 3, "budget": 1200.0}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from leval_border.errors import SettingError
 from leval_tasks.context import LengthLimit
 from leval_tasks.errors import ContextLengthError, DataError
 from leval_tasks.metadata import PerplexitySettings, read_metadata
@@ -18,6 +17,7 @@ from leval_tasks.perplexity.documents import (
     read_corpus,
 )
 from leval_tasks.perplexity.task import complete_settings
+from resonance_vllm.errors import SettingError
 
 SETTINGS = PerplexitySettings(
     context_length=(4,), mode="truncate", stride=1, min_tokens=3, bos=True

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leval_harness.backends
-from leval_border.errors import SettingError
 from leval_tasks.context import LengthLimit
 from leval_tasks.effective_context.reads import COLUMNS, windows_of
 from leval_tasks.effective_context.task import EffectiveContextTask, complete_settings
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata
+from resonance_vllm.errors import SettingError
 
 TURNS = [160, 240]
 ASKED = {"context_length": TURNS, "short_window": 48, "trained_window": 96, "num_docs": 4}

@@ -9,8 +9,8 @@ import pytest
 from lm_eval.api.registry import get_model
 
 import leval_harness.backends
-from leval_border.errors import SettingError
 from leval_tasks.token_logprobs import token_logprobs
+from resonance_vllm.errors import SettingError
 
 DRAW = random.Random(3)
 SHARED = DRAW.choices(range(2, 250), k=40)

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from leval_border.errors import SettingError
 from leval_tasks.perplexity.windows import (
     Window,
     document_tokens,
     make_windows,
 )
+from resonance_vllm.errors import SettingError
 
 MOVING = ("sliding", "disjoint")
 

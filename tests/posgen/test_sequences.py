@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_border.errors import SettingError
-from leval_border.settings import read
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.sequences import (
     cycled_seeds,
@@ -16,6 +14,8 @@ from leval_tasks.posgen.sequences import (
     random_seeds,
     splits,
 )
+from resonance_vllm.errors import SettingError
+from resonance_vllm.settings import read
 
 # The paper's Figure 2 (modulus 7), and two seeds worked out by hand from the rules (modulus 17).
 VECTORS = [

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from leval_border.errors import SettingError
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import PosGenError
 from leval_tasks.posgen.task import accuracies, read_settings
 from leval_tasks.posgen.vocabulary import Vocabulary, build_tokenizer, from_tokenizer
+from resonance_vllm.errors import SettingError
 
 VOCABULARY = Vocabulary(tuple(range(17)), 21)
 

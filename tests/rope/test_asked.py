@@ -15,10 +15,10 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig, Llam
 from transformers.models.llama import modeling_llama
 
 from leval_harness.cli.main import main
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import ScaledMethod
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf import registration as hf
 from resonance_vllm.hf.build import report_of_checkpoint
 from resonance_vllm.model_config.model_positions import ModelPositions

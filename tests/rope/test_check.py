@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import resonance_vllm.check
 from leval_harness.cli.main import main
 from resonance_vllm.check import about_vllm, report
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.core.wavelengths import choose_wavelengths
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.verifier import NoRope, RotaryReport
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from naive_maps import MOVING
 
-from leval_border.errors import UserError
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
+from resonance_vllm.errors import UserError
 from resonance_vllm.export.checkpoint import export_checkpoint
 from resonance_vllm.model_config.model_positions import ModelPositions
 

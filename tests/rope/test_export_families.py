@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.export.checkpoint import export_checkpoint
 
 pytestmark = pytest.mark.hf

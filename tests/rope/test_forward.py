@@ -9,9 +9,9 @@ from transformers import CONFIG_MAPPING, AutoConfig
 
 from leval_harness.cli.main import main
 from resonance_vllm.check import limits, report
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.build import report_of_checkpoint
 from resonance_vllm.hf.model import rotary_report
 from resonance_vllm.hf.tiny import forward, forward_problem, model_of, run_forward, write_tiny

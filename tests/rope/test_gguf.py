@@ -10,8 +10,8 @@ import torch
 from naive_maps import MOVING
 from scripts import script
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.export.checkpoint import export_checkpoint
 from resonance_vllm.export.gguf import export_gguf
 

@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.phase import cos_sin
 from resonance_vllm.core.spec import OWN_TYPES, RopeSpec, RopeType
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf import registration as hf
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides

@@ -9,8 +9,8 @@ from naive_maps import MOVING
 
 from leval_tasks.context import resolve_context
 from resonance_vllm.check import limits
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config import overrides as settings
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions

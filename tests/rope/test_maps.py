@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from naive_maps import BASE, MAPS, MOVING, settings, text, tiny
 from transformers import AutoConfig
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.export.checkpoint import export_checkpoint
 from resonance_vllm.export.gguf import export_gguf
 from resonance_vllm.hf import parts

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
 
-from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf import registration as hf
 
 SIZES = {

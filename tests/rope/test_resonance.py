@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.features import feature_gap, gap_of_angles, similarity
 from resonance_vllm.core.methods.yarn import Yarn
 from resonance_vllm.core.phase import cos_sin, cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.core.wavelengths import Resonance
+from resonance_vllm.errors import RopeConfigError
 
 BASES = st.floats(50.0, 1e7)
 DIMS = st.integers(2, 64).map(lambda half: 2 * half)

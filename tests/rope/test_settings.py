@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from resonance_vllm.check import about_vllm, limits
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.spec import RopeRequest
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config import overrides as settings
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from naive_maps import MOVING
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.methods import METHODS
 from resonance_vllm.core.spec import OWN_TYPES, RopeRequest, RopeSpec
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.model_config.limits import length_limit
 from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies, phase
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.features import feature_gap
 from resonance_vllm.core.spec import ROPE_TYPES, RopeSpec, RopeType
 from resonance_vllm.core.wavelengths import COPRIME_BOUND, Resonance, choose_wavelengths
+from resonance_vllm.errors import RopeConfigError
 
 RULES = get_args(Resonance.model_fields["wavelengths"].annotation)
 OF_PROJECT = [rule for rule in RULES if rule != "integer"]

@@ -15,10 +15,10 @@ from families_models import (
 )
 from families_record import RIGHT, folders, read
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import plain_frequencies
 from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeRequest
 from resonance_vllm.core.spec import LENGTH as L
+from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.build import report_of_checkpoint
 from resonance_vllm.hf.tiny import model_of
 from resonance_vllm.model_config.model_positions import ModelPositions

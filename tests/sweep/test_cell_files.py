@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from leval_border.files import file_sha256, read_object, write_json
 from leval_harness.cell_record import CellRecord, DoneRecord, cell_id
 from leval_harness.sweep.cell_files import clear_attempt, log_tail, publish, relabel, why_not_done
 from leval_harness.sweep.launch import judge
+from resonance_vllm.files import file_sha256, read_object, write_json
 
 IDENTITY = {"model": {"files": {"config.json": "00"}}, "seed": 0}
 ID = cell_id(IDENTITY)

@@ -10,7 +10,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_border.errors import SettingError
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.config_files import (
@@ -20,6 +19,7 @@ from leval_harness.sweep.config_files import (
     merge,
     override,
 )
+from resonance_vllm.errors import SettingError
 
 VALUES = st.recursive(
     st.integers() | st.text(max_size=5) | st.none() | st.booleans(),

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_border.files import file_sha256
 from leval_harness import checkpoint_files
 from leval_harness.cell_record import IDENTITY_FIELDS, CellRecord, cell_id
 from leval_harness.results.run_record import Run
@@ -26,6 +25,7 @@ from leval_harness.sweep import (
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import parse_config
 from leval_harness.sweep.identity import differences, environment
+from resonance_vllm.files import file_sha256
 
 LLAMA = {
     "model_type": "llama",

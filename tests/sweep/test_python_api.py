@@ -15,7 +15,7 @@ RUN = """
 import json, sys, yaml
 from pathlib import Path
 import leval_harness as lh
-from leval_border.errors import UserError
+from resonance_vllm.errors import UserError
 
 config, out = yaml.safe_load(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
 config.update(json.loads(sys.argv[3]))

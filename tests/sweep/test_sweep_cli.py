@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from leval_border.errors import UserError
-from leval_border.files import write_json
 from leval_harness.cli.main import main
 from leval_harness.cli.sweep import sweep as command
 from leval_harness.sweep import SweepLockedError, runner
@@ -28,6 +26,8 @@ from leval_harness.sweep.estimate import (
     wall_seconds,
 )
 from leval_tasks.metadata import ClosedSettings, PerplexitySettings
+from resonance_vllm.errors import UserError
+from resonance_vllm.files import write_json
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from leval_border.errors import SettingError, is_misspelt
-from leval_border.settings import field_names
 from leval_tasks.generation import GenerationSettings, check_generation
 from leval_tasks.metadata import (
     FAMILIES,
@@ -22,6 +20,8 @@ from leval_tasks.metadata import (
     read_metadata,
     refuse_near_misses,
 )
+from resonance_vllm.errors import SettingError, is_misspelt
+from resonance_vllm.settings import field_names
 
 SETTINGS = sorted({name for family in FAMILIES for name in field_names(family)} | {"perplexity"})
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from leval_border.errors import UserError
-from leval_border.files import altered
 from leval_harness.training import trainer as shared
 from leval_harness.training.finetune import _Metrics, finetune
 from leval_harness.training.finetune_settings import FineTuneSettings
+from resonance_vllm.errors import UserError
+from resonance_vllm.files import altered
 
 pytestmark = [pytest.mark.hf]
 

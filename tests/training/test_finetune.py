@@ -8,13 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from leval_border.errors import SettingError, UserError
 from leval_harness.training import finetune as module
 from leval_harness.training.finetune import Rows, finetune
 from leval_harness.training.finetune_settings import FineTuneSettings, preset, presets
 from leval_harness.training.text import prepare_text
 from leval_tasks.posgen.vocabulary import build_tokenizer
-from resonance_vllm.core.errors import RopeConfigError
+from resonance_vllm.errors import RopeConfigError, SettingError, UserError
 from resonance_vllm.hf.registration import register
 
 pytestmark = pytest.mark.hf

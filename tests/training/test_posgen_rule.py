@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from leval_border.errors import UserError
 from leval_harness.training import posgen_rule
 from leval_harness.training.posgen_rule import batch, lengths, train_by_rule
 from leval_harness.training.posgen_settings import Architecture, PosGenRun, Recipe, Work, preset
 from leval_harness.training.posgen_train import train_all
 from leval_tasks.metadata import SUBTASKS, PosGenSettings
 from leval_tasks.posgen.sequences import extend, random_seeds, rule_labels
+from resonance_vllm.errors import UserError
 
 pytestmark = pytest.mark.hf
 

@@ -13,8 +13,6 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy, rms_norm, scaled_dot_product_attention
 
-from leval_border.errors import SettingError, UserError
-from leval_border.files import file_sha256
 from leval_harness.cli.main import app
 from leval_harness.training import posgen_evaluate, posgen_train, stacked, t5_layer, trainer
 from leval_harness.training import posgen_settings as settings
@@ -26,6 +24,8 @@ from leval_harness.training.trainer import claim, is_claimed
 from leval_tasks.posgen.sequences import splits
 from resonance_vllm.core.frequencies import inv_freq
 from resonance_vllm.core.spec import RopeSpec
+from resonance_vllm.errors import SettingError, UserError
+from resonance_vllm.files import file_sha256
 
 pytestmark = pytest.mark.hf
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leval_border.errors import UserError
 from leval_harness.training import text
 from leval_harness.training.finetune_settings import preset
 from leval_tasks.perplexity.documents import Text
+from resonance_vllm.errors import UserError
 
 tokens = st.lists(st.integers(0, 2), max_size=40)
 

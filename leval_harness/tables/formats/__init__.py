@@ -11,9 +11,9 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from leval_border.errors import one_of
 from leval_harness.format_names import format_names
 from leval_harness.tables.model import Cell, Table
+from resonance_vllm.errors import one_of
 
 
 @dataclass(frozen=True)

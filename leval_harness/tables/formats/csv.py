@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Sequence
 
-from leval_border.errors import plain
 from leval_harness.tables.formats import Format
 from leval_harness.tables.model import Table
+from resonance_vllm.errors import plain
 
 
 def escape(text: str) -> str:

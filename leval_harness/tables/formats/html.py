@@ -4,9 +4,9 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from leval_border.errors import plain
 from leval_harness.tables.formats import Format, decorated
 from leval_harness.tables.model import Cell, Table
+from resonance_vllm.errors import plain
 
 
 def escape(text: str) -> str:

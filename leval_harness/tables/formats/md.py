@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from leval_border.errors import plain
 from leval_harness.tables.formats import Format, decorated
 from leval_harness.tables.model import Table
+from resonance_vllm.errors import plain
 
 ESCAPES = {c: "\\" + c for c in "\\`*_[]#|~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 

@@ -3,9 +3,9 @@
 import unicodedata
 from collections.abc import Sequence
 
-from leval_border.errors import plain
 from leval_harness.tables.formats import Format, decorated
 from leval_harness.tables.model import Table
+from resonance_vllm.errors import plain
 
 _CHARACTERS = "\\~^<>|\"'`–—…†·’‘“”"
 _COMMANDS = (

@@ -3,8 +3,8 @@
 import importlib
 import pkgutil
 
-from leval_border.errors import one_of
 from leval_tasks.closed.definition import ClosedTask
+from resonance_vllm.errors import one_of
 
 _MODULES = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
 _TASKS: list[ClosedTask] = [module.TASK for module in _MODULES]

@@ -4,8 +4,8 @@ import math
 
 from pydantic import Field
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Method, Tensor, Tokens, plain_frequencies
+from resonance_vllm.errors import RopeConfigError
 
 
 class Cope(Method):

@@ -4,9 +4,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Tensor, Tokens
 from resonance_vllm.core.methods.position_map import MappedMethod, Part
+from resonance_vllm.errors import RopeConfigError
 
 
 class DualChunk(MappedMethod):

@@ -1,8 +1,8 @@
 """Dynamic NTK as in transformers: NTK-aware scaling by the current length."""
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import ScaledMethod, Tensor, plain_frequencies
 from resonance_vllm.core.methods.ntk_aware import NtkAware, ntk_base
+from resonance_vllm.errors import RopeConfigError
 
 
 class Dynamic(ScaledMethod):

@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import Field
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import (
     Divisors,
     Extension,
@@ -15,6 +14,7 @@ from resonance_vllm.core.method import (
     TrainedLength,
     plain_frequencies,
 )
+from resonance_vllm.errors import RopeConfigError
 
 
 class LongRope(Method):

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import ScaledMethod, Tensor, Tokens, plain_frequencies
+from resonance_vllm.errors import RopeConfigError
 
 
 class NtkAware(ScaledMethod):

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import (
     Extension,
     Method,
@@ -21,6 +20,7 @@ from resonance_vllm.core.method import (
     TrainedLength,
 )
 from resonance_vllm.core.methods.yarn import Yarn
+from resonance_vllm.errors import RopeConfigError
 
 Positions = Callable[[Tensor], Tensor]
 

@@ -5,9 +5,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from resonance_vllm.core.errors import RopeConfigError
 from resonance_vllm.core.method import Tensor, Tokens
 from resonance_vllm.core.methods.position_map import Part, WindowedMethod
+from resonance_vllm.errors import RopeConfigError
 
 
 class SelfExtend(WindowedMethod):

@@ -17,6 +17,10 @@ class SettingError(UserError):
     """A setting or option that is wrong: exit code 2."""
 
 
+class RopeConfigError(SettingError):
+    """RoPE settings that cannot be run: the message names field, value and what is allowed."""
+
+
 MOST_SHOWN = 40
 """With more names than this a message lists only the similar ones."""
 

@@ -1,4 +1,4 @@
-"""Typed models of settings, with pydantic's errors in the form of `leval_border.errors`."""
+"""Typed models of settings, with pydantic's errors in the form of `resonance_vllm.errors`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, WrapValidator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from leval_border.errors import SettingError, UserError, hint, near, not_allowed, shown
+from resonance_vllm.errors import SettingError, UserError, hint, near, not_allowed, shown
 
 Model = TypeVar("Model", bound=BaseModel)
 
