@@ -5,9 +5,8 @@ import json
 import pytest
 from transformers import CONFIG_MAPPING
 
+from resonance_vllm.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import vllm_hf_overrides
 from resonance_vllm.vllm.build import look_at
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from resonance_vllm.core.spec import COMPARED, RopeRequest
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
+from resonance_vllm.config import COMPARED, ModelPositions, hf_overrides, vllm_hf_overrides
+from resonance_vllm.core.spec import RopeRequest
 
 pytestmark = pytest.mark.vllm
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from naive_maps import MOVING
 
+from resonance_vllm import config as settings
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
-from resonance_vllm.model_config import overrides as settings
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
