@@ -59,8 +59,8 @@ def make(folder, cells, samples):
 def measure(folder, out):
     """Run in a process of its own: seconds of each step and the peak memory."""
     from leval_harness.analysis import analyse
-    from leval_harness.page import write_page
     from leval_harness.old_results import load_results
+    from leval_harness.page import write_page
     from leval_harness.tables import build_tables, details_table, render
 
     steps = {}

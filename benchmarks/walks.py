@@ -98,8 +98,8 @@ def load(folder: Path) -> Callable[[], object]:
 
 def page(folder: Path) -> Callable[[], object]:
     from leval_harness.analysis import analyse
-    from leval_harness.page import write_page
     from leval_harness.old_results import load_results
+    from leval_harness.page import write_page
 
     analysis = analyse(load_results(RESULTS))
     return lambda: write_page(analysis, folder / "page")
