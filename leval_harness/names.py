@@ -1,4 +1,4 @@
-"""Names that readers see: tasks, methods, lengths, and the blocks and rows of comparable numbers."""
+"""Names that readers see: tasks, methods, lengths; blocks and rows of comparable numbers."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -137,7 +137,7 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
     own = [name for name in scores if name.startswith(SETTING)]
     if of_models:
         own = [name for name in own if name.removeprefix(SETTING) not in OF_MODEL]
-    model = scores["model"].where(not of_models, "")
+    model = pd.Series("", scores.index) if of_models else scores["model"].copy()
     title, measured = model.copy(), scores["name"].notna()
     for name in (*(() if of_models else OF_RUN), *OF_TASK, *own):
         told = pd.Series([_told(name, value) for value in scores[name]], scores.index)[measured]
@@ -154,7 +154,7 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
 
 def _told(name: str, value: object) -> str:
     """A setting in a title: nothing where it is unset, the name alone of what holds."""
-    if value is None or value is False or value != value or value in ("", "{}"):
+    if pd.isna(value) or value is False or value in ("", "{}"):
         return ""
     name = name.removeprefix(SETTING).replace("_", " ")
     return name if value is True else f"{name} {value}"[:LONGEST]
