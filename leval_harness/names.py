@@ -143,7 +143,7 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
         told = pd.Series([_told(name, value) for value in scores[name]], scores.index)[measured]
         differs = told.groupby([model, scores["task"]]).transform("nunique") > 1
         of_run = told[differs].groupby(scores["run"]).agg(_joined)
-        title += scores["run"].map(of_run).fillna("").map(_appended)
+        title += scores["run"].map(lambda run, of=of_run: _appended(of.get(run, "")))
     title += scores["sample"].eq(True).map({True: _appended(SAMPLE), False: ""})
     title += pd.Series([_appended(_partial(*each)) for each in _limits(scores)], scores.index)
     first = title[measured].groupby([scores["sweep"], model]).first().rename("first")

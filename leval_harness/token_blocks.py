@@ -154,6 +154,7 @@ def _rows(text: ReadText, reference: Reference) -> Iterator[dict[str, Any]]:
     own = next((text.tokens_of(name) for name in WINDOWS if name in text.losses), None)
     yardstick = own if own is not None else reference.tokens()
     start = int(text.rows["start"][0])
+    columns: dict[str, npt.NDArray[Any]]
     if full is None:  # only sums were kept
         columns = {name: text.rows[name] for name in ("start", "tokens", "full")}
         columns["reference"] = text.rows.get("windows", np.full(len(columns["full"]), np.nan))
@@ -162,7 +163,7 @@ def _rows(text: ReadText, reference: Reference) -> Iterator[dict[str, Any]]:
         same = yardstick is not None and yardstick.shape == full.shape
         compared = yardstick if same and yardstick is not None else np.full(full.shape, np.nan)
         edges = np.arange(0, full.size, BLOCK)
-        columns: dict[str, npt.NDArray[Any]] = {
+        columns = {
             "start": start + edges,
             "tokens": np.diff([*edges, full.size]),
             "full": np.add.reduceat(full, edges),
