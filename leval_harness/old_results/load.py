@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_harness.layout import CELL
-from leval_harness.results.fields import (
+from leval_harness.layout import CELL, CELLS, FAILED_CELLS, SWEEP
+from leval_harness.old_results.fields import (
     ResultsError,
     parse_json,
     read_bytes,
@@ -17,11 +17,11 @@ from leval_harness.results.fields import (
     refused,
     typed,
 )
-from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.run_record import Run
-from leval_harness.results.samples import Samples, read_samples
-from leval_harness.results.scores import Score, frame_of
-from leval_harness.results.task_scores import group_scores, in_one_unit, stand_for, task_scores
+from leval_harness.old_results.lm_eval import ResultsFile
+from leval_harness.old_results.run_record import Run
+from leval_harness.old_results.samples import Samples, read_samples
+from leval_harness.old_results.scores import Score, frame_of
+from leval_harness.old_results.task_scores import group_scores, in_one_unit, stand_for, task_scores
 from leval_tasks.statistics.clustered import Ratios
 
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")
@@ -110,6 +110,9 @@ def _runs_below(root: Path, warnings: list[str]) -> Iterator[Run]:
 
     for folder, below, names in os.walk(root, onerror=left_out):
         here = Path(folder)
+        if SWEEP in names:
+            below[:] = [name for name in below if name not in (CELLS, FAILED_CELLS)]
+            yield from Run.of_sweep(here, root)
         if CELL in names or CELL in below:
             below.clear()
             yield Run.read_cell(here, root)
