@@ -173,7 +173,7 @@ def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None
         if not rope:
             return shipped, shipped
         try:
-            return shipped, length_limit(model, model.complete({**rope, "replace": True}))
+            return shipped, length_limit(model, model.complete(rope))
         except RopeConfigError:
             return shipped, None
     return None, None

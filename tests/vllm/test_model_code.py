@@ -17,7 +17,7 @@ from resonance_vllm.core.spec import RopeRequest
 pytestmark = pytest.mark.vllm
 
 CONFIGS = Path(__file__).parents[1] / "families" / "configs"
-FOUR = "factor=4,original_max_position_embeddings=1024,replace=true"
+FOUR = "factor=4,original_max_position_embeddings=1024"
 YARN = f"resonance_yarn:{FOUR}"
 FIXED = "which the model's code in vLLM fixes; allowed: resonance alone where"
 

@@ -310,7 +310,7 @@ def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
         assert model.config.rope_parameters["rope_type"] == "resonance_yarn"
         assert model.config.max_position_embeddings == SERVED
         shipped = model.config.rope_parameters
-        yarn = load_hf(finetuned, {**shipped, "rope_type": "yarn", "replace": True}, SERVED)
+        yarn = load_hf(finetuned, {**shipped, "rope_type": "yarn"}, SERVED)
         for length in LENGTHS:
             prompt = random_prompt(length, vocabulary=17)
             served = score_vllm(engine, prompt)
