@@ -10,12 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.config import (
+    ModelPositions,
+    fixed_for_vllm,
+    hf_overrides,
+    length_limit,
+    vllm_hf_overrides,
+    vllm_limit,
+)
+from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.limits import length_limit, vllm_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import fixed_for_vllm, hf_overrides, vllm_hf_overrides
 from resonance_vllm.verifier import NoRope, RotaryReport, differences
 
 LIBRARIES = ("transformers", "vllm")
@@ -59,7 +64,7 @@ def report(
     Raises:
         RopeConfigError: the settings cannot be written for this model.
     """
-    known = model.with_length(context_length or (rope.trained_length if rope else None))
+    known = model.with_length(context_length or (rope.method.trained_length if rope else None))
     written = {} if rope is None else hf_overrides(rope, model, context_length)
     hf = _side("transformers", libraries, lambda: _transformers_report(path, written))
     vllm = _side("vllm", libraries, lambda: vllm_report(path, served(), context_length))
@@ -146,7 +151,8 @@ def vllm_report(
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
 
-    from resonance_vllm.vllm import built_apart, register, rotary_report
+    from resonance_vllm.vllm import Apart, register, rotary_report
+    from resonance_vllm.vllm_exchange import built_apart
 
     register()
     engine = EngineArgs(
@@ -161,7 +167,11 @@ def vllm_report(
     ).create_engine_config()
     with set_current_vllm_config(engine):
         _one_process()
-        built = built_apart(engine, torch.device("cpu"), _LOOK)
+        where = Apart(torch.device("cpu"), _LOOK)
+        try:
+            built = built_apart(engine, where)
+        except (NotImplementedError, RuntimeError):  # model code that reads its weights
+            built = built_apart(engine, where, weights="cpu")
     held = rotary_report(built, engine.model_config.hf_text_config)
     if not held:
         raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
@@ -228,7 +238,7 @@ def remedy(model: ModelPositions, rope: RopeSpec | None, length: int) -> str:
             if spec.method.length_limit(model.max_positions) >= length:
                 return f"--rope {spec.rope_type}, whose shipped factor reaches this length"
     method = spec.rope_type if spec and spec.method.extension is not None else "yarn"
-    original = (spec.trained_length if spec else None) or model.original_length
+    original = (spec.method.trained_length if spec else None) or model.original_length
     return f"{name} {method}:factor={-(-length // original)}, or a shorter length"
 
 
@@ -268,8 +278,7 @@ def _different(ours: list[Side], theirs: list[Side]) -> list[str]:
             alone = "vLLM" if pair[0] is None else "transformers"
             lines.append(f"layers: a rotation{where} is held on {alone} alone")
             continue
-        reports = [_turns(each) for each in pair]
-        if wrong := differences(reports[1], reports[0]):
+        if wrong := differences(_turns(pair[1]), _turns(pair[0])):
             lines.append(f"rotation{where}: on vLLM {'; '.join(wrong)}")
         if pair[0]["exact_phase"] != pair[1]["exact_phase"]:
             exact = "transformers" if pair[0]["exact_phase"] else "vLLM"

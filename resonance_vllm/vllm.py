@@ -24,22 +24,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from resonance_vllm.core.frequencies import Rotation, base_frequencies, rotation
+from resonance_vllm.config import COMPARED
+from resonance_vllm.core.frequencies import Rotation, rotation
 from resonance_vllm.core.phase import cos_sin_table
-from resonance_vllm.core.spec import (
-    COMPARED,
-    LENGTH,
-    OWN_TYPES,
-    RESONANCE,
-    RopeSpec,
-    RopeType,
-    refuse_ignored_keys,
-)
+from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.family import (
+from resonance_vllm.positions import (
     by_layer,
     by_layer_type,
-    global_layers,
     model_keys,
     of_present_layers,
     unscaled_type,
@@ -102,12 +94,20 @@ def is_ours(rope: object) -> bool:
     return rope_type in OWN_TYPES or str(rope_type).startswith(RESONANCE)
 
 
-def spec_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -> RopeSpec:
+class Asked(NamedTuple):
+    """What is asked of the layers of one type: settings, and the dictionary that they are from."""
+
+    spec: RopeSpec
+    rope: Mapping[str, Any]
+
+
+def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -> Asked:
     """The settings in a dictionary, with the frequencies of one length.
 
     Args:
         rope: in the config of a model.
-        shipped: what stands there without overrides; its keys may be the model's own.
+        shipped: what stands there without overrides. What is the model's own in it stays, for vLLM
+            replaces the whole dictionary.
         length: served, in tokens.
 
     Raises:
@@ -117,29 +117,29 @@ def spec_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) ->
     given = {k: v for k, v in rope.items() if k in own or k not in {*shipped, "type", "rope_dim"}}
     spec = RopeSpec.from_dict(given)
     spec.method.for_vllm({"rope_type": spec.rope_type})  # refuses what vLLM cannot run
-    lost = [key for key in (_AXES, "partial_rotary_factor") if key in shipped and key not in rope]
-    if lost and is_ours(rope):
-        raise RopeConfigError(
-            f"{lost[0]}: missing beside rope_type {spec.rope_type!r}; it belongs to the model, and "
-            f"vLLM replaces the whole dictionary; allowed: {_CHECK}"
-        )
+    spec.refuse_unknown()
     if spec.method.follows_length and "alpha" in rope:
         raise RopeConfigError(
             f"rope_type: {spec.rope_type!r} would lose the alpha of this model's own dynamic type "
             "in vLLM; allowed: on transformers, or another method in its place"
         )
-    return dataclasses.replace(spec, method=spec.method.at_length(length))
+    spec = dataclasses.replace(spec, method=spec.method.at_length(length))
+    return Asked(
+        spec, {**model_keys(shipped), **_share(shipped), **rope} if is_ours(rope) else rope
+    )
 
 
-def _asked(model: Any) -> dict[str | None, RopeSpec]:
-    """The settings that vLLM's `ModelConfig` asks for by layer type; empty where none is ours.
+def _share(rope: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: rope[key] for key in ("partial_rotary_factor",) if key in rope}
+
+
+def _asked(model: Any) -> dict[str | None, Asked]:
+    """What vLLM's `ModelConfig` asks of each layer type; empty where no type is ours.
 
     Those of a stock type count where `vllm_hf_overrides` wrote them.
     """
     text, served = model.hf_text_config, int(model.max_model_len)
     ropes = of_present_layers(text)
-    for rope in ropes.values():
-        refuse_ignored_keys(rope, "vLLM")
     if model.hf_config is not text and any(map(is_ours, by_layer(model.hf_config).values())):
         raise RopeConfigError(
             f"rope_parameters: they stand at the top of a config of model_type "
@@ -153,10 +153,10 @@ def _asked(model: Any) -> dict[str | None, RopeSpec]:
         return {}
     before = by_layer(shipped_config(model))
     asked = {
-        kind: spec_of(rope, before.get(kind, before.get(None)) or {}, served)
+        kind: asked_of(rope, before.get(kind, before.get(None)) or {}, served)
         for kind, rope in ropes.items()
     }
-    for spec in asked.values():
+    for spec, _ in asked.values():
         limit = spec.method.length_limit(served)
         if served > limit and spec.rope_type in OWN_TYPES:
             raise RopeConfigError(
@@ -204,28 +204,27 @@ def tagged(rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str) 
         positions: the config's length in tokens.
         plain: the family's type without scaling, `default` or `proportional`.
     """
-    share = {key: rope[key] for key in ("partial_rotary_factor",) if key in rope}
     base = TaggedBase(spec.method.rope_theta)
     base.spec = spec
-    base.by_library = spec.method.name == "yarn" == spec.method.variant() and (
-        plain == "default" and _AXES not in rope
+    base.by_library = (
+        spec.method.name == "yarn"
+        and spec.base_is_stock
+        and (plain == "default" and _AXES not in rope)
     )
     if base.by_library:
         seen = spec.method.for_vllm({**spec.method.written(), "rope_type": "yarn"})
     else:
-        seen = {**_NEUTRAL, LENGTH: spec.trained_length or positions, "rope_type": plain}
-    return {**seen, **model_keys(rope), **share, "rope_theta": base}
+        seen = {**_NEUTRAL, LENGTH: spec.method.trained_length or positions, "rope_type": plain}
+    return {**seen, **model_keys(rope), **_share(rope), "rope_theta": base}
 
 
 @contextlib.contextmanager
-def _shown_as_stock(
-    config: Any, asked: Mapping[str | None, RopeSpec], served: int
-) -> Iterator[None]:
+def _shown_as_stock(config: Any, asked: Mapping[str | None, Asked], served: int) -> Iterator[None]:
     """The text model's config with `tagged` dictionaries in place of ours."""
     rope, positions = config.rope_parameters, config.max_position_embeddings
     shown: dict[str | None, Any] = copy.deepcopy(by_layer(config))
-    for kind, spec in asked.items():
-        shown[kind] = tagged(shown[kind], spec, positions, unscaled_type(config, kind))
+    for kind, (spec, own) in asked.items():
+        shown[kind] = tagged(own, spec, positions, unscaled_type(config, kind))
     changes = {
         "rope_parameters": shown.get(None, {**rope, **shown}),
         # Layers that keep a rotation of their own get a table of so many rows.
@@ -272,14 +271,14 @@ def resonance_yarn() -> Any:
     return ResonanceYaRNScalingRotaryEmbedding
 
 
-class _Apart(NamedTuple):
-    """While a model is built on the meta device: where its tables are made, and how long."""
+class Apart(NamedTuple):
+    """Where tables are made, in float32, while a model is built without weights, and how long."""
 
     device: torch.device
     rows: int
 
 
-_apart: ContextVar[_Apart | None] = ContextVar("_apart", default=None)
+apart_now: ContextVar[Apart | None] = ContextVar("apart_now", default=None)
 
 
 def _wrap_get_rope(original: Wrapped) -> Wrapped:
@@ -289,7 +288,7 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
     def get_rope(*args: Any, **kwargs: Any) -> Any:
         call = signature.bind(*args, **kwargs)
         call.apply_defaults()
-        given, apart = call.arguments, _apart.get()
+        given, apart = call.arguments, apart_now.get()
         rope = given["rope_parameters"] or {}
         given["dtype"] = given["dtype"] or torch.get_default_dtype()
         if apart is not None:
@@ -312,7 +311,7 @@ def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
     rope, base, apart = (
         given["rope_parameters"],
         given["rope_parameters"]["rope_theta"],
-        _apart.get(),
+        apart_now.get(),
     )
     if given.get("dual_chunk_attention_config") is not None:
         raise RopeConfigError(
@@ -322,7 +321,8 @@ def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
     # vLLM's kernels do not check: a position without a row reads foreign memory.
     served = int(get_current_vllm_config().model_config.max_model_len)
     length = base.spec.method.length_limit(given["max_position"])
-    rows = min(max(length, given["max_position"], served), apart.rows if apart else length + served)
+    rows = max(length, given["max_position"], served)
+    rows = min(rows, apart.rows) if apart else rows
     # vLLM keeps modules by their arguments, and plain layers may have the same.
     given = {**given, "rope_parameters": {**rope, "resonance": f"{base.spec} {rows}"}}
     key = ("resonance_vllm", str(given))
@@ -351,7 +351,7 @@ def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     """A module that vLLM built, with another table."""
     if base.by_library:
         _verify_formula(module, base.spec)
-    stock = base_frequencies(base.spec, _frequencies(module), by_library=base.by_library)
+    stock = base_frequencies(base.spec, frequencies_of(module), by_library=base.by_library)
     made, scale = rotation(base.spec, stock), base.spec.method.scale()
     name, old = table_of(module)
     table = cos_sin_table(made, scale, max(rows, len(old)), dtype=old.dtype, device=old.device)
@@ -362,7 +362,7 @@ def _changed(module: Any, base: TaggedBase, rows: int) -> Any:
     return module
 
 
-def _frequencies(module: Any) -> torch.Tensor:
+def frequencies_of(module: Any) -> torch.Tensor:
     """What vLLM computes for a module, radians a token `[features]`."""
     factor = getattr(module, "scaling_factor", None)
     found: torch.Tensor = module._compute_inv_freq(module.base if factor is None else factor)
@@ -371,7 +371,7 @@ def _frequencies(module: Any) -> torch.Tensor:
 
 def _verify_formula(module: Any, spec: RopeSpec) -> None:
     """Refuse a YaRN of vLLM for which a model file dropped a key, or put another in its place."""
-    held = Turns(_frequencies(module), module.mscale)
+    held = Turns(frequencies_of(module), module.mscale)
     if wrong := differences(held, spec.method):
         where = f"{type(module).__name__} in vLLM"
         raise refusal(spec, where, wrong, held, "settings that this model's code reads")
@@ -419,7 +419,7 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
             if config is not engine.model_config:
                 _refuse_draft(engine.model_config)
             return original(*args, **kwargs)
-        first = next(iter(asked.values()))
+        first = next(iter(asked.values())).spec
         own = first.rope_type in OWN_TYPES
         shown = _shown_as_stock(text, asked, int(config.max_model_len))
         try:
@@ -475,19 +475,20 @@ def rotary_report(model: nn.Module, config: Any) -> list[RotaryReport]:
         key = id(module), kind if several else None
         if key not in found:
             given: Given | None = getattr(module, "resonance", None)
-            exact = given is not None and bool((given.rotation.periods > 0).any())
+            exact = given is not None and given.rotation.exact
             turns = Turns(given.rotation.inv_freq, given.scale) if given else held_turns(module)
             inv_freq = tuple(turns.inv_freq.tolist())
             found[key] = RotaryReport(name, key[1], inv_freq, turns.attention_factor, exact)
     return list(found.values())
 
 
-def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, RopeSpec]) -> None:
+def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, Asked]) -> None:
     """Compare every rotary module of a language model with what was asked."""
-    own = any(spec.rope_type in OWN_TYPES for spec in asked.values())
+    own = any(is_ours(rope) for _, rope in asked.values())
     reached = False
     for name, kind, module in rotary_modules(model, config):
-        spec, given = asked.get(kind, asked.get(None)), getattr(module, "resonance", None)
+        spec, rope = asked.get(kind, asked.get(None)) or (None, {})
+        given: Given | None = getattr(module, "resonance", None)
         if given is None and (spec is None or windowed(kind)):
             continue  # keeps a rotation of its own
         reached, held, wrong = True, held_turns(module), []
@@ -500,65 +501,22 @@ def _verify(model: nn.Module, config: Any, asked: Mapping[str | None, RopeSpec])
             wrong = ["the model's code fixes its rotation"]
         elif spec is not None:
             wrong = differences(held, spec.method, close=close)
-        if wrong:
+            if _AXES in rope and not getattr(module, _AXES, None):
+                wrong.append("positions of one axis turn it, and those of this model have several")
+        first = spec or (given.spec if given else None)
+        if wrong and first:
             where = f"{name} ({type(module).__name__}) in vLLM"
             allowed = "transformers (hf-long), or models whose code in vLLM reads rope_parameters"
-            raise refusal(spec or given.spec, where, wrong, held, allowed)
+            raise refusal(first, where, wrong, held, allowed)
     if not reached:
-        names = ", ".join(dict.fromkeys(repr(spec.rope_type) for spec in asked.values()))
+        names = ", ".join(dict.fromkeys(repr(spec.rope_type) for spec, _ in asked.values()))
         raise NoRope(
             f"rope_type: {names} reached no module: {type(model).__name__} has no rotary position "
             "embeddings in vLLM; allowed: models with RoPE"
         )
 
 
-# Built once more, beside a model that may run: to look at it, and to exchange its tables.
-
-
-def built_apart(engine: Any, device: torch.device, rows: int) -> nn.Module:
-    """A model without weights.
-
-    Args:
-        engine: vLLM's config.
-        device: of the tables; everything else is on the meta device.
-        rows: positions of tables that need not be longer.
-    """
-    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
-    from vllm.model_executor.model_loader import utils
-    from vllm.utils.torch_utils import set_default_torch_dtype
-
-    beside, kept = copy.copy(engine), dict(_ROPE_DICT)
-    beside.compilation_config = copy.copy(engine.compilation_config)
-    beside.compilation_config.static_forward_context = {}
-    beside.compilation_config.static_all_moe_layers = []
-    _ROPE_DICT.clear()  # it has modules whose tables were exchanged
-    token = _apart.set(_Apart(device, rows))
-    try:
-        with set_default_torch_dtype(engine.model_config.dtype), torch.device("meta"):
-            model: nn.Module = utils.initialize_model(vllm_config=beside)
-    finally:
-        _apart.reset(token)
-        _ROPE_DICT.clear()
-        _ROPE_DICT.update(kept)
-    return model
-
-
-def _with_settings(engine: Any, rope: Mapping[str, Any] | None) -> Any:
-    """An engine's config with other RoPE settings; None is what config.json has."""
-    changed, model = copy.copy(engine), copy.copy(engine.model_config)
-    changed.model_config = model
-    model.hf_config, text = copy.deepcopy((model.hf_config, model.hf_text_config))
-    model.hf_text_config = text
-    shipped = copy.deepcopy(getattr(shipped_config(model), "rope_parameters", None) or {})
-    setattr(model.hf_config, COMPARED, rope is not None)
-    if rope is None:
-        text.rope_parameters = shipped
-    elif by_layer_type(shipped) and not by_layer_type(rope):
-        kind = global_layers(shipped)
-        text.rope_parameters = {**shipped, kind: {**model_keys(shipped[kind]), **rope}}
-    else:
-        text.rope_parameters = {**model_keys(shipped), **rope}
-    return changed
+# Other settings in a running engine.
 
 
 class RopeWorker:
@@ -583,67 +541,10 @@ class RopeWorker:
         Raises:
             RopeConfigError: the settings are wrong, or only a new engine can have them.
         """
-        model, engine = self.get_model(), _with_settings(self.vllm_config, rope)
-        config = engine.model_config
-        text = config.hf_text_config
-        tables = [table_of(module)[1] for _, _, module in rotary_modules(model, text)]
-        if not tables:
-            raise NoRope(f"rope_type: {type(model).__name__} has no rotary position embeddings")
-        rows = max(map(len, tables))
-        fresh = built_apart(engine, tables[0].device, rows)
-        _exchange(model, fresh, text, int(config.max_model_len))
-        return [dataclasses.asdict(each) for each in rotary_report(model, text)]
+        from resonance_vllm.vllm_exchange import exchange
 
-
-def _exchange(model: nn.Module, fresh: nn.Module, config: Any, served: int) -> None:
-    """Give a running model the tables of one that was built beside it, in place.
-
-    Raises:
-        RopeConfigError: the two differ in more than their tables.
-    """
-    new = {name: module for name, _, module in rotary_modules(fresh, config)}
-    pairs: dict[int, tuple[Any, Any]] = {}
-    wrong = _different_numbers(model, fresh)
-    for path, _, module in rotary_modules(model, config):
-        other = pairs.setdefault(id(module), (module, new[path]))[1]
-        (name, table), (there, wanted) = table_of(module), table_of(other)
-        if other is not new[path]:
-            wrong.append(f"{path}: layers share its table that are to turn differently")
-        elif (name, table.shape[1], _code(module)) != (there, wanted.shape[1], _code(other)):
-            wrong.append(f"{path}: {type(module).__name__} is to be {type(other).__name__}")
-        elif len(wanted) < served or getattr(other, "use_long_rope", False):
-            wrong.append(f"{path}: {len(wanted)} rows of one rotation for {served} positions")
-    if wrong:
-        raise RopeConfigError(
-            f"rope_type: cannot be exchanged in a running engine: {wrong[0]}; allowed: an engine "
-            "of its own"
-        )
-    for module, other in pairs.values():
-        old, made = (dict(each.named_buffers(recurse=False)) for each in (module, other))
-        for name, table in old.items():
-            rows = min(len(table), len(made[name]))
-            table[:rows].copy_(made[name][:rows])
-        module.resonance = getattr(other, "resonance", None)
-
-
-def _code(module: Any) -> list[Any]:
-    """The code by which a rotary module runs."""
-    names = ("forward", "forward_native", "forward_cuda", "forward_cpu")
-    return [getattr(type(module), name, None) for name in names]
-
-
-def _different_numbers(model: nn.Module, fresh: nn.Module) -> list[str]:
-    """Where model code took other numbers from RoPE settings: a softmax scale."""
-    found = []
-    others = dict(fresh.named_modules())
-    for name, module in model.named_modules():
-        if "RotaryEmbedding" in type(module).__name__:
-            continue
-        for key, value in vars(module).items():
-            there = getattr(others.get(name), key, value)
-            if isinstance(value, float) and there != value:
-                found.append(f"{name}.{key}: {value} is to be {there}")
-    return found
+        reports = exchange(self.get_model(), self.vllm_config, rope)
+        return [dataclasses.asdict(each) for each in reports]
 
 
 def _wrap_collective_rpc(original: Wrapped) -> Wrapped:
