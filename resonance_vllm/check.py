@@ -21,7 +21,7 @@ from resonance_vllm.config import (
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.verifier import NoRope, RotaryReport, differences
+from resonance_vllm.verify import NoRope, RotaryReport, differences
 
 LIBRARIES = ("transformers", "vllm")
 ABSENT = ("not_installed", "not_asked")
@@ -66,7 +66,7 @@ def report(
     """
     known = model.with_length(context_length or (rope.method.trained_length if rope else None))
     written = {} if rope is None else hf_overrides(rope, model, context_length)
-    hf = _side("transformers", libraries, lambda: _transformers_report(path, written))
+    hf = _side("transformers", libraries, lambda: _hf_report(path, rope, context_length))
     vllm = _side("vllm", libraries, lambda: vllm_report(path, served(), context_length))
 
     def served() -> dict[str, Any]:
@@ -126,10 +126,10 @@ def _known(look: Callable[[], int]) -> int | None:
         return None
 
 
-def _transformers_report(path: str, overrides: Mapping[str, Any]) -> list[RotaryReport]:
-    from resonance_vllm.hf.build import report_of_checkpoint
+def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[RotaryReport]:
+    from resonance_vllm.hf import report_of_checkpoint
 
-    return report_of_checkpoint(path, overrides)
+    return report_of_checkpoint(path, rope, length)
 
 
 def vllm_report(
@@ -151,20 +151,25 @@ def vllm_report(
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import EngineArgs
 
+    from resonance_vllm import hf
     from resonance_vllm.vllm import Apart, register, rotary_report
     from resonance_vllm.vllm_exchange import built_apart
 
     register()
+    # weights that this device cannot read are not read here
+    overrides = {**(overrides or {}), "quantization_config": None}
     engine = EngineArgs(
         model=path,
-        # weights that this device cannot read are not read here
-        hf_overrides={**(overrides or {}), "quantization_config": None},
+        hf_overrides=overrides,
         max_model_len=max_model_len,
         skip_tokenizer_init=True,
         load_format="dummy",
         enforce_eager=True,
         language_model_only=True,
     ).create_engine_config()
+    config = engine.model_config
+    if config.using_transformers_backend():  # for whose models vLLM changes transformers' classes
+        return hf.apply_rope(hf.on_meta(config.hf_config))
     with set_current_vllm_config(engine):
         _one_process()
         where = Apart(torch.device("cpu"), _LOOK)
@@ -172,7 +177,7 @@ def vllm_report(
             built = built_apart(engine, where)
         except (NotImplementedError, RuntimeError):  # model code that reads its weights
             built = built_apart(engine, where, weights="cpu")
-    held = rotary_report(built, engine.model_config.hf_text_config)
+    held = rotary_report(built, config.hf_text_config)
     if not held:
         raise NoRope(f"{type(built).__name__} has no rotary position embeddings in vLLM")
     return held
@@ -289,7 +294,7 @@ def _different(ours: list[Side], theirs: list[Side]) -> list[str]:
 def _turns(module: Side) -> Any:
     import torch
 
-    from resonance_vllm.verifier import Turns
+    from resonance_vllm.verify import Turns
 
     frequencies = torch.tensor(module["inv_freq"], dtype=torch.float64)
     return Turns(frequencies, module["attention_factor"])

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from resonance_vllm.config import COMPARED
-from resonance_vllm.core.frequencies import Rotation, rotation
+from resonance_vllm.core.frequencies import Rotation, base_frequencies, rotation
 from resonance_vllm.core.phase import cos_sin_table
 from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
@@ -37,7 +37,7 @@ from resonance_vllm.positions import (
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verifier import CLOSE, NoRope, RotaryReport, Turns, differences, refusal
+from resonance_vllm.verify import CLOSE, NoRope, RotaryReport, Turns, differences, refusal
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")
@@ -47,10 +47,9 @@ _LOADER = "vllm.model_executor.model_loader.utils"
 _YARN = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
 # With these a scaled type that a model file names itself is plain RoPE.
 _NEUTRAL = {"factor": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
-# Keys of configs beside RoPE dictionaries that hold the base of one of them.
-_BASES = ("rope_theta", "compress_rope_theta")
-# Of models whose positions have several axes.
+_SHARE = "partial_rotary_factor"
 _AXES = "mrope_section"
+"""Key of models whose positions have several axes."""
 _CHECK = "the --hf-overrides that `leval-harness check MODEL --rope ...` prints"
 
 Wrapped = Callable[..., Any]
@@ -123,14 +122,9 @@ def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -
             f"rope_type: {spec.rope_type!r} would lose the alpha of this model's own dynamic type "
             "in vLLM; allowed: on transformers, or another method in its place"
         )
+    kept = {k: v for k, v in shipped.items() if k in {*model_keys(shipped), _SHARE}}
     spec = dataclasses.replace(spec, method=spec.method.at_length(length))
-    return Asked(
-        spec, {**model_keys(shipped), **_share(shipped), **rope} if is_ours(rope) else rope
-    )
-
-
-def _share(rope: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: rope[key] for key in ("partial_rotary_factor",) if key in rope}
+    return Asked(spec, {**kept, **rope} if is_ours(rope) else rope)
 
 
 def _asked(model: Any) -> dict[str | None, Asked]:
@@ -206,16 +200,14 @@ def tagged(rope: Mapping[str, Any], spec: RopeSpec, positions: int, plain: str) 
     """
     base = TaggedBase(spec.method.rope_theta)
     base.spec = spec
-    base.by_library = (
-        spec.method.name == "yarn"
-        and spec.base_is_stock
-        and (plain == "default" and _AXES not in rope)
-    )
+    yarn = spec.method.name == "yarn" and spec.base_is_stock
+    base.by_library = yarn and plain == "default" and _AXES not in rope
     if base.by_library:
         seen = spec.method.for_vllm({**spec.method.written(), "rope_type": "yarn"})
     else:
         seen = {**_NEUTRAL, LENGTH: spec.method.trained_length or positions, "rope_type": plain}
-    return {**seen, **model_keys(rope), **_share(rope), "rope_theta": base}
+    share = {_SHARE: rope[_SHARE]} if _SHARE in rope else {}
+    return {**seen, **model_keys(rope), **share, "rope_theta": base}
 
 
 @contextlib.contextmanager
@@ -230,9 +222,6 @@ def _shown_as_stock(config: Any, asked: Mapping[str | None, Asked], served: int)
         # Layers that keep a rotation of their own get a table of so many rows.
         "max_position_embeddings": max(positions, served),
     }
-    for base in (one.get("rope_theta") for one in shown.values()):
-        if isinstance(base, TaggedBase):  # some files read the base beside the dictionary
-            changes |= dict.fromkeys((n for n in _BASES if vars(config).get(n) == base), base)
     before = {key: getattr(config, key) for key in changes}
     vars(config).update(changes)  # some config classes check what is set
     try:
@@ -308,29 +297,22 @@ def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
     from vllm.config import get_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
-    rope, base, apart = (
-        given["rope_parameters"],
-        given["rope_parameters"]["rope_theta"],
-        apart_now.get(),
-    )
-    if given.get("dual_chunk_attention_config") is not None:
-        raise RopeConfigError(
-            f"dual_chunk_attention_config: cannot be combined with rope_type "
-            f"{base.spec.rope_type!r}; allowed: models with one RoPE over all positions"
-        )
+    rope, apart = given["rope_parameters"], apart_now.get()
+    base: TaggedBase = rope["rope_theta"]
     # vLLM's kernels do not check: a position without a row reads foreign memory.
-    served = int(get_current_vllm_config().model_config.max_model_len)
+    model = get_current_vllm_config().model_config
     length = base.spec.method.length_limit(given["max_position"])
-    rows = max(length, given["max_position"], served)
+    rows = max(length, given["max_position"], model.max_model_len if model else 0)
     rows = min(rows, apart.rows) if apart else rows
     # vLLM keeps modules by their arguments, and plain layers may have the same.
     given = {**given, "rope_parameters": {**rope, "resonance": f"{base.spec} {rows}"}}
     key = ("resonance_vllm", str(given))
     if key not in _ROPE_DICT:
-        yarn = base.spec.resonance and base.by_library and rope["rope_type"] == "yarn"
-        _ROPE_DICT[key] = (
-            _yarn(given, base, rows) if yarn else _changed(original(**given), base, rows)
-        )
+        if base.spec.resonance and base.by_library and rope["rope_type"] == "yarn":
+            module = _yarn(given, base, rows)
+        else:
+            module = _changed(original(**given), base, rows)
+        _ROPE_DICT[key] = module
         logger.info("rope_type %s: %d positions in the table", base.spec.rope_type, rows)
     return _ROPE_DICT[key]
 
@@ -420,17 +402,24 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
                 _refuse_draft(engine.model_config)
             return original(*args, **kwargs)
         first = next(iter(asked.values())).spec
-        own = first.rope_type in OWN_TYPES
-        shown = _shown_as_stock(text, asked, int(config.max_model_len))
+        shown: Any = contextlib.nullcontext()
+        of_transformers = config.using_transformers_backend()
+        if first.rope_type in OWN_TYPES and not of_transformers:
+            shown = _shown_as_stock(text, asked, int(config.max_model_len))
         try:
-            with shown if own else contextlib.nullcontext():
+            with shown:
                 model = original(*args, **kwargs)
         except (AttributeError, KeyError, TypeError) as error:  # code with a form of its own
             raise RopeConfigError(
                 f"rope_type: {first.rope_type!r}: the code of {config.architecture} in vLLM does "
                 f"not build with it: {type(error).__name__}: {error}; allowed: what it reads"
             ) from error
-        _verify(model, text, asked)
+        if of_transformers:
+            from resonance_vllm import hf
+
+            hf.apply_rope(model.model)
+        else:
+            _verify(model, text, asked)
         return model
 
     return initialize_model

@@ -14,7 +14,7 @@ from torch import nn
 from resonance_vllm.config import COMPARED
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import by_layer, by_layer_type, global_layers, model_keys
-from resonance_vllm.verifier import NoRope, RotaryReport
+from resonance_vllm.verify import NoRope, RotaryReport
 from resonance_vllm.vllm import (
     Apart,
     apart_now,
