@@ -24,7 +24,7 @@ from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.vectors import rope_vectors
-from resonance_vllm.verifier import NoRope, RotaryReport
+from resonance_vllm.verify import NoRope, RotaryReport
 
 PLUGIN_GROUP = "vllm.general_plugins"
 PLUGIN = "resonance_rope"

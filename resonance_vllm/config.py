@@ -125,6 +125,8 @@ def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) ->
     written = _for_transformers(RopeSpec.from_dict(rope), ModelPositions.of_config(config), limit)
     for key, value in written.items():
         setattr(text, key, value)
+    if vars(text).get("head_dim", 0) is None:  # Mixtral: scaled types of transformers multiply it
+        text.head_dim = text.hidden_size // text.num_attention_heads
     return config
 
 

@@ -18,7 +18,7 @@ from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json
 from resonance_vllm.settings import read
 from resonance_vllm.vectors import rope_vectors
-from resonance_vllm.verifier import NoRope
+from resonance_vllm.verify import NoRope
 
 GGUF, MLX = "llama.cpp", "mlx-lm"
 MLX_RULES = "0.32.2"

@@ -24,7 +24,7 @@ from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import layer_types, rotary_report
 from resonance_vllm.positions import text_config
-from resonance_vllm.verifier import NoRope, RotaryReport, differences
+from resonance_vllm.verify import NoRope, RotaryReport, differences
 
 # Relative, of float32 frequencies that transformers takes from factors.
 SAME = 1e-5

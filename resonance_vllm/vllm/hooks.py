@@ -14,7 +14,7 @@ from resonance_vllm.config import COMPARED, ModelPositions, length_limit
 from resonance_vllm.core.spec import METHODS, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.positions import by_layer, of_present_layers
-from resonance_vllm.verifier import NoRope
+from resonance_vllm.verify import NoRope
 from resonance_vllm.vllm import request
 from resonance_vllm.vllm.request import logger
 

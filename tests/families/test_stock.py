@@ -21,7 +21,7 @@ from resonance_vllm.hf.build import on_meta, report_of_checkpoint
 from resonance_vllm.hf.request import configs
 from resonance_vllm.hf.tiny import model_of
 from resonance_vllm.positions import by_layer, windowed
-from resonance_vllm.verifier import OverriddenRope
+from resonance_vllm.verify import OverriddenRope
 
 pytestmark = pytest.mark.hf
 

@@ -92,7 +92,7 @@ def test_neighbours_are_seen_in_a_function_that_was_given_float32():
 def test_a_softmax_scale_that_follows_the_type_is_not_lost(tmp_path):
     """DeepSeek scales its softmax by `mscale` of yarn, which longrope has not."""
     from resonance_vllm.export.comparison import compare
-    from resonance_vllm.verifier import RotaryReport
+    from resonance_vllm.verify import RotaryReport
 
     folder = next(each for each in FOLDERS if each.name == "deepseek_v3")
     exported = tmp_path / "exported"
@@ -136,7 +136,7 @@ def test_the_installed_vllm_is_asked(tmp_path, caplog):
 
 
 def test_another_rotation_in_vllm_is_a_refusal(tmp_path, monkeypatch):
-    from resonance_vllm.verifier import RotaryReport
+    from resonance_vllm.verify import RotaryReport
 
     folder = next(each for each in FOLDERS if each.name == "qwen3_8b")
     other = RotaryReport("model.layers.0.self_attn.rotary_emb", None, (1.0,) * 64, 1.0, False)
