@@ -54,7 +54,7 @@ class OnePrompt:
 
 def backend(replicas: int = 1) -> Any:
     """The backend without a model, around an engine that counts."""
-    from leval_harness.backends.resources import Counters
+    from leval_harness.backends.counters import Counters
     from leval_harness.backends.vllm_long import VLLMLong
 
     lm = VLLMLong.__new__(VLLMLong)
