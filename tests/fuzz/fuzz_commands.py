@@ -15,8 +15,7 @@ from fuzz_world import FILES, PLACES, TRAIN, TRAININGS, TUNE, World
 from hypothesis import strategies as st
 
 from leval_harness.sweep.config import ModelConfig
-from leval_tasks.metadata import FRAMES
-from leval_tasks.metadata import FAMILIES, SUBTASKS
+from leval_tasks.metadata import FAMILIES, FRAMES, SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS
 from resonance_vllm.settings import field_names
 
