@@ -35,6 +35,7 @@ SHARES = ("unparsed", "truncated", "reached_limit", "thinking_unfinished")
 MOST_UNPARSED = 0.5
 """A score of which a larger share of the answers was not parsed is not ranked."""
 
+CUT_ELSEWHERE = "documents were cut at different places, each model at its own"
 OTHER_QUESTIONS = "not ranked: other questions than those of the other rows"
 REPETITION = "not ranked: a later run of the same repeats it"
 UNKNOWN_DIRECTION = "not ranked: it is unknown whether higher is better"
@@ -104,6 +105,9 @@ def compare(
         scores["name"].str.contains("@", regex=False).eq(True), scores["length"]
     )
     scores = _in_one_unit(_with_shares(scores, results.samples))
+    cut = _cut_elsewhere(results.samples) if across == "models" else set()
+    places = zip(scores["run"], scores["task"], strict=True)
+    scores["cut_elsewhere"] = [place in cut for place in places]
     answers = _answers(scores, results.samples, across)
     scores = _estimated(_checked(scores, answers, results.samples))
     scores = _ranked(scores, answers, across)
@@ -137,6 +141,19 @@ def _with_shares(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     means = found.groupby(["run", "task", "filter", "metric"])["num"].mean()
     wide = means.unstack("metric").reindex(columns=list(SHARES))
     return scores.join(wide, on=["run", "task", "filter"])
+
+
+def _cut_elsewhere(samples: pd.DataFrame) -> set[tuple[int, str]]:
+    """Runs and tasks of which another run cut the same document at another place."""
+    names = ["truncated", "kept_tokens", "document_tokens"]
+    kept = samples[samples["metric"].isin(names)]
+    keys = ["run", "task", "question"]
+    wide = kept.drop_duplicates([*keys, "metric"]).set_index([*keys, "metric"])["num"]
+    wide = wide.unstack("metric").reindex(columns=names)
+    of_question = wide.groupby(["task", "question"])
+    differ = of_question[names[1:]].transform("nunique").gt(1).any(axis=1)
+    differ &= of_question["truncated"].transform("max").gt(0)
+    return {key[:2] for key in wide.index[differ]}
 
 
 def _answers(scores: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.DataFrame:
@@ -290,18 +307,23 @@ def _ranked(scores: pd.DataFrame, answers: pd.DataFrame, across: str) -> pd.Data
         ["", TOKENS_DIFFER, UNKNOWN_DIRECTION, OTHER_QUESTIONS, REPETITION],
         "",
     )
-    note = pd.Series(why, scores.index)
-    told = scores["unparsed"].map("{:.0%} of the answers could not be parsed".format)
-    note = note.mask(done & unparsed, told.where(note == "", note + "; " + told))
-    can = done & (note == "")
-    better = (
-        scores["value"].round(12).where(higher.ne(False), -scores["value"].round(12)).where(can)
-    )
+    why = pd.Series(why, scores.index)
+    can = done & why.eq("") & ~unparsed
+    told = [
+        why,
+        scores["unparsed"].map("{:.0%} of the answers could not be parsed".format).where(unparsed),
+        pd.Series(CUT_ELSEWHERE, scores.index).where(scores["cut_elsewhere"]),
+    ]
+    notes = [
+        "; ".join(each for each in texts if isinstance(each, str) and each)
+        for texts in zip(*told, strict=True)
+    ]
+    note = pd.Series(notes, scores.index).where(done, scores["note"])
+    rounded = scores["value"].round(12)
+    better = rounded.where(higher.ne(False), -rounded).where(can)
     ranked = better.groupby(groups, dropna=False)
     rank = ranked.rank(method="dense", ascending=False).where(ranked.transform("nunique") > 1)
-    return scores.assign(
-        rank=rank.astype("Int64"), note=scores["note"].where(note == "", note), questions=asked
-    )
+    return scores.assign(rank=rank.astype("Int64"), note=note, questions=asked)
 
 
 def _questions(scores: pd.DataFrame, answers: pd.DataFrame) -> pd.Series:
