@@ -83,7 +83,7 @@ def prefix(args: argparse.Namespace) -> None:
         tokens = tokenizer(texts)["input_ids"]
         ours = reading_order(tokens)
         stock = sorted(range(len(texts)), key=lambda i: (-len(tokens[i]), texts[i]))
-        unique, longest = unique_tokens(tokens, ours), max(map(len, tokens))
+        unique, longest = unique_tokens(tokens), max(map(len, tokens))
         for size in args.cache:
             computed = [
                 uncached([tokens[i] for i in order], int(size * longest)) / unique

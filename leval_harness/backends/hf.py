@@ -10,7 +10,7 @@ from lm_eval.models.huggingface import HFLM
 
 from leval_harness.backends.arguments import arguments_of, no_such_argument, refusing_unknown
 from leval_harness.backends.registry import CannotExchange
-from resonance_vllm.core.spec import BASE_TYPES, PREFIX
+from resonance_vllm.core.spec import METHODS, PREFIX
 from resonance_vllm.hf import registration as hf
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def switch_length(config: Any) -> int | None:
 
 def _switch_length(rope: Mapping[str, Any], text: Any) -> int | None:
     key, rope_type = "original_max_position_embeddings", str(rope.get("rope_type", "default"))
-    method, _ = BASE_TYPES.get(rope_type.removeprefix(PREFIX), (None, None))
+    method = METHODS.get(rope_type.removeprefix(PREFIX))
     if method.follows_length if method else "dynamic" in rope_type:
         return min(int(value) for value in (text.max_position_embeddings, rope.get(key)) if value)
     if method is None:

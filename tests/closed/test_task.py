@@ -11,7 +11,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.results.sample_lines import Sample
+from leval_harness.old_results.sample_lines import Sample
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import SCORES
@@ -360,8 +360,8 @@ def test_two_lengths_of_answers_are_refused(evaluate):
 def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path):
     from lm_eval.loggers import EvaluationTracker
 
-    from leval_harness.results.load import load_results
-    from leval_harness.results.verify import verify
+    from leval_harness.old_results.load import load_results
+    from leval_harness.old_results.verify import verify
 
     tracker = EvaluationTracker(output_path=str(tmp_path))
     options = {"predict_only": True, "evaluation_tracker": tracker}
@@ -390,7 +390,6 @@ def task(name: str = "leval_closed_toefl", **metadata: Any) -> LEvalClosedTask:
             "truncation: 'centre' is not allowed; allowed: middle",
         ),
         ({"truncation": "rigth"}, SettingError, "did you mean 'right'"),
-        ({"truncation_unit": "word"}, SettingError, "did you mean 'words'"),
         ({"num_docs": 0}, SettingError, "num_docs: 0 is not allowed"),
         ({"answer_prefix": "system"}, SettingError, "allowed: assistant, user"),
         ({"num_dosc": 1}, SettingError, "num_dosc: unknown setting; did you mean 'num_docs'"),

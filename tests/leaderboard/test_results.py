@@ -8,11 +8,11 @@ from dataclasses import replace
 import fixture_results as make
 import pytest
 
-from leval_harness.results import ResultsError, load_results
-from leval_harness.results.fields import refused
-from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.scores import Score
-from leval_harness.results.task_scores import chance_level
+from leval_harness.old_results import ResultsError, load_results
+from leval_harness.old_results.fields import refused
+from leval_harness.old_results.lm_eval import ResultsFile
+from leval_harness.old_results.scores import Score
+from leval_harness.old_results.task_scores import chance_level
 
 GSM = make.closed_samples("leval_closed_gsm", 0.4, 1)
 
@@ -111,8 +111,8 @@ def test_a_limit_marks_a_run_as_partial(tmp_path):
 
 def test_a_newer_schema_is_refused(tmp_path):
     cell = make.write_cell(tmp_path, "x1", {"leval_closed_gsm": GSM})
-    edit(cell / "cell.json", lambda c: c.update(schema_version=2))
-    with pytest.raises(ResultsError, match="schema_version 2 is newer"):
+    edit(cell / "cell.json", lambda c: c.update(schema_version=3))
+    with pytest.raises(ResultsError, match="schema_version 3 is newer"):
         load_results(tmp_path)
 
 

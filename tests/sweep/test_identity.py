@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leval_harness import checkpoint_files
 from leval_harness.cell_record import IDENTITY_FIELDS, CellRecord, cell_id
-from leval_harness.results.run_record import Run
+from leval_harness.old_results.run_record import Run
 from leval_harness.sweep import (
     CellError,
     ConfigError,
@@ -120,15 +120,6 @@ def test_names_and_limits_of_time_do_not(checkpoint: Path) -> None:
     changed["methods"] = {"other": changed["methods"]["yarn"]}
     changed["models"]["small"] |= {"name": "shown", "resources": {"num_gpus": 1}}
     assert only_id(config(checkpoint)) == only_id(changed)
-
-
-def test_replace_allows_a_method_and_is_no_part_of_it(checkpoint: Path) -> None:
-    asked = config(checkpoint)
-    asked["methods"]["yarn"] = {**asked["methods"]["yarn"], "replace": True}
-    assert only_id(config(checkpoint)) == only_id(asked)
-    (cell,) = cells.plan(parse_config(asked))
-    written = cell.record.written()
-    assert '"replace"' not in json.dumps([written["method"], written["model_args"]])
 
 
 def test_cells_know_their_place_in_the_config_and_keep_their_ids(checkpoint: Path) -> None:

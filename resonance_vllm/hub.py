@@ -1,0 +1,197 @@
+"""How a checkpoint's config is read: by transformers' own class, from a folder or from the hub."""
+
+import functools
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from resonance_vllm.errors import RopeConfigError, SettingError, UserError, shown
+from resonance_vllm.files import parse_json, user_path
+
+logger = logging.getLogger(__name__)
+
+_ONE_OF_EACH = ("config.json", "adapter_config.json", "tokenizer_config.json")
+"""Files of which a checkpoint, an adapter or a tokenizer has one."""
+
+
+def read_config(path: str, revision: str | None = None) -> Any:
+    """The config of a checkpoint folder or hub model, as transformers' class for it reads it.
+
+    A dictionary, the content of config.json, where transformers does not know the model type; that
+    is logged.
+
+    Raises:
+        SettingError: there is no such folder.
+        RopeConfigError: it holds no config.json, or transformers cannot read that.
+        OSError: neither a folder nor a model of the hub has the name, or the hub did not answer.
+    """
+    folder = user_path(path, "model")
+    refuse_missing_folder(path, "model")
+    from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+
+    name = str(folder) if folder.is_dir() else path
+    if folder.is_dir():
+        content = _json_object(folder / "config.json")
+    else:
+        try:
+            with asking_hub(path, "model"):
+                content, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+        except OSError as error:
+            raise OSError(
+                f"model: there is no folder {shown(path)}, and the hub gives no such model: "
+                f"{reason_of(error)}"
+            ) from error
+    kind = content.get("model_type")
+    if kind is not None and (not isinstance(kind, str) or kind not in CONFIG_MAPPING):
+        _warn_unknown(path, shown(kind))
+        return content
+    try:
+        # transformers warns of types and keys that it does not know, which may be ours
+        with errors_only("transformers.modeling_rope_utils"):
+            return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False)
+    except Exception as error:
+        if kind is None:  # neither the file nor the folder's name tells the family
+            return content
+        raise RopeConfigError(
+            f"config.json of {path}: transformers cannot read it: {reason_of(error)}"
+        ) from error
+
+
+@contextmanager
+def loading(path: str) -> Iterator[None]:
+    """Errors of transformers on a folder that is no model, which are of many kinds, as one.
+
+    Raises:
+        SettingError: there is no such folder.
+        UserError: names the folder and gives transformers' reason.
+    """
+    refuse_missing_folder(path, "model")
+    try:
+        with asking_hub(path, "model"):
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{path}: transformers cannot load it: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """The reason that a library gives for refusing a checkpoint, in one line."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300]
+
+
+def _json_object(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise RopeConfigError(f"model: {file.parent} holds no config.json")
+    content = parse_json(file.read_bytes(), str(file), RopeConfigError)
+    if not isinstance(content, dict):
+        raise RopeConfigError(f"{file}: {shown(content)} is not allowed; allowed: an object")
+    return content
+
+
+@functools.cache
+def _warn_unknown(path: str, kind: str) -> None:
+    import transformers
+
+    logger.warning(
+        "%s: transformers %s does not know model type %s; its config.json is read as it stands",
+        path,
+        transformers.__version__,
+        kind,
+    )
+
+
+def refuse_missing_folder(name: str | Path, field: str) -> None:
+    """Refuse a name that can only be a folder's, such as `./model`, where there is none.
+
+    Args:
+        name: of a folder or file, or a model on the hub.
+        field: the setting that has it.
+
+    Raises:
+        SettingError: there is no such folder.
+    """
+    name = str(name)
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if is_path and not user_path(name, field).exists():
+        raise SettingError(f"{field}: there is no folder {shown(name)}")
+
+
+@contextmanager
+def asking_hub(name: str, field: str) -> Iterator[None]:
+    """Say that a name is no folder before the hub is asked for it, and hide the hub's retries.
+
+    Without a connection what the hub left on this machine is looked at alone: its client would try
+    for half a minute. A name that is a folder passes in silence.
+
+    Args:
+        name: of a folder or a model.
+        field: the setting that has it.
+    """
+    if user_path(name, field).is_dir():
+        yield
+        return
+    logger.warning("%s: there is no folder %s; the hub is asked for it", field, shown(name))
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
+    with errors_only("huggingface_hub"):
+        constants.HF_HUB_OFFLINE = offline or not _answers(name)
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = offline
+
+
+def _answers(name: str) -> bool:
+    """Whether the hub can be asked for a model: one attempt."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (HfHubHTTPError, HFValidationError):
+        return True
+    except Exception:  # noqa: BLE001 - of an HTTP library that the hub's client changes
+        return False
+    return True
+
+
+@contextmanager
+def errors_only(name: str) -> Iterator[None]:
+    """Let a library's logger write errors alone."""
+    quiet = logging.getLogger(name)
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        quiet.setLevel(level)
+
+
+def hub_commit(repo: str, revision: str | None) -> tuple[str, Path | None]:
+    """The commit that a hub name means, and the folder of its snapshot if it is on this machine.
+
+    Asks the hub, so that a moved branch is noticed; without a connection the snapshot on this
+    machine is taken.
+
+    Raises:
+        OSError: neither the hub nor the cache has it.
+    """
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    found = (try_to_load_from_cache(repo, name, revision=revision) for name in _ONE_OF_EACH)
+    snapshot = next((Path(each).parent for each in found if isinstance(each, str)), None)
+    try:
+        commit = str(HfApi().model_info(repo, revision=revision).sha)
+    except Exception as error:
+        if snapshot is not None:
+            return snapshot.name, snapshot
+        at = f" at revision {revision}" if revision else ""
+        raise OSError(
+            f"'{repo}'{at} is neither a checkpoint folder nor available from the hub "
+            f"({type(error).__name__}); give a folder, or a name that `hf download` can fetch"
+        ) from error
+    return commit, snapshot if snapshot and snapshot.name == commit else None
