@@ -45,6 +45,8 @@ class SharedLayer(DynamicLayer):
     """
 
     is_croppable = False
+    keys: Any
+    values: Any
 
     def __init__(self, prefix: Pair | tuple[()] | None = None, expected: int = 0) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class SharedLayer(DynamicLayer):
             own, prefix = (key_states, value_states), self.first(start) if start else ()
         else:
             own, prefix = self.first(end), self.prefix
-        own[0].prefix = prefix  # type: ignore[attr-defined]
+        own[0].prefix = prefix
         return own
 
     def _grow(self, length: int, key_states: Tensor, value_states: Tensor) -> None:

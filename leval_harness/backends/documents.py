@@ -32,19 +32,19 @@ def common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
     return next(at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
 
 
-def reading_order(texts: Sequence[Sequence[int]]) -> list[int]:
+def reading_order(texts: Sequence[list[int]]) -> list[int]:
     """Numbers of texts, sorted by their tokens, which puts equal beginnings side by side."""
-    return sorted(range(len(texts)), key=texts.__getitem__)
+    return sorted(range(len(texts)), key=lambda number: texts[number])
 
 
-def unique_tokens(texts: Sequence[Sequence[int]]) -> int:
+def unique_tokens(texts: Sequence[list[int]]) -> int:
     """Tokens that have to be read if each beginning is read once."""
     ordered = sorted(texts)
     again = sum(common_prefix(a, b) for a, b in pairwise(ordered))
     return sum(map(len, texts)) - again
 
 
-def batches(texts: Sequence[Sequence[int]], most: Sequence[int]) -> Iterator[Batch]:
+def batches(texts: Sequence[list[int]], most: Sequence[int]) -> Iterator[Batch]:
     """Batches of texts in the order in which they are read, prefixes before what follows them.
 
     Texts that go on together for long are divided, so that of all tokens at most `REPEATED` are

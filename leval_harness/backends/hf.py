@@ -54,7 +54,7 @@ class HF(HFLM):
             super().__init__(pretrained, device=device, **arguments)
         if rope_precision is not None:
             hf.set_rope_precision(self.model, rope_precision)
-        self._asked_for = self.batch_size_per_gpu
+        self._asked_for: Any = self.batch_size_per_gpu
         self._one_at_a_time()
 
     def set_rope(
@@ -110,7 +110,7 @@ class HF(HFLM):
         It takes such requests for one, and scores some of their tokens at wrong positions.
         """
         cut = {((*context, *scored[:-1]), len(context)) for _, context, scored in requests}
-        before = self.logits_cache
+        before: bool = self.logits_cache  # type: ignore[has-type]
         self.logits_cache = before and len({text for text, _ in cut}) == len(cut)
         try:
             yield

@@ -212,9 +212,8 @@ class HFLong(HF):
     ) -> None:
         """Score passages, and report each as it is finished; those that run alone come last."""
         self._count([passage.inputs for passage in passages])
-        together, alone = [], []
-        for passage in passages:
-            (alone if self._too_long(len(passage.inputs)) else together).append(passage)
+        together = [each for each in passages if not self._too_long(len(each.inputs))]
+        alone = [each for each in passages if self._too_long(len(each.inputs))]
         with self._running(len(passages), "Reading", disable_tqdm) as bar:
             size = self.batch_size if isinstance(self.batch_size, int) else 1
             reader = self._reader() if self.reuse.mode != "none" else None
