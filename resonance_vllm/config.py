@@ -257,6 +257,9 @@ def model_args(
 ) -> dict[str, Any]:
     """`model_args` for lm-eval; a type that vLLM fixes at one length is logged.
 
+    On transformers `rope_parameters` are the complete settings, `resonance_vllm.hf.load` reads
+    them; on vLLM `hf_overrides` are.
+
     Args:
         rope: complete settings; None runs the checkpoint as it is.
         model: the model's config.
@@ -288,7 +291,7 @@ def model_args(
     args: dict[str, Any] = {"pretrained": model_path}
     if library == "transformers":
         if rope is not None:
-            args |= hf_overrides(rope, model, context_length)
+            args["rope_parameters"] = rope.to_dict()
         return {**args, "max_length": length, "rope_precision": precision}
     if rope is not None:
         fixed = fixed_for_vllm(rope, model, length)

@@ -15,6 +15,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from resonance_vllm.core import frequencies
 from resonance_vllm.core.frequencies import Rotation
 from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, METHODS, OWN_TYPES, RopeRequest, RopeSpec
-from resonance_vllm.errors import RopeConfigError, is_misspelt, one_of
+from resonance_vllm.errors import RopeConfigError, one_of
 from resonance_vllm.hf_hooks import InFloat32, Turning, ask, places_of, remove_hooks
 from resonance_vllm.hub import read_config
 from resonance_vllm.positions import (
@@ -115,20 +116,27 @@ def apply_rope(
 
     Raises:
         RopeConfigError: a module turns by something else, and is named; or no module reads the
-            settings. The model then has none of them: load it anew.
+            settings. The model then turns as it was loaded.
     """
     register()
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    settings = _spec(spec)
+    settings, first = _spec(spec), _LOADED not in vars(inner)
     loaded: list[tuple[Any, dict[str, Any]]] = vars(inner).setdefault(_LOADED, _kept(inner))
     for config, values in loaded:
         for key, value in values.items():
             setattr(config, key, copy.deepcopy(value))
     shipped = copy.deepcopy(inner.config)
-    for config, _ in loaded if settings is not None else ():
-        with_rope(config, settings.to_dict())  # type: ignore[union-attr]
-    _build_again(inner)
-    return _applied(inner, settings, shipped, precision)
+    try:
+        for config, _ in loaded if settings is not None else ():
+            with_rope(config, settings.to_dict())  # type: ignore[union-attr]
+        _build_rotary_modules_again(inner)
+        if settings is not None or not first:
+            _scale_scores_again(inner)
+        return _applied(inner, settings, shipped, precision)
+    except RopeConfigError:
+        if settings is not None:
+            apply_rope(inner, None, precision)
+        raise
 
 
 def report_of_checkpoint(
@@ -203,9 +211,8 @@ def spec_of(config: Any, rope: Mapping[str, Any]) -> RopeSpec:
     kind = RopeRequest.from_dict({"rope_type": rope.get("rope_type", rope.get("type"))}).type
     known, given = kind.key_names(), dict[str, Any]()
     for key, value in rope.items():
-        meant = [name for name in known if key not in known and is_misspelt(key, name)]
-        if meant and key not in _every_key():
-            raise RopeConfigError(f"{key}: unknown setting; did you mean {meant[0]!r}?")
+        if key not in _every_key() and (near := get_close_matches(key, known, 1, 0.88)):
+            raise RopeConfigError(f"{key}: unknown setting; did you mean {near[0]!r}?")
         if key in known and value is not None:
             given[key] = value
     positions = getattr(config, "max_position_embeddings", None)
@@ -371,8 +378,8 @@ def _built(cls: Any, config: Any) -> Any:
         ) from error
 
 
-def _build_again(model: Any) -> None:
-    """Let everything that a constructor made of settings be as in a model made anew."""
+def _build_rotary_modules_again(model: Any) -> None:
+    """Let rotary modules hold what they hold in a model made anew, whatever was read or cast."""
     for _, module in rotary_modules(model):
         remove_hooks(module)
         fresh = _built(type(module), module.config)
@@ -382,10 +389,14 @@ def _build_again(model: Any) -> None:
                 setattr(module, key, value.to(device) if isinstance(value, Tensor) else value)
         for key, buffer in fresh._buffers.items():
             module.register_buffer(key, buffer.to(device), persistent=False)
+
+
+def _scale_scores_again(model: Any) -> None:
+    """Let attention have the numbers that its constructor makes of settings (DeepSeek's scale)."""
     with torch.device("meta"):
         anew = dict(type(model)(model.config).named_modules())
     for name, module in model.named_modules():
-        if hasattr(module, "layer_idx") and name in anew:  # DeepSeek's scale of scores
+        if hasattr(module, "layer_idx") and name in anew:
             scales = {k: v for k, v in vars(anew[name]).items() if isinstance(v, float)}
             vars(module).update({k: v for k, v in scales.items() if k in vars(module)})
 

@@ -63,7 +63,7 @@ def against(path: str, original: str, length: int | None = None) -> list[str]:
         original: checkpoint folder or hub name, as transformers reads it.
         length: as in `held`.
     """
-    from resonance_vllm.hf.build import report_of_checkpoint
+    from resonance_vllm.hf import report_of_checkpoint
 
     ours: Held = {}
     for report in report_of_checkpoint(original):

@@ -25,7 +25,7 @@ def load(setup: Setup) -> Any:
     if setup.kind == "hf":
         import torch
 
-        from resonance_vllm.hf import registration as hf
+        from resonance_vllm import hf
 
         hf.register()
         arguments.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")

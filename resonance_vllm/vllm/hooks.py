@@ -237,14 +237,12 @@ def _check_model(config: Any) -> None:
     Raises:
         NoRope: our types would do nothing on it.
     """
-    from resonance_vllm.hf.model import has_no_rope
-
     try:
         fresh: Any = type(config)()
     except Exception:  # noqa: BLE001 - many config classes need arguments
         fresh = config
     keys = ("rope_parameters", "rope_theta", "rope_scaling")
-    if has_no_rope(config) or not any(hasattr(fresh, key) for key in keys):
+    if getattr(config, "alibi", False) or not any(hasattr(fresh, key) for key in keys):
         raise NoRope(
             f"model_type: {config.model_type!r} has no RoPE, so rope_parameters would change "
             "nothing; allowed: models with rotary position embeddings"

@@ -26,7 +26,7 @@ from resonance_vllm.positions import (
     unscaled_type,
     windowed,
 )
-from resonance_vllm.verify import OverriddenRope, Request
+from resonance_vllm.verifier import OverriddenRope, Request
 
 # Named after the package, below vLLM's own logger: that one has a handler in every process.
 logger = logging.getLogger("vllm.resonance_vllm")

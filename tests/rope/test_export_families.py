@@ -19,10 +19,9 @@ RESONANCE = RopeRequest.parse("resonance")
 
 def stock_rotary(folder):
     """Rotary modules of the text that a family's own code builds on the CPU, by name."""
-    from transformers import AutoConfig
-
     from resonance_vllm.hf.build import on_meta
     from resonance_vllm.hf.model import rotary_modules
+    from transformers import AutoConfig
 
     model = on_meta(AutoConfig.from_pretrained(folder))
     with torch.device("cpu"):
@@ -78,10 +77,10 @@ def test_what_the_target_would_not_read_is_refused(tmp_path, model_type, keys, w
 
 
 def test_neighbours_are_seen_in_a_function_that_was_given_float32():
+    from resonance_vllm.hf.float32 import _MARK, _rotation
     from transformers.models.glm4 import modeling_glm4
 
     from resonance_vllm.export.comparison import turns_neighbours
-    from resonance_vllm.hf.float32 import _MARK, _rotation
 
     own = modeling_glm4.apply_rotary_pos_emb
     plain = own.__wrapped__ if hasattr(own, _MARK) else own
