@@ -122,7 +122,7 @@ def _load_model(cell: CellRecord) -> tuple[Any, str | None]:
         import torch
 
         # vLLM loads our plugin by itself, in each of its processes
-        from resonance_vllm.hf import registration as hf
+        from resonance_vllm import hf
 
         hf.register()
         if not device:  # lm-eval's own default is a GPU

@@ -41,9 +41,9 @@ def tiny(family, rope, **more):
     """A random model of two layers with grouped heads, float32."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from resonance_vllm.hf import registration
+    from resonance_vllm import hf
 
-    registration.register()
+    hf.register()
     sizes = {
         "vocab_size": 120, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -52,7 +52,9 @@ def tiny(family, rope, **more):
     }  # fmt: skip
     config = AutoConfig.for_model(family, **{**sizes, "rope_parameters": rope, **more})
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(config).eval()
+    hf.apply_rope(model)
+    return model
 
 
 def text(length=LENGTH, seed=0):

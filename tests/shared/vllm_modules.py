@@ -18,8 +18,8 @@ from typing import Any
 def looked_at(jobs: list[dict[str, Any]], timeout: float = 3600) -> list[dict[str, Any]]:
     """`held`, the fields of `RotaryReport` of each module, or `refused` of each job.
 
-    A job has `model`, and may have `hf_overrides` and `max_model_len`. One that ends the process, and those after it, are
-    refused with the last line of its errors.
+    A job has `model`, and may have `hf_overrides` and `max_model_len`. One that ends the process,
+    and those after it, are refused with the last line of its errors.
     """
     pictures = str(Path(sys.prefix) / "pictures")  # packages that classes of families import
     path = os.pathsep.join(filter(None, [pictures, os.environ.get("PYTHONPATH")]))

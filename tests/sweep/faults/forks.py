@@ -34,7 +34,7 @@ PRELOADED = (
     "leval_harness.sweep.executors",
     "leval_harness.sweep.supervisor",
     "leval_harness.sweep.runner",
-    "resonance_vllm.hf.registration",
+    "resonance_vllm.hf",
 )
 
 
