@@ -66,9 +66,10 @@ def table(runs: int) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    from resonance_vllm.vllm.plugin import register
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers import rotary_embedding
+
+    from resonance_vllm.vllm import register
 
     register()
 

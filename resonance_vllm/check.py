@@ -24,7 +24,6 @@ from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.verify import NoRope, RotaryReport, differences
 
 LIBRARIES = ("transformers", "vllm")
-ABSENT = ("not_installed", "not_asked")
 PLUGIN_GROUP, PLUGIN = "vllm.general_plugins", "resonance_rope"
 # Checkpoints whose config.json misleads about the length that they scale from: model type and
 # positions -> that length, and where the model card has it.
@@ -64,35 +63,60 @@ def report(
     Raises:
         RopeConfigError: the settings cannot be written for this model.
     """
-    known = model.with_length(context_length or (rope.method.trained_length if rope else None))
     written = {} if rope is None else hf_overrides(rope, model, context_length)
+    served = _for_vllm(rope, model, context_length)
     hf = _side("transformers", libraries, lambda: _hf_report(path, rope, context_length))
-    vllm = _side("vllm", libraries, lambda: vllm_report(path, served(), context_length))
+    vllm = _side("vllm", libraries, lambda: _vllm_report(path, rope, served, context_length))
+    lines = _disagreements(hf, vllm)
+    of_hf, of_vllm = limits(model, rope, context_length)
+    if not _absent(hf):
+        hf |= {"limit": of_hf, "overrides": written}
+    if not _absent(vllm):
+        vllm |= {"limit": of_vllm}
+        if served is not None:
+            command = serve_command(path, served, context_length or of_vllm)
+            vllm |= {"overrides": served, "serve": command}
+        lines += [] if rope is None else about_vllm(rope, model, context_length)
+    if not _absent(hf) and not _absent(vllm) and of_hf != of_vllm:
+        lines.insert(0, f"limit: {of_hf} tokens on transformers, {of_vllm} on vLLM")
+    return {"transformers": hf, "vllm": vllm, "disagreements": lines}
 
-    def served() -> dict[str, Any]:
-        return {} if rope is None else vllm_hf_overrides(rope, model, context_length)
 
-    if not any(reason in hf for reason in ABSENT):
-        limit = _known(lambda: length_limit(known, rope, context_length))
-        hf |= {"limit": limit, "overrides": written}
-    if not any(reason in vllm for reason in ABSENT):
-        limit = _known(lambda: vllm_limit(known.overridden(served())))
-        vllm["limit"] = limit
-        if not (rope and isinstance(rope.method, MappedMethod)):  # which vLLM refuses
-            command = serve_command(path, served(), context_length or limit)
-            vllm |= {"overrides": served(), "serve": command}
-    return {
-        "transformers": hf,
-        "vllm": vllm,
-        "disagreements": _disagreements(hf, vllm, rope, model),
-    }
+def installed(library: str) -> bool:
+    """Whether a library is installed."""
+    return importlib.util.find_spec(library) is not None
+
+
+def _absent(side: Side) -> bool:
+    return "not_installed" in side or "not_asked" in side
+
+
+def _for_vllm(
+    rope: RopeSpec | None, model: ModelPositions, length: int | None
+) -> dict[str, Any] | None:
+    """Overrides for vLLM; None where it cannot run the method."""
+    if rope is None:
+        return {}
+    return None if isinstance(rope.method, MappedMethod) else vllm_hf_overrides(rope, model, length)
+
+
+def limits(
+    model: ModelPositions, rope: RopeSpec | None, context_length: int | None = None
+) -> tuple[int | None, int | None]:
+    """Longest sequence in tokens on transformers and on vLLM; None where it is unknown."""
+    model = model.with_length(context_length or (rope.method.trained_length if rope else None))
+    served = _for_vllm(rope, model, context_length)
+    return (
+        _known(lambda: length_limit(model, rope, context_length)),
+        None if served is None else _known(lambda: vllm_limit(model.overridden(served))),
+    )
 
 
 def _side(library: str, asked: Sequence[str], look: Callable[[], list[RotaryReport]]) -> Side:
     """What a library built; any error that it raises on a config is its reason to refuse."""
     if library not in asked:
         return {"not_asked": "by --library"}
-    if importlib.util.find_spec(library) is None:
+    if not installed(library):
         return {"not_installed": f"{library} is not installed"}
     try:
         return {"modules": [_plain(each) for each in look()]}
@@ -132,6 +156,14 @@ def _hf_report(path: str, rope: RopeSpec | None, length: int | None) -> list[Rot
     return report_of_checkpoint(path, rope, length)
 
 
+def _vllm_report(
+    path: str, rope: RopeSpec | None, overrides: dict[str, Any] | None, length: int | None
+) -> list[RotaryReport]:
+    if rope is not None and overrides is None:
+        rope.method.for_vllm({"rope_type": rope.rope_type})  # says why
+    return vllm_report(path, overrides, length)
+
+
 def vllm_report(
     path: str, overrides: Mapping[str, Any] | None = None, max_model_len: int | None = None
 ) -> list[RotaryReport]:
@@ -152,7 +184,7 @@ def vllm_report(
     from vllm.engine.arg_utils import EngineArgs
 
     from resonance_vllm import hf
-    from resonance_vllm.vllm import Apart, register, rotary_report
+    from resonance_vllm.vllm import Apart, asked_by, register, rotary_report
     from resonance_vllm.vllm_exchange import built_apart
 
     register()
@@ -169,7 +201,8 @@ def vllm_report(
     ).create_engine_config()
     config = engine.model_config
     if config.using_transformers_backend():  # for whose models vLLM changes transformers' classes
-        return hf.apply_rope(hf.on_meta(config.hf_config))
+        specs = [spec for spec, _ in asked_by(config).values()]
+        return hf.apply_rope(hf.on_meta(config.hf_config), specs[0] if len(specs) == 1 else None)
     with set_current_vllm_config(engine):
         _one_process()
         where = Apart(torch.device("cpu"), _LOOK)
@@ -247,25 +280,35 @@ def remedy(model: ModelPositions, rope: RopeSpec | None, length: int) -> str:
     return f"{name} {method}:factor={-(-length // original)}, or a shorter length"
 
 
-def _disagreements(hf: Side, vllm: Side, rope: RopeSpec | None, model: ModelPositions) -> list[str]:
-    """Where limits and rotations of the two libraries differ, and what vLLM does otherwise."""
-    lines: list[str] = []
+def _disagreements(hf: Side, vllm: Side) -> list[str]:
+    """Where the rotations of the two libraries differ, as sentences."""
     refusing = [name for name, side in (("transformers", hf), ("vLLM", vllm)) if "refused" in side]
-    if len(refusing) == 1:
-        lines.append(f"refused: {refusing[0]} alone refuses it")
-    if "modules" in hf and "modules" in vllm:
-        if hf["limit"] != vllm["limit"]:
-            lines.append(f"limit: {hf['limit']} tokens on transformers, {vllm['limit']} on vLLM")
-        lines += _different(hf["modules"], vllm["modules"])
-    if rope is None or "overrides" not in vllm:
-        return lines
-    on_vllm = fixed_for_vllm(rope, model, vllm["limit"])
+    if len(refusing) == 1 and not _absent(hf) and not _absent(vllm):
+        return [f"refused: {refusing[0]} alone refuses it"]
+    both = "modules" in hf and "modules" in vllm
+    return _different(hf["modules"], vllm["modules"]) if both else []
+
+
+def about_vllm(
+    rope: RopeSpec, model: ModelPositions, context_length: int | None = None
+) -> list[str]:
+    """What vLLM does otherwise by settings, beside what its modules hold at start-up."""
+    if isinstance(rope.method, MappedMethod):
+        return []  # it refuses the method
+    on_vllm = fixed_for_vllm(rope, model, context_length)
+    lines = []
     if rope.rope_type != on_vllm.rope_type:
         lines.append(
             f"type: {rope.rope_type} on transformers, {on_vllm.rope_type} on vLLM, which fixes "
             "frequencies at start-up; they agree for sequences of the served length"
         )
-    if not on_vllm.is_stock and (problem := plugin_problem()):
+    if rope.method.switch_length is not None:
+        lines.append(
+            f"lists: transformers changes factors at {rope.method.switch_length} tokens of each "
+            "sequence, vLLM takes those of the served length for all"
+        )
+    problem = None if on_vllm.is_stock else plugin_problem()
+    if problem:
         lines.append(f"plugin: {on_vllm.rope_type} will be refused by vLLM ({problem})")
     return lines
 

@@ -6,7 +6,6 @@ read the type from config.json, or keep one of their own; none of that is writte
 is built by the new config and compared.
 """
 
-import importlib.util
 import json
 import logging
 import os
@@ -163,7 +162,7 @@ def _compare(exported: Path, asked: RotaryReport) -> None:
 
 def _built(exported: Path) -> Iterator[tuple[str, list[RotaryReport]]]:
     """What each library builds by a config; that vLLM refuses it is logged."""
-    from resonance_vllm.check import vllm_report
+    from resonance_vllm.check import installed, vllm_report
     from resonance_vllm.hf import report_of_checkpoint
 
     try:
@@ -172,7 +171,7 @@ def _built(exported: Path) -> Iterator[tuple[str, list[RotaryReport]]]:
         raise RopeConfigError(
             f"rope_type: no model is built from it: {error}; {_READING}"
         ) from error
-    if importlib.util.find_spec("vllm") is not None:
+    if installed("vllm"):
         try:
             reports = vllm_report(str(exported))
         except Exception as error:  # noqa: BLE001 - model code raises anything

@@ -127,7 +127,7 @@ def asked_of(rope: Mapping[str, Any], shipped: Mapping[str, Any], length: int) -
     return Asked(spec, {**kept, **rope} if is_ours(rope) else rope)
 
 
-def _asked(model: Any) -> dict[str | None, Asked]:
+def asked_by(model: Any) -> dict[str | None, Asked]:
     """What vLLM's `ModelConfig` asks of each layer type; empty where no type is ours.
 
     Those of a stock type count where `vllm_hf_overrides` wrote them.
@@ -285,6 +285,10 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
             if rope.get("rope_type", "default") in ("default", "proportional", "llama3"):
                 given["max_position"] = min(given["max_position"], apart.rows)
         with apart.device if apart else contextlib.nullcontext():
+            if is_ours(rope):  # of a model file that made the dictionary itself
+                spec, _ = asked_of(rope, model_keys(rope), _served() or given["max_position"])
+                rope = tagged(rope, spec, given["max_position"], "default")
+                given["rope_parameters"] = rope
             if isinstance(rope.get("rope_theta"), TaggedBase):
                 return _own_rope(original, given)
             return original(*call.args, **call.kwargs)
@@ -292,17 +296,23 @@ def _wrap_get_rope(original: Wrapped) -> Wrapped:
     return get_rope
 
 
+def _served() -> int:
+    """Longest sequence of the engine in tokens; 0 where none is configured."""
+    from vllm.config import get_current_vllm_config
+
+    model = get_current_vllm_config().model_config
+    return int(model.max_model_len) if model else 0
+
+
 def _own_rope(original: Wrapped, given: dict[str, Any]) -> Any:
     """Build (or find) the embedding for a call of `get_rope` with a tagged base."""
-    from vllm.config import get_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
     rope, apart = given["rope_parameters"], apart_now.get()
     base: TaggedBase = rope["rope_theta"]
     # vLLM's kernels do not check: a position without a row reads foreign memory.
-    model = get_current_vllm_config().model_config
     length = base.spec.method.length_limit(given["max_position"])
-    rows = max(length, given["max_position"], model.max_model_len if model else 0)
+    rows = max(length, given["max_position"], _served())
     rows = min(rows, apart.rows) if apart else rows
     # vLLM keeps modules by their arguments, and plain layers may have the same.
     given = {**given, "rope_parameters": {**rope, "resonance": f"{base.spec} {rows}"}}
@@ -396,7 +406,7 @@ def _wrap_initialize_model(original: Wrapped) -> Wrapped:
         engine = call["vllm_config"]
         config = call.get("model_config") or engine.model_config
         text = config.hf_text_config
-        asked = _asked(config)
+        asked = asked_by(config)
         if not asked:
             if config is not engine.model_config:
                 _refuse_draft(engine.model_config)

@@ -23,8 +23,7 @@ os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 
 import torch
-from families_models import asked, config_of, output
-from resonance_vllm.hf.tiny import model_of
+from families_models import applied, asked, config_of, output
 
 from resonance_vllm import hf
 
@@ -43,7 +42,7 @@ def built(folder: Path, kind: str, dtype: torch.dtype) -> Any:
     """transformers' model of a family with a type of ours or of its own."""
     keys = YARN if kind.endswith("yarn") else {}
     length = ORIGINAL if keys else SERVED
-    return model_of(asked(config_of(folder), {"rope_type": kind, **keys}, length)).to(dtype)
+    return applied(asked(config_of(folder), {"rope_type": kind, **keys}, length)).to(dtype)
 
 
 def plainly(folder: Path, kind: str, dtype: torch.dtype, prompt: list[int]) -> torch.Tensor | None:
