@@ -132,9 +132,6 @@ class Answers:
             if windows:
                 for at, request in part:
                     self.kept[key_of(kind, request)] = answers[at]
-            elif self.model.ends is not None:
-                for (prompt, answer), ends in self.model.ends.known.items():
-                    self.kept[key_of_end(prompt, answer)] = ends
             self._count(before + len(part) - self.answered)
         return [answers[at] for at in range(len(requests))]
 
@@ -177,7 +174,9 @@ class CountingHook:
         self.hook, self.answers = hook, answers
 
     def add_partial(self, kind: str, request: Any, answer: Any) -> None:
-        """Count an answer and keep it."""
+        """Count an answer and keep it, with how it ended."""
+        if kind == "generate_until" and (ends := self.answers.ends_of(request[0], answer)):
+            self.answers.kept[key_of_end(request[0], answer)] = ends
         self.hook.add_partial(kind, request, answer)
         if self.answers.answered < self.answers.asked:
             self.answers._count(1)
