@@ -29,11 +29,10 @@ from leval_harness.sweep.task_registry import (
     own_tasks,
 )
 from leval_tasks.metadata import EffectiveContextSettings, family_settings
+from resonance_vllm import config as overrides
+from resonance_vllm.config import ModelPositions, hub_commit, length_limit
+from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.files import user_path
-from resonance_vllm.model_config import overrides
-from resonance_vllm.model_config.checkpoint import hub_commit
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 EFFECTIVE_CONTEXT, READS, WINDOW = "effective_context", "reads", "window"
 OF_MODEL = ("apply_chat_template", "batch_size", "device")
@@ -215,7 +214,8 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
             f"models.{model.label}.args.tokenizer: missing; {length.tokenizer} makes its texts "
             "with the model's tokenizer"
         )
-    rope, precision, model_args = _model_args(request, config.rope_precision, files, length)
+    spec, precision, model_args = _model_args(request, config.rope_precision, files, length)
+    rope = None if spec is None else spec.to_dict()
     longest = model_args.get("max_length") or model_args.get("max_model_len")
     content: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -239,7 +239,7 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         **{name: getattr(config, name) for name in ("seed", "confirm_run_unsafe_code")},
         "context_length": request.context_length or longest,
         "model_args": model_args,
-        "replaced": _replaced(rope, files.positions),
+        "replaced": files.positions.replaced(spec) if spec and files.positions else None,
     }
     record = CellRecord.model_validate(content)
     identity = cell_identity(record, files.identity)
@@ -255,15 +255,6 @@ def resolve(request: CellRequest, config: SweepConfig, files: ModelFiles) -> Pla
         gpus=gpus_of(model),
         tokens_per_second=model.tokens_per_second,
     )
-
-
-def _replaced(
-    rope: Mapping[str, Any] | None, model: ModelPositions | None
-) -> dict[str, Any] | None:
-    """The scaling of a checkpoint that a method of another type takes the place of."""
-    if rope is None or model is None or model.plain:
-        return None
-    return dict(model.rope) if model.rope.get("rope_type") != rope["rope_type"] else None
 
 
 def group_key(record: CellRecord) -> str:
@@ -287,8 +278,8 @@ def gpus_of(model: ModelConfig) -> int:
 
 def _model_args(
     request: CellRequest, precision: str, files: ModelFiles, length: CellLength
-) -> tuple[dict[str, Any] | None, str, dict[str, Any]]:
-    """Completed RoPE parameters, effective precision, and lm-eval's `model_args` of a cell.
+) -> tuple[RopeSpec | None, str, dict[str, Any]]:
+    """Completed RoPE settings, effective precision, and lm-eval's `model_args` of a cell.
 
     The model reads up to `length.extra_tokens` tokens more than the length of the texts.
     """
@@ -323,4 +314,4 @@ def _model_args(
     if files.path == model.path and (commit := files.identity.get("commit")):
         args["revision"] = commit  # a branch may have moved when the cell runs
     effective = overrides.effective_rope_precision(library, precision)
-    return None if rope is None else rope.to_dict(), effective, args
+    return rope, effective, args

@@ -22,8 +22,8 @@ from leval_harness.secrets import is_credential
 from leval_harness.sweep.config import ROPE_BACKENDS, SweepConfig
 from leval_harness.sweep.task_registry import SETTINGS, documents, is_file, members, own_tasks
 from leval_tasks.metadata import family_settings
+from resonance_vllm.config import hub_commit
 from resonance_vllm.files import read_object, user_path
-from resonance_vllm.model_config.checkpoint import hub_commit
 from resonance_vllm.settings import field_names
 
 LIBRARY_PACKAGES = {
