@@ -126,7 +126,10 @@ def _with_value(node: Any, parts: list[str], value: Any, where: str) -> Any:
         return value
     head, rest = parts[0], parts[1:]
     if isinstance(node, Mapping | None):
-        return {**(node or {}), head: _with_value((node or {}).get(head), rest, value, where)}
+        inner = (node or {}).get(head)
+        if head == "tasks" and rest and isinstance(inner, str):  # one task, named without a list
+            inner = [inner]
+        return {**(node or {}), head: _with_value(inner, rest, value, where)}
     if not isinstance(node, list):
         raise ConfigError(f"{where}: {shown(head)} lies in {type(node).__name__}, without keys")
     named = [at for at, item in enumerate(node) if head in _tasks(item)]

@@ -79,7 +79,8 @@ class Progress:
 
     def _say(self, line: str, colour: str | None = None) -> None:
         self.last_line = time.monotonic()
-        self.write(click.style(f"{self.position()} {line}, {self.eta()}", fg=colour))
+        text = f"{self.position()} {line}, {self.eta()}"
+        self.write(click.style(text, fg=colour) if colour else text)
 
     def _share(self, cell: str) -> float:
         """Share of a cell that is computed."""

@@ -30,7 +30,6 @@ from leval_harness.figures.write import planned_figures
 from leval_harness.old_results import load_results, token_losses
 from leval_harness.old_results.token_losses import ReadText
 from leval_harness.page import write_page
-from leval_harness.sweep.cell_files import relabel
 from leval_harness.tables import build_tables, render
 from leval_tasks.effective_context.reads import block_rows
 from leval_tasks.statistics.effective_context import (
@@ -49,6 +48,14 @@ START = 64
 @pytest.fixture(scope="module")
 def analysis():
     return analyse(load_results(SWEEP))
+
+
+def rewritten(folder: Path, record: CellRecord) -> None:
+    """Another `cell.json` in a cell, and the marker that fits to it."""
+    (folder / "cell.json").write_text(json.dumps(record.written()))
+    done = json.loads((folder / "done.json").read_text())
+    done["files"].pop("cell.json", None)
+    (folder / "done.json").write_text(json.dumps({**done, "cell_id": record.cell_id}))
 
 
 def losses(cell: str, read: str) -> dict[str, np.ndarray]:
@@ -147,7 +154,7 @@ def test_resonance_is_compared_with_the_same_method_without_it(tmp_path):
     identity = {**record.identity, "rope_parameters": rope}
     method = record.method.model_copy(update={"name": "resonance_yarn", "rope_parameters": rope})
     changed = {"cell_id": "resonance", "method": method, "identity": identity}
-    relabel(cell, record.model_copy(update=changed))
+    rewritten(cell, record.model_copy(update=changed))
     analysis = analyse(load_results(folder))
     rope, yarn, resonance = effective_lines(analysis)[0]
     assert [rope.resonance, yarn.resonance] == [None, None]
@@ -226,7 +233,7 @@ def test_the_margin_of_a_sweep_is_that_of_its_tables_and_can_be_replaced(tmp_pat
     folder = shutil.copytree(SWEEP, tmp_path / "copy")
     for cell in folder.glob("*/cell.json"):
         record = CellRecord.model_validate_json(cell.read_text())
-        relabel(cell.parent, record.model_copy(update={"margin": 0.03}))
+        rewritten(cell.parent, record.model_copy(update={"margin": 0.03}))
     wide = analyse(load_results(folder))
     assert {line.margin for line in effective_lines(wide)[0]} == {0.03}
     narrow = analyse(wide.results, margin=0.02)
@@ -299,7 +306,7 @@ def test_each_checkpoint_of_a_block_has_its_own_windows(tmp_path):
             np.save(file, np.load(file) + np.float32(0.5))
             done["files"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
         (cell / "done.json").write_text(json.dumps({**done, "cell_id": changes["cell_id"]}))
-        relabel(cell, record.model_copy(update={"model": moved, **changes}))
+        rewritten(cell, record.model_copy(update={"model": moved, **changes}))
         cell.rename(folder / changes["cell_id"])
     rope, yarn = effective_lines(analyse(load_results(folder)))[0]
     alone = effective_lines(analyse(load_results(SWEEP)))[0]
