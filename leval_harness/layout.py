@@ -1,28 +1,39 @@
 """The files of a results folder and the version of their layout.
 
-<sweep>/<cell id>/cell.json            the request, with the identity whose hash is the id
-results_*.json, samples_<task>_*.jsonl   lm-eval's own
-log.txt              output of the cell's process
-losses_<task>_<text>_<read>.npy   nats of each token of a text, float32
-rope_features.json   wavelengths and feature gaps, for the figures
-failed.json          why the last attempt ended without results
-done.json            written last, with the SHA-256 of the others; without it the cell is not done
+<sweep>/sweep.json   order of the cells, names, baseline; rewritten by each start
+cells/<id>/          a finished cell; appears by one rename and never changes
+    cell.json            the request, with the identity whose hash is the id, and how it was run
+    results_*.json, samples_<task>_*.jsonl   lm-eval's own
+    losses_<task>_<text>_<read>.npy   nats of each token of a text, float32
+    rope_features.json   wavelengths and feature gaps, for the figures
+    log.txt              output of the cell
+failed/<id>/         failed.json and log.txt of the last attempt at a cell that failed
+.work/               claims, unfinished cells, caches
+
+`sweep.json` holds `schema_version`, `name`, `baseline`, `margin`, `command` and `cells`: each with
+`id`, `model` and `label` (what tables call the model), `method`, `context_length` and `tasks`.
+
+In the layout before (schema 1) cells lay beside each other, `<sweep>/<id>/`, and `done.json`, which
+was written last, held the SHA-256 of the other files.
 """
 
-SCHEMA_VERSION = 1
-"""Layout of `cell.json` and `done.json` that is written, and the newest that is read."""
+SCHEMA_VERSION = 2
+"""Layout of `sweep.json` and `cell.json` that is written, and the newest that is read."""
 
+SWEEP, CELLS, FAILED_CELLS, WORK = "sweep.json", "cells", "failed", ".work"
 CELL, DONE, FAILED, LOG = "cell.json", "done.json", "failed.json", "log.txt"
 FEATURES = "rope_features.json"
 LOSSES = "losses_"
 """Prefix of the files with the losses of tokens."""
 LOSSES_OF = LOSSES + "{task}_{document}_{read}.npy"
 """Name of such a file: a text in one read."""
+YARDSTICK = "yardstick"
+"""Method of the cell that reads windows with the model as shipped, for all methods of it."""
 SHORT_WINDOWS = "short windows"
-"""Method of the cell that reads short windows for all methods of a model."""
+"""What that method was called in schema 1."""
 PARTIAL = "partial"
-"""Prefix of the folders in which an attempt writes before its files are moved into place."""
+"""Prefix of the folders in which an attempt wrote in schema 1."""
 SUPERSEDED = ".superseded"
-"""Folder of a sweep that holds the cells of an earlier config."""
+"""Folder of a sweep that held the cells of an earlier config in schema 1."""
 DIFF_KIND, DIFF_SCHEMA = "leval-harness diff", 1
 """What begins the `diff.json` that `leval-harness diff --out` writes."""

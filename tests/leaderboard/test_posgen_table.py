@@ -269,7 +269,7 @@ def test_position_figure_draws_each_number_after_the_seed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema_version": 2}, "schema_version 2"),
+        ({"schema_version": 3}, "schema_version 3"),
         ({"encoding": "alibi"}, "encoding: 'alibi' is not allowed; allowed: rope, resonance"),
         (
             {"test": {"id_accuracy": 0.9, "ood_accuracy": 40}},

@@ -111,8 +111,8 @@ def test_a_limit_marks_a_run_as_partial(tmp_path):
 
 def test_a_newer_schema_is_refused(tmp_path):
     cell = make.write_cell(tmp_path, "x1", {"leval_closed_gsm": GSM})
-    edit(cell / "cell.json", lambda c: c.update(schema_version=2))
-    with pytest.raises(ResultsError, match="schema_version 2 is newer"):
+    edit(cell / "cell.json", lambda c: c.update(schema_version=3))
+    with pytest.raises(ResultsError, match="schema_version 3 is newer"):
         load_results(tmp_path)
 
 
