@@ -88,11 +88,11 @@ def _of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
     if part.empty:
         return
     lost, ends = -part["gain"], part["start"] + part["tokens"]
-    tokens, trained = part["tokens"].astype(float), part["trained"].iloc[0]
-    edges = bin_edges(int(part["start"].min()), int(ends.max()))
-    found = bins(part["middle"].to_numpy(), lost.to_numpy(), tokens.to_numpy(), edges)
+    sums, tokens = lost.to_numpy("float64"), part["tokens"].to_numpy("float64")
+    edges, trained = bin_edges(int(part["start"].min()), int(ends.max())), part["trained"].iloc[0]
+    found = bins(part["middle"].to_numpy("float64"), sums, tokens, edges)
     held, broken = answer(found, margin)
-    near = breaks_near(ends.to_numpy(), lost.to_numpy(), tokens.to_numpy(), margin)
+    near = breaks_near(ends.to_numpy("float64"), sums, tokens, margin)
     about = _about(part) | {"baseline": YARDSTICK, "margin": margin, "trained": trained}
     lengths = {HELD: held, BROKEN: broken, NEAR: near if broken else None}
     for metric, value in lengths.items():
@@ -121,8 +121,8 @@ def _of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator
     edges = bin_edges(int(both["start"].min()), int((both["start"] + both["tokens"]).max()))
     about = _about(both) | {"baseline": baseline, "metric": DIFFERENCE}
     yield about | _spanned(both, lost, edges[0], edges[-1])
-    tokens = both["tokens"].to_numpy(float)
-    for each in bins(both["middle"].to_numpy(), lost.to_numpy(), tokens, edges):
+    sums = (each.to_numpy("float64") for each in (both["middle"], lost, both["tokens"]))
+    for each in bins(*sums, edges):
         at = both["middle"].between(each.start, each.end)
         yield about | {"start": each.start, "end": each.end} | _interval(each, int(at.sum()))
 
@@ -141,8 +141,8 @@ def _about(part: pd.DataFrame) -> Row:
 
 def _spanned(part: pd.DataFrame, lost: pd.Series, start: int, end: int) -> Row:
     """One interval over all tokens of a part, and the range of the texts' own means."""
-    tokens = part["tokens"].astype(float)
-    found = interval(lost.to_numpy(), tokens.to_numpy(), LEVEL)
+    tokens = part["tokens"].astype("float64")
+    found = interval(lost.to_numpy("float64"), tokens.to_numpy("float64"), LEVEL)
     sums = pd.DataFrame({"lost": lost, "tokens": tokens}).groupby([part["task"], part["text"]])
     means = sums["lost"].sum() / sums["tokens"].sum()
     place = {"start": start, "end": end, "least": means.min(), "most": means.max()}
