@@ -59,8 +59,8 @@ def make(folder, cells, samples):
 def measure(folder, out):
     """Run in a process of its own: seconds of each step and the peak memory."""
     from leval_harness.analysis import analyse
+    from leval_harness.old_results import load_results
     from leval_harness.page import write_page
-    from leval_harness.results import load_results
     from leval_harness.tables import build_tables, details_table, render
 
     steps = {}
@@ -88,7 +88,7 @@ def measure(folder, out):
 def statistics(methods=12):
     """Seconds for every interval and test of so many methods on the six closed-ended tasks."""
     from leval_harness.analysis import analyse
-    from leval_harness.results import load_results
+    from leval_harness.old_results import load_results
 
     made = fixture("fixture_results")
     with tempfile.TemporaryDirectory() as name:

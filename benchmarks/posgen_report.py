@@ -23,7 +23,7 @@ from posgen_controls import OTHER_BASE, OWN, read_rows
 from leval_harness.analysis.posgen import compare_by_seed
 from leval_harness.figures import posgen as figures
 from leval_harness.figures.style import write_figure
-from leval_harness.results.posgen import (
+from leval_harness.old_results.posgen import (
     LEARNED,
     SUBTASKS,
     Experiment,

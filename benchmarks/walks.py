@@ -91,15 +91,15 @@ def model(folder: Path) -> Callable[[], object]:
 
 
 def load(folder: Path) -> Callable[[], object]:
-    from leval_harness.results import load_results
+    from leval_harness.old_results import load_results
 
     return lambda: load_results(RESULTS)
 
 
 def page(folder: Path) -> Callable[[], object]:
     from leval_harness.analysis import analyse
+    from leval_harness.old_results import load_results
     from leval_harness.page import write_page
-    from leval_harness.results import load_results
 
     analysis = analyse(load_results(RESULTS))
     return lambda: write_page(analysis, folder / "page")
@@ -108,7 +108,7 @@ def page(folder: Path) -> Callable[[], object]:
 def effective(folder: Path) -> Callable[[], object]:
     from leval_harness.analysis import analyse
     from leval_harness.analysis.effective_context import effective_lines
-    from leval_harness.results import load_results
+    from leval_harness.old_results import load_results
 
     analysis = analyse(load_results(EFFECTIVE))
 

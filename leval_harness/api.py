@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leval_harness.results.load import Results, load_results
+from leval_harness.old_results.load import Results, load_results
 from resonance_vllm.errors import UserError, one_of
 
 if TYPE_CHECKING:

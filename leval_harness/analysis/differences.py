@@ -8,7 +8,7 @@ import numpy as np
 
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.results import Results, ResultsError, Run
+from leval_harness.old_results import Results, ResultsError, Run
 from leval_tasks.statistics.clustered import Floats
 from leval_tasks.statistics.paired import Difference, compare_perplexities, paired_sums
 from resonance_vllm.errors import SettingError, one_of

@@ -15,8 +15,8 @@ import numpy as np
 
 from leval_harness.analysis.entries import FAMILY, LEVEL, Analysis, Entry, grouped
 from leval_harness.layout import SHORT_WINDOWS
-from leval_harness.results.settings import METHOD
-from leval_harness.results.token_losses import ReadText, read_texts
+from leval_harness.old_results.settings import METHOD
+from leval_harness.old_results.token_losses import ReadText, read_texts
 from leval_tasks.effective_context.reads import FULL, SHORT, TRAINED
 from leval_tasks.statistics.clustered import Floats
 from leval_tasks.statistics.effective_context import (

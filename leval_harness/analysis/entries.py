@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
 from leval_harness.analysis.labels import block_titles, method_labels, method_titles
-from leval_harness.results import Results, Run, Score
-from leval_harness.results.scores import frame_of
+from leval_harness.old_results import Results, Run, Score
+from leval_harness.old_results.scores import frame_of
 from leval_tasks.metrics import FAMILY_OF
 from leval_tasks.statistics.clustered import (
     Estimate,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from leval_harness.analysis.entries import FAMILY, Analysis, Entry, grouped
 from leval_harness.layout import SHORT_WINDOWS
-from leval_harness.results import Results
-from leval_harness.results.token_losses import read_texts
+from leval_harness.old_results import Results
+from leval_harness.old_results.token_losses import read_texts
 from leval_tasks.effective_context.reads import FULL, SHORT
 from resonance_vllm.errors import SettingError, one_of
 

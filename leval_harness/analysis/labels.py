@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from leval_harness.layout import SHORT_WINDOWS
-from leval_harness.results import Run, Score
-from leval_harness.results.fields import digest
-from leval_harness.results.posgen import SUBTASKS
-from leval_harness.results.settings import FILES, FOLLOW_LENGTH, LONGEST_TITLE, METHOD, titled
+from leval_harness.old_results import Run, Score
+from leval_harness.old_results.fields import digest
+from leval_harness.old_results.posgen import SUBTASKS
+from leval_harness.old_results.settings import FILES, FOLLOW_LENGTH, LONGEST_TITLE, METHOD, titled
 from leval_tasks.closed.catalog import TASKS
 
 CLOSED = {name: task.title for name, task in TASKS.items() if task.in_group}

@@ -7,8 +7,8 @@ from itertools import chain
 
 import numpy as np
 
-from leval_harness.results.fields import ResultsError
-from leval_harness.results.posgen import SUBTASKS, Experiment, PosGenTest
+from leval_harness.old_results.fields import ResultsError
+from leval_harness.old_results.posgen import SUBTASKS, Experiment, PosGenTest
 from leval_tasks.metadata import Subtask
 from leval_tasks.posgen.encodings import Pair
 from leval_tasks.statistics.paired import Difference, compare_scores, holm

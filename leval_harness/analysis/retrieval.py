@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from leval_harness.analysis.entries import Analysis, Entry, grouped
 from leval_harness.analysis.labels import length_label
-from leval_harness.results import Results, ResultsError
-from leval_harness.results.sample_lines import of_first_filter
+from leval_harness.old_results import Results, ResultsError
+from leval_harness.old_results.sample_lines import of_first_filter
 from leval_tasks.metrics import length_of
 from leval_tasks.statistics.retrieval import (
     RetrievalLength,

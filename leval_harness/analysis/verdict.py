@@ -12,7 +12,7 @@ from leval_harness.analysis.effective_context import EffectiveLine, effective_li
 from leval_harness.analysis.effective_sentences import against_sentence, sentence, yardstick
 from leval_harness.analysis.entries import FAMILY, Analysis, Entry, grouped
 from leval_harness.analysis.labels import LOSS_UNITS, counted, length_label, task_label
-from leval_harness.results import Run
+from leval_harness.old_results import Run
 from leval_tasks.statistics.paired import CANNOT_TELL, SIGNIFICANT, fewest_clusters
 
 SWEEP = "leval-harness sweep "

@@ -13,10 +13,10 @@ from typing import Any
 
 from leval_harness.analysis import Entry
 from leval_harness.cards.publication import LEVAL, SOURCE, Publication, model_name, path_part
-from leval_harness.results import Run, Score
-from leval_harness.results.fields import finite
-from leval_harness.results.sample_lines import Sample, parsed_lines
-from leval_harness.results.samples import Samples
+from leval_harness.old_results import Run, Score
+from leval_harness.old_results.fields import finite
+from leval_harness.old_results.sample_lines import Sample, parsed_lines
+from leval_harness.old_results.samples import Samples
 from leval_tasks.metrics import FAMILY_OF
 
 SCHEMA_VERSION = "0.3.0"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leval_harness.results import Run, Score
+from leval_harness.old_results import Run, Score
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metrics import FAMILY_OF
 from resonance_vllm.errors import SettingError, not_allowed, one_of

@@ -19,9 +19,9 @@ from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label
 from leval_harness.cards.every_eval import CLUSTERED, bounds, instances, place_of, record
 from leval_harness.cards.publication import SOURCE, Publication, path_part
-from leval_harness.results import Score
-from leval_harness.results.fields import digest
-from leval_harness.results.settings import METHOD
+from leval_harness.old_results import Score
+from leval_harness.old_results.fields import digest
+from leval_harness.old_results.settings import METHOD
 from leval_harness.secrets import redact
 from resonance_vllm.errors import plain
 from resonance_vllm.files import write_text

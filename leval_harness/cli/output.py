@@ -15,7 +15,7 @@ from resonance_vllm.errors import plain, printable
 
 if TYPE_CHECKING:
     from leval_harness.analysis import Analysis
-    from leval_harness.results import Results
+    from leval_harness.old_results import Results
     from leval_harness.tables.model import Table
 
 _CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes those below the space
@@ -149,7 +149,7 @@ def json_text(value: object) -> str:
 
 def read_results(folders: Sequence[Path]) -> "Results":
     """Read results and print the warnings about them."""
-    from leval_harness.results import load_results
+    from leval_harness.old_results import load_results
 
     results = load_results(*folders)
     for warning in results.warnings:

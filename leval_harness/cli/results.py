@@ -24,7 +24,7 @@ from resonance_vllm.errors import UserError, plain, printable
 from resonance_vllm.files import write_text
 
 if TYPE_CHECKING:
-    from leval_harness.results import Results
+    from leval_harness.old_results import Results
 
 
 @click.command(
@@ -101,7 +101,7 @@ def table(
 def _verify(read: "Results", as_json: bool) -> None:
     """Print what does not agree and end with exit code 1 if anything does not."""
     from leval_harness.analysis.labels import counted
-    from leval_harness.results.verify import verify
+    from leval_harness.old_results.verify import verify
 
     outcome = verify(read)
     if as_json:
@@ -223,8 +223,8 @@ def write_report(results_dir: Path) -> None:
         OSError: the folder cannot be written.
     """
     from leval_harness.analysis import analyse
+    from leval_harness.old_results import load_results
     from leval_harness.page import write_page
-    from leval_harness.results import load_results
     from leval_harness.tables import build_tables, details_table
     from leval_harness.tables.formats import load_format
 

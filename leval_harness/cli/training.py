@@ -229,7 +229,7 @@ def table(
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg
     """
     from leval_harness.analysis.posgen import compare_by_seed
-    from leval_harness.results.posgen import read_experiment
+    from leval_harness.old_results.posgen import read_experiment
     from leval_harness.tables import posgen as tables
     from leval_harness.tables.formats import load_format
     from leval_tasks.posgen.encodings import parse_pair

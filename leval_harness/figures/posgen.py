@@ -10,7 +10,7 @@ import numpy as np
 
 from leval_harness.analysis.entries import grouped
 from leval_harness.figures.style import DOTTED, Picture, method_looks
-from leval_harness.results.posgen import (
+from leval_harness.old_results.posgen import (
     SUBTASKS,
     Curve,
     Experiment,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leval_harness.figures.style import DOTTED, ON_LEVEL, Looks, Picture, literal
-from leval_harness.results.rope_features import RopeFeatures
+from leval_harness.old_results.rope_features import RopeFeatures
 
 TRAINED, TESTED = "#4477aa", "#ee6677"
 PAIR_MARKS = (("#666666", "o"), ("#228833", "x"))

@@ -16,7 +16,7 @@ from leval_harness.figures.effective_context import effective_figure
 from leval_harness.figures.rope import rope_figure
 from leval_harness.figures.scores import difference_figure, length_figure
 from leval_harness.figures.style import Looks, method_looks, write_figure
-from leval_harness.results.rope_features import RopeFeatures, read_features
+from leval_harness.old_results.rope_features import RopeFeatures, read_features
 
 MOST_METHODS = 14
 """More curves in one figure cannot be distinguished; such a block gets no figure."""

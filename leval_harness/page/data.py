@@ -13,8 +13,8 @@ from leval_harness.analysis.labels import LOSS_UNITS, length_label, task_label
 from leval_harness.analysis.retrieval import Retrieval
 from leval_harness.analysis.verdict import Verdict
 from leval_harness.layout import LOG
-from leval_harness.results import Run
-from leval_harness.results.sample_lines import DEPTHS
+from leval_harness.old_results import Run
+from leval_harness.old_results.sample_lines import DEPTHS
 from leval_harness.secrets import redact
 from leval_harness.tables.model import Block, Cell, Row, Table
 from leval_tasks.statistics.paired import ASSUMED, Difference

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from leval_harness.old_results import Results
+from leval_harness.old_results.fields import finite
+from leval_harness.old_results.sample_lines import Sample, parsed_lines
 from leval_harness.page.data import number, script
-from leval_harness.results import Results
-from leval_harness.results.fields import finite
-from leval_harness.results.sample_lines import Sample, parsed_lines
 from leval_tasks.metrics import FAMILY_OF, metric_of
 
 LONGEST_QUESTION = 2_000

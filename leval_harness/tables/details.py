@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from leval_harness.analysis import Analysis
-from leval_harness.results.run_record import TELEMETRY
+from leval_harness.old_results.run_record import TELEMETRY
 from leval_harness.tables.model import Block, Cell, Column, Row, RowKind, Table, number_cell
 from leval_harness.tables.published import TABLE_2, TASKS
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import UNKNOWN_DIRECTION
 from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
-from leval_harness.results import Run, Score
-from leval_harness.results.posgen import PosGenResult
+from leval_harness.old_results import Run, Score
+from leval_harness.old_results.posgen import PosGenResult
 from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.statistics.paired import ASSUMED, CANNOT_TELL, SIGNIFICANT

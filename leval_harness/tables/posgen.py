@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from leval_harness.analysis.labels import counted
 from leval_harness.analysis.posgen import HALVES, SeedComparison, halves_record
-from leval_harness.results.posgen import LEARNED, SUBTASKS, Experiment, Place
+from leval_harness.old_results.posgen import LEARNED, SUBTASKS, Experiment, Place
 from leval_harness.tables.model import (
     NOTHING,
     Block,

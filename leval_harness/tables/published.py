@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from leval_harness.analysis.posgen import ceiling
-from leval_harness.results.posgen import SUBTASKS
+from leval_harness.old_results.posgen import SUBTASKS
 from leval_harness.tables.model import METHOD, Block, Cell, Column, Row, Table, number_cell, ranked
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.metadata import Subtask

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.entries import TOKEN_PERPLEXITIES, grouped
 from leval_harness.analysis.labels import BESIDE, CLOSED, distinct, length_label, task_label
-from leval_harness.results import Run, Score
-from leval_harness.results.task_scores import PRIMARY
+from leval_harness.old_results import Run, Score
+from leval_harness.old_results.task_scores import PRIMARY
 from leval_harness.tables.model import (
     METHOD,
     NOTHING,

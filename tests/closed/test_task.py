@@ -11,7 +11,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.results.sample_lines import Sample
+from leval_harness.old_results.sample_lines import Sample
 from leval_tasks import data
 from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import SCORES
@@ -360,8 +360,8 @@ def test_two_lengths_of_answers_are_refused(evaluate):
 def test_answers_alone_are_kept_and_no_score_is_made_of_them(evaluate, tmp_path):
     from lm_eval.loggers import EvaluationTracker
 
-    from leval_harness.results.load import load_results
-    from leval_harness.results.verify import verify
+    from leval_harness.old_results.load import load_results
+    from leval_harness.old_results.verify import verify
 
     tracker = EvaluationTracker(output_path=str(tmp_path))
     options = {"predict_only": True, "evaluation_tracker": tracker}

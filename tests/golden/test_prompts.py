@@ -15,7 +15,7 @@ from lm_eval.api.model import LM
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from leval_harness.results.sample_lines import Sample
+from leval_harness.old_results.sample_lines import Sample
 from leval_tasks.closed.definition import MARKS
 
 CHAT = {"plain": False, "chat": True}

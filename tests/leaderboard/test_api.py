@@ -15,7 +15,7 @@ import leval_harness as lh
 from leval_harness import api
 from leval_harness.cli.results import table
 from leval_harness.cli.rope import rope
-from leval_harness.results.load import ResultsError
+from leval_harness.old_results.load import ResultsError
 from resonance_vllm.errors import UserError
 
 RESULTS = Path(__file__).parents[1] / "golden" / "results"

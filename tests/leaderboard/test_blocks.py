@@ -8,9 +8,9 @@ from fixture_results import IDENTITY
 from lm_eval.api.task import TaskConfig
 
 from leval_harness.analysis import analyse
-from leval_harness.results import load_results
-from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.settings import (
+from leval_harness.old_results import load_results
+from leval_harness.old_results.lm_eval import ResultsFile
+from leval_harness.old_results.settings import (
     ARGUMENTS_ASIDE,
     IDENTITY_ASIDE,
     LENGTHS,

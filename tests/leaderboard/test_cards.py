@@ -14,7 +14,7 @@ from leval_harness.analysis import analyse
 from leval_harness.cards import write_cards
 from leval_harness.cards.publication import RELATIONSHIPS, model_name, read_publication
 from leval_harness.cli.results import card as command
-from leval_harness.results import load_results
+from leval_harness.old_results import load_results
 from resonance_vllm.errors import SettingError
 
 OURS, SCORED = "leval_closed_toefl", "gsm8k"

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli.main import app
-from leval_harness.results import load_results
-from leval_harness.results.fields import DEEPEST_JSON, LARGEST_JSON
+from leval_harness.old_results import load_results
+from leval_harness.old_results.fields import DEEPEST_JSON, LARGEST_JSON
 
 GSM = make.closed_samples("leval_closed_gsm", 0.4, 3)
 TOO_DEEP = '{"results": ' + '{"a": ' * 200 + "1" + "}" * 201

@@ -7,7 +7,7 @@ import pytest
 from plain_output import ACC, ROPE, STAMP, build_tables_of, entries, sample, write
 
 from leval_harness.analysis import analyse
-from leval_harness.results import load_results
+from leval_harness.old_results import load_results
 from leval_harness.tables import build_tables
 
 

@@ -12,8 +12,8 @@ from plain_output import ACC, ROPE, STAMP, build_tables_of, cells, entries, samp
 
 from leval_harness.analysis import analyse
 from leval_harness.cli.main import app
-from leval_harness.results import load_results
-from leval_harness.results.settings import LENGTHS
+from leval_harness.old_results import load_results
+from leval_harness.old_results.settings import LENGTHS
 from leval_harness.tables import build_tables, details_table, render
 
 OTHERWISE = {

@@ -13,7 +13,7 @@ from leval_harness.figures import write_figures
 from leval_harness.figures.scores import difference_figure
 from leval_harness.figures.style import method_looks
 from leval_harness.figures.write import planned_figures
-from leval_harness.results import load_results
+from leval_harness.old_results import load_results
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from leval_harness.analysis import analyse
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.cli.main import app
-from leval_harness.results import load_results
+from leval_harness.old_results import load_results
 from resonance_vllm.errors import SettingError
 
 RUNS = Path(__file__).parent / "real_runs" / "results"

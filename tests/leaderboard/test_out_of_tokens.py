@@ -4,8 +4,8 @@ import fixture_results as make
 import pytest
 
 from leval_harness.analysis import analyse
+from leval_harness.old_results import load_results
 from leval_harness.page.data import leaderboard
-from leval_harness.results import load_results
 from leval_harness.tables import build_tables, details_table, leaderboard_table
 from leval_harness.tables.formats import render
 

@@ -9,10 +9,10 @@ import pytest
 from browser import chromium
 
 from leval_harness.analysis import analyse
+from leval_harness.old_results import load_results
+from leval_harness.old_results.sample_lines import Sample
 from leval_harness.page import write_page
 from leval_harness.page.data import comparisons, script
-from leval_harness.results import load_results
-from leval_harness.results.sample_lines import Sample
 from leval_harness.tables import leaderboard_table
 
 

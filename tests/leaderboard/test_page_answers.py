@@ -14,9 +14,9 @@ from browser import chromium, ready, script, texts
 from fixture_results import LENGTHS, STEPS, needles, perplexities
 
 from leval_harness.analysis import analyse
+from leval_harness.old_results import load_results
 from leval_harness.page import write_page
 from leval_harness.page.data import leaderboard
-from leval_harness.results import load_results
 from leval_harness.tables import build_tables, details_table, leaderboard_table
 from leval_harness.tables.formats import render
 

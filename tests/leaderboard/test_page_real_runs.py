@@ -11,8 +11,8 @@ from browser import chromium, ready, script, texts
 from leval_harness.analysis import analyse
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.effective_sentences import sentence
+from leval_harness.old_results import load_results
 from leval_harness.page import write_page
-from leval_harness.results import load_results
 
 pytestmark = pytest.mark.browser
 RUNS = Path(__file__).parent / "real_runs" / "results"

@@ -13,8 +13,8 @@ from scipy import stats
 from leval_harness.analysis.posgen import HALVES, ceiling, compare_by_seed
 from leval_harness.cli.main import app
 from leval_harness.figures.posgen import pairs_figure, position_figure
-from leval_harness.results import ResultsError
-from leval_harness.results.posgen import read_experiment
+from leval_harness.old_results import ResultsError
+from leval_harness.old_results.posgen import read_experiment
 from leval_harness.tables.posgen import (
     crossed_table,
     halves_table,

@@ -13,8 +13,8 @@ from leval_harness.cli.console import exit_code_for
 from leval_harness.cli.main import app
 from leval_harness.figures.posgen import loss_figure, position_figure
 from leval_harness.figures.style import write_figure
-from leval_harness.results import ResultsError
-from leval_harness.results.posgen import loss_curve, read_experiment
+from leval_harness.old_results import ResultsError
+from leval_harness.old_results.posgen import loss_curve, read_experiment
 from leval_harness.tables.notes import spent
 from leval_harness.tables.posgen import posgen_table
 from leval_harness.tables.published import published_accuracy

@@ -4,7 +4,7 @@ import pytest
 from plain_output import ROPE, sample, write
 
 from leval_harness.analysis import analyse
-from leval_harness.results import load_results
+from leval_harness.old_results import load_results
 from leval_harness.tables import build_tables
 
 

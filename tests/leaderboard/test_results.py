@@ -8,11 +8,11 @@ from dataclasses import replace
 import fixture_results as make
 import pytest
 
-from leval_harness.results import ResultsError, load_results
-from leval_harness.results.fields import refused
-from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.scores import Score
-from leval_harness.results.task_scores import chance_level
+from leval_harness.old_results import ResultsError, load_results
+from leval_harness.old_results.fields import refused
+from leval_harness.old_results.lm_eval import ResultsFile
+from leval_harness.old_results.scores import Score
+from leval_harness.old_results.task_scores import chance_level
 
 GSM = make.closed_samples("leval_closed_gsm", 0.4, 1)
 

@@ -10,8 +10,8 @@ from scipy import stats
 
 from leval_harness.analysis import analyse
 from leval_harness.analysis.retrieval import retrieval_text, retrievals
-from leval_harness.results import load_results
-from leval_harness.results.sample_lines import of_first_filter
+from leval_harness.old_results import load_results
+from leval_harness.old_results.sample_lines import of_first_filter
 from leval_harness.tables import build_tables
 from leval_harness.tables.formats import render
 from leval_tasks.statistics.retrieval import Retrieved, length_above, length_by, length_kept

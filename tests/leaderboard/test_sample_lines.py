@@ -5,7 +5,7 @@ import math
 import pytest
 from plain_output import entries, sample, write
 
-from leval_harness.results.sample_lines import Sample
+from leval_harness.old_results.sample_lines import Sample
 
 
 def asked(*requests):

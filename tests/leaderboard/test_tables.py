@@ -14,7 +14,7 @@ import pytest
 
 from leval_harness.analysis import analyse
 from leval_harness.format_names import format_names
-from leval_harness.results import load_results
+from leval_harness.old_results import load_results
 from leval_harness.tables import build_tables, details_table, render
 from leval_harness.tables.formats import csv as csv_format
 from leval_harness.tables.formats import html as html_format

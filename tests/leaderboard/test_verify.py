@@ -8,8 +8,8 @@ from pathlib import Path
 import fixture_results as make
 import pytest
 
-from leval_harness.results import load_results
-from leval_harness.results.verify import verify
+from leval_harness.old_results import load_results
+from leval_harness.old_results.verify import verify
 
 
 def samples_of(task, skill=0.5):

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from leval_harness.backends.arguments import HFLongSettings
 from leval_harness.cell_record import CellRecord
-from leval_harness.results.settings import ARGUMENTS_ASIDE, model_arguments
+from leval_harness.old_results.settings import ARGUMENTS_ASIDE, model_arguments
 from leval_harness.secrets import is_credential, without_credentials
 from leval_harness.sweep import cells
 from leval_harness.sweep.config import (

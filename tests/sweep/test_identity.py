@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leval_harness import checkpoint_files
 from leval_harness.cell_record import IDENTITY_FIELDS, CellRecord, cell_id
-from leval_harness.results.run_record import Run
+from leval_harness.old_results.run_record import Run
 from leval_harness.sweep import (
     CellError,
     ConfigError,

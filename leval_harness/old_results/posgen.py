@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from leval_harness.results.fields import (
+from leval_harness.old_results.fields import (
     Object,
     Outside,
     ResultsError,

@@ -6,18 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leval_harness.results.fields import ResultsError, finite, read_model
-from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.load import Results, samples_file
-from leval_harness.results.recompute import (
+from leval_harness.old_results.fields import ResultsError, finite, read_model
+from leval_harness.old_results.lm_eval import ResultsFile
+from leval_harness.old_results.load import Results, samples_file
+from leval_harness.old_results.recompute import (
     NotRecomputableError,
     Recomputed,
     group_figure,
     recompute,
 )
-from leval_harness.results.sample_lines import Sample, of_first_filter
-from leval_harness.results.samples import Samples
-from leval_harness.results.task_scores import NO_METRIC
+from leval_harness.old_results.sample_lines import Sample, of_first_filter
+from leval_harness.old_results.samples import Samples
+from leval_harness.old_results.task_scores import NO_METRIC
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metrics import NOT_AVAILABLE
 

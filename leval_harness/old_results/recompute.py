@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from leval_harness.results.fields import finite
-from leval_harness.results.samples import Samples
+from leval_harness.old_results.fields import finite
+from leval_harness.old_results.samples import Samples
 from leval_tasks.aggregation import aggregations, stderr_of_mean
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import SCORES

@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, FiniteFloat, model_validator
 
-from leval_harness.results import settings
-from leval_harness.results.fields import (
+from leval_harness.old_results import settings
+from leval_harness.old_results.fields import (
     EMPTY_IF_NULL,
     Flag,
     Number,

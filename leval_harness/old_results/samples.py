@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from leval_harness.results.fields import ResultsError
-from leval_harness.results.sample_lines import NOTES, Sample, parsed_lines
+from leval_harness.old_results.fields import ResultsError
+from leval_harness.old_results.sample_lines import NOTES, Sample, parsed_lines
 from leval_tasks.metrics import LM_EVAL, length_of
 from leval_tasks.statistics.clustered import Floats, Ratios
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from leval_harness.results.run_record import TELEMETRY, Run
+from leval_harness.old_results.run_record import TELEMETRY, Run
 from leval_tasks.metrics import UNKNOWN, Metric, length_of, metric_of, split
 
 

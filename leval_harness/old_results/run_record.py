@@ -12,7 +12,7 @@ from typing import Any
 
 from leval_harness.cell_record import CellRecord, DoneRecord, FailedRecord
 from leval_harness.layout import CELL, CELLS, DONE, FAILED, FAILED_CELLS, SWEEP
-from leval_harness.results.fields import (
+from leval_harness.old_results.fields import (
     LONGEST_NAME,
     NewerSchemaError,
     ResultsError,
@@ -25,8 +25,8 @@ from leval_harness.results.fields import (
     refused,
     short_name,
 )
-from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.settings import LENGTHS, settings_of
+from leval_harness.old_results.lm_eval import ResultsFile
+from leval_harness.old_results.settings import LENGTHS, settings_of
 from leval_harness.secrets import redact
 from leval_tasks.closed.catalog import TASKS
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from leval_harness.layout import LOSSES_OF
-from leval_harness.results.fields import ResultsError, read_bytes
-from leval_harness.results.load import Results
-from leval_harness.results.run_record import Run
-from leval_harness.results.sample_lines import parsed_lines
-from leval_harness.results.scores import Score
+from leval_harness.old_results.fields import ResultsError, read_bytes
+from leval_harness.old_results.load import Results
+from leval_harness.old_results.run_record import Run
+from leval_harness.old_results.sample_lines import parsed_lines
+from leval_harness.old_results.scores import Score
 from leval_tasks.effective_context.reads import COLUMNS, FULL, SHORT, TRAINED
 from leval_tasks.statistics.clustered import Floats
 

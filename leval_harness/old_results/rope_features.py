@@ -6,13 +6,13 @@ from typing import Annotated
 from pydantic import Field
 
 from leval_harness.layout import FEATURES
-from leval_harness.results.fields import (
+from leval_harness.old_results.fields import (
     LARGEST_NUMBER,
     Outside,
     ResultsError,
     read_model,
 )
-from leval_harness.results.run_record import Run
+from leval_harness.old_results.run_record import Run
 from resonance_vllm.settings import LENIENT
 
 log = logging.getLogger(__name__)

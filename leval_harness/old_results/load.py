@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leval_harness.layout import CELL, CELLS, FAILED_CELLS, SWEEP
-from leval_harness.results.fields import (
+from leval_harness.old_results.fields import (
     ResultsError,
     parse_json,
     read_bytes,
@@ -17,11 +17,11 @@ from leval_harness.results.fields import (
     refused,
     typed,
 )
-from leval_harness.results.lm_eval import ResultsFile
-from leval_harness.results.run_record import Run
-from leval_harness.results.samples import Samples, read_samples
-from leval_harness.results.scores import Score, frame_of
-from leval_harness.results.task_scores import group_scores, in_one_unit, stand_for, task_scores
+from leval_harness.old_results.lm_eval import ResultsFile
+from leval_harness.old_results.run_record import Run
+from leval_harness.old_results.samples import Samples, read_samples
+from leval_harness.old_results.scores import Score, frame_of
+from leval_harness.old_results.task_scores import group_scores, in_one_unit, stand_for, task_scores
 from leval_tasks.statistics.clustered import Ratios
 
 RESULTS = re.compile(r"(results|out|eval)_.*\.json|results\.json")

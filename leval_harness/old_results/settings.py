@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leval_harness.results.fields import digest, short_name
+from leval_harness.old_results.fields import digest, short_name
 from leval_harness.secrets import without_credentials
 from leval_tasks.metadata import FAMILIES
 

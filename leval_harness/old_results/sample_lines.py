@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from leval_harness.results.fields import ResultsError, finite, open_regular
+from leval_harness.old_results.fields import ResultsError, finite, open_regular
 from leval_tasks.closed.definition import MARKS, marks_in
 from leval_tasks.effective_context.reads import COLUMNS
 from leval_tasks.statistics.clustered import Floats

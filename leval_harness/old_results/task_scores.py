@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from leval_harness.results.fields import finite
-from leval_harness.results.lm_eval import DocumentsRead, Figure, ResultsFile
-from leval_harness.results.recompute import (
+from leval_harness.old_results.fields import finite
+from leval_harness.old_results.lm_eval import DocumentsRead, Figure, ResultsFile
+from leval_harness.old_results.recompute import (
     NOT_MEASURED,
     NotRecomputableError,
     recompute,
 )
-from leval_harness.results.run_record import Run
-from leval_harness.results.sample_lines import NOTES
-from leval_harness.results.samples import Samples
-from leval_harness.results.scores import Score
-from leval_harness.results.settings import canonical
+from leval_harness.old_results.run_record import Run
+from leval_harness.old_results.sample_lines import NOTES
+from leval_harness.old_results.samples import Samples
+from leval_harness.old_results.scores import Score
+from leval_harness.old_results.settings import canonical
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.metrics import FAMILY_OF, SIGN, length_of
 

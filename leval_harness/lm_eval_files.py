@@ -1,0 +1,527 @@
+"""The files that lm-eval writes: a results file and the samples beside it, as rows of frames.
+
+Any field may be missing, or of another type. Tried with files of lm-eval 0.3 to 0.4.13.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from leval_harness.names import SERVED, SETTING, SHIPPED, method_of
+from leval_harness.token_blocks import ReadText
+from leval_tasks.closed.catalog import TASKS
+from leval_tasks.closed.definition import SCORES as CLOSED_SCORES
+from leval_tasks.closed.definition import marks_in
+from leval_tasks.metrics import FAMILY_OF, Metric, length_of, metric_of, split
+
+NAMING = ("pretrained", "model", "path", "base_url")
+"""Arguments that may name a model; the first one there is names it."""
+
+LENGTHS = ("context_length", "max_length", "max_model_len")
+"""Arguments that may hold the longest sequence, tokens."""
+
+FOLLOW_LENGTH = (*LENGTHS, "min_tokens", "max_seq_lengths")
+"""Settings of tasks that follow from the length."""
+
+NOTES = ("unparsed", "thinking_unfinished", "reached_limit", "truncated", "kept_tokens",
+         "document_tokens")  # fmt: skip
+"""How a question was asked and answered, which is no score."""
+
+DESCRIBING = {
+    "doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics",
+    "doc_hash", "prompt_hash", "target_hash",
+}  # fmt: skip
+"""What lm-eval logs of a sample beside its metrics."""
+
+STATED = {"mean": "mean", "perplexity": "perplexity", "weighted_perplexity": "perplexity",
+          "bits_per_byte": "bits"}  # fmt: skip
+"""Aggregation in a task's `metric_list` -> the one of `leval_tasks.metrics.Metric`."""
+
+NO_METRIC = "bypass"
+"""Stands where answers were kept and not scored."""
+
+NOT_MEASURED = -1.0
+"""What RULER writes for a length without questions."""
+
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
+COUNTED = {"sample_len": "number of questions", "sample_count": "numbers of questions"}
+
+
+@dataclass
+class TaskRead:
+    """What was read of one task of a run: rows of `scores`, columns of `samples`, texts read.
+
+    `left_out` holds `(name, value, reason)` of what is in none of them.
+    """
+
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    samples: dict[str, list[Any]] = field(default_factory=dict)
+    texts: list[ReadText] = field(default_factory=list)
+    left_out: list[tuple[str, Any, str]] = field(default_factory=list)
+
+
+def number(value: Any) -> float | None:
+    """A number, also one that was written as text (as lm-eval writes those of numpy)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: Any) -> int | None:
+    found = number(value)
+    return int(found) if found is not None and math.isfinite(found) else None
+
+
+def parsed_arguments(given: Any) -> dict[str, Any]:
+    """`model_args`, which lm-eval writes as a mapping or as `key=value,...`."""
+    if isinstance(given, dict):
+        return {name: _parsed(value) for name, value in given.items()}
+    if not isinstance(given, str):
+        return {}
+    parts, depth, start = [], 0, 0
+    for at, letter in enumerate(given):
+        depth += (letter in "{[") - (letter in "}]")
+        if letter == "," and not depth:
+            parts.append(given[start:at])
+            start = at + 1
+    pairs = (part.partition("=") for part in (*parts, given[start:]))
+    return {name.strip(): _parsed(text) if sign else True for name, sign, text in pairs if name}
+
+
+def _parsed(value: Any) -> Any:
+    """The value that a text stands for, read as JSON; else as it is."""
+    try:
+        names = {"True": "true", "False": "false", "None": "null"}
+        return json.loads(names.get(value, value)) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
+
+
+class Plain:
+    """A results file of lm-eval, parsed.
+
+    Attributes:
+        names: its tasks and groups.
+        groups: those of them that are groups -> their members.
+    """
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.content, self.config = content, _object(content.get("config"))
+        self.arguments = parsed_arguments(self.config.get("model_args"))
+        members = self.part("group_subtasks")
+        self.results = {**self.part("groups"), **self.part("results")}
+        listed = {*self.part("groups"), *(name for name, tasks in members.items() if tasks)}
+        self.groups = {name: members.get(name) or [] for name in self.results if name in listed}
+        self.names = [name for name, each in self.results.items() if isinstance(each, dict)]
+
+    def part(self, name: str) -> dict[str, Any]:
+        """A mapping of the file; empty where it has none."""
+        return _object(self.content.get(name))
+
+    def run(self, path: Path) -> dict[str, Any]:
+        """What the file says of the whole evaluation, as columns of `runs`."""
+        named = [self.arguments.get(name) for name in NAMING]
+        names = (self.content.get("model_name"), *named, self.config.get("model"), "model")
+        rope, served = self.rope, self.arguments.get("base_url")
+        lengths = (*map(self.arguments.get, LENGTHS), self.content.get("max_length"))
+        limit, length = (
+            number(_parsed(self.config.get("limit"))),
+            next(filter(None, map(_whole, lengths)), None),
+        )
+        return {
+            "model": str(next(filter(None, names))),
+            "checkpoint": str(served or next(filter(None, named), "")) or None,
+            "method": method_of(rope) if rope else SERVED if served else SHIPPED,
+            "rope": rope,
+            "context_length": length if length and length > 0 else None,
+            "tasks": tuple(name for name in self.names if name not in self.groups),
+            "backend": _text(self.config.get("model")),
+            "dtype": self._dtype(),
+            "limit": limit if limit and limit > 0 else None,
+            "gen_kwargs": _parsed(self.config.get("gen_kwargs")),
+            "chat_template": _text(self.content.get("chat_template_sha"))
+            or _digest(self.content.get("chat_template")),
+            "seed": _whole(self.config.get("random_seed")),
+            "created": _created(self.content.get("date"), path),
+            "seconds": number(self.content.get("total_evaluation_time_seconds")),
+            "versions": {
+                name: self.content[key]
+                for name, key in (
+                    ("lm_eval", "lm_eval_version"),
+                    ("git", "git_hash"),
+                    ("transformers", "transformers_version"),
+                )
+                if self.content.get(key)
+            },  # fmt: skip
+            "precision": _text(self.arguments.get("rope_precision")),
+        }
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """`rope_parameters` of the model's arguments, or of vLLM's `hf_overrides`; else empty."""
+        overrides = _object(self.arguments.get("hf_overrides"))
+        given = (self.arguments.get("rope_parameters"), _parsed(overrides.get("rope_parameters")))
+        return next(filter(None, map(_object, given)), {})
+
+    def _dtype(self) -> str | None:
+        """As loaded; with the requested one where that differs."""
+        requested = str(self.arguments.get("dtype") or "").removeprefix("torch.")
+        loaded = str(self.config.get("model_dtype") or requested).removeprefix("torch.")
+        same = requested in ("", "auto", loaded)
+        return (loaded if same else f"{loaded}, requested {requested}") or None
+
+    def config_of(self, task: str) -> dict[str, Any]:
+        """A task's configuration; empty where none was written."""
+        return _object(self.part("configs").get(task))
+
+    def metric_config(self, task: str, metric: str) -> dict[str, Any]:
+        """The entry of a metric in the task's `metric_list`; empty if it has none."""
+        listed = self.config_of(task).get("metric_list")
+        entries = map(_object, listed if isinstance(listed, list) else [])
+        return next((each for each in entries if each.get("metric") == metric), {})
+
+    def direction(self, task: str, metric: str, known: Metric) -> bool | None:
+        """Whether higher is better: as the file states it for a task or a metric, else as is known.
+
+        None as well for a loss that a file calls better the higher it is: one of the two is wrong.
+        """
+        stated: Any = self.part("higher_is_better").get(task)
+        stated = stated.get(metric) if isinstance(stated, dict) else stated
+        if not isinstance(stated, bool):
+            stated = self.metric_config(task, metric).get("higher_is_better")
+        if not isinstance(stated, bool):
+            return known.higher_is_better
+        return None if stated and known.kind == "loss" and not known.higher_is_better else stated
+
+    def aggregation(self, task: str, metric: str, known: Metric) -> str:
+        """How the values of the questions make the number, see `SCORES` of the results."""
+        if task in TASKS and metric in CLOSED_SCORES and TASKS[task].rule.parts:
+            return "parts"
+        stated = self.metric_config(task, metric).get("aggregation")
+        if task in FAMILY_OF or not isinstance(stated, str):
+            return known.aggregation
+        return STATED.get(stated, "own")
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _digest(value: Any) -> str | None:
+    """Eight hex digits that distinguish a value from others; None for an empty one."""
+    if not value:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def _created(date: Any, path: Path) -> str | None:
+    """lm-eval's date, seconds since 1970, in ISO 8601 (UTC); else the stamp in the file's name."""
+    seconds = number(date)
+    try:
+        return (
+            datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+            if seconds
+            else _stamped(path)
+        )
+    except (OverflowError, OSError, ValueError):  # no year that a date can have
+        return _stamped(path)
+
+
+def _stamped(path: Path) -> str | None:
+    stamp = STAMP.search(path.stem)
+    return f"{stamp[0][:13]}:{stamp[0][14:16]}:{stamp[0][17:19]}" if stamp else None
+
+
+def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Path) -> TaskRead:
+    """The numbers of one task or group, and its samples.
+
+    Args:
+        run: its number.
+        known: the row of `runs`.
+        task: a key of the file's results.
+        file: the results file.
+        path: of the file.
+    """
+    read, about = TaskRead(), {"run": run, "task": task, **_about(task, known, file)}
+    length = _whole(_object(_metadata(task, file).get("prompt")).get("context_length"))
+    about["length"] = length or known.get("context_length")
+    values = file.results[task]
+    for key, value in values.items():
+        name, comma, chosen = key.partition(",")
+        if reason := _no_row(key, value, values):
+            read.left_out += [(key, value, reason)] if reason != "no number" else []
+            continue
+        row = about | _named(name, task) | {"filter": chosen if comma else "none"}
+        metric = metric_of(name, task)
+        stderr = values.get(f"{name}_stderr,{chosen}" if comma else f"{name}_stderr")
+        row |= {
+            "value": _finite(value),
+            "stderr": _finite(stderr),
+            "higher_is_better": file.direction(task, name, metric),
+            "aggregation": file.aggregation(task, name, metric),
+            "status": "done",
+            "note": "",
+        }
+        if name == NO_METRIC:
+            row |= {"value": None, "status": "unscored",
+                    "note": "answers were kept and not scored (--predict_only)"}  # fmt: skip
+            read.left_out.append((key, value, "stands for answers that were not scored"))
+        elif row["value"] is None:
+            row |= {"status": "not available", "note": f"lm-eval wrote {value}"}
+        if row["length"] is None or length_of(name) or split(name)[1]:
+            row["length"] = length_of(name) or split(name)[1] or about["length"]
+        read.scores.append(row)
+    if task not in file.groups and (samples := samples_file(path, task)):
+        _read_samples(samples, run, task, known, read)
+    return read
+
+
+def _no_row(key: str, value: Any, values: dict[str, Any]) -> str:
+    """Why an entry of a task is no number of its own; empty where it is one."""
+    name, comma, chosen = key.partition(",")
+    if name in COUNTED and not comma:
+        return COUNTED[name]
+    if isinstance(value, bool | list | dict) or (not comma and number(value) is None):
+        return "no number" if not isinstance(value, list | dict) else "a list, no number"
+    if name.endswith("_stderr"):
+        measured = name.removesuffix("_stderr")
+        if (f"{measured},{chosen}" if comma else measured) in values:
+            return "no number"  # stands beside its number
+        return "a standard error without its number"
+    if name.isdecimal() and number(value) == NOT_MEASURED:
+        return "-1: no question of this length"
+    return ""
+
+
+def _finite(value: Any) -> float | None:
+    found = number(value)
+    return found if found is not None and math.isfinite(found) else None
+
+
+def _named(name: str, task: str) -> dict[str, Any]:
+    """Name of a number, and its metric without the length in it."""
+    if length_of(name) is not None:
+        return {"name": name, "metric": "score"}
+    family, length = split(name)
+    return {"name": name, "metric": name if length is None else family}
+
+
+def _metadata(task: str, file: Plain) -> dict[str, Any]:
+    return _object(file.config_of(task).get("metadata"))
+
+
+def _about(task: str, known: dict[str, Any], file: Plain) -> dict[str, Any]:
+    """What all numbers of a task have in common."""
+    stated, ours = _metadata(task, file), task in FAMILY_OF
+    data, counts = _object(stated.get("data")), _object(file.part("n-samples").get(task))
+    values = file.results[task]
+    evaluated = [_whole(counts.get("effective")), _whole(values.get("sample_len"))]
+    asked = min((each for each in evaluated if each is not None), default=None)
+    original = _whole(counts.get("original"))
+    is_part = asked is not None and original is not None and asked < original
+    partial = stated.get("partial")
+    if not isinstance(partial, bool):
+        partial = known.get("num_docs") is not None and FAMILY_OF.get(task) == "closed"
+    partial |= is_part or bool(stated.get("skipped_documents"))
+    partial |= _limits(known.get("limit"), original, asked)
+    settings = _object(stated.get("settings")) if ours else {}
+    softmax = _text(stated.get("softmax"))
+    own = {
+        **{name: value for name, value in settings.items() if name not in FOLLOW_LENGTH},
+        "precision": known.get("precision"),
+        "softmax": None if softmax in ("float32", "float64") else softmax,
+        "version": None if ours else file.part("versions").get(task),
+        "task_hash": None if ours else _digest(file.part("task_hashes").get(task)),
+        "tasks": " + ".join(sorted(map(str, file.groups.get(task, ())))),
+    }
+    sample = data.get("sample") is True or data.get("source") == "sample"
+    return {
+        "asked": asked,
+        "partial": partial,
+        "chance": number(stated.get("chance")),
+        "source": _text(data.get("source")),
+        "sample": sample,
+        "data": _fingerprint(data),
+        "shots": _whole(file.part("n-shot").get(task, file.config_of(task).get("num_fewshot"))),
+        "shipped_length": _whole(stated.get("shipped_length")),
+        "claimed_length": _whole(stated.get("claimed_length")),
+        "group": task in file.groups,
+        **{
+            f"{SETTING}{name}": value if isinstance(value, str) else json.dumps(value, default=str)
+            for name, value in own.items()
+            if value not in (None, "", {}, [])
+        },
+    }
+
+
+def _limits(limit: Any, original: int | None, asked: int | None) -> bool:
+    """Whether a limit left questions out; one as large as the task, which all answered, did not."""
+    if not limit:
+        return False
+    if not original or not asked or asked < original:
+        return True
+    most = math.ceil(limit * original) if limit < 1 else limit  # as lm-eval reads it
+    return bool(most < original)
+
+
+def _fingerprint(data: dict[str, Any]) -> str | None:
+    """Short hash of the files, and of the Python version whose documentation they are."""
+    files = sorted(_object(data.get("files")).items())
+    return _digest(
+        [*files, data.get("python_version")] if files or data.get("python_version") else None
+    )
+
+
+def samples_file(results: Path, task: str) -> Path | None:
+    """The file with a task's samples that was written together with a results file."""
+    stamp = STAMP.search(results.stem)
+    end = stamp[0] if stamp else results.stem.removeprefix("results_")
+    path = results.with_name(f"samples_{task.replace('/', '_')}_{end}.jsonl")
+    return path if path.is_file() else None
+
+
+def sample_lines(path: Path, *, prompts: bool = True) -> Iterator[dict[str, Any]]:
+    """The samples of a file, in its order.
+
+    Without `prompts` they have none: a line is mostly its prompt, and numbers do not need it.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or a line is no JSON object.
+    """
+    with path.open("rb") as lines:
+        for at, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line) if prompts else _without_prompt(line)
+            except ValueError as error:
+                raise ValueError(f"{path}: line {at} is no JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}: line {at} is no JSON object")
+            yield row
+
+
+def _without_prompt(line: bytes) -> Any:
+    """A line of a samples file without its requests, where it has a hash in their place.
+
+    In JSON a quote inside of a text is escaped, so that both marks are keys. Where the first one is
+    a key of the document, the rest is no JSON.
+    """
+    start = line.find(b', "arguments": ')
+    end = line.find(b', "resps": ', start)
+    if 0 <= start < end and b', "prompt_hash": "' in line:
+        with suppress(ValueError):
+            return json.loads(line[:start] + line[end:])
+    return json.loads(line)
+
+
+def _read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: TaskRead) -> None:
+    """The numbers of each question, into `read`; texts stay in the file."""
+    filters = list(dict.fromkeys(row["filter"] for row in read.scores))
+    rows: list[tuple[Any, ...]] = []
+    seen: dict[tuple[str, str], int] = {}
+    unnamed = 0
+    try:
+        for line in sample_lines(path, prompts=False):
+            chosen = line.get("filter")
+            if not isinstance(chosen, str):
+                unnamed += 1
+                chosen = filters[0] if len(filters) == 1 else ""
+            if chosen and (names := _metrics(line)):
+                question, prompt, document = _asked(line)
+                times = seen[chosen, question] = seen.get((chosen, question), 0) + 1
+                question = question if times == 1 else f"{question} #{times}"
+                about = (run, task, chosen, question, prompt, document)
+                rows += [(*about, *each) for each in _numbers(line, names)]
+            if FAMILY_OF.get(task) == "effective_context":
+                read.texts += ReadText.of_sample(line, run, task, known["folder"])
+    except (OSError, ValueError) as error:
+        for row in read.scores:
+            row |= {"status": "malformed", "note": f"{error}"}
+        return
+    if unnamed and len(filters) != 1:
+        reason = "the samples do not say which filter they are of"
+        read.left_out.append((path.name, None, reason))
+    names = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
+    columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    read.samples = {name: list(values) for name, values in zip(names, columns, strict=True)}
+
+
+def _metrics(line: dict[str, Any]) -> list[str]:
+    """Names of the metrics that a sample logs."""
+    names = line.get("metrics", [name for name in line if name not in DESCRIBING])
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _asked(line: dict[str, Any]) -> tuple[str, str, str]:
+    """Question, hash of the prompt and document of a sample.
+
+    A question of our tasks is named by document and number, another one by the hash of its
+    document, which is the same for all models; the expected answer is part of both. A plain sample
+    is its own document.
+    """
+    doc = _object(line.get("doc"))
+    document, cluster, number = (
+        doc.get(name) for name in ("document_id", "cluster", "question_id")
+    )
+    target, prompt = line.get("target_hash"), line.get("prompt_hash")
+    target = target if isinstance(target, str) else _hash(line.get("target"))
+    prompt = prompt if isinstance(prompt, str) else _hash(line.get("arguments"))
+    if cluster is not None and isinstance(document, str | int):
+        name = f"{document}" if number is None else f"{document}#{number}"
+    else:
+        known = line.get("doc_hash")
+        name = known[:16] if isinstance(known, str) else _hash(line.get("doc"))
+        keys = (line.get(key) for key in ("doc_id", "doc_hash", "prompt_hash"))
+        cluster = next((key for key in keys if key is not None), name)
+    return f"{name} {target[:8]}", prompt[:16], f"{cluster}"
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _numbers(line: dict[str, Any], names: list[str]) -> Iterator[tuple[str, float, float]]:
+    """`(metric, numerator, denominator)` of each score, loss and note of a sample."""
+    for name in names:
+        if name in NOTES or name.endswith("_stderr"):
+            continue
+        value = line.get(name)
+        both = value if isinstance(value, list) and len(value) == 2 else (value, 1.0)
+        top, bottom = map(_finite, both)
+        if top is None or bottom is None or bottom <= 0:
+            continue
+        if top < 0 and length_of(name) is not None:  # RULER's sign of another length
+            continue
+        if top < 0 and name in LOG_LIKELIHOODS:
+            top = -top
+        yield name, top, bottom
+    prompt = _object(_object(line.get("doc")).get("prompt"))
+    kept = [_finite(prompt.get(name)) for name in ("kept_head", "kept_tail")]
+    found = prompt | ({"kept_tokens": sum(k or 0.0 for k in kept)} if None not in kept else {})
+    found |= marks_in(line.get("filtered_resps")) | {n: line[n] for n in NOTES if n in line}
+    for name in NOTES:
+        value = found.get(name)
+        known = float(value) if isinstance(value, bool) else _finite(value)
+        if known is not None:
+            yield name, known, 1.0
+
+
+LOG_LIKELIHOODS = {"perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte"}
+"""Metrics whose samples hold log-likelihoods in lm-eval's tasks, and nats in ours."""

@@ -1,0 +1,178 @@
+"""Losses of the texts that effective-context tasks read, over blocks of 64 tokens.
+
+A text is read in full under a method, and by the yardstick: the model as shipped, in windows of
+its trained length. A sweep keeps the losses of tokens beside its results, and the yardstick has a
+run of its own; lm-eval alone has both reads in one run, and sums over blocks in its samples.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from leval_harness.layout import LOSSES_OF, SHORT_WINDOWS
+
+Floats = npt.NDArray[np.float64]
+BLOCK = 64
+"""Tokens of a block; blocks of samples files of the layout before hold 512."""
+CLIP = 1.0
+"""Nats: a token gains or loses at most so much."""
+
+YARDSTICKS = ("yardstick", SHORT_WINDOWS)
+"""Methods of the run that reads windows for all methods of a model, and its name before."""
+
+WINDOWS = ("windows", "trained")
+"""The read in windows of the trained length, and its name before."""
+
+COLUMNS = {
+    5: ("start", "tokens", "full", "windows", "gain"),
+    6: ("start", "tokens", "full", "short", "short_gain", "gain"),
+}
+"""Number of columns in the rows of a sample -> their names; six in the layout before."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadText:
+    """One text that a run read.
+
+    `rows` are the sums of its sample by the names of `COLUMNS`, `[B]` each, NaN where a read is
+    missing. `losses` are the files with nats of each token from the first row's start on.
+    """
+
+    run: int
+    task: str
+    text: str
+    digest: str
+    rows: dict[str, Floats]
+    losses: dict[str, Path]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The same for all runs that read these tokens."""
+        return self.task, self.text, self.digest
+
+    @classmethod
+    def of_sample(cls, line: dict[str, Any], run: int, task: str, folder: Path) -> "list[ReadText]":
+        """The text of a sample; none where the sample has no rows.
+
+        Raises:
+            ValueError: the rows are no numbers.
+        """
+        doc, described = line.get("doc"), line.get("filtered_resps")
+        rows: Any = described[0] if isinstance(described, list) and described else None
+        if not isinstance(doc, dict) or not isinstance(rows, list) or not rows:
+            return []
+        # lm-eval logs numbers as text, a missing one as None
+        numbers = [[np.nan if str(n) == "None" else float(str(n)) for n in row] for row in rows]
+        table = np.array(numbers)
+        if table.ndim != 2 or table.shape[1] not in COLUMNS:
+            raise ValueError(f"{task}: rows of {table.shape[1:]} numbers are no blocks of a text")
+        names = COLUMNS[table.shape[1]]
+        text, digest = str(doc.get("document_id")), str(doc.get("tokens_sha256"))
+        files = {
+            read: folder / LOSSES_OF.format(task=task, document=text, read=read)
+            for read in ("full", *WINDOWS)
+        }
+        kept = {read: file for read, file in files.items() if file.is_file()}
+        return [cls(run, task, text, digest, dict(zip(names, table.T, strict=True)), kept)]
+
+    def tokens_of(self, read: str) -> Floats | None:
+        """Losses of its tokens in a read, nats `[T]`; None where they were not kept.
+
+        Raises:
+            ValueError: the file is damaged, or of another length than the text.
+        """
+        path = self.losses.get(read)
+        if path is None:
+            return None
+        losses = np.load(path, allow_pickle=False)
+        if losses.shape != (int(self.rows["tokens"].sum()),):
+            raise ValueError(f"{path}: shape {losses.shape} is not that of the text")
+        return losses.astype(np.float64)
+
+
+def blocks_of(runs: pd.DataFrame, texts: Iterable[ReadText]) -> list[dict[str, Any]]:
+    """Rows of the frame `blocks`: every full read beside the yardstick's read of the same tokens.
+
+    The yardstick of a text is in its own run, else in the yardstick run of the same model and
+    sweep, else it is the model's full read as shipped (where no window was needed).
+    """
+    read = list(texts)
+    about = {row.run: row for row in runs.itertuples()}
+    references: dict[tuple[Any, ...], Reference] = {}
+    for text in read:
+        run = about[text.run]
+        key = (run.sweep, run.model, *text.key)
+        references.setdefault(key, Reference()).add(text, run.method, run.rope)
+    rows: list[dict[str, Any]] = []
+    for text in read:
+        run = about[text.run]
+        if run.method not in YARDSTICKS:
+            rows += _rows(text, references[run.sweep, run.model, *text.key])
+    return rows
+
+
+class Reference:
+    """What a text's losses are compared with: reads of the model as shipped."""
+
+    def __init__(self) -> None:
+        self.windows: ReadText | None = None
+        self.shipped: ReadText | None = None
+
+    def add(self, text: ReadText, method: str, rope: Any) -> None:
+        """Note a read that may be the yardstick."""
+        if method in YARDSTICKS and any(read in text.losses for read in WINDOWS):
+            self.windows = text
+        elif (method in YARDSTICKS and "full" in text.losses) or (
+            self.shipped is None and (not isinstance(rope, str) or '"default"' in rope)
+        ):
+            self.shipped = text
+
+    def tokens(self) -> Floats | None:
+        """Losses of the tokens `[T]`; None where they were not kept.
+
+        Up to the end of the first window both reads are the same; before schema 2 only the full one
+        was kept there.
+        """
+        full = self.shipped.tokens_of("full") if self.shipped else None
+        if self.windows is None:
+            return full
+        name = next(read for read in WINDOWS if read in self.windows.losses)
+        windows = self.windows.tokens_of(name)
+        return (
+            windows
+            if full is None or windows is None
+            else np.where(np.isnan(windows), full, windows)
+        )
+
+
+def _rows(text: ReadText, reference: Reference) -> Iterator[dict[str, Any]]:
+    """Blocks of one text that a method read in full."""
+    full = text.tokens_of("full")
+    own = next((text.tokens_of(name) for name in WINDOWS if name in text.losses), None)
+    yardstick = own if own is not None else reference.tokens()
+    start = int(text.rows["start"][0])
+    if full is None:  # only sums were kept
+        columns = {name: text.rows[name] for name in ("start", "tokens", "full")}
+        columns["reference"] = text.rows.get("windows", np.full(len(columns["full"]), np.nan))
+        columns["gain"] = text.rows["gain"]
+    else:
+        same = yardstick is not None and yardstick.shape == full.shape
+        compared = yardstick if same and yardstick is not None else np.full(full.shape, np.nan)
+        edges = np.arange(0, full.size, BLOCK)
+        columns = {
+            "start": start + edges,
+            "tokens": np.diff([*edges, full.size]),
+            "full": np.add.reduceat(full, edges),
+            "reference": np.add.reduceat(compared, edges),
+            "gain": np.add.reduceat(np.clip(compared - full, -CLIP, CLIP), edges),
+        }
+    names = {"run": text.run, "task": text.task, "text": text.text, "digest": text.digest}
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        if not np.isnan(row["full"]):
+            yield {**names, **row, "start": int(row["start"]), "tokens": int(row["tokens"])}

@@ -1,0 +1,191 @@
+"""Means, ratios and differences of questions that share documents: errors, intervals and tests.
+
+The standard error is that of a ratio of sums over documents. With 7 or 15 documents the textbook
+sandwich estimator is too small, so it is CR2 (Bell and McCaffrey 2002) with Satterthwaite's degrees
+of freedom, in closed form for a mean or a ratio. Two methods are compared by flipping the sign of
+each document's difference (Fisher's randomisation test).
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import special, stats
+
+Floats = npt.NDArray[np.float64]
+LEVEL = 0.05
+EXACT_BELOW = 20  # 2**18 sign patterns (half of 2**19, by symmetry) are done in milliseconds
+FLIPS = 9_999
+
+
+def ratio_of_sums(
+    totals: npt.ArrayLike, sizes: npt.ArrayLike, numbers: npt.ArrayLike
+) -> tuple[Floats, Floats, Floats, npt.NDArray[np.int64]]:
+    """Ratios of sums over documents, with CR2 standard errors and degrees of freedom.
+
+    `r = sum(Y)/sum(N)`; the residual of document g is `Y_g - r N_g` (first-order Taylor expansion
+    of the ratio). With leverage `h_g = N_g/N`, `V = sum((Y_g - r N_g)^2 / (1 - h_g)) / N^2`, which
+    is unbiased when questions are exchangeable. Satterthwaite's `df = tr(M)^2 / tr(M^2)` with M the
+    covariance of the adjusted residuals under that working model; equal sizes give exactly G - 1.
+
+    Args:
+        totals: `[R]`, sum of the scores (or of negative log-likelihoods) in a document.
+        sizes: `[R]`, questions (or tokens) in it; positive.
+        numbers: `[R]`, which ratio it belongs to, from 0 to K - 1.
+
+    Returns:
+        ratio, standard error, degrees of freedom and documents, `[K]` each; error and degrees are
+        NaN for fewer than two documents.
+    """
+    totals, sizes = np.asarray(totals, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    numbers = np.asarray(numbers)
+
+    def added(values: Floats) -> Floats:
+        return np.bincount(numbers, weights=values)
+
+    clusters, n = np.bincount(numbers), added(sizes)
+    ratio, few = added(totals) / n, clusters < 2
+    h = sizes / n[numbers]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = added((totals - ratio[numbers] * sizes) ** 2 / (1.0 - h)) / n**2
+        # M_gg = h_g and M_gk = -h_g h_k / sqrt((1-h_g)(1-h_k)), up to a factor that cancels
+        squares = h**2 / (1.0 - h)
+        df = 1.0 / (added(h**2) + added(squares) ** 2 - added(squares**2))
+    variance[few] = df[few] = np.nan
+    return ratio, np.sqrt(variance), df, clusters
+
+
+def linearised_ratio(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """`ratio_of_sums` of arrays `[..., G]`: ratio, standard error, degrees of freedom `[...]`."""
+    totals, sizes = np.broadcast_arrays(totals, sizes)
+    shape, documents = totals.shape[:-1], totals.shape[-1]
+    numbers = np.repeat(np.arange(math.prod(shape)), documents)
+    ratio, stderr, df, _ = ratio_of_sums(totals.ravel(), sizes.ravel(), numbers)
+    return ratio.reshape(shape), stderr.reshape(shape), df.reshape(shape)
+
+
+def shows_no_spread(stderr: npt.ArrayLike, value: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Whether all documents are equal up to rounding; the true spread is then unknown, not zero."""
+    return np.less_equal(stderr, 1e-12 + 1e-9 * np.abs(value))
+
+
+def known_error(totals: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
+    """Standard error of a ratio of sums `[G]`; NaN where no spread between documents is seen.
+
+    That is so for fewer than two documents, and where all of them are equal.
+    """
+    ratio, error, _ = (float(each) for each in linearised_ratio(totals, sizes))
+    return math.nan if shows_no_spread(error, ratio) else error
+
+
+def clustered_stderr(items: Iterable[tuple[Hashable, float]]) -> float:
+    """Standard error of a mean score over questions that share documents.
+
+    `items` are (document, score) pairs; with one question a document it is the usual `s / sqrt(n)`.
+    NaN for fewer than two documents, and where all of them are equal.
+    """
+    scores: dict[Hashable, list[float]] = {}
+    for document, score in items:
+        scores.setdefault(document, []).append(score)
+    totals = [math.fsum(group) for group in scores.values()]
+    return known_error(totals, [len(group) for group in scores.values()])
+
+
+def ratios(sums: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """`ratio_of_sums` of many numbers.
+
+    Args:
+        sums: a row for each number and document, with the columns `num` and `den`.
+        keys: the columns that name a number.
+
+    Returns:
+        a row for each number, `keys` as its index: `ratio`, `error` (NaN where no spread is seen),
+        `df` and `clusters` (documents).
+    """
+    groups = sums.groupby(list(keys), sort=False, dropna=False)
+    columns = ratio_of_sums(sums["num"], sums["den"], groups.ngroup())
+    names = dict(zip(("ratio", "error", "df", "clusters"), columns, strict=True))
+    found = pd.DataFrame(names, index=groups.size().index)  # both in the order of `ngroup`
+    return found.assign(error=found["error"].mask(shows_no_spread(found["error"], found["ratio"])))
+
+
+def clopper_pearson(successes: npt.ArrayLike, n: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Exact two-sided 95% binomial intervals (Clopper and Pearson 1934); 0 <= successes <= n."""
+    successes, n = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    low = stats.beta.ppf(LEVEL / 2, successes, n - successes + 1)
+    high = stats.beta.ppf(1 - LEVEL / 2, successes + 1, n - successes)
+    return np.where(successes == 0, 0.0, low), np.where(successes == n, 1.0, high)
+
+
+def logit_interval(mean: npt.ArrayLike, half: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """`mean ± half` on the logit scale: within 0..1, and asymmetric where the mean is.
+
+    A mean near 0 or 1 of a few documents is skewed: at 85% of 7 documents whose questions are
+    correlated at 0.2 the symmetric interval covers 88%, this one 95%
+    (`benchmarks/statistics_simulation.py`).
+    """
+    mean = np.asarray(mean, dtype=np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle, width = special.logit(mean), half / (mean * (1 - mean))
+    return special.expit(middle - width), special.expit(middle + width)
+
+
+@lru_cache(maxsize=EXACT_BELOW)
+def _all_signs(documents: int) -> Floats:
+    """Half of the sign patterns `[2**(G-1), G]`; the other half is their negative."""
+    codes = np.arange(2 ** (documents - 1))[:, None]
+    return 1.0 - 2.0 * ((codes >> np.arange(documents)) & 1)
+
+
+@lru_cache(maxsize=8)
+def _random_signs(documents: int) -> Floats:
+    return np.random.default_rng(0).choice((-1.0, 1.0), size=(FLIPS, documents))
+
+
+def sign_flip_p(differences: npt.ArrayLike) -> Floats:
+    """Two-sided p of the sign-flip test.
+
+    Args:
+        differences: `[..., G]`, for each document the sum of (method - baseline).
+
+    Returns:
+        `[...]`; below 20 documents the exact share of sign patterns whose sum is at least as far
+        from 0 as the observed one, else `(1 + hits)/(1 + 9,999)`, which is never 0.
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    documents = d.shape[-1]
+    if documents == 0:
+        return np.ones(d.shape[:-1])
+    flat, exact = d.reshape(-1, documents), documents < EXACT_BELOW
+    signs = _all_signs(documents) if exact else _random_signs(documents)
+    tolerance = 1e-9 * np.abs(flat).sum(axis=-1)  # equal sums differ in their last bits
+    least = np.abs(flat.sum(axis=-1)) - tolerance
+    step = max(1, 8_000_000 // len(signs))  # at most 64 MB of sums at once
+    hits = [
+        (np.abs(flat[at : at + step] @ signs.T) >= least[at : at + step, None]).sum(axis=-1)
+        for at in range(0, len(flat), step)
+    ]
+    found = np.concatenate(hits)
+    p = found / len(signs) if exact else (1 + found) / (1 + FLIPS)
+    return p.reshape(d.shape[:-1])
+
+
+def smallest_p(documents: npt.ArrayLike, *, exact: npt.ArrayLike = False) -> Floats:
+    """Smallest two-sided p that so many documents can give: `2 / 2**G`.
+
+    From 20 documents on the random flips limit it to 1/10,000, unless the test is `exact`
+    (McNemar's).
+    """
+    documents = np.asarray(documents, dtype=np.float64)
+    counted = np.asarray(exact) | (documents < EXACT_BELOW)
+    return np.where(counted, np.minimum(1.0, 2.0 ** (1.0 - documents)), 1.0 / (1 + FLIPS))
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Adjusted p values (Holm 1979), to compare with the level itself; NaN stays NaN."""
+    ordered = p.dropna().sort_values(kind="stable")
+    steps = ordered * np.arange(len(ordered), 0, -1)
+    return steps.cummax().clip(upper=1.0).reindex(p.index)
