@@ -61,7 +61,7 @@ def measure(folder, out):
     from leval_harness.analysis import analyse
     from leval_harness.old_results import load_results
     from leval_harness.page import write_page
-    from leval_harness.tables import build_tables, details_table, render
+    from leval_harness.old_tables import build_tables, details_table, render
 
     steps = {}
     start = time.perf_counter()

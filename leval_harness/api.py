@@ -76,8 +76,8 @@ class Comparison:
             UserError: there is no such form.
         """
         from leval_harness.format_names import format_names
-        from leval_harness.tables import build_tables, details_table, render
-        from leval_harness.tables.formats import load_format
+        from leval_harness.old_tables import build_tables, details_table, render
+        from leval_harness.old_tables.formats import load_format
 
         one_of("form", form, format_names(), UserError)
         every = load_format(form).every_number
@@ -92,7 +92,7 @@ class Comparison:
 
     def figures(self) -> list[str]:
         """Titles of the figures that these results have data for."""
-        from leval_harness.figures.write import planned_figures
+        from leval_harness.old_figures.write import planned_figures
 
         return [figure.title for figure in planned_figures(self.analysis)]
 
@@ -102,8 +102,8 @@ class Comparison:
         Raises:
             UserError: there is nothing to draw, or no figure of this title.
         """
-        from leval_harness.figures.style import method_looks
-        from leval_harness.figures.write import planned_figures
+        from leval_harness.old_figures.style import method_looks
+        from leval_harness.old_figures.write import planned_figures
 
         planned = {figure.title: figure for figure in planned_figures(self.analysis)}
         if not planned:

@@ -16,14 +16,18 @@ no zero. Intervals hold in nominally 99% of samples, those of the bins of one me
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
+from leval_harness.compare import compare
 from leval_harness.layout import YARDSTICK
+from leval_harness.results import Results
 from leval_tasks.statistics.effective_context import (
     LEVEL,
     MARGIN,
+    Floats,
     Interval,
     answer,
     bin_edges,
@@ -36,9 +40,34 @@ TASK, TASKS = "effective_context", "effective_context_"
 HELD, BROKEN, NEAR = "no_degradation_up_to", "degradation_by", "breaks_near"
 PRICE, DIFFERENCE = "price", "difference"
 DIFFERS = "*"
-OF_METHOD = ["block", "label", "model", "method", "rope", "sweep", "command", "baseline"]
+OF_METHOD = ["block", "label", "rope", "baseline", "margin"]
+
+COLUMNS = {
+    **dict.fromkeys(("start", "end"), "Int64"),
+    **dict.fromkeys(("least", "most", "trained"), "float64"),
+}
+"""Columns that these rows add to the compared frame; `trained` is the yardstick's window."""
 
 Row = dict[str, Any]
+
+
+def compared_frame(
+    results: Results,
+    baseline: str | None = None,
+    across: Literal["methods", "models"] = "methods",
+    margin: float | None = None,
+) -> pd.DataFrame:
+    """The compared frame with the rows of effective context: what is shown everywhere.
+
+    Arguments and errors are those of `leval_harness.compare.compare` and `effective_rows`.
+    """
+    numbers = compare(results, baseline, across)
+    rows = effective_rows(numbers, results.blocks, margin)
+    about = [name for name in results.runs if name in numbers and name not in rows]
+    of_run = numbers.drop_duplicates("run")[["run", *about]]
+    types = {name: numbers[name].dtype for name in numbers if name in {*rows, *of_run}} | COLUMNS
+    found = rows.merge(of_run, on="run").astype(types)
+    return pd.concat([numbers, found], ignore_index=True)
 
 
 def effective_rows(
@@ -62,7 +91,7 @@ def effective_rows(
             rows += _of_method(part.dropna(subset=["gain"]), smallest)
         for label, other in _pairs(of_block):
             rows += _of_pair(of_label[label], of_label[other], other)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else ["run", "task", *COLUMNS])
 
 
 def _runs(compared: pd.DataFrame) -> pd.DataFrame:
@@ -70,9 +99,10 @@ def _runs(compared: pd.DataFrame) -> pd.DataFrame:
     named = compared["task"].str.startswith(TASKS).fillna(False).astype(bool)
     is_one = named & compared["status"].eq("done") & compared["method"].ne(YARDSTICK)
     runs = compared[is_one].drop_duplicates("run")
-    window = runs["setting window"] if "setting window" in runs else runs["shipped_length"]
-    trained = pd.to_numeric(window, errors="coerce")
-    return runs[["run", *OF_METHOD, "margin"]].assign(trained=trained)
+    trained = runs["shipped_length"].astype("float64")
+    if "setting window" in runs:
+        trained = pd.to_numeric(runs["setting window"], errors="coerce").fillna(trained)
+    return runs[["run", *OF_METHOD]].assign(trained=trained)
 
 
 def _once(part: pd.DataFrame) -> pd.DataFrame:
@@ -88,11 +118,11 @@ def _of_method(part: pd.DataFrame, margin: float) -> Iterator[Row]:
     if part.empty:
         return
     lost, ends = -part["gain"], part["start"] + part["tokens"]
-    sums, tokens = lost.to_numpy("float64"), part["tokens"].to_numpy("float64")
+    sums, tokens = _floats(lost), _floats(part["tokens"])
     edges, trained = bin_edges(int(part["start"].min()), int(ends.max())), part["trained"].iloc[0]
-    found = bins(part["middle"].to_numpy("float64"), sums, tokens, edges)
+    found = bins(_floats(part["middle"]), sums, tokens, edges)
     held, broken = answer(found, margin)
-    near = breaks_near(ends.to_numpy("float64"), sums, tokens, margin)
+    near = breaks_near(_floats(ends), sums, tokens, margin)
     about = _about(part) | {"baseline": YARDSTICK, "margin": margin, "trained": trained}
     lengths = {HELD: held, BROKEN: broken, NEAR: near if broken else None}
     for metric, value in lengths.items():
@@ -121,8 +151,8 @@ def _of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator
     edges = bin_edges(int(both["start"].min()), int((both["start"] + both["tokens"]).max()))
     about = _about(both) | {"baseline": baseline, "metric": DIFFERENCE}
     yield about | _spanned(both, lost, edges[0], edges[-1])
-    sums = (each.to_numpy("float64") for each in (both["middle"], lost, both["tokens"]))
-    for each in bins(*sums, edges):
+    middles, sums, tokens = map(_floats, (both["middle"], lost, both["tokens"]))
+    for each in bins(middles, sums, tokens, edges):
         at = both["middle"].between(each.start, each.end)
         yield about | {"start": each.start, "end": each.end} | _interval(each, int(at.sum()))
 
@@ -130,7 +160,7 @@ def _of_pair(part: pd.DataFrame, other: pd.DataFrame, baseline: str) -> Iterator
 def _about(part: pd.DataFrame) -> Row:
     """What all rows of a method say."""
     first = part.iloc[0]
-    return {name: first[name] for name in ("run", *OF_METHOD)} | {
+    return {name: first[name] for name in ("run", "block", "label")} | {
         "task": TASK,
         "kind": "loss",
         "unit": "nats",
@@ -142,11 +172,15 @@ def _about(part: pd.DataFrame) -> Row:
 def _spanned(part: pd.DataFrame, lost: pd.Series, start: int, end: int) -> Row:
     """One interval over all tokens of a part, and the range of the texts' own means."""
     tokens = part["tokens"].astype("float64")
-    found = interval(lost.to_numpy("float64"), tokens.to_numpy("float64"), LEVEL)
+    found = interval(_floats(lost), _floats(tokens), LEVEL)
     sums = pd.DataFrame({"lost": lost, "tokens": tokens}).groupby([part["task"], part["text"]])
     means = sums["lost"].sum() / sums["tokens"].sum()
     place = {"start": start, "end": end, "least": means.min(), "most": means.max()}
     return place | _interval(found, len(part))
+
+
+def _floats(values: pd.Series) -> Floats:
+    return np.asarray(values, np.float64)
 
 
 def _interval(found: Interval, blocks: int) -> Row:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-FORMATS = Path(__file__).parent / "tables" / "formats"
+FORMATS = Path(__file__).parent / "old_tables" / "formats"
 
 
 def format_names() -> list[str]:

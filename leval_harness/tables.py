@@ -3,10 +3,10 @@
 Each comes from the compared frame. pandas writes LaTeX, HTML and CSV, rich draws on a terminal.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,15 @@ from leval_harness import effective
 from leval_harness.layout import YARDSTICK
 from leval_harness.names import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.verdict import lines, main_numbers, verdict
-from leval_tasks.metrics import metric_of
+from leval_tasks.metrics import FAMILY_OF, metric_of
 from resonance_vllm.errors import one_of
 
 if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
     from rich.console import Console
 
 BEST, SECOND, QUIET = "font-weight: bold", "text-decoration: underline", "font-style: italic"
+FORMATS = ("csv", "html", "json", "md", "tex")
 ROWS = ["Model", "Method", "Ctx"]
 NONE = "–"
 PUBLISHED = Path(__file__).with_name("published.yaml")
@@ -31,8 +33,13 @@ LONGEST_REASON = 200
 
 TEXT_WIDTH = 345.0
 """Points of a line of LaTeX's `article`."""
-LETTER, GAP = 4.6, 12.0
+LETTER, GAP = 4.4, 12.0
 """Points of a letter in `footnotesize`, and between two columns."""
+PARAGRAPH = 150.0
+"""Points of a column of long texts."""
+LATEX_LETTERS = str.maketrans(
+    {"−": "-", "–": "--", "×": r"$\times$", "…": "...", "·": r"$\cdot$", "±": r"$\pm$"}
+)
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,8 @@ def build_tables(compared: pd.DataFrame, published: bool | None = None) -> list[
         published: show the paper's rows; None shows them where one of its models was run.
     """
     main = compared[main_numbers(compared)]
-    scores, losses = main[main["kind"] == "score"], main[main["kind"] == "loss"]
+    curves = main["task"].isin(list(FAMILY_OF)) & main["kind"].eq("loss")
+    scores, losses = main[~curves], main[curves]
     is_closed = scores["task"].isin([*CLOSED, *BESIDE])
     is_posgen = scores["task"].isin(list(POSGEN))
     tables = [*_effective_tables(compared), *_retrieval(scores)]
@@ -67,15 +75,24 @@ def build_tables(compared: pd.DataFrame, published: bool | None = None) -> list[
     if is_posgen.any():
         title = "PosGen, out-of-distribution accuracy, %"
         tables.append(score_table(title, scores[is_posgen], list(POSGEN)))
-    others = scores[~is_closed & ~is_posgen & ~scores["name"].str.fullmatch(r"\d+")]
+    others = scores[~is_closed & ~is_posgen & ~_is_length(scores)]
     for is_share, title in ((True, "Other tasks, %"), (False, "Other tasks, in their own units")):
         if len(part := others[others["unit"].eq("share") == is_share]):
             tables.append(score_table(title, part, []))
-    for (task, metric), part in losses.groupby(["task", "metric"], sort=False):
+    for (task, metric), part in _curves(losses):
         title = f"{task_label(task)}: {metric.replace('_', ' ')} by length, lower is better"
         tables.append(by_length(title, part))
     stopped = compared[compared["status"].ne("done") & compared["method"].ne(YARDSTICK)]
     return [*tables, *([_stopped(stopped)] if len(stopped) else [])]
+
+
+def _curves(losses: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+    """Perplexities by task; a paper perplexity that is everywhere the token perplexity is none."""
+    by_token = losses[losses["metric"] == "token_perplexity"].set_index(["run", "task", "length"])
+    for (task, metric), part in losses.groupby(["task", "metric"], sort=False):
+        same = part.join(by_token["value"].rename("token"), on=["run", "task", "length"])["token"]
+        if metric == "token_perplexity" or not np.allclose(part["value"], same, rtol=1e-9):
+            yield (str(task), str(metric)), part
 
 
 def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
@@ -87,9 +104,10 @@ def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
             title = f"Effective context length, {block}"
             first = against.iloc[0]
             notes = (
-                f"Loss minus that of the model as shipped in windows of {first['trained']:,.0f} "
-                "tokens, nats a token: higher is worse. In brackets: 99% intervals, by position "
-                f"together. *: holds no zero. A difference below {first['margin']:g} counts as none",
+                f"Loss minus the yardstick's (the model as shipped, windows of "
+                f"{first['trained']:,.0f} tokens), nats a token: higher is worse; below "
+                f"{first['margin']:g} counts as none. In brackets: 99% intervals, those by position "
+                "together. *: the interval holds no zero",
                 READ_MORE,
             )
             yield Table.plain(title, _by_position(against, against["label"]), *notes)
@@ -117,37 +135,36 @@ def _by_position(rows: pd.DataFrame, names: pd.Series) -> pd.DataFrame:
             continue
         is_price, is_all = row["metric"] == effective.PRICE, (row["start"], row["end"]) == whole
         heads.append(f"Price, {place}" if is_price else f"All, {place}" if is_all else place)
-        ends = f"{_signed(row['diff_low'])} to {_signed(row['diff_high'])}"
-        texts.append(f"{_signed(row['difference'])}{row['mark']} ({ends})")
+        names_of = ("difference", "diff_low", "diff_high")
+        mean, low, high = (signed(row[name], row["difference"]) for name in names_of)
+        texts.append(f"{mean}{row['mark']} ({low} to {high})")
     found = pd.DataFrame({"Position": heads, "name": names.to_numpy(), "text": texts})
     wide = found.pivot_table(index="Position", columns="name", values="text", aggfunc="first")
     order = list(dict.fromkeys(heads)), list(dict.fromkeys(names))
-    return wide.reindex(index=order[0], columns=order[1]).fillna(NONE).rename_axis(columns=None)
+    wide = wide.reindex(index=order[0], columns=order[1]).fillna(NONE).rename_axis(columns=None)
+    return wide[(wide != NONE).any(axis=1)]
 
 
-def _signed(number: float) -> str:
-    digits = 3 if abs(number) >= 0.0095 or number == 0 else 4
+def signed(number: float, size: float) -> str:
+    """A number of a row whose difference is `size`: with a digit more where that is below 0.01."""
+    digits = 3 if abs(size) >= 0.0095 or size == 0 else 4
     return f"{number:+.{digits}f}" if np.isfinite(number) else "?"
 
 
 def _retrieval(scores: pd.DataFrame) -> Iterator[Table]:
     """RULER's tasks, whose metrics are lengths."""
-    asked = scores[scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)]
-    for task, part in asked.groupby("task", sort=False):
-        yield by_length(f"{task_label(task)} by length, %", part)
+    for task, part in scores[_is_length(scores)].groupby("task", sort=False):
+        yield by_length(f"{task_label(str(task))} by length, %", part)
+
+
+def _is_length(scores: pd.DataFrame) -> pd.Series:
+    return scores["name"].str.fullmatch(r"\d+").fillna(False).astype(bool)
 
 
 def _closed(scores: pd.DataFrame, published: bool | None) -> Table:
     """L-Eval's closed-ended tasks, their average where there are all six, the paper's rows."""
-    table = score_table("L-Eval closed-ended, %", scores, [*CLOSED, *BESIDE])
     rows = published_rows(scores["model"], published)
-    if rows.empty:
-        return table
-    texts = pd.concat([table.texts.reset_index(), rows]).fillna(NONE).set_index(ROWS)
-    css = pd.concat([table.css.reset_index(), rows.where(rows.isin(rows[ROWS]), QUIET)])
-    css = css.fillna("").set_index(ROWS)[list(texts)]
-    note = "Published: printed in arXiv 2403.00071v2, Table 2; not run here, not ranked"
-    return Table(table.title, texts, css, (*table.notes[:2], note))
+    return score_table("L-Eval closed-ended, %", scores, [*CLOSED, *BESIDE], rows)
 
 
 def published_rows(models: Iterable[str], wanted: bool | None) -> pd.DataFrame:
@@ -165,7 +182,9 @@ def published_rows(models: Iterable[str], wanted: bool | None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*ROWS, *CLOSED.values(), "Avg."])
 
 
-def score_table(title: str, scores: pd.DataFrame, order: Sequence[str]) -> Table:
+def score_table(
+    title: str, scores: pd.DataFrame, order: Sequence[str], published: pd.DataFrame | None = None
+) -> Table:
     """Methods and lengths down, tasks across, those of `order` first; then chance and counts."""
     scores = scores.assign(
         text=text_of(scores),
@@ -187,29 +206,37 @@ def score_table(title: str, scores: pd.DataFrame, order: Sequence[str]) -> Table
     chance = scores.dropna(subset=["chance"]).drop_duplicates("head").set_index("head")["chance"]
     n = scores.drop_duplicates("head").set_index("head")
     below = {"chance": chance.mul(100).map("{:.1f}".format),
-             "questions/documents": n["n"].astype(str) + "/" + n["clusters"].astype(str)}  # fmt: skip
+             "n/documents": n["n"].astype(str) + "/" + n["clusters"].astype(str)}  # fmt: skip
     for head, row in below.items():
         if len(row):
             at = ("", head, "")
             texts.loc[at, :] = row.reindex(texts.columns).fillna("").str.replace("<NA>", NONE)
             css.loc[at, :] = QUIET
-    return Table(title, texts, css.fillna(""), _notes(scores))
+    notes = _notes(scores)
+    if published is not None and len(published):
+        rows = published.set_index(ROWS).reindex(columns=texts.columns).fillna(NONE)
+        texts = pd.concat([texts, rows])
+        css = pd.concat([css, rows.map(lambda _: QUIET)])
+        notes = (*notes[:2], "Published: arXiv 2403.00071v2, Table 2; not run here, not ranked")
+    return _placed(title, texts, css.fillna(""), notes)
 
 
 def by_length(title: str, part: pd.DataFrame) -> Table:
     """Methods down, context lengths across."""
     part = part.assign(text=text_of(part), css=_emphasis(part)).sort_values("length", kind="stable")
-    part["head"] = part["length"].map(length_label)
-    index = ["block", "label"]
-    texts, css = (
-        part.drop_duplicates([*index, "head"], keep="last").pivot(index=index, columns="head")[name]
-        for name in ("text", "css")
-    )
+    part = part.assign(head=part["length"].map(length_label), context_length=0)
     heads = list(part["head"].drop_duplicates())
-    texts, css = (
-        each[heads].rename_axis(index=ROWS[:2], columns=None) for each in (texts, css)
-    )
-    return Table(title, texts.fillna(NONE), css.fillna(""), _notes(part))
+    texts, css = (_wide(part, name, "head")[heads].droplevel("Ctx") for name in ("text", "css"))
+    return _placed(title, texts, css, _notes(part))
+
+
+def _placed(title: str, texts: pd.DataFrame, css: pd.DataFrame, notes: Sequence[str]) -> Table:
+    """A table; the model stands in its title where there is only one."""
+    models = set(texts.index.get_level_values("Model")) - {""}
+    if len(models) == 1:
+        texts, css = (each.droplevel("Model") for each in (texts, css))
+        title = f"{title}, {models.pop()}"
+    return Table(title, texts, css, tuple(notes))
 
 
 def _rows(scores: pd.DataFrame) -> list[pd.Series]:
@@ -303,3 +330,137 @@ def _stopped(stopped: pd.DataFrame) -> Table:
         "State": stopped["status"], "Reason": stopped["note"].fillna("").str[:LONGEST_REASON],
     }).drop_duplicates()  # fmt: skip
     return Table.plain("Without a number", texts.set_index(ROWS))
+
+
+def render(tables: Sequence[Table], compared: pd.DataFrame, form: str) -> str:
+    """The tables as text; `csv` and `json` are the compared frame itself.
+
+    Raises:
+        SettingError: there is no such form.
+    """
+    one_of("form", form, FORMATS)
+    if form in ("csv", "json"):
+        numbers = compared.drop(columns=["folder", "files", "versions"], errors="ignore")
+        if form == "csv":
+            return numbers.to_csv(index=False)
+        return numbers.to_json(orient="records", indent=1, force_ascii=False) + "\n"
+    if form == "md":
+        said = verdict(compared)
+        return lines(said) + "\n" * bool(said) + "\n".join(map(markdown, tables))
+    return "\n".join(map({"tex": latex, "html": html}[form], tables))
+
+
+def markdown(table: Table) -> str:
+    """GitHub-flavoured Markdown."""
+    marks = {BEST: "**{}**", SECOND: "<u>{}</u>", QUIET: "*{}*", "": "{}"}
+    shown = table.texts.map(_escaped)
+    for column in shown:
+        styles = table.css[column].map(marks)
+        pairs = zip(styles, shown[column], strict=True)
+        shown[column] = [style.format(text) if text else "" for style, text in pairs]
+    rows = shown.reset_index()
+    heads = [list(map(_escaped, rows)), ["---"] * len(rows.columns)]
+    grid = ["| " + " | ".join(map(str, line)) + " |" for line in (*heads, *rows.to_numpy())]
+    notes = [f"- {_escaped(note)}" for note in table.notes]
+    return "\n".join([f"### {_escaped(table.title)}", "", *grid, "", *notes, ""])
+
+
+def _escaped(text: object) -> str:
+    return "".join("\\" + c if c in "\\`*_[]#|~$<>" else c for c in str(text))
+
+
+def html(table: Table) -> str:
+    """An HTML table with its title and notes; every text is escaped."""
+    from html import escape
+
+    notes = "".join(f"<p class='note'>{escape(note)}</p>" for note in table.notes)
+    grid = _styled(table.texts, table.css, "html").to_html(table_attributes='class="sortable"')
+    return f"<h3>{escape(table.title)}</h3>\n<div class='wide'>{grid}</div>\n{notes}\n"
+
+
+def latex(table: Table) -> str:
+    """LaTeX with booktabs, in as many pieces as the text width of `article` needs."""
+    pieces = list(_pieces(table))
+    parts = []
+    for at, piece in enumerate(pieces):
+        marks = {BEST: "bfseries: ", SECOND: "underline: --rwrap", QUIET: "itshape: ", "": ""}
+        body = _styled(piece.texts, piece.css.map(marks.get), "latex").to_latex(
+            hrules=True,
+            caption=_tex(piece.title) + f" ({at + 1} of {len(pieces)})" * (len(pieces) > 1),
+            position="!htbp",
+            position_float="centering",
+            column_format="l" * piece.texts.index.nlevels + _columns(piece.texts),
+        )
+        notes = "".join(rf"\par {_tex(note)}" + "\n" for note in piece.notes)
+        end = rf"{{\raggedright\footnotesize {notes}\par}}" + "\n" if notes else ""
+        body = body.replace(r"\centering", r"\centering\footnotesize", 1)
+        parts.append(body.replace(r"\end{table}", end + r"\end{table}").translate(LATEX_LETTERS))
+    return "\n".join(parts)
+
+
+def _pieces(table: Table) -> Iterator[Table]:
+    """A table in parts: by model, whose name needs a line, and by columns as the width allows."""
+    texts, css = table.texts, table.css
+    if "Model" in texts.index.names:
+        models = texts.index.get_level_values("Model")
+        for model in dict.fromkeys(models[models != ""]):
+            own = [each in (model, "") for each in models]
+            parts = texts[own].droplevel("Model"), css[own].droplevel("Model")
+            used = parts[0].columns[(parts[0] != NONE).any()]
+            title = f"{table.title}, {model}"
+            yield from _pieces(Table(title, parts[0][used], parts[1][used], table.notes))
+        return
+    names = texts.index.to_frame()
+    room = TEXT_WIDTH - sum(_width(names, str(name)) for name in names)
+    groups: list[list[str]] = [[]]
+    for name in map(str, texts):
+        if groups[-1] and sum(_width(texts, each) for each in [*groups[-1], name]) > room:
+            groups.append([])
+        groups[-1].append(name)
+    for at, group in enumerate(groups):
+        notes = table.notes if at == len(groups) - 1 else ()
+        yield Table(table.title, texts[group], css[group], notes)
+
+
+def _width(texts: pd.DataFrame, name: str) -> float:
+    """Points of a column, with the gap beside it."""
+    longest = max(map(len, map(str, [name, *texts[name]])))
+    return min(longest * LETTER, PARAGRAPH) + GAP
+
+
+def _columns(texts: pd.DataFrame) -> str:
+    """Columns of LaTeX: numbers right, long texts in a paragraph."""
+    wide = [_width(texts, str(name)) >= PARAGRAPH + GAP for name in texts]
+    return "".join(f"p{{{PARAGRAPH:.0f}pt}}" if each else "r" for each in wide)
+
+
+def _tex(text: str) -> str:
+    return "".join("\\" + c if c in "&%$#_{}" else c for c in text)
+
+
+def _styled(texts: pd.DataFrame, css: pd.DataFrame, escape: str) -> "Styler":
+    """The frame as a pandas Styler, names of the rows as columns; no text is read as markup."""
+    rows, marks = texts.reset_index(), css.reset_index(drop=True).reindex(columns=[*texts])
+    marks = pd.concat([rows.iloc[:, : texts.index.nlevels].map(lambda _: ""), marks], axis=1)
+    style = rows.style.hide(axis="index").format(escape=escape)
+    return style.format_index(escape=escape, axis=1).apply(lambda _: marks, axis=None)
+
+
+def draw(table: Table, console: "Console") -> None:
+    """Draw a table in a terminal; cells of a wide one wrap."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(box=SIMPLE_HEAD, title=Text(table.title), title_justify="left", pad_edge=False)
+    rows, names = table.texts.reset_index(), table.texts.index.nlevels
+    for at, name in enumerate(rows):
+        grid.add_column(Text(str(name)), justify="left" if at < names else "right", overflow="fold")
+    styles = {BEST: "bold", SECOND: "underline", QUIET: "dim", "": ""}
+    css = table.css.to_numpy()
+    for at, line in enumerate(rows.to_numpy()):
+        marks = ["", "", ""][:names] + [styles[each] for each in css[at]]
+        grid.add_row(*(Text(str(t), style=s) for t, s in zip(line, marks, strict=True)))
+    console.print(grid)
+    for note in table.notes:
+        console.print(Text(note, style="dim"))

@@ -14,6 +14,7 @@ import pandas as pd
 from leval_harness.effective import BROKEN, DIFFERENCE, DIFFERS, HELD, NEAR, PRICE, TASK, TASKS
 from leval_harness.layout import YARDSTICK
 from leval_harness.names import counted, length_label, task_label
+from leval_tasks.metrics import FAMILY_OF
 
 CANNOT_TELL = "?"
 SWEEP = "leval-harness sweep "
@@ -30,12 +31,36 @@ def verdict(compared: pd.DataFrame) -> list[str]:
     Args:
         compared: the compared frame, with the rows of `leval_harness.effective`.
     """
-    said: list[str] = []
-    blocks = compared.groupby("block", sort=False)
-    for block, part in blocks:
-        found = [*_effective(part[part["task"] == TASK], part), *_others(part)]
-        said += found if len(blocks) == 1 else [f"{block}, {each}" for each in found]
-    return said
+    said = {
+        str(block): [*_effective(part[part["task"] == TASK], part), *_others(part)]
+        for block, part in compared.groupby("block", sort=False)
+    }
+    said = {block: found for block, found in said.items() if found}
+    if len(said) == 1:
+        return next(iter(said.values()))
+    return [f"{block}, {each}" for block, found in said.items() for each in found]
+
+
+PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
+"""Metrics of which the first that one of our tasks has is its main number."""
+
+CURVES = ("token_perplexity", "paper_perplexity")
+
+
+def main_numbers(compared: pd.DataFrame) -> pd.Series:
+    """Whether each number stands in tables: of our tasks the main one, of others all.
+
+    Of several models bits per byte stand beside token perplexities, which cannot be compared.
+    """
+    ours = compared["task"].isin(list(FAMILY_OF))
+    place = compared["metric"].map({name: at for at, name in enumerate(PRIMARY)})
+    first = place.groupby([compared["run"], compared["task"]]).transform("min")
+    curves = (*CURVES, *(("bits_per_byte",) if compared["block"].eq("").any() else ()))
+    chosen = (place.notna() & place.eq(first)) | compared["metric"].isin(curves)
+    of_group = compared["group"].eq(True).fillna(False).astype(bool)
+    effective = compared["task"].str.startswith(TASK)
+    is_one = compared["name"].notna() & ~effective & (~ours | (chosen & ~of_group))
+    return is_one.fillna(False).astype(bool)
 
 
 def lines(sentences: list[str]) -> str:
@@ -53,8 +78,10 @@ def _effective(rows: pd.DataFrame, part: pd.DataFrame) -> Iterator[str]:
         yield f"{label}: {'; '.join(_reads(of_label))}."
         if (times := _times_the_texts(of_label)) is not None:
             undecided[str(label)] = times
+    ends = against[against["metric"].eq(BROKEN) & against["value"].notna()]
+    broken = set(ends["label"])
     for _, pair in rows[rows["baseline"] != YARDSTICK].groupby(["label", "baseline"], sort=False):
-        yield _pair(pair)
+        yield _pair(pair, broken)
     if not against.empty:
         yield from _beyond(against)
     if undecided:
@@ -102,7 +129,9 @@ def _price(row: pd.Series) -> str:
     if row["end"] < row["trained"]:
         where = f"up to {row['end']:,.0f}"
     if row["mark"] != DIFFERS:
-        return f"no price is shown {where} ({_number(row, 'diff_low')} to {_number(row, 'diff_high')})"
+        return (
+            f"no price is shown {where} ({_number(row, 'diff_low')} to {_number(row, 'diff_high')})"
+        )
     gains = row["difference"] < 0
     word = "it saves" if gains else "it costs"
     texts = f"; texts: {_range(row, 'least', 'most', gains)}" if row["clusters"] > 1 else ""
@@ -131,14 +160,14 @@ def _range(row: pd.Series, low: str, high: str, negated: bool) -> str:
     return f"{_number(row, first, negated)} to {_number(row, second, negated)}"
 
 
-def _pair(pair: pd.DataFrame) -> str:
-    """A method against another one on the same tokens.
+def _pair(pair: pd.DataFrame, broken: set[str]) -> str:
+    """A method against another one on the same tokens: over all, or where one breaks at the end.
 
-    Against the same method without Resonance over all tokens; against any other where the texts end,
-    since scaling costs within the trained length what it saves beyond.
+    What scaling saves beyond the trained length, it costs within it: no mean of both tells which
+    one to take.
     """
     whole, last = pair.iloc[0], pair.iloc[-1]
-    row = whole if bool(whole["resonance"]) else last
+    row = last if broken & {whole["label"], whole["baseline"]} else whole
     place = "" if row is whole else f" at {row['start']:,.0f} to {row['end']:,.0f}"
     what = f"{row['label']} against {row['baseline']}{place}, same tokens"
     if row["mark"] != DIFFERS:
@@ -179,8 +208,8 @@ def _yardstick(rows: pd.DataFrame) -> str:
     model = f"the unscaled model in windows of {trained:,.0f} tokens"
     if longest <= trained:
         model = (
-            f"the model as shipped, which was trained to {trained:,.0f}: the {longest:,.0f} that "
-            "were measured do not exceed that"
+            f"the model as shipped on the whole text (the {longest:,.0f} positions measured do not "
+            f"exceed its trained {trained:,.0f})"
         )
     return (
         f"yardstick: compared with {model}, {count} text{'s' * (texts[-1] > 1)}; losing less than "
@@ -231,12 +260,7 @@ def _busy(runs: pd.DataFrame) -> float:
 
 def _others(part: pd.DataFrame) -> Iterator[str]:
     """How methods differ from the baseline on other tasks; the bundled sample decides nothing."""
-    beside = part[
-        part["difference"].notna()
-        & ~part["task"].str.startswith(TASK)
-        & part["sample"].ne(True)
-        & part["main"].eq(True)
-    ]
+    beside = part[main_numbers(part) & part["difference"].notna() & part["sample"].ne(True)]
     for (label, baseline), rows in beside.groupby(["label", "baseline"], sort=False):
         yield f"{label} against {baseline}: {_differs(rows)}."
 
@@ -262,7 +286,9 @@ def _difference(row: pd.Series) -> str:
     if not is_loss and row["unit"] != "share":
         times, digits, unit = 1.0, 3, str(row["metric"])
     better = (row["difference"] > 0) == (row["higher_is_better"] is not False and not is_loss)
-    low, high = (f"{times * row[end]:.{digits}f}".replace("-", "−") for end in ("diff_low", "diff_high"))
+    low, high = (
+        f"{times * row[end]:.{digits}f}".replace("-", "−") for end in ("diff_low", "diff_high")
+    )
     size = f"{times * abs(row['difference']):.{digits}f} {unit}"
     where = f"on {task_label(row['task'])} at {length_label(row['length'])}"
     return f"{size} {'better' if better else 'worse'} {where} ({low} to {high})"

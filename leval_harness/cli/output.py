@@ -16,7 +16,7 @@ from resonance_vllm.errors import plain, printable
 if TYPE_CHECKING:
     from leval_harness.analysis import Analysis
     from leval_harness.old_results import Results
-    from leval_harness.tables.model import Table
+    from leval_harness.old_tables.model import Table
 
 _CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes those below the space
 
@@ -102,11 +102,11 @@ def show_tables(tables: "Sequence[Table]") -> None:
     if sys.stdout.isatty():
         from rich.console import Console
 
-        from leval_harness.tables.terminal import draw
+        from leval_harness.old_tables.terminal import draw
 
         draw(tables, Console(highlight=False))
         return
-    from leval_harness.tables.formats import render
+    from leval_harness.old_tables.formats import render
 
     click.echo(redact(render(tables, "md"), names=False), nl=False)
 

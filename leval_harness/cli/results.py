@@ -70,9 +70,9 @@ def table(
     """Compare methods from one or more RESULTS folders, also plain lm-eval output."""
     from leval_harness.analysis import analyse
     from leval_harness.analysis.differences import paired_differences, parse_pairs
-    from leval_harness.tables import build_tables, details_table
-    from leval_harness.tables.effective_context import difference_table
-    from leval_harness.tables.formats import load_format
+    from leval_harness.old_tables import build_tables, details_table
+    from leval_harness.old_tables.effective_context import difference_table
+    from leval_harness.old_tables.formats import load_format
 
     read = read_results(results)
     if verify:
@@ -225,8 +225,8 @@ def write_report(results_dir: Path) -> None:
     from leval_harness.analysis import analyse
     from leval_harness.old_results import load_results
     from leval_harness.page import write_page
-    from leval_harness.tables import build_tables, details_table
-    from leval_harness.tables.formats import load_format
+    from leval_harness.old_tables import build_tables, details_table
+    from leval_harness.old_tables.formats import load_format
 
     results = load_results(results_dir)
     analysis = analyse(results)

@@ -230,8 +230,8 @@ def table(
     """
     from leval_harness.analysis.posgen import compare_by_seed
     from leval_harness.old_results.posgen import read_experiment
-    from leval_harness.tables import posgen as tables
-    from leval_harness.tables.formats import load_format
+    from leval_harness.old_tables import posgen as tables
+    from leval_harness.old_tables.formats import load_format
     from leval_tasks.posgen.encodings import parse_pair
 
     if any(pictures.values()) and len(folders) > 1:
@@ -259,8 +259,8 @@ def table(
             show_tables(made)
         else:
             write_or_print(form.text(made), out)
-    from leval_harness.figures import posgen as figures
-    from leval_harness.figures.style import write_figure
+    from leval_harness.old_figures import posgen as figures
+    from leval_harness.old_figures.style import write_figure
 
     drawings = {
         "figure": figures.loss_figure,

@@ -8,8 +8,8 @@ import pytest
 from leval_harness.analysis import analyse
 from leval_harness.cli.results import table as table_command
 from leval_harness.old_results import load_results
-from leval_harness.tables import build_tables
-from leval_harness.tables.build import COSTS
+from leval_harness.old_tables import build_tables
+from leval_harness.old_tables.build import COSTS
 
 
 def perplexity(root, cell_id, method, task, **metadata):

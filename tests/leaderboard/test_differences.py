@@ -15,7 +15,7 @@ from leval_harness.analysis import analyse
 from leval_harness.analysis.differences import paired_differences, parse_pairs
 from leval_harness.cli.main import app
 from leval_harness.old_results import ResultsError, load_results
-from leval_harness.tables.effective_context import difference_table
+from leval_harness.old_tables.effective_context import difference_table
 from resonance_vllm.errors import SettingError
 
 TOKENS = {8192: 8191, 12288: 12287}

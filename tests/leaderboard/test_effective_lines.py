@@ -25,13 +25,13 @@ from leval_harness.analysis.entries import LEVEL
 from leval_harness.analysis.labels import length_label
 from leval_harness.analysis.verdict import verdicts as verdict_lines
 from leval_harness.cell_record import CellRecord, cell_id
-from leval_harness.figures.style import method_looks
-from leval_harness.figures.write import planned_figures
+from leval_harness.old_figures.style import method_looks
+from leval_harness.old_figures.write import planned_figures
 from leval_harness.old_results import load_results, token_losses
 from leval_harness.old_results.token_losses import ReadText
 from leval_harness.page import write_page
 from leval_harness.sweep.cell_files import relabel
-from leval_harness.tables import build_tables, render
+from leval_harness.old_tables import build_tables, render
 from leval_tasks.effective_context.reads import block_rows
 from leval_tasks.statistics.effective_context import (
     FEWEST_TEXTS,

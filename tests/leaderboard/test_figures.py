@@ -9,10 +9,10 @@ import fixture_results as make
 import pytest
 
 from leval_harness.analysis import analyse
-from leval_harness.figures import write_figures
-from leval_harness.figures.scores import difference_figure
-from leval_harness.figures.style import method_looks
-from leval_harness.figures.write import planned_figures
+from leval_harness.old_figures import write_figures
+from leval_harness.old_figures.scores import difference_figure
+from leval_harness.old_figures.style import method_looks
+from leval_harness.old_figures.write import planned_figures
 from leval_harness.old_results import load_results
 
 
@@ -179,5 +179,5 @@ def test_differences_stand_below_curves_that_lie_on_each_other(analysis, drawn):
 
 
 def test_results_of_many_models_get_no_figures(analysis, tmp_path, monkeypatch):
-    monkeypatch.setattr("leval_harness.figures.write.MOST_FIGURES", 1)
+    monkeypatch.setattr("leval_harness.old_figures.write.MOST_FIGURES", 1)
     assert write_figures(analysis, tmp_path / "figures") == {}

@@ -11,8 +11,8 @@ from leval_harness.analysis import analyse
 from leval_harness.cli.main import app
 from leval_harness.format_names import format_names
 from leval_harness.old_results import Score, load_results
-from leval_harness.tables import build_tables, details_table, leaderboard_table
-from leval_harness.tables.formats import load_format
+from leval_harness.old_tables import build_tables, details_table, leaderboard_table
+from leval_harness.old_tables.formats import load_format
 from resonance_vllm.errors import SettingError
 
 

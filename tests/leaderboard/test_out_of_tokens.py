@@ -6,8 +6,8 @@ import pytest
 from leval_harness.analysis import analyse
 from leval_harness.old_results import load_results
 from leval_harness.page.data import leaderboard
-from leval_harness.tables import build_tables, details_table, leaderboard_table
-from leval_harness.tables.formats import render
+from leval_harness.old_tables import build_tables, details_table, leaderboard_table
+from leval_harness.old_tables.formats import render
 
 OURS, THEIRS = "leval_closed_gsm", "gsm8k"
 

@@ -13,7 +13,7 @@ from leval_harness.old_results import load_results
 from leval_harness.old_results.sample_lines import Sample
 from leval_harness.page import write_page
 from leval_harness.page.data import comparisons, script
-from leval_harness.tables import leaderboard_table
+from leval_harness.old_tables import leaderboard_table
 
 
 @pytest.fixture(scope="module")

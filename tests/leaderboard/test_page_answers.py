@@ -17,8 +17,8 @@ from leval_harness.analysis import analyse
 from leval_harness.old_results import load_results
 from leval_harness.page import write_page
 from leval_harness.page.data import leaderboard
-from leval_harness.tables import build_tables, details_table, leaderboard_table
-from leval_harness.tables.formats import render
+from leval_harness.old_tables import build_tables, details_table, leaderboard_table
+from leval_harness.old_tables.formats import render
 
 
 @pytest.fixture(scope="module")

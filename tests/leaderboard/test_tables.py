@@ -15,12 +15,12 @@ import pytest
 from leval_harness.analysis import analyse
 from leval_harness.format_names import format_names
 from leval_harness.old_results import load_results
-from leval_harness.tables import build_tables, details_table, render
-from leval_harness.tables.formats import csv as csv_format
-from leval_harness.tables.formats import html as html_format
-from leval_harness.tables.formats import md, tex
-from leval_harness.tables.model import Block, Cell, Column, Row, Table
-from leval_harness.tables.notes import chance_note
+from leval_harness.old_tables import build_tables, details_table, render
+from leval_harness.old_tables.formats import csv as csv_format
+from leval_harness.old_tables.formats import html as html_format
+from leval_harness.old_tables.formats import md, tex
+from leval_harness.old_tables.model import Block, Cell, Column, Row, Table
+from leval_harness.old_tables.notes import chance_note
 from resonance_vllm.errors import SettingError
 
 SPECIAL = "\\{}$&#%_~^<>|\"'`-[]*?!+=@()/,;:."

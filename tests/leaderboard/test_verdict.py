@@ -19,8 +19,8 @@ from leval_harness.analysis.labels import method_title
 from leval_harness.analysis.verdict import verdicts
 from leval_harness.cli.results import table as command
 from leval_harness.page import data as page_data
-from leval_harness.tables import build_tables
-from leval_harness.tables.terminal import draw
+from leval_harness.old_tables import build_tables
+from leval_harness.old_tables.terminal import draw
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "results"

@@ -10,7 +10,7 @@ from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.key_tokens import GAP, MOST, KeyLine
 from leval_harness.analysis.labels import length_label
 from leval_harness.analysis.retrieval import Retrieval, retrieval_text
-from leval_harness.tables.model import (
+from leval_harness.old_tables.model import (
     METHOD,
     NOTHING,
     Block,
@@ -22,7 +22,7 @@ from leval_harness.tables.model import (
     number_cell,
     text_columns,
 )
-from leval_harness.tables.notes import run_provenance
+from leval_harness.old_tables.notes import run_provenance
 from leval_tasks.statistics.effective_context import FEWEST_TEXTS, Bin
 from leval_tasks.statistics.retrieval import DROP, THRESHOLD
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from leval_harness.analysis import Analysis
 from leval_harness.old_results.run_record import TELEMETRY
-from leval_harness.tables.model import Block, Cell, Column, Row, RowKind, Table, number_cell
-from leval_harness.tables.published import TABLE_2, TASKS
+from leval_harness.old_tables.model import Block, Cell, Column, Row, RowKind, Table, number_cell
+from leval_harness.old_tables.published import TABLE_2, TASKS
 
 FIRST = ("origin", "block", "model", "method", "task", "metric", "filter")
 NUMBERS = (

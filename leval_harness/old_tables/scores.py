@@ -11,7 +11,7 @@ from leval_harness.analysis.entries import TOKEN_PERPLEXITIES, grouped
 from leval_harness.analysis.labels import BESIDE, CLOSED, distinct, length_label, task_label
 from leval_harness.old_results import Run, Score
 from leval_harness.old_results.task_scores import PRIMARY
-from leval_harness.tables.model import (
+from leval_harness.old_tables.model import (
     METHOD,
     NOTHING,
     Block,
@@ -22,8 +22,8 @@ from leval_harness.tables.model import (
     number_cell,
     ranked,
 )
-from leval_harness.tables.notes import table_notes
-from leval_harness.tables.published import published_block, sizes_of
+from leval_harness.old_tables.notes import table_notes
+from leval_harness.old_tables.published import published_block, sizes_of
 from leval_tasks.metrics import length_of
 from leval_tasks.statistics.clustered import mean_of_estimates
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from leval_harness.tables.formats import Format, decorated
-from leval_harness.tables.model import Table
+from leval_harness.old_tables.formats import Format, decorated
+from leval_harness.old_tables.model import Table
 from resonance_vllm.errors import plain
 
 ESCAPES = {c: "\\" + c for c in "\\`*_[]#|~$"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}

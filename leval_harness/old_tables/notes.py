@@ -8,7 +8,7 @@ from leval_harness.analysis.entries import UNKNOWN_DIRECTION
 from leval_harness.analysis.labels import PRECISE_SOFTMAX, counted, task_label
 from leval_harness.old_results import Run, Score
 from leval_harness.old_results.posgen import PosGenResult
-from leval_harness.tables.published import CEILING, PUBLISHED_MODULUS
+from leval_harness.old_tables.published import CEILING, PUBLISHED_MODULUS
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.statistics.paired import ASSUMED, CANNOT_TELL, SIGNIFICANT
 

@@ -9,8 +9,8 @@ import numpy as np
 from leval_harness.analysis import Entry
 from leval_harness.analysis.entries import grouped
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.figures.style import DOTTED, ON_LEVEL, Looks, Picture, literal
-from leval_harness.tables.scores import chance_of
+from leval_harness.old_figures.style import DOTTED, ON_LEVEL, Looks, Picture, literal
+from leval_harness.old_tables.scores import chance_of
 from leval_tasks.statistics.paired import SIGNIFICANT
 
 Interval = tuple[float | None, float | None, float | None]

@@ -4,8 +4,8 @@ import csv
 import io
 from collections.abc import Sequence
 
-from leval_harness.tables.formats import Format
-from leval_harness.tables.model import Table
+from leval_harness.old_tables.formats import Format
+from leval_harness.old_tables.model import Table
 from resonance_vllm.errors import plain
 
 

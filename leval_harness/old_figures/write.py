@@ -12,10 +12,10 @@ from leval_harness.analysis import Analysis, Entry
 from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import TOKEN_PERPLEXITIES, grouped
 from leval_harness.analysis.labels import length_label, task_label
-from leval_harness.figures.effective_context import effective_figure
-from leval_harness.figures.rope import rope_figure
-from leval_harness.figures.scores import difference_figure, length_figure
-from leval_harness.figures.style import Looks, method_looks, write_figure
+from leval_harness.old_figures.effective_context import effective_figure
+from leval_harness.old_figures.rope import rope_figure
+from leval_harness.old_figures.scores import difference_figure, length_figure
+from leval_harness.old_figures.style import Looks, method_looks, write_figure
 from leval_harness.old_results.rope_features import RopeFeatures, read_features
 
 MOST_METHODS = 14

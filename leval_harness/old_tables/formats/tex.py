@@ -3,8 +3,8 @@
 import unicodedata
 from collections.abc import Sequence
 
-from leval_harness.tables.formats import Format, decorated
-from leval_harness.tables.model import Table
+from leval_harness.old_tables.formats import Format, decorated
+from leval_harness.old_tables.model import Table
 from resonance_vllm.errors import plain
 
 _CHARACTERS = "\\~^<>|\"'`–—…†·’‘“”"

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from leval_harness.tables.model import Cell, Table
+from leval_harness.old_tables.model import Cell, Table
 from resonance_vllm.errors import plain
 
 LONGEST_WORD = 14

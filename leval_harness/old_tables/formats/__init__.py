@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leval_harness.format_names import format_names
-from leval_harness.tables.model import Cell, Table
+from leval_harness.old_tables.model import Cell, Table
 from resonance_vllm.errors import one_of
 
 

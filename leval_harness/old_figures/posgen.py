@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leval_harness.analysis.entries import grouped
-from leval_harness.figures.style import DOTTED, Picture, method_looks
+from leval_harness.old_figures.style import DOTTED, Picture, method_looks
 from leval_harness.old_results.posgen import (
     SUBTASKS,
     Curve,
@@ -18,7 +18,7 @@ from leval_harness.old_results.posgen import (
     loss_curve,
     position_curve,
 )
-from leval_harness.tables.published import published_of
+from leval_harness.old_tables.published import published_of
 from leval_tasks.metadata import Subtask
 from leval_tasks.posgen.encodings import ENCODINGS, Pair
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leval_harness.figures.style import DOTTED, ON_LEVEL, Looks, Picture, literal
+from leval_harness.old_figures.style import DOTTED, ON_LEVEL, Looks, Picture, literal
 from leval_harness.old_results.rope_features import RopeFeatures
 
 TRAINED, TESTED = "#4477aa", "#ee6677"

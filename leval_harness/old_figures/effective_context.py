@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leval_harness.analysis.effective_context import EffectiveLine
-from leval_harness.figures.style import DASHED, SMALL, Looks, Picture, literal
+from leval_harness.old_figures.style import DASHED, SMALL, Looks, Picture, literal
 from leval_tasks.statistics.effective_context import Bin
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leval_harness.analysis.labels import length_label
-from leval_harness.figures.style import DASHED, DOTTED, ON_LEVEL, PALETTE, Picture, literal
+from leval_harness.old_figures.style import DASHED, DOTTED, ON_LEVEL, PALETTE, Picture, literal
 
 
 def parity_figure(content: Mapping[str, Any]) -> Any:

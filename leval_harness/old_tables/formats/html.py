@@ -4,8 +4,8 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from leval_harness.tables.formats import Format, decorated
-from leval_harness.tables.model import Cell, Table
+from leval_harness.old_tables.formats import Format, decorated
+from leval_harness.old_tables.model import Cell, Table
 from resonance_vllm.errors import plain
 
 

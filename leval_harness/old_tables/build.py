@@ -9,8 +9,8 @@ from leval_harness.analysis.entries import FAMILY, grouped
 from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.analysis.retrieval import retrievals
-from leval_harness.tables.effective_context import effective_tables, key_table, retrieval_table
-from leval_harness.tables.model import (
+from leval_harness.old_tables.effective_context import effective_tables, key_table, retrieval_table
+from leval_harness.old_tables.model import (
     METHOD,
     Block,
     Cell,
@@ -19,9 +19,9 @@ from leval_harness.tables.model import (
     Table,
     blocks_by_method,
 )
-from leval_harness.tables.notes import table_notes
-from leval_harness.tables.published import published_tables
-from leval_harness.tables.scores import COSTS, score_cell, score_table
+from leval_harness.old_tables.notes import table_notes
+from leval_harness.old_tables.published import published_tables
+from leval_harness.old_tables.scores import COSTS, score_cell, score_table
 from resonance_vllm.errors import one_of
 
 PERPLEXITIES = {

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from leval_harness.analysis.labels import counted
 from leval_harness.analysis.posgen import HALVES, SeedComparison, halves_record
 from leval_harness.old_results.posgen import LEARNED, SUBTASKS, Experiment, Place
-from leval_harness.tables.model import (
+from leval_harness.old_tables.model import (
     NOTHING,
     Block,
     Cell,
@@ -20,8 +20,8 @@ from leval_harness.tables.model import (
     ranked,
     text_columns,
 )
-from leval_harness.tables.notes import provenance_notes
-from leval_harness.tables.published import (
+from leval_harness.old_tables.notes import provenance_notes
+from leval_harness.old_tables.published import (
     BELOW_CEILING,
     CEILING,
     PUBLISHED_MODULUS,
