@@ -170,7 +170,7 @@ def _checked(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
         scores["asked"].astype(str) + " samples were scored, " + logged.astype(str) + " are logged",
     )
     trusted = agrees & ~wrong
-    own = ["ratio", "error", "df", "clusters", "least", "most"]
+    own = ["ratio", "error", "df", "least", "most"]
     return scores.assign(
         status=scores["status"].mask(wrong, "malformed"),
         note=scores["note"].mask(wrong, pd.Series(note, scores.index)),
@@ -178,6 +178,7 @@ def _checked(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
         **{name: scores[name].where(trusted) for name in own},
         n=scores["n"].fillna(scores["asked"].astype("float64")),
         binary=scores["binary"].eq(True) & trusted,
+        trusted=trusted,
     )
 
 
@@ -322,7 +323,7 @@ def _compared(
     """With the paired difference of each number to its block's baseline, on common questions."""
     scores = scores.assign(baseline=_baselines(scores, wanted))
     is_base = (scores["stem"] == scores["baseline"]) | (scores["label"] == scores["baseline"])
-    usable = scores["status"].eq("done") & scores["clusters"].notna() & ~scores["older"]
+    usable = scores["status"].eq("done") & scores["trusted"] & ~scores["older"]
     usable &= scores["higher_is_better"].notna()
     if across == "models":
         usable &= (scores["kind"] == "score") | (scores["unit"] == "bits")

@@ -19,7 +19,7 @@ from leval_harness.token_blocks import ReadText
 from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import SCORES as CLOSED_SCORES
 from leval_tasks.closed.definition import marks_in
-from leval_tasks.metrics import FAMILY_OF, Metric, length_of, metric_of, split
+from leval_tasks.metrics import FAMILY_OF, NOT_AVAILABLE, Metric, length_of, metric_of, split
 
 NAMING = ("pretrained", "model", "path", "base_url")
 """Arguments that may name a model; the first one there is names it."""
@@ -49,6 +49,9 @@ NO_METRIC = "bypass"
 
 NOT_MEASURED = -1.0
 """What RULER writes for a length without questions."""
+
+COLUMNS = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
+"""Of the frame `samples`."""
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d[-:.\d]*$")
 COUNTED = {"sample_len": "number of questions", "sample_count": "numbers of questions"}
@@ -166,7 +169,7 @@ class Plain:
                     ("transformers", "transformers_version"),
                 )
                 if self.content.get(key)
-            },  # fmt: skip
+            },
             "precision": _text(self.arguments.get("rope_precision")),
         }
 
@@ -263,8 +266,12 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
     values = file.results[task]
     for key, value in values.items():
         name, comma, chosen = key.partition(",")
-        if reason := _no_row(key, value, values):
-            read.left_out += [(key, value, reason)] if reason != "no number" else []
+        if (reason := _no_row(key, value, values)) is not None:
+            asked = about["asked"] if key == "sample_len" else None
+            read.left_out += [(key, value, reason)] if reason and value != asked else []
+            continue
+        if value == NOT_AVAILABLE and task in FAMILY_OF:
+            read.left_out.append((key, value, "not measured in this run"))
             continue
         row = about | _named(name, task) | {"filter": chosen if comma else "none"}
         metric = metric_of(name, task)
@@ -291,21 +298,21 @@ def read_task(run: int, known: dict[str, Any], task: str, file: Plain, path: Pat
     return read
 
 
-def _no_row(key: str, value: Any, values: dict[str, Any]) -> str:
-    """Why an entry of a task is no number of its own; empty where it is one."""
+def _no_row(key: str, value: Any, values: dict[str, Any]) -> str | None:
+    """Why an entry of a task has no row; empty for what is no number, None where it has one."""
     name, comma, chosen = key.partition(",")
     if name in COUNTED and not comma:
         return COUNTED[name]
     if isinstance(value, bool | list | dict) or (not comma and number(value) is None):
-        return "no number" if not isinstance(value, list | dict) else "a list, no number"
+        return "a list or mapping, no number" if isinstance(value, list | dict) else ""
     if name.endswith("_stderr"):
         measured = name.removesuffix("_stderr")
         if (f"{measured},{chosen}" if comma else measured) in values:
-            return "no number"  # stands beside its number
+            return ""  # stands beside its number
         return "a standard error without its number"
     if name.isdecimal() and number(value) == NOT_MEASURED:
         return "-1: no question of this length"
-    return ""
+    return None
 
 
 def _finite(value: Any) -> float | None:
@@ -457,9 +464,8 @@ def _read_samples(path: Path, run: int, task: str, known: dict[str, Any], read: 
     if unnamed and len(filters) != 1:
         reason = "the samples do not say which filter they are of"
         read.left_out.append((path.name, None, reason))
-    names = ("run", "task", "filter", "question", "prompt", "document", "metric", "num", "den")
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    read.samples = {name: list(values) for name, values in zip(names, columns, strict=True)}
+    columns = zip(*rows, strict=True) if rows else [()] * len(COLUMNS)
+    read.samples = {name: list(values) for name, values in zip(COLUMNS, columns, strict=True)}
 
 
 def _metrics(line: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Names that readers see: tasks, methods, lengths, and the blocks and rows of comparable numbers."""
+"""Names that readers see: tasks, methods, lengths; blocks and rows of comparable numbers."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -137,13 +137,13 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
     own = [name for name in scores if name.startswith(SETTING)]
     if of_models:
         own = [name for name in own if name.removeprefix(SETTING) not in OF_MODEL]
-    model = scores["model"].where(not of_models, "")
+    model = pd.Series("", scores.index) if of_models else scores["model"].copy()
     title, measured = model.copy(), scores["name"].notna()
     for name in (*(() if of_models else OF_RUN), *OF_TASK, *own):
         told = pd.Series([_told(name, value) for value in scores[name]], scores.index)[measured]
         differs = told.groupby([model, scores["task"]]).transform("nunique") > 1
         of_run = told[differs].groupby(scores["run"]).agg(_joined)
-        title += scores["run"].map(of_run).fillna("").map(_appended)
+        title += scores["run"].map(lambda run, of=of_run: _appended(of.get(run, "")))
     title += scores["sample"].eq(True).map({True: _appended(SAMPLE), False: ""})
     title += pd.Series([_appended(_partial(*each)) for each in _limits(scores)], scores.index)
     first = title[measured].groupby([scores["sweep"], model]).first().rename("first")
@@ -154,7 +154,7 @@ def blocks(scores: pd.DataFrame, across: str) -> pd.Series:
 
 def _told(name: str, value: object) -> str:
     """A setting in a title: nothing where it is unset, the name alone of what holds."""
-    if value is None or value is False or value != value or value in ("", "{}"):
+    if pd.isna(value) or value is False or value in ("", "{}"):
         return ""
     name = name.removeprefix(SETTING).replace("_", " ")
     return name if value is True else f"{name} {value}"[:LONGEST]

@@ -185,7 +185,7 @@ def load_results(*folders: Path | str, method_names: Mapping[str, str] | None = 
     runs = _renamed(_once(found, left_out), method_names or {})
     read = [task for at, run in enumerate(runs) for task in _tasks(at, run, left_out)]
     tables = (
-        frame([{**run, "run": at} for at, run in enumerate(runs)], RUNS),
+        frame([{**run, "run": at} for at, run in enumerate(runs)], RUNS)[list(RUNS)],
         frame([row for task in read for row in task.scores], SCORES),
         _samples(read),
     )

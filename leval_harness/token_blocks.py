@@ -127,10 +127,10 @@ class Reference:
         """Note a read that may be the yardstick."""
         if method in YARDSTICKS and any(read in text.losses for read in WINDOWS):
             self.windows = text
-        elif (method in YARDSTICKS and "full" in text.losses) or (
-            self.shipped is None and (not isinstance(rope, str) or '"default"' in rope)
-        ):
-            self.shipped = text
+        elif "full" in text.losses:
+            unscaled = not isinstance(rope, str) or '"default"' in rope
+            if method in YARDSTICKS or (unscaled and self.shipped is None):
+                self.shipped = text
 
     def tokens(self) -> Floats | None:
         """Losses of the tokens `[T]`; None where they were not kept.
@@ -143,11 +143,9 @@ class Reference:
             return full
         name = next(read for read in WINDOWS if read in self.windows.losses)
         windows = self.windows.tokens_of(name)
-        return (
-            windows
-            if full is None or windows is None
-            else np.where(np.isnan(windows), full, windows)
-        )
+        if full is None or windows is None or full.shape != windows.shape:
+            return windows
+        return np.where(np.isnan(windows), full, windows)
 
 
 def _rows(text: ReadText, reference: Reference) -> Iterator[dict[str, Any]]:
@@ -156,6 +154,7 @@ def _rows(text: ReadText, reference: Reference) -> Iterator[dict[str, Any]]:
     own = next((text.tokens_of(name) for name in WINDOWS if name in text.losses), None)
     yardstick = own if own is not None else reference.tokens()
     start = int(text.rows["start"][0])
+    columns: dict[str, npt.NDArray[Any]]
     if full is None:  # only sums were kept
         columns = {name: text.rows[name] for name in ("start", "tokens", "full")}
         columns["reference"] = text.rows.get("windows", np.full(len(columns["full"]), np.nan))

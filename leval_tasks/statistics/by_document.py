@@ -44,7 +44,7 @@ def ratio_of_sums(
     numbers = np.asarray(numbers)
 
     def added(values: Floats) -> Floats:
-        return np.bincount(numbers, weights=values)
+        return np.bincount(numbers, weights=values).astype(np.float64)
 
     clusters, n = np.bincount(numbers), added(sizes)
     ratio, few = added(totals) / n, clusters < 2
