@@ -24,6 +24,7 @@ import pandas as pd
 from leval_harness.compare import compare
 from leval_harness.layout import YARDSTICK
 from leval_harness.results import Results
+from leval_harness.token_blocks import YARDSTICKS
 from leval_tasks.statistics.effective_context import (
     LEVEL,
     MARGIN,
@@ -97,7 +98,7 @@ def effective_rows(
 def _runs(compared: pd.DataFrame) -> pd.DataFrame:
     """A row for each run that read texts under a method, with the trained length."""
     named = compared["task"].str.startswith(TASKS).fillna(False).astype(bool)
-    is_one = named & compared["status"].eq("done") & compared["method"].ne(YARDSTICK)
+    is_one = named & compared["status"].eq("done") & ~compared["method"].isin(YARDSTICKS)
     runs = compared[is_one].drop_duplicates("run")
     trained = runs["shipped_length"].astype("float64")
     if "setting window" in runs:

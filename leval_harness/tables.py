@@ -14,6 +14,7 @@ import pandas as pd
 from leval_harness import effective
 from leval_harness.layout import YARDSTICK
 from leval_harness.names import BESIDE, CLOSED, POSGEN, length_label, task_label
+from leval_harness.token_blocks import YARDSTICKS
 from leval_harness.verdict import lines, main_numbers, verdict
 from leval_tasks.metrics import FAMILY_OF, metric_of
 from resonance_vllm.errors import one_of
@@ -33,12 +34,20 @@ LONGEST_REASON = 200
 
 TEXT_WIDTH = 345.0
 """Points of a line of LaTeX's `article`."""
-LETTER, GAP = 4.4, 12.0
-"""Points of a letter in `footnotesize`, and between two columns."""
+GAP = 12.0
+"""Points between two columns."""
 PARAGRAPH = 150.0
 """Points of a column of long texts."""
 LATEX_LETTERS = str.maketrans(
-    {"−": "-", "–": "--", "×": r"$\times$", "…": "...", "·": r"$\cdot$", "±": r"$\pm$"}
+    {
+        "−": "-",
+        "–": "--",
+        "×": r"$\times$",
+        "…": "...",
+        "·": r"$\cdot$",
+        "±": r"$\pm$",
+        "↓": r"$\downarrow$",
+    }
 )
 
 
@@ -82,7 +91,7 @@ def build_tables(compared: pd.DataFrame, published: bool | None = None) -> list[
     for (task, metric), part in _curves(losses):
         title = f"{task_label(task)}: {metric.replace('_', ' ')} by length, lower is better"
         tables.append(by_length(title, part))
-    stopped = compared[compared["status"].ne("done") & compared["method"].ne(YARDSTICK)]
+    stopped = compared[compared["status"].ne("done") & ~compared["method"].isin(YARDSTICKS)]
     return [*tables, *([_stopped(stopped)] if len(stopped) else [])]
 
 
@@ -106,7 +115,7 @@ def _effective_tables(compared: pd.DataFrame) -> Iterator[Table]:
             notes = (
                 f"Loss minus the yardstick's (the model as shipped, windows of "
                 f"{first['trained']:,.0f} tokens), nats a token: higher is worse; below "
-                f"{first['margin']:g} counts as none. In brackets: 99% intervals, those by position "
+                f"{first['margin']:g} counts as none. In brackets: 99% intervals, by position "
                 "together. *: the interval holds no zero",
                 READ_MORE,
             )
@@ -200,7 +209,7 @@ def score_table(
         css.insert(len(CLOSED), "Avg.", "")
     for share, head in SHARES.items():
         by_row = scores.groupby(_rows(scores), sort=False)[share].mean().mul(100)
-        if by_row.notna().any() and (share != "reached_limit" or by_row.gt(0).any()):
+        if by_row.gt(0).any() or (share == "unparsed" and by_row.notna().any()):
             texts[head] = by_row.map("{:.1f}".format).replace("nan", NONE)
             css[head] = ""
     chance = scores.dropna(subset=["chance"]).drop_duplicates("head").set_index("head")["chance"]
@@ -208,7 +217,7 @@ def score_table(
     below = {"chance": chance.mul(100).map("{:.1f}".format),
              "n/documents": n["n"].astype(str) + "/" + n["clusters"].astype(str)}  # fmt: skip
     for head, row in below.items():
-        if len(row):
+        if row.ne("<NA>/<NA>").any():
             at = ("", head, "")
             texts.loc[at, :] = row.reindex(texts.columns).fillna("").str.replace("<NA>", NONE)
             css.loc[at, :] = QUIET
@@ -264,7 +273,7 @@ def _heads(scores: pd.DataFrame) -> pd.Series:
     for name in ("metric", "filter"):
         several = scores.groupby("task")[name].transform("nunique") > 1
         label = label.where(~several, label + " " + scores[name].fillna(""))
-    return label.where(scores["higher_is_better"].ne(False), label + " (lower is better)")
+    return label.where(scores["higher_is_better"].ne(False), label + " ↓")
 
 
 def text_of(numbers: pd.DataFrame) -> pd.Series:
@@ -317,9 +326,11 @@ def _notes(numbers: pd.DataFrame) -> tuple[str, ...]:
         base = ", ".join(dict.fromkeys(numbers["baseline"][numbers["baseline"].ne("")].dropna()))
         said.append(f"*: differs from {base} on the same questions; ?: too few documents to tell")
     notes = [". ".join(said)] if said else []
+    if numbers["higher_is_better"].eq(False).any():
+        notes.append("↓: lower is better")
     if numbers["sample"].eq(True).any():
         notes.append("Bundled sample: shows that everything runs, says nothing about a model")
-    return (*notes, READ_MORE)
+    return (*notes[:2], READ_MORE)
 
 
 def _stopped(stopped: pd.DataFrame) -> Table:
@@ -423,9 +434,14 @@ def _pieces(table: Table) -> Iterator[Table]:
 
 
 def _width(texts: pd.DataFrame, name: str) -> float:
-    """Points of a column, with the gap beside it."""
-    longest = max(map(len, map(str, [name, *texts[name]])))
-    return min(longest * LETTER, PARAGRAPH) + GAP
+    """Points of a column in `footnotesize`, with the gap beside it."""
+    return min(max(map(_points, [name, *texts[name]])), PARAGRAPH) + GAP
+
+
+def _points(text: object) -> float:
+    """Points of a text in `footnotesize`, rather too many than too few."""
+    widths = dict.fromkeys("+mwMW%−–×", 7.0) | dict.fromkeys(" .,()ijlt:;'", 3.0)
+    return sum(widths.get(c, 6.0 if c.isupper() else 4.4) for c in str(text))
 
 
 def _columns(texts: pd.DataFrame) -> str:

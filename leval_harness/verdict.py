@@ -41,6 +41,22 @@ def verdict(compared: pd.DataFrame) -> list[str]:
     return [f"{block}, {each}" for block, found in said.items() for each in found]
 
 
+TERMS = {
+    "yardstick": "the model as shipped, in windows of its trained length that move by half of it; "
+    "the whole text where that is no longer",
+    "trained length": "the longest length that the model was shipped for",
+    "difference": "loss of one method minus loss of another or of the yardstick on the same "
+    "tokens, nats a token; negative is better for the first",
+    "interval": "holds the true difference in nominally 99% of samples of texts; six bins of "
+    "position together",
+    "margin": "a difference below it counts as none",
+    "no degradation up to": "the end of the last bin whose interval lies below the margin",
+    "degradation by": "the end of the first bin whose interval lies above the margin; it breaks "
+    "near the place where the running sum of differences above the margin begins to grow",
+    "price": "the difference to the yardstick over the positions within the trained length",
+}
+"""The words of a verdict, each defined once."""
+
 PRIMARY = ("exact_match", "ood_accuracy", "acc_norm", "acc", "score", "f1")
 """Metrics of which the first that one of our tasks has is its main number."""
 
