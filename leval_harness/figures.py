@@ -1,8 +1,7 @@
 """Figures from the compared frame, by matplotlib: SVG for the page, PNG and PDF for papers."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -13,39 +12,31 @@ import numpy as np
 import pandas as pd
 
 from leval_harness import effective
+from leval_harness.drawing import (
+    DASHED,
+    DOTTED,
+    ON_LEVEL,
+    SMALL,
+    Looks,
+    legend,
+    literal,
+    method_looks,
+    picture,
+    sign,
+    write_figure,
+)  # fmt: skip
 from leval_harness.layout import FEATURES, YARDSTICK
 from leval_harness.names import length_label, task_label
+from leval_harness.rope_figures import rope_figure
 from leval_harness.token_blocks import YARDSTICKS
-from leval_harness.verdict import main_numbers
+from leval_harness.verdict import higher, main_numbers
 from leval_tasks.metrics import FAMILY_OF
-from resonance_vllm.errors import one_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette for any colour vision, without yellow, which is unreadable on white
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-RC = {
-    "svg.hashsalt": "leval-harness", "font.size": 9, "axes.titlesize": 10, "axes.grid": True,
-    "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
-    "grid.color": "#dddddd", "grid.linewidth": 0.6, "axes.titlelocation": "left",
-    "legend.frameon": False, "legend.fontsize": 8,
-}  # fmt: skip
-"""Settings of matplotlib; the salt keeps the ids in an SVG the same."""
-
-SMALL = {"fontsize": 7, "color": "#555555"}
-DOTTED, DASHED = {"linewidth": 0.9, "linestyle": ":"}, {"linewidth": 0.9, "linestyle": "--"}
-ON_LEVEL = {**SMALL, "xycoords": ("axes fraction", "data"), "va": "bottom"}
-"""Text above a line at a level: its place is a fraction of the axes, and the level."""
-
 MOST_METHODS, MOST_FIGURES = 14, 60
 """More curves in one figure cannot be distinguished; more figures are not drawn."""
-
-LONGEST = 110
-"""Letters of a line of text."""
-
-Looks = Mapping[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -55,80 +46,6 @@ class Planned:
     kind: str
     title: str
     draw: Callable[[], "Figure"]
-
-
-def method_looks(methods: Iterable[str]) -> Looks:
-    """Label, colour and marker of each method: the same in every figure of a set."""
-    return {
-        method: {
-            "label": literal(method),
-            "color": PALETTE[at % 7],
-            "marker": MARKERS[(at + at // 7) % 7],
-        }
-        for at, method in enumerate(dict.fromkeys(methods))
-    }
-
-
-def literal(text: object) -> str:
-    """Text from results: never read as mathematics, never too long."""
-    shown = str(text)
-    cut = shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
-    return cut.replace("$", r"\$")
-
-
-def picture(
-    width: float, height: float, columns: int = 1, rows: int = 1, **shared: Any
-) -> tuple["Figure", list[Any]]:
-    """A figure without a display or pyplot's state, sizes in inches, and its axes by rows."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
-
-
-def sign(figure: "Figure", *lines: str) -> None:
-    """State below a figure which model, data and command made it."""
-    text = "\n".join(literal(line) for line in dict.fromkeys(lines) if line)
-    figure.supxlabel(text, x=0.01, ha="left", **SMALL)
-
-
-def legend(figure: "Figure", grid: Sequence[Any], place: str, columns: int = 1) -> None:
-    """One legend outside the axes, with fewer columns where so many are wider than the figure."""
-    found: dict[str, Any] = {}
-    for axes in grid:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    longest = max(map(len, found), default=0)
-    fitting = int(figure.get_figwidth() / (0.55 + 0.063 * longest))  # a line, a letter
-    figure.legend(
-        found.values(), found, loc=f"outside {place}", ncols=max(1, min(columns, fitting))
-    )
-
-
-@contextmanager
-def one_look() -> Iterator[None]:
-    """The settings that hold while figures are drawn and saved."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(RC):
-        yield
-
-
-def write_figure(draw: Callable[[], "Figure"], *targets: Path, dpi: int = 200) -> None:
-    """Write what `draw` returns into each file; its suffix is the format, an SVG has no date.
-
-    Raises:
-        SettingError: a file ends in something else than `.svg`, `.pdf` or `.png`.
-        OSError: a file cannot be written.
-    """
-    for target in targets:
-        one_of("figure", target.suffix, (".svg", ".pdf", ".png"))
-    with one_look():
-        figure = draw()
-        for target in targets:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            undated = {"metadata": {"Date": None}} if target.suffix == ".svg" else {}
-            figure.savefig(target, dpi=dpi, **undated)
 
 
 def write_figures(compared: pd.DataFrame, folder: Path) -> dict[str, str]:
@@ -175,8 +92,6 @@ def _by_length(main: pd.DataFrame, looks: Looks) -> Iterator[Planned]:
 
 def _rope(compared: pd.DataFrame, looks: Looks) -> Iterator[Planned]:
     """Wavelengths and feature gaps of a model's methods; the longest context of each counts."""
-    from leval_harness.rope_figures import rope_figure
-
     runs = compared[compared["status"] == "done"].drop_duplicates("run")
     runs = runs[runs["folder"].notna()]
     for model, part in runs.sort_values("context_length").groupby("model", sort=False):
@@ -256,7 +171,7 @@ def length_figure(rows: pd.DataFrame, looks: Looks) -> "Figure":
     figure, grid = picture(7.2, 6.2 if compared else 3.8, rows=1 + bool(compared), sharex=True)
     first = rows.iloc[0]
     times = 100.0 if first["unit"] == "share" else 1.0
-    lower = ", lower is better" if first["higher_is_better"] is not np.True_ and times == 1 else ""
+    lower = ", lower is better" if not higher(first) else ""
     grid[0].set_ylabel(
         literal(first["metric"]).replace("_", " ") + (", %" if times == 100 else lower)
     )

@@ -9,18 +9,21 @@ import shutil
 import tempfile
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from leval_harness.drawing import write_figure
 from leval_harness.effective import compared_frame
-from leval_harness.figures import write_figure, write_figures
+from leval_harness.figures import write_figures
 from leval_harness.layout import DIFF_KIND, DIFF_SCHEMA
 from leval_harness.names import length_label, task_label
+from leval_harness.parity_figure import parity_figure
 from leval_harness.results import Results
 from leval_harness.tables import build_tables, html, render
-from leval_harness.verdict import TERMS, main_numbers, verdict
+from leval_harness.verdict import TERMS, main_numbers, said
 from resonance_vllm.errors import UserError
 from resonance_vllm.files import read_object, write_text
 
@@ -99,7 +102,7 @@ def _make(
         across = build_tables(compared_frame(results, across="models"))
     index = templates.get_template("index.html.j2").render(
         title=title,
-        sentences=[each.split(": ", 1) for each in verdict(compared)],
+        sentences=[(label, text.split("`")) for label, text in said(compared)],
         terms=TERMS,
         figures=figures,
         tables=[html(table) for table in build_tables(compared)],
@@ -213,10 +216,6 @@ def read_diff(path: Path) -> dict[str, Any]:
 
 def _diff(content: Mapping[str, Any], number: int, folder: Path) -> dict[str, Any]:
     """What the page shows of a comparison of setups; its figure is written into the folder."""
-    from functools import partial
-
-    from leval_harness.parity_figure import parity_figure
-
     name = f"diff-{number:03d}"
     targets = [folder / f"{name}.{kind}" for kind in ("svg", "png")]
     write_figure(partial(parity_figure, content), *targets)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from leval_harness.figures import DASHED, DOTTED, ON_LEVEL, PALETTE, legend, picture, sign
+from leval_harness.drawing import DASHED, DOTTED, ON_LEVEL, PALETTE, legend, picture, sign
 from leval_harness.names import length_label
 
 if TYPE_CHECKING:

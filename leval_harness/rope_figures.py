@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leval_harness.figures import DOTTED, ON_LEVEL, Looks, legend, literal, picture, sign
+from leval_harness.drawing import DOTTED, ON_LEVEL, Looks, legend, literal, picture, sign
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,7 +6,7 @@ Each comes from the compared frame. pandas writes LaTeX, HTML and CSV, rich draw
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -205,8 +205,9 @@ def score_table(
     texts, css = (_wide(scores, name, "head")[list(heads)] for name in ("text", "css"))
     if set(CLOSED) <= set(scores["task"]):
         average = _average(scores)
-        texts.insert(len(CLOSED), "Avg.", average.reindex(texts.index).fillna(NONE))
-        css.insert(len(CLOSED), "Avg.", "")
+        for frame, name in ((texts, "text"), (css, "css")):
+            empty = NONE if name == "text" else ""
+            frame.insert(len(CLOSED), "Avg.", average[name].reindex(frame.index).fillna(empty))
     for share, head in SHARES.items():
         by_row = scores.groupby(_rows(scores), sort=False)[share].mean().mul(100)
         if by_row.gt(0).any() or (share == "unparsed" and by_row.notna().any()):
@@ -221,9 +222,9 @@ def score_table(
             at = ("", head, "")
             texts.loc[at, :] = row.reindex(texts.columns).fillna("").str.replace("<NA>", NONE)
             css.loc[at, :] = QUIET
-    notes = _notes(scores)
+    notes = _notes(scores, texts)
     if published is not None and len(published):
-        rows = published.set_index(ROWS).reindex(columns=texts.columns).fillna(NONE)
+        rows = published.set_index(ROWS).reindex(columns=texts.columns).astype(object).fillna(NONE)
         texts = pd.concat([texts, rows])
         css = pd.concat([css, rows.map(lambda _: QUIET)])
         notes = (*notes[:2], "Published: arXiv 2403.00071v2, Table 2; not run here, not ranked")
@@ -305,32 +306,38 @@ def _emphasis(numbers: pd.DataFrame) -> pd.Series:
     return ranked.map({1: BEST, 2: SECOND}).fillna("")
 
 
-def _average(scores: pd.DataFrame) -> pd.Series:
+def _average(scores: pd.DataFrame) -> pd.DataFrame:
     """Unweighted mean of the six tasks with its standard error, %, of rows that have all."""
     closed = scores[scores["task"].isin(list(CLOSED)) & scores["status"].eq("done")]
     grouped = closed.groupby(_rows(closed), sort=False)
-    mean, error = grouped["value"].mean(), grouped["stderr"].agg(lambda e: (e**2).sum() ** 0.5)
-    error = (error / len(CLOSED)).where(grouped["stderr"].count() == len(CLOSED))
-    text = mean.mul(100).map("{:.2f}".format) + error.mul(100).map(" ± {:.2f}".format).where(
-        error.notna(), ""
+    found = pd.DataFrame({"mean": grouped["value"].mean().mul(100).round(10)})
+    found = found[grouped["task"].nunique() == len(CLOSED)]
+    error = grouped["stderr"].agg(lambda each: 100 * (each**2).sum() ** 0.5 / len(CLOSED))
+    error = error.where(grouped["stderr"].count() == len(CLOSED)).reindex(found.index)
+    ranks = found.groupby(level=["Model", "Ctx"], sort=False)["mean"]
+    place = ranks.rank("dense", ascending=False).where(ranks.transform("nunique") > 1)
+    sample = grouped["sample"].any().reindex(found.index)
+    shown = error.map(" ± {:.2f}".format).where(error.notna(), "")
+    return found.assign(
+        text=found["mean"].map("{:.2f}".format) + shown,
+        css=place.where(~sample).map({1: BEST, 2: SECOND}).fillna(""),
     )
-    return text[grouped["task"].nunique() == len(CLOSED)]
 
 
-def _notes(numbers: pd.DataFrame) -> tuple[str, ...]:
+def _notes(numbers: pd.DataFrame, heads: Iterable[str] = ()) -> tuple[str, ...]:
     """What the marks of these numbers mean, in at most three lines."""
-    said = []
-    if numbers["stderr"].notna().any():
-        said.append("±: standard error, clustered by document")
-    if numbers["mark"].fillna("").ne("").any():
-        base = ", ".join(dict.fromkeys(numbers["baseline"][numbers["baseline"].ne("")].dropna()))
-        said.append(f"*: differs from {base} on the same questions; ?: too few documents to tell")
-    notes = [". ".join(said)] if said else []
-    if numbers["higher_is_better"].eq(False).any():
-        notes.append("↓: lower is better")
+    marks = numbers["mark"].fillna("")
+    base = ", ".join(dict.fromkeys(numbers["baseline"][numbers["baseline"].ne("")].dropna()))
+    meanings = {
+        "±: standard error, clustered by document": numbers["stderr"].notna().any(),
+        f"*: differs from {base} on the same questions": marks.eq(effective.DIFFERS).any(),
+        "?: too few documents to tell": marks.eq("?").any(),
+        "↓: lower is better": any("↓" in head for head in heads),
+    }
+    notes = ["; ".join(text for text, holds in meanings.items() if holds)]
     if numbers["sample"].eq(True).any():
         notes.append("Bundled sample: shows that everything runs, says nothing about a model")
-    return (*notes[:2], READ_MORE)
+    return (*filter(None, notes), READ_MORE)
 
 
 def _stopped(stopped: pd.DataFrame) -> Table:
@@ -369,9 +376,10 @@ def markdown(table: Table) -> str:
         styles = table.css[column].map(marks)
         pairs = zip(styles, shown[column], strict=True)
         shown[column] = [style.format(text) if text else "" for style, text in pairs]
-    rows = shown.reset_index()
-    heads = [list(map(_escaped, rows)), ["---"] * len(rows.columns)]
-    grid = ["| " + " | ".join(map(str, line)) + " |" for line in (*heads, *rows.to_numpy())]
+    names = table.texts.index.to_frame(index=False).map(_escaped)
+    rows = np.hstack([names.to_numpy(), shown.to_numpy()])
+    heads = list(map(_escaped, [*names, *shown]))
+    grid = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *rows)]
     notes = [f"- {_escaped(note)}" for note in table.notes]
     return "\n".join([f"### {_escaped(table.title)}", "", *grid, "", *notes, ""])
 
@@ -422,10 +430,11 @@ def _pieces(table: Table) -> Iterator[Table]:
             yield from _pieces(Table(title, parts[0][used], parts[1][used], table.notes))
         return
     names = texts.index.to_frame()
-    room = TEXT_WIDTH - sum(_width(names, str(name)) for name in names)
-    groups: list[list[str]] = [[]]
-    for name in map(str, texts):
-        if groups[-1] and sum(_width(texts, each) for each in [*groups[-1], name]) > room:
+    room = TEXT_WIDTH - sum(_width(names[name]) for name in names)
+    widths = {name: _width(texts[name]) * (1.15 if BEST in set(css[name]) else 1) for name in texts}
+    groups: list[list[Any]] = [[]]
+    for name in texts:
+        if groups[-1] and sum(widths[each] for each in [*groups[-1], name]) > room:
             groups.append([])
         groups[-1].append(name)
     for at, group in enumerate(groups):
@@ -433,20 +442,20 @@ def _pieces(table: Table) -> Iterator[Table]:
         yield Table(table.title, texts[group], css[group], notes)
 
 
-def _width(texts: pd.DataFrame, name: str) -> float:
+def _width(column: pd.Series) -> float:
     """Points of a column in `footnotesize`, with the gap beside it."""
-    return min(max(map(_points, [name, *texts[name]])), PARAGRAPH) + GAP
+    return min(max(map(_points, [column.name, *column])), PARAGRAPH) + GAP
 
 
 def _points(text: object) -> float:
     """Points of a text in `footnotesize`, rather too many than too few."""
-    widths = dict.fromkeys("+mwMW%−–×", 7.0) | dict.fromkeys(" .,()ijlt:;'", 3.0)
+    widths = dict.fromkeys("+mwMW%−–×±↓", 7.0) | dict.fromkeys(" .,()ijlt:;'", 3.0)
     return sum(widths.get(c, 6.0 if c.isupper() else 4.4) for c in str(text))
 
 
 def _columns(texts: pd.DataFrame) -> str:
     """Columns of LaTeX: numbers right, long texts in a paragraph."""
-    wide = [_width(texts, str(name)) >= PARAGRAPH + GAP for name in texts]
+    wide = [_width(texts[name]) >= PARAGRAPH + GAP for name in texts]
     return "".join(f"p{{{PARAGRAPH:.0f}pt}}" if each else "r" for each in wide)
 
 

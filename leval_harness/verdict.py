@@ -26,19 +26,27 @@ MOST_TIMES = 16
 
 
 def verdict(compared: pd.DataFrame) -> list[str]:
-    """Sentences of the form `LABEL: …`, for each block what is said of its methods.
+    """Sentences of the form `LABEL: …`; see `said`."""
+    return [f"{label}: {text}" for label, text in said(compared)]
+
+
+def said(compared: pd.DataFrame) -> list[tuple[str, str]]:
+    """What each sentence is about, and the sentence, for each block and its methods.
 
     Args:
         compared: the compared frame, with the rows of `leval_harness.effective`.
     """
-    said = {
+    found = {
         str(block): [*_effective(part[part["task"] == TASK], part), *_others(part)]
         for block, part in compared.groupby("block", sort=False)
     }
-    said = {block: found for block, found in said.items() if found}
-    if len(said) == 1:
-        return next(iter(said.values()))
-    return [f"{block}, {each}" for block, found in said.items() for each in found]
+    found = {block: sentences for block, sentences in found.items() if sentences}
+    parts = [
+        (block if len(found) > 1 else "", *each.split(": ", 1))
+        for block, sentences in found.items()
+        for each in sentences
+    ]
+    return [(", ".join(filter(None, (block, label))), text) for block, label, text in parts]
 
 
 TERMS = {
@@ -295,16 +303,22 @@ def _differs(rows: pd.DataFrame) -> str:
     return "; ".join(said)
 
 
+def higher(row: pd.Series) -> bool:
+    """Whether higher is better; so where it is unknown."""
+    known = row["higher_is_better"]
+    return bool(pd.isna(known) or known)
+
+
 def _difference(row: pd.Series) -> str:
     """`4.2 points worse on Coursera at 8K (−6.1 to −2.3)`; of losses nats a token."""
     is_loss = row["kind"] == "loss"
     times, digits, unit = (1.0, 3, "nats a token") if is_loss else (100.0, 1, "points")
     if not is_loss and row["unit"] != "share":
         times, digits, unit = 1.0, 3, str(row["metric"])
-    better = (row["difference"] > 0) == (row["higher_is_better"] is not False and not is_loss)
-    low, high = (
-        f"{times * row[end]:.{digits}f}".replace("-", "−") for end in ("diff_low", "diff_high")
-    )
+    better = (row["difference"] > 0) == (not is_loss and higher(row))
+    sign = 1 if row["difference"] > 0 else -1
+    ends = sorted(sign * times * row[end] for end in ("diff_low", "diff_high"))
+    low, high = (f"{end:.{digits}f}".replace("-", "−") for end in ends)
     size = f"{times * abs(row['difference']):.{digits}f} {unit}"
     where = f"on {task_label(row['task'])} at {length_label(row['length'])}"
     return f"{size} {'better' if better else 'worse'} {where} ({low} to {high})"

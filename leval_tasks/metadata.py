@@ -198,6 +198,11 @@ class EffectiveContextSettings(TextSettings):
     reads: Literal["all", "full", "windows"] = Field(default="all", json_schema_extra=WHERE)
 
 
+def scored_from(window: int) -> int:
+    """The position from which on tokens are scored: a quarter of the trained length."""
+    return max(window // 4, 2)
+
+
 class PosGenSettings(TaskSettings):
     """What one PosGen data set is made of.
 

@@ -20,7 +20,6 @@ from leval_harness.cli.output import (
     prepared_model,
     records_text,
     setting_options,
-    show_tables,
     table_options,
     write_or_print,
 )
@@ -255,12 +254,9 @@ def table(
         made += [each for one in experiments if (each := tables.halves_table(one))]
         made += [tables.crossed_table(experiment) for experiment in experiments if crossed]
         made += compared_by_seed
-        if output is None and out is None:
-            show_tables(made)
-        else:
-            write_or_print(form.text(made), out)
+        write_or_print(form.text(made), out)
+    from leval_harness.drawing import write_figure
     from leval_harness.old_figures import posgen as figures
-    from leval_harness.old_figures.style import write_figure
 
     drawings = {
         "figure": figures.loss_figure,

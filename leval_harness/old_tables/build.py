@@ -4,12 +4,10 @@ import math
 from collections.abc import Sequence
 
 from leval_harness.analysis import Analysis, Entry
-from leval_harness.analysis.effective_context import effective_lines
 from leval_harness.analysis.entries import FAMILY, grouped
-from leval_harness.analysis.key_tokens import key_lines
 from leval_harness.analysis.labels import BESIDE, CLOSED, POSGEN, length_label, task_label
 from leval_harness.analysis.retrieval import retrievals
-from leval_harness.old_tables.effective_context import effective_tables, key_table, retrieval_table
+from leval_harness.old_tables.effective_context import retrieval_table
 from leval_harness.old_tables.model import (
     METHOD,
     Block,
@@ -57,9 +55,7 @@ def build_tables(
     tasks = {entry.task for entry in scores} - {""}
     closed = [task for task in (*CLOSED, *BESIDE) if task in tasks]
     posgen = [task for task in POSGEN if task in tasks]
-    tables = effective_tables(*effective_lines(analysis))
-    if reference is not None:
-        tables.append(key_table(key_lines(analysis, reference), reference))
+    tables: list[Table] = []
     if found := retrievals(analysis):
         tables.append(retrieval_table(found))
     if closed:

@@ -29,7 +29,7 @@ from leval_tasks.effective_context.reads import (
     windows_of,
 )
 from leval_tasks.lm_task import Described, QuestionFilter
-from leval_tasks.metadata import EffectiveContextSettings, TextSettings
+from leval_tasks.metadata import EffectiveContextSettings, TextSettings, scored_from
 from leval_tasks.model import running_model
 from leval_tasks.perplexity.documents import TokenizedText
 from leval_tasks.perplexity.task import PerplexityTask, WindowRequest, begins_with_bos
@@ -145,11 +145,6 @@ class EffectiveContextTask(PerplexityTask):
     def metric_names(self) -> list[str]:
         """Every metric of this run, without standard errors."""
         return [LOSS, WINDOWS_LOSS, GAIN]
-
-
-def scored_from(window: int) -> int:
-    """The position from which on tokens are scored: a quarter of the trained length."""
-    return max(window // 4, 2)
 
 
 def moving_window(window: int, limit: LengthLimit) -> int:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from leval_harness.format_names import format_names
+from leval_harness.format_names import WRITTEN
 from leval_harness.old_tables.model import Cell, Table
 from resonance_vllm.errors import one_of
 
@@ -38,7 +38,7 @@ def load_format(name: str) -> Format:
     Raises:
         SettingError: there is no such format.
     """
-    one_of("format", name, format_names())
+    one_of("format", name, WRITTEN)
     form: Format = importlib.import_module(f"{__name__}.{name}").FORMAT
     return form
 

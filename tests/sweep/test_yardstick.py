@@ -1,12 +1,12 @@
-"""Sweeps of effective-context tasks: one cell of short windows serves all methods of a model."""
+"""Sweeps of effective-context tasks: one yardstick cell serves all methods of a model."""
 
 from typing import Any
 
 import pytest
 
-from leval_harness.layout import SHORT_WINDOWS
+from leval_harness.layout import YARDSTICK
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.cells import plan, with_short_windows
+from leval_harness.sweep.cells import plan, with_yardstick
 from leval_harness.sweep.config import CellRequest, parse_config
 from leval_harness.sweep.estimate import _reads_tokens
 from leval_tasks.metadata import EffectiveContextSettings, read_metadata
@@ -22,16 +22,16 @@ def planned(**settings: Any) -> list[CellRequest]:
         "context_lengths": [4096],
         "tasks": [TASK],
     }
-    return list(with_short_windows(parse_config(content | settings).requests()))
+    return list(with_yardstick(parse_config(content | settings).requests()))
 
 
 def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
     found = planned()
     assert [(each.model.name, each.method) for each in found] == [
-        (model, method) for model in ("one", "two") for method in (SHORT_WINDOWS, "plain", "yarn")
+        (model, method) for model in ("one", "two") for method in (YARDSTICK, "plain", "yarn")
     ]
     for each in found:
-        windows = each.method == SHORT_WINDOWS
+        windows = each.method == YARDSTICK
         assert each.task.metadata["reads"] == ("windows" if windows else "full")
         assert each.context_length == (None if windows else 4096)
         if windows:
@@ -42,9 +42,9 @@ def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
 def test_texts_of_several_lengths_have_windows_each_unless_their_lengths_are_given():
     lengths = [2048, 4096]
     names = [each.method for each in planned(context_lengths=lengths)]
-    assert names.count(SHORT_WINDOWS) == 4  # two models, two lengths
+    assert names.count(YARDSTICK) == 4  # two models, two lengths
     given = planned(context_lengths=lengths, metadata={"context_length": [1024, 2048]})
-    assert [each.method for each in given].count(SHORT_WINDOWS) == 2
+    assert [each.method for each in given].count(YARDSTICK) == 2
     assert given[0].task.metadata["context_length"] == [1024, 2048]
 
 
@@ -52,7 +52,7 @@ def test_other_tasks_of_an_entry_are_not_asked_by_the_windows():
     first, second, *_ = planned(tasks=[[TASK, "ppl_pydocs"]])
     assert first.task.tasks == (TASK,)
     assert second.task.tasks == (TASK, "ppl_pydocs")
-    assert SHORT_WINDOWS not in {each.method for each in planned(tasks=["ppl_pydocs"])}
+    assert YARDSTICK not in {each.method for each in planned(tasks=["ppl_pydocs"])}
 
 
 def test_who_divides_the_reads_is_left_alone():
@@ -68,21 +68,15 @@ def test_methods_need_a_length_that_they_share():
 
 
 @pytest.mark.parametrize(
-    ("reads", "trained_window", "tokens"),
-    [
-        ("full", None, 30_000),
-        ("windows", 0, 60_000),
-        ("windows", None, 120_000),
-        ("all", 0, 90_000),
-    ],
+    ("reads", "tokens"), [("full", 30_000), ("windows", 60_000), ("all", 90_000)]
 )
-def test_the_estimate_counts_each_read(reads, trained_window, tokens):
-    given = {"reads": reads, "trained_window": trained_window, "context_length": [5000, 10_000]}
+def test_the_estimate_counts_each_read(reads, tokens):
+    given = {"reads": reads, "context_length": [5000, 10_000]}
     settings = read_metadata(EffectiveContextSettings, given | {"num_docs": 4})
     assert _reads_tokens(settings, 8192) == tokens
 
 
-def test_texts_no_longer_than_the_short_windows_are_refused_before_a_cell_runs():
+def test_texts_of_which_no_token_is_scored_are_refused_before_a_cell_runs():
     content = {
         "name": "s",
         "models": {"one": {"path": "smollm2", "backend": "hf-long"}},
@@ -90,8 +84,8 @@ def test_texts_no_longer_than_the_short_windows_are_refused_before_a_cell_runs()
         "tasks": [TASK],
     }
     quarter = parse_config({**content, "context_lengths": [2048]})
-    message = "context_length: 2048 is no longer than the short windows of 2048 tokens"
+    message = "context_length: 2048 is not above 2048, a quarter of the window of 8192 tokens"
     with pytest.raises(ConfigError, match=message):
         plan(quarter, prepare=False)
-    shorter = parse_config({**content, "context_lengths": [2048], "metadata": {"short_window": 64}})
+    shorter = parse_config({**content, "context_lengths": [2048], "metadata": {"window": 64}})
     assert len(plan(shorter, prepare=False)) == 2
