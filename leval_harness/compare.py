@@ -35,6 +35,7 @@ SHARES = ("unparsed", "truncated", "reached_limit", "thinking_unfinished")
 MOST_UNPARSED = 0.5
 """A score of which a larger share of the answers was not parsed is not ranked."""
 
+CUT_ELSEWHERE = "documents were cut at different places, each model at its own"
 OTHER_QUESTIONS = "not ranked: other questions than those of the other rows"
 REPETITION = "not ranked: a later run of the same repeats it"
 UNKNOWN_DIRECTION = "not ranked: it is unknown whether higher is better"
@@ -103,11 +104,14 @@ def compare(
     scores["rival_length"] = scores["context_length"].where(
         scores["name"].str.contains("@", regex=False).eq(True), scores["length"]
     )
-    samples = results.samples.rename(columns={"metric": "name"})
-    scores = _in_one_unit(_with_shares(scores, samples))
-    scores = _estimated(_checked(scores, samples))
-    scores = _ranked(scores, samples, across)
-    scores = _compared(scores, samples, baseline, across)
+    scores = _in_one_unit(_with_shares(scores, results.samples))
+    cut = _cut_elsewhere(results.samples) if across == "models" else set()
+    places = zip(scores["run"], scores["task"], strict=True)
+    scores["cut_elsewhere"] = [place in cut for place in places]
+    answers = _answers(scores, results.samples, across)
+    scores = _estimated(_checked(scores, answers, results.samples))
+    scores = _ranked(scores, answers, across)
+    scores = _compared(scores, answers, baseline, across)
     order = [*results.scores, *runs.columns.drop("run"), *COMPARED]
     return _declared(scores[list(dict.fromkeys(order))])
 
@@ -133,89 +137,110 @@ def _in_one_unit(scores: pd.DataFrame) -> pd.DataFrame:
 
 def _with_shares(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     """With the share of each of `SHARES` among the answers of a task and filter."""
-    found = samples[samples["name"].isin(SHARES)].groupby(NUMBER, sort=False)["num"].mean()
-    wide = found.unstack("name").reindex(columns=list(SHARES))
+    found = samples[samples["metric"].isin(SHARES)]
+    means = found.groupby(["run", "task", "filter", "metric"])["num"].mean()
+    wide = means.unstack("metric").reindex(columns=list(SHARES))
     return scores.join(wide, on=["run", "task", "filter"])
 
 
-def _checked(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+def _cut_elsewhere(samples: pd.DataFrame) -> set[tuple[int, str]]:
+    """Runs and tasks of which another run cut the same document at another place."""
+    names = ["truncated", "kept_tokens", "document_tokens"]
+    kept = samples[samples["metric"].isin(names)]
+    keys = ["run", "task", "question"]
+    wide = kept.drop_duplicates([*keys, "metric"]).set_index([*keys, "metric"])["num"]
+    wide = wide.unstack("metric").reindex(columns=names)
+    of_question = wide.groupby(["task", "question"])
+    differ = of_question[names[1:]].transform("nunique").gt(1).any(axis=1)
+    differ &= of_question["truncated"].transform("max").gt(0)
+    return {key[:2] for key in wide.index[differ]}
+
+
+def _answers(scores: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.DataFrame:
+    """The samples of numbers: `number` is the place in `scores`; questions and documents are codes.
+
+    Within a model the prompt is part of a question.
+    """
+    places = scores[NUMBER].assign(number=scores.index).dropna(subset=["name"])
+    names = samples.rename(columns={"metric": "name"})
+    found = names.merge(places, on=NUMBER, how="inner", validate="many_to_one")
+    of_question = ["question", "prompt"] if across == "methods" else ["question"]
+    asked = [pd.factorize(found[name])[0].astype(np.int64) for name in of_question]
+    keys = asked[0] if len(asked) == 1 else asked[0] * (1 + asked[1].max(initial=0)) + asked[1]
+    codes = pd.factorize(keys)[0]
+    documents = pd.factorize(found["document"])[0]
+    return found[["number", "num", "den"]].assign(question=codes, document=documents)
+
+
+def _checked(scores: pd.DataFrame, answers: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     """With what the samples give; a number that they contradict is `malformed`, and has no value.
 
     A task's own aggregation is nobody else's: where it gives another number, the samples are left
     aside.
     """
-    sums = _by_document(samples)
-    found = ratios(sums, NUMBER)
-    more = sums.groupby(NUMBER, sort=False).agg(
-        n=("n", "sum"), least=("least", "min"), most=("most", "max"), binary=("binary", "all")
-    )
-    scores = scores.join(found.join(more), on=NUMBER)
+    scores = scores.join(_by_number(answers))
     ratio, how = scores["ratio"], scores["aggregation"]
     # a metric of any name that lm-eval aggregates as a loss holds log-likelihoods
     ratio = ratio.mask(how.isin(("perplexity", "bits")) & (scores["kind"] != "loss"), -ratio)
     with np.errstate(over="ignore"):
-        again = ratio.mask(how == "perplexity", np.exp(ratio)).mask(
-            how == "bits", ratio / np.log(2)
-        )
+        again = ratio.mask(how == "perplexity", np.exp(ratio))
+    again = again.mask(how == "bits", ratio / np.log(2))
     again = again.mask(how == "parts", _means_of_parts(scores, samples))
     agrees = np.isclose(scores["value"], again, rtol=1e-6, atol=1e-9)
-    logged = _logged(scores, samples)
-    counted = scores["asked"].isna() | logged.isna() | (scores["asked"] == logged)
-    wrong = (scores["status"] == "done") & (
-        (again.notna() & ~agrees & (how != "own")) | ~counted.fillna(True)
-    )
-    note = np.where(
-        counted.fillna(True),
-        "the samples give " + again.map("{:.8g}".format),
-        scores["asked"].astype(str) + " samples were scored, " + logged.astype(str) + " are logged",
-    )
+    counts = samples.groupby(["run", "task"])[["question", "document"]].nunique().astype("Int64")
+    counts = scores[["run", "task"]].join(counts, on=["run", "task"])
+    logged = counts["question"]  # under any filter
+    all_there = scores["asked"].isna() | logged.isna() | (scores["asked"] == logged).fillna(False)
+    contradicted = again.notna() & ~agrees & (how != "own")
+    wrong = scores["status"].eq("done") & (contradicted | ~all_there)
+    note = "the samples give " + again.map("{:.8g}".format)
+    scored = scores["asked"].astype(str) + " samples were scored, "
+    note = note.where(all_there, scored + logged.astype(str) + " are logged")
     trusted = agrees & ~wrong
-    own = ["ratio", "error", "df", "least", "most"]
+    own = ("ratio", "error", "df", "least", "most")
     return scores.assign(
         status=scores["status"].mask(wrong, "malformed"),
-        note=scores["note"].mask(wrong, pd.Series(note, scores.index)),
-        value=scores["value"].mask(wrong | (scores["status"] != "done")),
+        note=scores["note"].mask(wrong, note),
+        value=scores["value"].mask(wrong | scores["status"].ne("done")),
         **{name: scores[name].where(trusted) for name in own},
         n=scores["n"].fillna(scores["asked"].astype("float64")),
+        clusters=scores["clusters"].fillna(counts["document"].astype("float64")),
         binary=scores["binary"].eq(True) & trusted,
         trusted=trusted,
     )
 
 
-def _logged(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.Series:
-    """How many questions the samples of a task hold, under any filter."""
-    found = samples[["run", "task", "question"]].drop_duplicates().groupby(["run", "task"]).size()
-    return scores[["run", "task"]].join(found.rename("logged"), on=["run", "task"])["logged"]
+def _by_number(answers: pd.DataFrame) -> pd.DataFrame:
+    """`ratios` of each number, and its questions: how many, least and most, whether 0 or 1."""
+    binary = answers["num"].isin((0.0, 1.0)) & (answers["den"] == 1)
+    of_number = answers.assign(binary=binary).groupby("number")
+    about = of_number.agg(
+        n=("num", "size"), least=("num", "min"), most=("num", "max"), binary=("binary", "all")
+    )
+    return ratios(_by_document(answers), ["number"]).join(about)
+
+
+def _by_document(answers: pd.DataFrame) -> pd.DataFrame:
+    """Sums of numerators and denominators of each number in each document."""
+    return answers.groupby(["number", "document"], sort=False)[["num", "den"]].sum().reset_index()
 
 
 def _means_of_parts(scores: pd.DataFrame, samples: pd.DataFrame) -> pd.Series:
     """Mean of the means of a closed-ended task's parts, over the questions that have each."""
     found = pd.Series(np.nan, scores.index)
-    for at, row in scores[scores["aggregation"] == "parts"].iterrows():
-        own = samples[(samples["run"] == row["run"]) & (samples["task"] == row["task"])]
-        own = own[own["filter"] == row["filter"]]
-        wide = own.pivot_table(index="question", columns="name", values="num")
-        if row["name"] in wide:
-            parts = [part for part in TASKS[row["task"]].rule.parts if part in wide]
-            means = [wide.loc[wide[part].notna(), row["name"]].mean() for part in parts]
-            found[at] = np.mean(means) if means else wide[row["name"]].mean()
+    of_parts = scores[scores["aggregation"] == "parts"]
+    own = samples[samples["task"].isin(of_parts["task"].unique())]
+    own = dict(iter(own.groupby(["run", "task", "filter"])))
+    for at, row in of_parts.iterrows():
+        part = own.get((row["run"], row["task"], row["filter"]))
+        if part is None or not part["metric"].eq(row["name"]).any():
+            continue
+        value = part[part["metric"] == row["name"]].set_index("question")["num"]
+        with_part = [part.loc[part["metric"] == name, "question"] for name in
+                     TASKS[row["task"]].rule.parts]  # fmt: skip
+        means = [value.reindex(questions).mean() for questions in with_part if len(questions)]
+        found[at] = np.mean(means) if means else value.mean()
     return found
-
-
-def _by_document(samples: pd.DataFrame) -> pd.DataFrame:
-    """Sums of numerators and denominators of each number in each document."""
-    rows = samples.assign(binary=samples["num"].isin((0.0, 1.0)) & (samples["den"] == 1))
-    rows = rows[~rows["name"].isin(SHARES)]
-    grouped = rows.groupby([*NUMBER, "document"], sort=False)
-    found = grouped.agg(
-        num=("num", "sum"),
-        den=("den", "sum"),
-        n=("num", "size"),
-        least=("num", "min"),
-        most=("num", "max"),
-        binary=("binary", "all"),
-    )
-    return found.reset_index()
 
 
 def _estimated(scores: pd.DataFrame) -> pd.DataFrame:
@@ -260,13 +285,13 @@ def _estimated(scores: pd.DataFrame) -> pd.DataFrame:
     ).drop(columns=["ratio", "error", "df", "least", "most"])
 
 
-def _ranked(scores: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.DataFrame:
+def _ranked(scores: pd.DataFrame, answers: pd.DataFrame, across: str) -> pd.DataFrame:
     """Dense rank among rivals, 1 is best; none where all are equal. A note says why there is none.
 
     Rivals were asked the same questions: of several sets the one that most rows have.
     """
     done = scores["status"] == "done"
-    asked = _questions(scores, samples, across)
+    asked = _questions(scores, answers)
     groups = [scores[name] for name in RIVALS]
     size = asked.where(done).groupby([*groups, asked], dropna=False).transform("size")
     most = size.where(done).groupby(groups, dropna=False).transform("max")
@@ -282,33 +307,34 @@ def _ranked(scores: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.Data
         ["", TOKENS_DIFFER, UNKNOWN_DIRECTION, OTHER_QUESTIONS, REPETITION],
         "",
     )
-    note = pd.Series(why, scores.index)
-    told = scores["unparsed"].map("{:.0%} of the answers could not be parsed".format)
-    note = note.mask(done & unparsed, told.where(note == "", note + "; " + told))
-    can = done & (note == "")
-    better = (
-        scores["value"].round(12).where(higher.ne(False), -scores["value"].round(12)).where(can)
-    )
+    why = pd.Series(why, scores.index)
+    can = done & why.eq("") & ~unparsed
+    told = [
+        why,
+        scores["unparsed"].map("{:.0%} of the answers could not be parsed".format).where(unparsed),
+        pd.Series(CUT_ELSEWHERE, scores.index).where(scores["cut_elsewhere"]),
+    ]
+    notes = [
+        "; ".join(each for each in texts if isinstance(each, str) and each)
+        for texts in zip(*told, strict=True)
+    ]
+    note = pd.Series(notes, scores.index).where(done, scores["note"])
+    rounded = scores["value"].round(12)
+    better = rounded.where(higher.ne(False), -rounded).where(can)
     ranked = better.groupby(groups, dropna=False)
     rank = ranked.rank(method="dense", ascending=False).where(ranked.transform("nunique") > 1)
-    return scores.assign(
-        rank=rank.astype("Int64"), note=scores["note"].where(note == "", note), questions=asked
-    )
+    return scores.assign(rank=rank.astype("Int64"), note=note, questions=asked)
 
 
-def _questions(scores: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.Series:
+def _questions(scores: pd.DataFrame, answers: pd.DataFrame) -> pd.Series:
     """A text that is the same for numbers of the same questions.
 
-    The prompt is part of a question within a model; of a loss so is what it is divided by (bytes of
-    the same text). Without samples it is the number of questions, and that of a run that left some
-    out is its own.
+    What a loss is divided by (bytes of the same text) is part of a question. Without samples it is
+    the number of questions, and that of a run that left some out is its own.
     """
-    parts = samples["question"] + " " + samples["den"].astype(str)
-    if across == "methods":
-        parts = parts + " " + samples["prompt"]
-    hashes = pd.Series(pd.util.hash_array(parts.to_numpy(object)), samples.index)
-    digests = hashes.groupby([samples[name] for name in NUMBER], sort=False).sum().astype(str)
-    known = scores.join(digests.rename("digest"), on=NUMBER)["digest"]
+    parts = answers[["question", "den"]].assign(question=answers["question"].astype("uint64"))
+    hashes = pd.util.hash_pandas_object(parts, index=False)
+    known = hashes.groupby(answers["number"]).sum().astype(str).reindex(scores.index)
     own = scores["asked"].astype(str) + " questions"
     partial = scores["partial"].eq(True)
     own = own.mask(partial, own + " of run " + scores["run"].astype(str))
@@ -318,7 +344,7 @@ def _questions(scores: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.S
 
 
 def _compared(
-    scores: pd.DataFrame, samples: pd.DataFrame, wanted: str | None, across: str
+    scores: pd.DataFrame, answers: pd.DataFrame, wanted: str | None, across: str
 ) -> pd.DataFrame:
     """With the paired difference of each number to its block's baseline, on common questions."""
     scores = scores.assign(baseline=_baselines(scores, wanted))
@@ -327,14 +353,12 @@ def _compared(
     usable &= scores["higher_is_better"].notna()
     if across == "models":
         usable &= (scores["kind"] == "score") | (scores["unit"] == "bits")
-    base = scores[usable & is_base][[*RIVALS, "run"]].rename(columns={"run": "base"})
-    base = base.drop_duplicates(RIVALS, keep=False)
-    pairs = scores[usable & ~is_base].merge(base, on=RIVALS)
-    rows = _paired(pairs[[*NUMBER, "base", "kind", "higher_is_better"]], samples, across)
-    if rows.empty:
-        return scores.reindex(columns=[*scores, *(c for c in COMPARED if c not in scores)])
-    found = _tested(rows)
-    scores = scores.join(found, on=NUMBER)
+    base = scores[usable & is_base][RIVALS].drop_duplicates(keep=False)
+    base = base.assign(base=base.index)
+    pairs = scores[usable & ~is_base].reset_index(names="number")
+    pairs = pairs.merge(base, on=RIVALS, validate="many_to_one").set_index("number")
+    found = _tested(_paired(pairs["base"], answers), pairs)
+    scores = scores.join(found)
     families = scores.groupby(RIVALS, dropna=False)["p"]
     threshold, scores["p_holm"] = LEVEL / families.transform("count"), families.transform(holm)
     enough = scores["error"].where((scores["kind"] != "loss") | (scores["documents"] >= 3))
@@ -343,8 +367,7 @@ def _compared(
     shown = (scores["p_holm"] < LEVEL) & ((low > 0) | (high < 0))
     marks = [scores["smallest_p"] > threshold, shown]
     mark = np.select(marks, [CANNOT_TELL, SIGNIFICANT], "")
-    scores = scores.assign(diff_low=low, diff_high=high, mark=mark)
-    return scores.drop(columns=["error", "df", "documents"])
+    return scores.assign(diff_low=low, diff_high=high, mark=mark)
 
 
 def _baselines(scores: pd.DataFrame, wanted: str | None) -> pd.Series:
@@ -360,55 +383,54 @@ def _baselines(scores: pd.DataFrame, wanted: str | None) -> pd.Series:
     return scores["block"].map(found)
 
 
-def _paired(pairs: pd.DataFrame, samples: pd.DataFrame, across: str) -> pd.DataFrame:
-    """Questions that a row and its baseline have in common: `num` is their difference.
+def _paired(base: pd.Series, answers: pd.DataFrame) -> pd.DataFrame:
+    """Questions that numbers have in common with others: `num` is the difference.
 
     A pair is left out where what a loss is divided by differs: its tokens are not the same.
+
+    Args:
+        base: number -> the one that it is compared with.
+        answers: of both.
     """
-    key = ["question", "prompt"] if across == "methods" else ["question"]
-    samples = samples[~samples["name"].isin(SHARES)]
-    codes = samples.groupby(key, sort=False).ngroup()
-    samples = samples[[*NUMBER, "document", "num", "den"]].assign(key=codes)
-    theirs = samples.rename(columns={"run": "base", "num": "base_num", "den": "base_den"})
-    rows = pairs.merge(samples.drop(columns="document"), on=NUMBER)
-    rows = rows.merge(theirs, on=["base", *NUMBER[1:], "key"], validate="many_to_one")
-    differs = (rows["den"] != rows["base_den"]).groupby([rows[name] for name in NUMBER])
-    rows = rows[~differs.transform("any")]
-    is_share = rows["base_num"].isin((0, 1)) & rows["num"].isin((0, 1)) & (rows["kind"] == "score")
-    return rows.assign(num=rows["num"] - rows["base_num"], binary=is_share)
-
-
-def _tested(rows: pd.DataFrame) -> pd.DataFrame:
-    """Difference, error, p and counts of each pair, by `NUMBER`."""
-    of_pair = rows.groupby(NUMBER, sort=False)
-    about = of_pair.agg(
-        kind=("kind", "first"),
-        higher=("higher_is_better", "first"),
-        binary=("binary", "all"),
-        asked=("num", "size"),
+    own = answers[answers["number"].isin(base.index)].drop(columns="document")
+    own = own.assign(base=own["number"].map(base))
+    theirs = answers[answers["number"].isin(base)].rename(
+        columns={"number": "base", "num": "base_num", "den": "base_den"}
     )
-    sums = rows.groupby([*NUMBER, "document"], sort=False)[["num", "den"]].sum().reset_index()
-    found = ratios(sums, NUMBER).rename(columns={"ratio": "difference", "clusters": "documents"})
-    found = found.join(about)
-    is_loss = found["kind"] == "loss"
-    counted = _signs(rows).where(~is_loss, _signs(sums), axis=0)
-    higher = found["higher"].astype(bool)
+    rows = own.merge(theirs, on=["base", "question"], validate="many_to_one")
+    differs = (rows["den"] != rows["base_den"]).groupby(rows["number"]).transform("any")
+    rows = rows[~differs.astype(bool)]
+    binary = rows["base_num"].isin((0, 1)) & rows["num"].isin((0, 1)) & (rows["den"] == 1)
+    return rows.assign(num=rows["num"] - rows["base_num"], binary=binary)
+
+
+def _tested(rows: pd.DataFrame, about: pd.DataFrame) -> pd.DataFrame:
+    """Difference, error, p and counts of each number of `rows`; `about` are their scores."""
+    sums = _by_document(rows)
+    found = ratios(sums, ["number"]).rename(
+        columns={"ratio": "difference", "clusters": "documents"}
+    )
+    of_number = rows.groupby("number")
+    found = found.join(of_number["binary"].all()).join(of_number.size().rename("common"))
+    found = found.join(about[["kind", "higher_is_better"]])
+    is_loss, higher = found["kind"] == "loss", found["higher_is_better"].astype(bool)
+    counted = _signs(sums).where(is_loss, _signs(rows))
     wins = counted["up"].where(higher, counted["down"])
     losses = counted["down"].where(higher, counted["up"])
-    mcnemar = ~is_loss & found["binary"] & (found["documents"] == found["asked"])
+    mcnemar = ~is_loss & found["binary"] & (found["documents"] == found["common"])
     exact = 2 * stats.binom.cdf(np.minimum(wins, losses), wins + losses, 0.5)
-    flipped = sums.join(mcnemar.rename("mcnemar"), on=NUMBER).query("not mcnemar")
-    by_flips = flipped.groupby(NUMBER, sort=False)["num"].agg(sign_flip_p)
+    flipped = sums[~sums["number"].isin(found.index[mcnemar])]
+    by_flips = flipped.groupby("number")["num"].agg(sign_flip_p)
     return found.assign(
         p=by_flips.reindex(found.index).mask(mcnemar, np.minimum(1.0, exact)),
         smallest_p=smallest_p(found["documents"], exact=mcnemar),
         wins=wins,
         ties=counted["same"],
         losses=losses,
-    ).drop(columns=["kind", "higher", "binary", "asked"])
+    )[["difference", "error", "df", "documents", "p", "smallest_p", "wins", "ties", "losses"]]
 
 
 def _signs(rows: pd.DataFrame) -> pd.DataFrame:
-    """How many differences of each pair are positive, negative and zero."""
-    signs = rows[NUMBER].assign(up=rows["num"] > 0, down=rows["num"] < 0, same=rows["num"] == 0)
-    return signs.groupby(NUMBER, sort=False)[["up", "down", "same"]].sum()
+    """How many differences of each number are positive, negative and zero."""
+    signs = pd.DataFrame({"up": rows["num"] > 0, "down": rows["num"] < 0, "same": rows["num"] == 0})
+    return signs.groupby(rows["number"]).sum()

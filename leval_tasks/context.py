@@ -7,17 +7,16 @@ it states none, from the run's settings (a task's metadata) and the checkpoint's
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from leval_tasks.model import is_server, is_tokenized_api, running_model
+from resonance_vllm.config import ModelPositions, length_limit, vllm_limit
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json
-from resonance_vllm.model_config.limits import length_limit, vllm_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 
@@ -90,14 +89,10 @@ class LengthLimit:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Tokens of prompt and answer together, and the setting or file that decided it.
-
-    `limit` is what the backend reads without cutting it, None where it is not known.
-    """
+    """Tokens of prompt and answer together, and the setting or file that decided it."""
 
     length: int
     origin: str
-    limit: int | None = field(default=None, compare=False)
 
 
 def resolve_context(settings: Mapping[str, Any]) -> Context:
@@ -116,8 +111,7 @@ def resolve_context(settings: Mapping[str, Any]) -> Context:
     limit.check(length, origin)
     if limit.tokens is None:
         return Context(length, origin)
-    usable = limit.tokens - limit.kept_back
-    return Context(min(length, usable), origin, usable)
+    return Context(min(length, limit.tokens - limit.kept_back), origin)
 
 
 def find_limit(settings: Mapping[str, Any]) -> LengthLimit:
@@ -174,7 +168,7 @@ def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None
         if not rope:
             return shipped, shipped
         try:
-            return shipped, length_limit(model, model.complete({**rope, "replace": True}))
+            return shipped, length_limit(model, model.complete(rope))
         except RopeConfigError:
             return shipped, None
     return None, None

@@ -222,7 +222,7 @@ def table(
     """The paper's Table 1, from finished runs and as published.
 
     Several FOLDERS are blocks of one table; it says how far each is from the published numbers.
-    `--crossed` and `--pair METHOD BASELINE` (for example `prime_period:prime_period_yarn_code
+    `--crossed` and `--pair METHOD BASELINE` (for example `resonance:resonance_yarn_code
     rope:yarn_code`) add a table for each folder; as JSON or CSV, `--pair` prints that table alone.
 
     Example: leval-harness posgen table runs/posgen --figure runs/posgen/figure3.svg

@@ -25,8 +25,8 @@ from leval_harness.parity.texts import ids_sha256, read_texts
 from leval_harness.parity.worker import both_fit
 from leval_tasks.perplexity.documents import Text
 from leval_tasks.statistics.equivalence import looks_at
+from resonance_vllm.config import refuse_missing_folder
 from resonance_vllm.errors import SettingError, UserError, not_allowed, shown
-from resonance_vllm.model_config.checkpoint import refuse_missing_folder
 
 DEFAULT_LENGTH = 4096
 SEED = 0

@@ -10,8 +10,8 @@ from leval_harness.backends.arguments import arguments_of, unknown_arguments_ref
 from leval_harness.backends.registry import register
 from leval_harness.parity.reading import TOP, Messages, Reader, Reading, dense_positions
 from leval_harness.parity.setups import Setup
+from resonance_vllm.config import read_config
 from resonance_vllm.errors import SettingError, UserError
-from resonance_vllm.model_config.checkpoint import read_config
 
 
 def load(setup: Setup) -> Any:

@@ -34,10 +34,12 @@ SKIPPED = 30_000  # characters at the beginning of a text, which other reads may
 
 
 def say(text):
+    """Print what happened, with the time."""
     print(time.strftime("%H:%M:%S"), text, flush=True)  # noqa: T201
 
 
 def rows(data, corpus):
+    """Texts of a corpus."""
     return [json.loads(line)["text"] for line in (data / f"{corpus}.jsonl").open(encoding="utf-8")]
 
 
@@ -116,6 +118,7 @@ def losses(model, ids, start, end, score_start):
 
 
 def main(name, data, folder, work):
+    """Read what is missing, and write the sums over blocks."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     trained = TRAINED[name]
     longest, start = trained * 11 // 8, trained // 4

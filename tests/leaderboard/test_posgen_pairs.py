@@ -68,10 +68,10 @@ def test_encodings_are_named_once_and_paired_as_the_readings_say():
     assert len({e.title for e in ENCODINGS.values()}) == len(ENCODINGS)
     assert published_pairs("text")["resonance_yarn"] == Pair("resonance_yarn", "resonance_yarn")
     assert published_pairs("code")["resonance_yarn"] == Pair("resonance", "resonance_yarn_code")
-    assert encodings.tests_of("code", "prime_period") == ("prime_period", "prime_period_yarn_code")
+    assert encodings.tests_of("code", "resonance") == ("resonance", "resonance_yarn_code")
     assert encodings.tests_of("text", "yarn") == ("yarn",)
     assert published_of(CODE, "recursive") == 95.93
-    assert published_of(Pair("prime_period", "prime_period"), "recursive") is None
+    assert published_of(Pair("rope", "resonance"), "recursive") is None
 
 
 def test_crossed_tests_are_rows_and_cells_of_their_own(folder):
@@ -172,7 +172,7 @@ def test_pairs_on_the_command_line(folder, tmp_path):
     assert len(csv.splitlines()) == 1 + 4, "a line a pair, whatever else is asked for"
     assert table("--pairs-figure", str(tmp_path / "f.svg")).exception is None
     assert parse_pair("rope") == ROPE
-    wrong = table("--only", "coprime").exception
+    wrong = table("--only", "yarn").exception
     assert isinstance(wrong, SettingError)
     assert "there are: rope:rope, rope:yarn_code" in str(wrong)
     for text in ("rope:yarn:yarn", "yarm"):
