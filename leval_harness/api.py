@@ -67,7 +67,7 @@ class Comparison:
     def compared(self) -> "pd.DataFrame":
         """Every number with its interval, rank and difference: what tables and figures show.
 
-        Columns: `leval_harness.compare.COMPARED` and `leval_harness.effective.COLUMNS`.
+        Columns: `leval_harness.compared.COMPARED` and `leval_harness.effective.COLUMNS`.
         """
         from leval_harness.effective import compared_frame
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from leval_harness.compare import compare
+from leval_harness.compared import compare
 from leval_harness.layout import YARDSTICK
 from leval_harness.results import Results
 from leval_harness.token_blocks import YARDSTICKS
@@ -60,7 +60,7 @@ def compared_frame(
 ) -> pd.DataFrame:
     """The compared frame with the rows of effective context: what is shown everywhere.
 
-    Arguments and errors are those of `leval_harness.compare.compare` and `effective_rows`.
+    Arguments and errors are those of `leval_harness.compared.compare` and `effective_rows`.
     """
     numbers = compare(results, baseline, across)
     rows = effective_rows(numbers, results.blocks, margin)

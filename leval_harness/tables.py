@@ -3,6 +3,7 @@
 Each comes from the compared frame. pandas writes LaTeX, HTML and CSV, rich draws on a terminal.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -361,7 +362,8 @@ def render(tables: Sequence[Table], compared: pd.DataFrame, form: str) -> str:
         numbers = compared.drop(columns=["folder", "files", "versions"], errors="ignore")
         if form == "csv":
             return numbers.to_csv(index=False)
-        return numbers.to_json(orient="records", indent=1, force_ascii=False) + "\n"
+        records = numbers.astype(object).where(numbers.notna(), None).to_dict("records")
+        return json.dumps(records, indent=1, ensure_ascii=False, default=str) + "\n"
     if form == "md":
         said = verdict(compared)
         return lines(said) + "\n" * bool(said) + "\n".join(map(markdown, tables))

@@ -39,7 +39,7 @@ def test_a_name_that_is_no_text_is_said_with_its_bytes(tmp_path, monkeypatch):
         main(["page", str(results), "--out", f"{tmp_path}/\udcff"])
     assert not end.value.code
     stream.flush()
-    assert rb"/\udcff/hub" in stream.buffer.getvalue()
+    assert rb"/\udcff/index.html" in stream.buffer.getvalue()
 
 
 @pytest.mark.parametrize("changed", [{"max_position_embeddings": "long"}, {"hidden_size": 24}])

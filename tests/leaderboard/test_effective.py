@@ -98,7 +98,7 @@ def test_the_order_of_rows_does_not_matter():
     shuffled = blocks.sample(frac=1, random_state=1).reset_index(drop=True)
     columns = ["label", "baseline", "metric", "value", "start", "difference", "diff_low"]
     here, there = (
-        effective_rows(compared, each)[columns].sort_values(columns[:3] + ["start"])
+        effective_rows(compared, each)[columns].sort_values([*columns[:3], "start"])
         for each in (blocks, shuffled)
     )
     pd.testing.assert_frame_equal(here.reset_index(drop=True), there.reset_index(drop=True))
