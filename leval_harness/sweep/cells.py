@@ -19,6 +19,7 @@ from leval_harness.sweep.config import (
     EntrySettings,
     ModelConfig,
     SweepConfig,
+    listed,
 )
 from leval_harness.sweep.identity import cell_identity
 from leval_harness.sweep.task_registry import (
@@ -28,7 +29,7 @@ from leval_harness.sweep.task_registry import (
     lm_eval_names,
     own_tasks,
 )
-from leval_tasks.metadata import EffectiveContextSettings, family_settings
+from leval_tasks.metadata import EffectiveContextSettings, family_settings, scored_from
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions, hub_commit, length_limit
 from resonance_vllm.core.spec import RopeSpec
@@ -183,18 +184,23 @@ def with_yardsticks(
 def _yardstick(
     request: CellRequest, tasks: list[str], given: Mapping[str, Any], model: ModelPositions | None
 ) -> CellRequest:
+    """The cell that reads the texts of a request with the model as shipped."""
     stated = model is not None and model.max_position_embeddings is not None
     trained = given.get(WINDOW) or (length_limit(model) if model and stated else None)
-    if not trained:
+    if not isinstance(trained, int):
         raise ConfigError(
             f"metadata.{WINDOW}: missing; {tasks[0]} compares with windows of the trained length, "
             f"which the config of {request.model.path} does not state"
         )
-    lengths = given.get("context_length") or request.context_length
-    longest = max(lengths) if isinstance(lengths, list | tuple) else lengths
-    assert isinstance(longest, int)
-    read = {READS: "full"} if longest <= trained else {READS: "windows", WINDOW: trained}
-    metadata = {"context_length": [request.context_length], **request.task.metadata, **read}
+    lengths: list[Any] = [*listed(given.get("context_length") or request.context_length)]
+    shortest, longest = min(lengths), max(lengths)
+    if isinstance(shortest, int) and shortest <= scored_from(trained):
+        raise ConfigError(
+            f"context_length: {shortest} is not above {scored_from(trained)}, a quarter of the "
+            f"window of {trained} tokens, from which on texts are scored; give longer texts"
+        )
+    read = "full" if longest <= trained else "windows"
+    metadata = {"context_length": [request.context_length], **request.task.metadata, READS: read}
     return request._replace(
         method=YARDSTICK,
         rope=None,

@@ -30,10 +30,6 @@ AUTO_CLASSES = ("auto_factory", "configuration_auto", "processing_auto", "tokeni
 RESOLVE = "resolve_trust_remote_code"
 
 
-class CannotExchange(Exception):  # noqa: N818
-    """A rotation that a loaded model cannot take."""
-
-
 class LoadedModel:
     """lm-eval's model of a group.
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from leval_harness.backends.registry import CannotExchange
 from leval_harness.cell_record import CellRecord
 from leval_harness.layout import CELL, LOG
 from leval_harness.sweep.claims import beating
@@ -76,7 +77,7 @@ class Group:
 
 def run(group: Group) -> int:
     """Evaluate the cells of a group until none is left; the exit code."""
-    from leval_harness.sweep.evaluation import CannotExchange, LoadedModel
+    from leval_harness.sweep.evaluation import LoadedModel
 
     model: LoadedModel | None = None
     for cell, claim in group:

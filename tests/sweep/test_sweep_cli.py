@@ -10,7 +10,6 @@ import yaml
 from click.testing import CliRunner
 
 from leval_harness.cli.main import app
-from leval_harness.layout import YARDSTICK
 from leval_harness.sweep import ConfigError
 from leval_harness.sweep.cells import plan
 from leval_harness.sweep.claims import CellState, Folder
@@ -123,38 +122,6 @@ def test_the_schema_takes_every_shipped_sweep() -> None:
     assert all(each.get("description") for each in described if isinstance(each, dict))
     assert {path.stem for path in SHIPPED.glob("*.yaml")} == set(shipped_sweeps())
     assert "tasks" in SweepConfig.model_json_schema()["required"]
-
-
-def effective(config: Path, **changes: Any) -> list[Any]:
-    content = yaml.safe_load(config.read_text()) | {
-        "name": "x",
-        "tasks": "effective_context_pydocs",
-        "metadata": {"num_docs": 2},
-        "context_lengths": [8192],
-        "methods": {"rope": {"rope_type": "default"}, "yarn": {"rope_type": "yarn", "factor": 2}},
-    }
-    return [cell.record for cell in plan(parse_config(content | changes))]
-
-
-def test_a_yardstick_is_read_once_for_all_methods(config: Path) -> None:
-    yardstick, *methods = effective(config)
-    assert yardstick.method.name == YARDSTICK == "yardstick"
-    assert yardstick.method.rope_parameters is None
-    assert yardstick.metadata["reads"] == "windows"
-    assert yardstick.metadata["window"] == 4096
-    assert yardstick.metadata["context_length"] == [8192]
-    assert [cell.method.name for cell in methods] == ["rope", "yarn"]
-    assert {cell.metadata["reads"] for cell in methods} == {"full"}
-
-
-def test_within_the_trained_length_it_is_the_full_read(config: Path) -> None:
-    yardstick, *_ = effective(config, context_lengths=[4096])
-    assert yardstick.metadata["reads"] == "full"
-
-
-def test_a_yardstick_needs_lengths(config: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^context_lengths: missing; effective_context_pydocs"):
-        effective(config, context_lengths=[None])
 
 
 def states(share: dict[str, str]) -> dict[str, CellState]:
