@@ -260,7 +260,7 @@ class WindowRequest(Instance):
             f"{window.start}-{window.end}, scored from {window.score_start}, sha256 {digest}"
         )
         super().__init__(request_type=kind, arguments=(label,), **kwargs)
-        self.token_parts = (None, context, scored)
+        self.window, self.token_parts = window, (None, context, scored)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.token_parts)
