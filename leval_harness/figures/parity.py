@@ -4,30 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from leval_harness.analysis.labels import length_label
-from leval_harness.figures.style import DASHED, DOTTED, ON_LEVEL, PALETTE, Picture, literal
+from leval_harness.figures.style import DOTTED, ON_LEVEL, PALETTE, Picture, literal
 
 
 def parity_figure(content: Mapping[str, Any]) -> Any:
     """A panel for each length, as a `Figure`; `content` is that of `diff.json`.
 
-    The line is the mean over texts in stretches of position, the band its pointwise 95% interval.
-    The steps are the bins of the verdict, their boxes the corrected intervals.
+    The steps are the bins of the verdict, their boxes the intervals.
     """
-    measured = [each for each in content["lengths"] if each["curve"]]
-    picture = Picture(7.2, 0.8 + 2.9 * max(1, len(measured)), rows=max(1, len(measured)))
+    measured = content["lengths"]
+    picture = Picture(7.2, 0.8 + 2.9 * len(measured), rows=len(measured))
     for axes, each in zip(picture.grid, measured, strict=False):
-        middle = [(point["start"] + point["end"]) / 2 for point in each["curve"]]
-        low, high = ([point[end] for point in each["curve"]] for end in ("low", "high"))
-        mean = [point["difference"] for point in each["curve"]]
-        axes.fill_between(middle, low, high, color=PALETTE[0], alpha=0.2, linewidth=0)
-        axes.plot(middle, mean, color=PALETTE[0], linewidth=1.4, label="mean over texts, 95% band")
-        found = each["equivalence"]
-        if found:
-            _bins(axes, found)
-            if found["onset"]:
-                axes.axvline(found["onset"], **DASHED)
+        _bins(axes, each)
         axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_ylabel("NLL of B − NLL of A,\nnats/token")
+        axes.set_ylabel("NLL of B − NLL of A,\nnats/token (lower is better for B)")
         axes.set_xlim(0, each["length"])
         title = f"{length_label(each['length'])} tokens, {each['texts']} texts: {each['verdict']}"
         axes.set_title(title, loc="left")
@@ -39,10 +29,12 @@ def parity_figure(content: Mapping[str, Any]) -> Any:
 
 
 def _bins(axes: Any, found: Mapping[str, Any]) -> None:
-    """The bins of the verdict and the margin."""
+    """The bins of the verdict, the margin, and how far losses are equal bit for bit."""
+    if found["identical"]:
+        axes.axvspan(0, found["identical"], color="#888888", alpha=0.12, label="equal bit for bit")
     for number, part in enumerate(found["bins"]):
         place = [part["start"], part["end"]]
-        label = "bin, corrected interval" if number == 0 else "_bin"
+        label = "mean of a bin and its interval" if number == 0 else "_bin"
         axes.plot(place, [part["difference"]] * 2, color=PALETTE[1], linewidth=2, label=label)
         if part["low"] is not None and part["high"] is not None:
             ends = ([part["low"]] * 2, [part["high"]] * 2)
