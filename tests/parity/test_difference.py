@@ -52,7 +52,7 @@ def test_the_interval_is_the_t_interval_over_blocks():
     differences = np.random.default_rng(0).normal(0.02, 0.3, (4, 512))
     (first, *rest) = found = difference_bins(differences, 0)
     blocks = differences[:, :128].reshape(-1, 64).mean(axis=1)
-    level = 1 - 0.01 / len(found)
+    level = 1 - 0.05 / len(found)
     low, high = stats.t.interval(level, len(blocks) - 1, blocks.mean(), stats.sem(blocks))
     assert (first.start, first.end, rest[-1].end) == (0, 128, 512)
     assert (first.difference, first.low, first.high) == pytest.approx((blocks.mean(), low, high))
@@ -85,7 +85,7 @@ def test_a_fault_that_begins_in_the_middle_is_not_diluted():
 @pytest.mark.slow
 @pytest.mark.parametrize("texts", [2, 4, 8])
 def test_no_difference_is_rarely_called_one(texts):
-    """Skewed tokens whose neighbours depend on one another: wrong in at most 2.5% a side."""
+    """Skewed tokens whose neighbours depend on one another: wrong in at most 5% a side."""
     rng, wrong = np.random.default_rng(4), {"worse": 0, "better": 0}
     runs = 1000
     for _ in range(runs):
@@ -93,5 +93,5 @@ def test_no_difference_is_rarely_called_one(texts):
         smooth = np.apply_along_axis(np.convolve, 1, steps, np.ones(16) / 16, "valid")
         verdict = verdict_of(difference_bins(smooth, 0))
         wrong[verdict] = wrong.get(verdict, 0) + 1
-    assert wrong["worse"] <= 0.025 * runs
-    assert wrong["better"] <= 0.035 * runs  # the blocks are skewed to the right
+    assert wrong["worse"] <= 0.05 * runs
+    assert wrong["better"] <= 0.05 * runs
