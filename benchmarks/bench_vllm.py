@@ -116,8 +116,8 @@ def engine(runs: int, prompt_tokens: int, new_tokens: int) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
 
     from leval_harness.smollm2 import prepare
-    from resonance_vllm.model_config import overrides as settings
-    from resonance_vllm.model_config.model_positions import ModelPositions
+    from resonance_vllm import config as settings
+    from resonance_vllm.config import ModelPositions
 
     path = prepare()
     positions = ModelPositions.of_checkpoint(str(path))

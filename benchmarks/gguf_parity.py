@@ -20,11 +20,11 @@ import torch
 from gguf import GGUFReader
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from resonance_vllm import config as settings
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.export.gguf import export_gguf
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.model_config import overrides as settings
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 METHODS = ("yarn:factor=2", "resonance_yarn:factor=2", "resonance:wavelengths=prime_period")
 

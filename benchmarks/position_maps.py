@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from leval_harness.backends.attention import shared_attention
 from leval_harness.backends.cache import PrefixCache
 from leval_harness.backends.forward import forward
+from resonance_vllm import config as settings
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.model_config import overrides as settings
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 METHODS = ("default", "self_extend", "dual_chunk", "rerope")
 STEPS = 8

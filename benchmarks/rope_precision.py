@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from resonance_vllm import config as settings
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.model_config import overrides as settings
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 METHODS = ("yarn", "resonance_yarn")
 PRECISIONS = ((torch.float32, "model"), (torch.bfloat16, "model"), (torch.bfloat16, "float32"))

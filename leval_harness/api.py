@@ -233,8 +233,8 @@ def check(
         SettingError: the model or the method cannot be read.
     """
     from resonance_vllm.check import report
+    from resonance_vllm.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
-    from resonance_vllm.model_config.model_positions import ModelPositions
 
     positions = ModelPositions.of_checkpoint(os.fspath(model))
     if rope is None:

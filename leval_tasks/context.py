@@ -14,10 +14,9 @@ from typing import Any
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.metadata import BackendSettings, ContextSettings, read_metadata
 from leval_tasks.model import is_server, is_tokenized_api, running_model
+from resonance_vllm.config import ModelPositions, length_limit, vllm_limit
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json
-from resonance_vllm.model_config.limits import length_limit, vllm_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 SERVER_DEFAULT = 2048  # lm-eval's own max_length for completion servers
 
@@ -174,7 +173,7 @@ def claimed_lengths(settings: Mapping[str, Any]) -> tuple[int | None, int | None
         if not rope:
             return shipped, shipped
         try:
-            return shipped, length_limit(model, model.complete({**rope, "replace": True}))
+            return shipped, length_limit(model, model.complete(rope))
         except RopeConfigError:
             return shipped, None
     return None, None

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from leval_tasks.errors import TokenizerError
+from resonance_vllm.config import asking_hub
 from resonance_vllm.errors import SettingError
 from resonance_vllm.files import user_path
-from resonance_vllm.model_config.checkpoint import asking_hub
 
 logger = logging.getLogger(__name__)
 

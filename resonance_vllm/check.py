@@ -12,12 +12,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
-from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.config import (
+    ModelPositions,
+    fixed_for_vllm,
+    hf_overrides,
+    length_limit,
+    vllm_hf_overrides,
+    vllm_limit,
+)
+from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.spec import LENGTH, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.limits import length_limit, vllm_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import fixed_for_vllm, hf_overrides, vllm_hf_overrides
 from resonance_vllm.vectors import rope_vectors
 from resonance_vllm.verifier import NoRope, RotaryReport
 
@@ -104,7 +109,7 @@ def report(
         if later is not None:
             sides[asked[-1]] = later.result()
     hf, vllm = (sides.get(library, {"not_asked": "by --library"}) for library in LIBRARIES)
-    known = model.with_length(context_length or (rope.trained_length if rope else None))
+    known = model.with_length(context_length or (rope.method.trained_length if rope else None))
     for side, limit in zip((hf, vllm), limits(known, rope, context_length), strict=True):
         side |= {} if _absent(side) else {"limit": limit}
     lines = [] if _absent(hf) or _absent(vllm) else _disagreements(hf, vllm)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.methods.ntk_aware import NtkAware
+from resonance_vllm.core.methods import NtkAware
+from resonance_vllm.core.spec import METHODS
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json
 from resonance_vllm.settings import read

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+from resonance_vllm.config import ROPE_PRECISIONS
 from resonance_vllm.errors import SettingError, hint, one_of
-from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
 from resonance_vllm.settings import Settings, field_names, read
 
 
@@ -27,9 +27,6 @@ class HFLongSettings(Settings):
             bounds the batches.
         rope_precision: `float32` rotates queries and keys in float32 whatever the model's dtype is,
             `model` in the model's dtype. None leaves the model as transformers loads it.
-        factor_step: Each request runs with the smallest multiple of this step, from 1 up to the
-            RoPE method's factor, that covers its prompt and its longest answer. None: all run with
-            the method's factor.
     """
 
     model_config = ConfigDict(strict=False)
@@ -40,7 +37,6 @@ class HFLongSettings(Settings):
     question_batch_size: int = Field(64, gt=0)
     kv_cache_gib: float | None = Field(None, gt=0)
     rope_precision: str | None = None
-    factor_step: float | None = Field(None, gt=0)
 
     @property
     def kv_cache_bytes(self) -> int | None:

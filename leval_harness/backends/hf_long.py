@@ -32,7 +32,6 @@ from leval_harness.backends.prompt_trie import divide
 from leval_harness.backends.resources import Counters, attempt, free_bytes
 from resonance_vllm.errors import SettingError, not_allowed
 from resonance_vllm.hf import registration as hf
-from resonance_vllm.hf.covering import covering_factor
 from resonance_vllm.settings import field_names
 
 Result = TypeVar("Result")
@@ -82,8 +81,6 @@ class HFLong(HFLM):
             super().__init__(pretrained, device=device, **for_hf)
         if self.settings.rope_precision is not None:
             hf.set_rope_precision(self.model, self.settings.rope_precision)
-        step = self.settings.factor_step
-        self.factors = None if step is None else covering_factor(self.model, step)
         if self.world_size == 1 and hasattr(self, "accelerator"):
             # lm-eval sets these only on several GPUs; processes on CPUs divide the work as well.
             self._rank = self.accelerator.process_index
@@ -151,9 +148,8 @@ class HFLong(HFLM):
             self._collect(finished, answers, title, disable_tqdm, "generate_until", keys)
         if alone:
             with self.counters.timed():
-                for places in self._by_factor(alone):
-                    for index, text in self._answers_alone(requests, places, disable_tqdm):
-                        answers[index] = text
+                for index, text in self._answers_alone(requests, list(alone), disable_tqdm):
+                    answers[index] = text
         return answers
 
     def _question(self, request: NamedRequest) -> Question:
@@ -181,25 +177,18 @@ class HFLong(HFLM):
         self, requests: Sequence[NamedRequest], questions: dict[int, Question]
     ) -> Generator[tuple[int, str]]:
         """Texts of questions by their places in `requests`; records how they ended if wanted."""
-        lengths = {place: each.length for place, each in questions.items()}
-        for places in self._by_factor(lengths):
-            decoder = Decoder([questions[at] for at in places], self.setup, self.tokenizer)
-            for number, tokens in decoder.answers():
-                if tokens is None:
-                    continue
-                question = decoder.questions[number]
-                text = self._text(tokens, question.until)
-                prompt = str(requests[places[number]].args[0])
-                if self.answer_ends is not None:
-                    end = hf_answer_end(self, tokens, question.max_new_tokens, question.until)
-                    self.answer_ends.add(prompt, text, end)
-                yield places[number], text
-
-    def _by_factor(self, lengths: dict[int, int]) -> Iterator[list[int]]:
-        """Numbers of requests that run with one RoPE factor, which the model has meanwhile."""
-        if self.factors is None:
-            return iter([list(lengths)])
-        return self.factors.groups(lengths)
+        places = list(questions)
+        decoder = Decoder([questions[at] for at in places], self.setup, self.tokenizer)
+        for number, tokens in decoder.answers():
+            if tokens is None:
+                continue
+            question = decoder.questions[number]
+            text = self._text(tokens, question.until)
+            prompt = str(requests[places[number]].args[0])
+            if self.answer_ends is not None:
+                end = hf_answer_end(self, tokens, question.max_new_tokens, question.until)
+                self.answer_ends.add(prompt, text, end)
+            yield places[number], text
 
     def _answers_alone(
         self, requests: Sequence[NamedRequest], alone: list[int], disable_tqdm: bool
@@ -284,14 +273,13 @@ class HFLong(HFLM):
         """Scores by place of the passages that fit into memory; those that run alone come last."""
         size = self.batch_size if isinstance(self.batch_size, int) else 1
         lengths = {place: len(passage.inputs) for place, passage in enumerate(passages)}
-        for places in self._by_factor(lengths):
-            sharing = [each for each in places if share and not self.setup.refusal(lengths[each])]
-            alone = sorted(set(places) - set(sharing))
-            for order in (sharing, alone):
-                scorer = Scorer([passages[index] for index in order], self.setup, size)
-                for place, scores in scorer.scores(share=order is sharing):
-                    if scores is not None:
-                        yield order[place], scores
+        sharing = [each for each in lengths if share and not self.setup.refusal(lengths[each])]
+        alone = sorted(set(lengths) - set(sharing))
+        for order in (sharing, alone):
+            scorer = Scorer([passages[index] for index in order], self.setup, size)
+            for place, scores in scorer.scores(share=order is sharing):
+                if scores is not None:
+                    yield order[place], scores
 
     def _collect(
         self,

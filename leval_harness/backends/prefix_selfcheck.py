@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from leval_harness.backends.attention import shared_attention
 from leval_harness.backends.cache import Footprint, PrefixCache
 from leval_harness.backends.forward import forward, input_device, keeps_logits, rows_after
-from resonance_vllm.core.spec import BASE_TYPES, PREFIX
+from resonance_vllm.core.spec import METHODS, PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def rope_limit(config: Any) -> tuple[int | None, str]:
 def _length_of_change(rope_type: str, rope: Mapping[str, Any], text: Any) -> int | None:
     """The length beyond which a type has other frequencies; None if there is no such length."""
     key = "original_max_position_embeddings"
-    method, _ = BASE_TYPES.get(rope_type.removeprefix(PREFIX), (None, None))
+    method = METHODS.get(rope_type.removeprefix(PREFIX))
     if method.follows_length if method else "dynamic" in rope_type:
         return min(int(value) for value in (text.max_position_embeddings, rope.get(key)) if value)
     if method is None:

@@ -55,8 +55,8 @@ def check(
     Example: leval-harness check ./smollm2 --rope resonance_yarn:factor=2 --context-length 16384
     """
     from resonance_vllm.check import importing_vllm, report
+    from resonance_vllm.config import ModelPositions
     from resonance_vllm.core.spec import RopeRequest
-    from resonance_vllm.model_config.model_positions import ModelPositions
     from resonance_vllm.shipped_files import engine_of
 
     engine = engine_of(model)

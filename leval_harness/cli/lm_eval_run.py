@@ -18,11 +18,10 @@ from leval_harness.smollm2 import prepared
 from leval_harness.yaml_files import read_yaml
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
-from resonance_vllm.core.spec import RopeRequest, parsed_value
+from resonance_vllm import config as overrides
+from resonance_vllm.config import ModelPositions, asking_hub, reason_of, refuse_missing_folder
+from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.errors import SettingError, UserError, hint, not_allowed, one_of
-from resonance_vllm.model_config import overrides
-from resonance_vllm.model_config.checkpoint import asking_hub, reason_of, refuse_missing_folder
-from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.settings import Settings, field_names, read
 
 
@@ -135,9 +134,7 @@ def complete(config: Any, options: RopeOptions) -> None:
         refuse_near_misses({k: v for k, v in config.metadata.items() if k not in given})
     except UserError as error:
         raise SettingError(f"metadata.{error}") from None
-    if options.rope is None:
-        _check_overrides(config.model, given)
-    else:
+    if options.rope is not None:
         args = _rope_args(options, config.model, given)
         config.model_args, config.metadata = {**given, **args}, {**args, **config.metadata}
     listed = [config.tasks] if isinstance(config.tasks, str) else list(config.tasks or ())
@@ -176,15 +173,3 @@ def _rope_args(options: RopeOptions, backend: str, given: Mapping[str, Any]) -> 
     if clash:
         raise SettingError(f"--rope sets {', '.join(clash)}: leave that out of --model_args")
     return args
-
-
-def _check_overrides(backend: str, given: Mapping[str, Any]) -> None:
-    """Refuse overrides in lm-eval's own form that hide a scaling which the checkpoint ships."""
-    library = libraries().get(backend)
-    stated = given.get("hf_overrides", {}) if library == "vllm" else given
-    if isinstance(stated, str):
-        stated = parsed_value(stated)
-    if library is None or "pretrained" not in given or not isinstance(stated, Mapping):
-        return
-    if any(key in stated for key in ("rope_parameters", "rope_scaling", "text_config")):
-        ModelPositions.of_checkpoint(str(given["pretrained"])).check_override(stated)

@@ -9,25 +9,21 @@ import click
 
 from leval_harness.cli.output import FILE, json_option
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import ALIASES, RopeRequest, RopeSpec, parsed_value
-from resonance_vllm.core.wavelengths import Resonance
-from resonance_vllm.errors import RopeConfigError, printable
-from resonance_vllm.settings import Settings, read
+from resonance_vllm.core.spec import ALIASES, METHODS, RopeRequest, RopeSpec, parsed_value
+from resonance_vllm.errors import printable
 
 # Keys with an option of their own below.
 _COMMON = {*Method.model_fields, "factor", "original_max_position_embeddings"}
 
 
 def _method_options(command: Callable[..., None]) -> Callable[..., None]:
-    """An option for each further key of methods and Resonance, read as in a `--rope` text."""
-    holders: dict[str, type[Settings]] = {**METHODS, "with --resonance": Resonance}
+    """An option for each further key of methods, read as in a `--rope` text."""
     keys: dict[str, list[str]] = {}
-    for name, holder in holders.items():
-        for key in holder.model_fields.keys() - _COMMON:
+    for name, method in METHODS.items():
+        for key in method.model_fields.keys() - _COMMON:
             keys.setdefault(key, []).append(name)
     for key in sorted(keys, reverse=True):
-        field = holders[keys[key][0]].model_fields[key]
+        field = METHODS[keys[key][0]].model_fields[key]
         values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         names = ", ".join(keys[key])
         metavar = f"[{'|'.join(values)}]" if values else "VALUE"
@@ -46,9 +42,7 @@ def _print_methods(context: click.Context, option: click.Parameter, chosen: bool
 
 @click.command()
 @click.option("--method", type=click.Choice([*METHODS, *ALIASES]), required=True)
-@click.option(
-    "--resonance", is_flag=True, help="Change the method's wavelengths, see --wavelengths."
-)
+@click.option("--resonance", is_flag=True, help="Round the method's wavelengths to integers.")
 @click.option("--factor", type=float, default=8.0, help="Context extension s.")
 @click.option("--theta", type=float, default=10000.0, help="Base, rope_theta.")
 @click.option("--head-dim", type=int, default=128, help="Rotated dimensions, up to 1024.")
@@ -104,10 +98,7 @@ def _spec(options: dict[str, Any]) -> RopeSpec:
     kept = {key: value for key, value in given.items() if key in method.key_names()}
     examples = method.example(options["head_dim"])
     plain = RopeSpec.from_dict({"rope_type": method.name, **examples, **kept})
-    if not options["resonance"]:
-        return plain
-    own = {key: given[key] for key in Resonance.model_fields if key in given}
-    return RopeSpec(plain.method, read(Resonance, own, error=RopeConfigError))
+    return RopeSpec(plain.method, options["resonance"])
 
 
 def _print_table(facts: dict[str, Any], plain: list[float], title: str, original: int) -> None:
@@ -139,24 +130,21 @@ def _print_table(facts: dict[str, Any], plain: list[float], title: str, original
 def _plot(spec: RopeSpec, options: dict[str, Any]) -> None:
     from leval_harness.figures.rope import DrawnMethod, pair_figure
     from leval_harness.figures.style import write_figure
+    from resonance_vllm.config import ModelPositions
     from resonance_vllm.core.features import angles_around, describe, similarity
-    from resonance_vllm.model_config.model_positions import ModelPositions
 
     head_dim, original, seq_len = options["head_dim"], options["original"], options["seq_len"]
     if options["against"]:
         model = ModelPositions(rope_theta=options["theta"], max_position_embeddings=original)
         second = model.complete(RopeRequest.parse(options["against"]))
     else:
-        other = Resonance(original_max_position_embeddings=original)
-        second = RopeSpec(spec.method, None if spec.resonance else other)
-    specs = sorted((spec, second), key=lambda each: each.resonance is not None)
+        second = RopeSpec(spec.method, not spec.resonance)
+    specs = sorted((spec, second), key=lambda each: each.resonance)
     feature, positions, angles = angles_around(specs, head_dim, original, seq_len)
     methods = []
     for each, shown in zip(specs, angles, strict=True):
         facts = describe(each, head_dim, original, options["factor"], seq_len)
         name = each.rope_type.replace("_", " ")
-        if each.resonance and each.resonance.needs_length():
-            name += f", {each.resonance.wavelengths.replace('_', ' ')}"
         distances, similar = similarity(each, head_dim, original, options["factor"], seq_len)
         alike = dict(zip(distances.tolist(), similar.tolist(), strict=True))
         methods.append(DrawnMethod(name, facts["wavelengths"], facts["feature_gap"], shown, alike))

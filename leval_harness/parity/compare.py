@@ -22,8 +22,8 @@ from leval_harness.parity.texts import read_texts
 from leval_harness.parity.worker import Side
 from leval_tasks.perplexity.documents import Text
 from leval_tasks.statistics.difference import MARGIN
+from resonance_vllm.config import refuse_missing_folder
 from resonance_vllm.errors import SettingError, UserError, not_allowed, one_of, shown
-from resonance_vllm.model_config.checkpoint import refuse_missing_folder
 
 DEFAULT_LENGTH = 4096
 COUNT = 8

@@ -16,8 +16,8 @@ from leval_harness.parity.reading import (
     of_logprobs,
 )
 from leval_harness.parity.setups import Setup
+from resonance_vllm.config import read_config
 from resonance_vllm.errors import SettingError
-from resonance_vllm.model_config.checkpoint import read_config
 
 SLICE = 256
 """Positions whose logits are held at once."""

@@ -20,11 +20,10 @@ from typing import Any, Self
 
 from leval_harness.backends import libraries, library_of
 from leval_harness.smollm2 import prepared
+from resonance_vllm.config import ModelPositions, model_args
 from resonance_vllm.core.spec import RopeRequest, parsed_value
 from resonance_vllm.errors import SettingError, one_of, shown
 from resonance_vllm.files import parse_json
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import model_args
 
 DEFAULT_KIND = "hf-long"
 SERVER, SAVED = "server", "saved"

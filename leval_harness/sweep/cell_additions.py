@@ -12,11 +12,10 @@ from leval_harness.cell_record import CellRecord
 from leval_harness.layout import FEATURES, SCHEMA_VERSION
 from leval_tasks.closed.definition import marks_in
 from leval_tasks.closed.thinking import THINKING, opens_thinking, thinking_unfinished
+from resonance_vllm.config import ModelPositions, hf_overrides
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.files import write_json
-from resonance_vllm.model_config.family import windowed
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides
+from resonance_vllm.positions import windowed
 
 log = logging.getLogger("leval_harness.sweep.cell")
 
@@ -126,7 +125,7 @@ def write_features(cell: CellRecord, folder: Path) -> None:
         rope = model.shipped() if parameters is None else RopeSpec.from_dict(parameters)
         overrides = {} if parameters is None else hf_overrides(rope, model)
         dim = _rotated_dimensions(rope, cell.model.path, overrides)
-        original = rope.trained_length or model.original_length
+        original = rope.method.trained_length or model.original_length
         content = features(rope, dim, original, cell.context_length)
         write_json(folder / FEATURES, {"schema_version": SCHEMA_VERSION, **content})
     except Exception as error:  # noqa: BLE001 - a picture must cost no result

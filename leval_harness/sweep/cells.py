@@ -29,11 +29,9 @@ from leval_harness.sweep.task_registry import (
     own_tasks,
 )
 from leval_tasks.metadata import EffectiveContextSettings, default_short_window, family_settings
+from resonance_vllm import config as overrides
+from resonance_vllm.config import ModelPositions, hub_commit, length_limit
 from resonance_vllm.files import user_path
-from resonance_vllm.model_config import overrides
-from resonance_vllm.model_config.checkpoint import hub_commit
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 EFFECTIVE_CONTEXT, READS = "effective_context", "reads"
 UNPREPARED = "unprepared"

@@ -26,9 +26,9 @@ from leval_harness.secrets import is_credential, redact, without_credentials
 from leval_harness.sweep import CellError
 from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.task_files import data_identity, versions, without_data_dir
+from resonance_vllm.config import hub_commit
 from resonance_vllm.errors import SettingError
 from resonance_vllm.files import user_path
-from resonance_vllm.model_config.checkpoint import hub_commit
 
 LIBRARY_PACKAGES = {
     "transformers": ("torch", "transformers"),

@@ -28,13 +28,10 @@ from leval_harness.training import trainer as shared
 from leval_harness.training.finetune_settings import FineTuneSettings
 from leval_harness.training.text import Ids, prepare_text
 from leval_tasks.perplexity.documents import Text
+from resonance_vllm.config import ModelPositions, hf_overrides, length_limit, loading
 from resonance_vllm.errors import SettingError, UserError
 from resonance_vllm.files import hashes, write_text
 from resonance_vllm.hf.registration import register
-from resonance_vllm.model_config.checkpoint import loading
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides
 
 logger = logging.getLogger(__name__)
 

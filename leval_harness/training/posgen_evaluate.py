@@ -25,10 +25,10 @@ from leval_harness.training.trainer import exclusive, fastest_device, made_by, u
 from leval_tasks.metadata import SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS
 from leval_tasks.posgen.sequences import position_ranges
+from resonance_vllm.config import loading
 from resonance_vllm.errors import SettingError, UserError, one_of
 from resonance_vllm.files import altered, hashes, read_object, write_text
 from resonance_vllm.hf.registration import register
-from resonance_vllm.model_config.checkpoint import loading
 from resonance_vllm.settings import read
 
 logger = logging.getLogger(__name__)

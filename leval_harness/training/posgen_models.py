@@ -18,9 +18,8 @@ from leval_harness.training.t5_layer import PosGenT5Config, PosGenT5ForCausalLM
 from leval_tasks.metadata import PosGenSettings
 from leval_tasks.posgen.sequences import splits
 from leval_tasks.posgen.vocabulary import PREFIX, build_tokenizer, special_id, vocabulary_size
+from resonance_vllm.config import ModelPositions, hf_overrides
 from resonance_vllm.hf.registration import register
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides
 
 WEIGHTS = "model.safetensors"
 

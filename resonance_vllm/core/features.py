@@ -16,7 +16,6 @@ from torch import Tensor
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.phase import rotation_angles
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.core.wavelengths import Resonance
 from resonance_vllm.errors import RopeConfigError
 
 # Figure 1 of the paper shows 64 training and 64 test positions of feature 6.
@@ -63,7 +62,7 @@ def angles_around(
         The feature, as many positions below `L` as from it on, and the angles of each settings.
     """
     lengths = frequencies.wavelengths(specs[0], dim, seq_len)
-    rounded = frequencies.wavelengths(RopeSpec(specs[0].method, Resonance()), dim, seq_len)
+    rounded = frequencies.wavelengths(RopeSpec(specs[0].method, resonance=True), dim, seq_len)
     moved = ((rounded - lengths).abs() / lengths).where(rounded * SHOWN_PERIODS <= original, -1.0)
     # The two fastest features turn so quickly that single dots no longer make a line.
     moved[:2] = -2.0

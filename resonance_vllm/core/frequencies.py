@@ -12,7 +12,6 @@ from torch import Tensor
 
 from resonance_vllm.core.method import MOST_TOKENS, plain_frequencies
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.core.wavelengths import choose_wavelengths
 from resonance_vllm.errors import RopeConfigError, not_allowed
 
 MOST_DIMENSIONS = 1024
@@ -25,31 +24,31 @@ FLOAT32_ROUNDING = 1e-5
 class Rotation:
     """What every feature of a module turns by.
 
-    A feature with a period turns by the exact phase `2 pi (turns * position mod period) / period`,
-    one without (0) by `position * inv_freq`.
+    A feature with a period turns by the exact phase `2 pi (position mod period) / period`, one
+    without (0) by `position * inv_freq`.
 
     Attributes:
         inv_freq: radians a token, float64 `[features]`.
         periods: tokens, int64 `[features]`; 0 without an exact phase.
-        turns: int64 `[features]`, full turns within a period.
     """
 
     inv_freq: Tensor
     periods: Tensor
-    turns: Tensor
+
+    @property
+    def exact(self) -> bool:
+        """Whether some features have the exact phase."""
+        return bool((self.periods > 0).any())
 
     @property
     def wavelengths(self) -> Tensor:
         """Tokens a full turn takes, float64 `[features]`; infinite where a feature stands still."""
-        exact = self.periods.double() / self.turns.clamp(min=1)
-        return torch.where(self.periods > 0, exact, 2 * math.pi / self.inv_freq)
+        return torch.where(self.periods > 0, self.periods.double(), 2 * math.pi / self.inv_freq)
 
     def to(self, device: torch.device | str) -> "Rotation":
         """The same on a device; frequencies become float32 where that has no float64."""
         dtype = torch.float32 if torch.device(device).type == "mps" else torch.float64
-        return Rotation(
-            self.inv_freq.to(dtype).to(device), self.periods.to(device), self.turns.to(device)
-        )
+        return Rotation(self.inv_freq.to(dtype).to(device), self.periods.to(device))
 
 
 def base_frequencies(
@@ -91,8 +90,8 @@ def _same(found: Tensor, formula: Tensor) -> Tensor:
 def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
     """What a module turns by whose base method has the frequencies `base`.
 
-    Without Resonance that is `base` itself. With it the wavelengths are those of
-    `wavelengths.choose_wavelengths`.
+    Without Resonance that is `base` itself. With it each wavelength is the nearest integer
+    (Algorithm 1 of arXiv 2403.00071); a feature that stands still goes on doing so.
 
     Raises:
         TypeError: `base` is not float64; at long wavelengths float32 rounds to a neighbouring
@@ -100,15 +99,12 @@ def rotation(spec: RopeSpec, base: Tensor) -> Rotation:
     """
     if base.dtype != torch.float64:
         raise TypeError(f"inv_freq: {base.dtype} given; rounding needs float64")
-    if spec.resonance is None:
-        none = torch.zeros(len(base), dtype=torch.int64, device="cpu")
-        return Rotation(base, none, none)
-    rule = spec.resonance.wavelengths
-    lengths = (2 * math.pi / base).tolist()
-    chosen = choose_wavelengths(rule, lengths, spec.trained_length)
-    periods, turns = torch.tensor(chosen, dtype=torch.int64, device="cpu").reshape(-1, 2).unbind(1)
-    exact = 2 * math.pi / (periods.double() / turns)
-    return Rotation(torch.where(periods > 0, exact, base), periods, turns)
+    none = torch.zeros(len(base), dtype=torch.int64, device="cpu")
+    if not spec.resonance:
+        return Rotation(base, none)
+    nearest = (2 * math.pi / base).clamp(1, MOST_TOKENS).round().to(torch.int64)
+    periods = torch.where(base > 0, nearest, none)
+    return Rotation(torch.where(base > 0, 2 * math.pi / periods.double(), base), periods)
 
 
 def formula(spec: RopeSpec, dim: int, seq_len: int | None = None) -> Rotation:

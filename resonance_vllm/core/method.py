@@ -1,4 +1,4 @@
-"""What a RoPE method is: the class that every module of `resonance_vllm.core.methods` derives from.
+"""What a RoPE method is: the class that those of `resonance_vllm.core.methods` derive from.
 
 Symbols: `b` is `rope_theta`, `d` the rotated size of a head, `j = 0..d/2-1` a feature (a pair of
 dimensions), `s` the factor, `L` the original length. A feature turns by its frequency in radians a
@@ -56,8 +56,6 @@ class Method(Settings):
     """The `rope_type`."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Short names on our command lines and in sweep configs; no library is given one."""
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Further names for certain settings, under which the libraries are given those."""
     stock: ClassVar[bool] = False
     """Whether transformers and vLLM both have the method under its name."""
     formula: ClassVar[str]
@@ -95,20 +93,17 @@ class Method(Settings):
     def fill(cls, given: dict[str, Any], positions: int) -> None:
         """Add what follows from a model's `max_position_embeddings`, in tokens, if not written."""
 
-    def variant(self) -> str:
-        """The name of these settings, without Resonance."""
-        for name, implied in self.variants.items():
-            if all(getattr(self, key) == value for key, value in implied.items()):
-                return name
-        return self.name
+    @property
+    def unknown_to_libraries(self) -> str | None:
+        """A key that the libraries' own type of this name leaves out, where its value counts."""
+        return None
 
     def written(self) -> dict[str, Any]:
         """The keys whose value differs from the default, as JSON would hold them."""
-        implied = self.variants.get(self.variant(), {})
         result: dict[str, Any] = {"rope_theta": self.rope_theta}
         for key in self.key_names():
             value = getattr(self, key)
-            if key not in implied and value != type(self).model_fields[key].default:
+            if value != type(self).model_fields[key].default:
                 result[key] = list(value) if isinstance(value, tuple) else value
         return result
 

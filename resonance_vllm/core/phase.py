@@ -1,8 +1,8 @@
 """cos and sin of the rotation angles, with the exact phase where a feature has a period.
 
-A float32 `position * inv_freq` is wrong by 1e-2 at 131 thousand positions. With a wavelength P/q
-the angle depends only on `position mod P`, so two positions one period apart get the very same
-numbers: Theorem 1 of arXiv 2403.00071 holds bit for bit.
+A float32 `position * inv_freq` is wrong by 1e-2 at 131 thousand positions. With a wavelength of P
+tokens the angle depends only on `position mod P`, so two positions one period apart get the very
+same numbers: Theorem 1 of arXiv 2403.00071 holds bit for bit.
 """
 
 import math
@@ -28,8 +28,7 @@ def angles(position_ids: Tensor, rotation: Rotation, dtype: torch.dtype = torch.
     """
     at = position_ids.to(torch.int64).unsqueeze(-1)
     periods = rotation.periods.clamp(min=1)
-    residues = at * rotation.turns % periods
-    exact = residues.to(dtype) * (2 * math.pi / periods.to(dtype))
+    exact = (at % periods).to(dtype) * (2 * math.pi / periods.to(dtype))
     return torch.where(rotation.periods > 0, exact, at.to(dtype) * rotation.inv_freq.to(dtype))
 
 
@@ -82,8 +81,7 @@ def cos_sin_table(
     """
     rotation = rotation.to(device)
     half = len(rotation.periods)
-    exact = bool((rotation.periods > 0).any())
-    angle_dtype = rotation.inv_freq.dtype if exact else torch.float32
+    angle_dtype = rotation.inv_freq.dtype if rotation.exact else torch.float32
     table = torch.empty(rows, 2 * half, dtype=dtype, device=device)
     for start in range(0, rows, _BLOCK):
         block = table[start : start + _BLOCK]

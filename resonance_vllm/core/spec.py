@@ -1,14 +1,13 @@
 """What a user may write as `rope_parameters`, and its validated form. No torch."""
 
+import importlib
+import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic.fields import FieldInfo
-
+import resonance_vllm.core
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.wavelengths import Resonance
 from resonance_vllm.errors import RopeConfigError, SettingError, hint, not_allowed, shown
 from resonance_vllm.files import parse_json
 from resonance_vllm.settings import read
@@ -16,38 +15,42 @@ from resonance_vllm.settings import read
 RESONANCE = "resonance"
 PREFIX = f"{RESONANCE}_"
 LENGTH = "original_max_position_embeddings"
-REPLACE = "replace"
-COMPARED = "rope_compared"
-"""Key of vLLM's `hf_overrides` beside requested settings of a stock type: what vLLM builds is
-compared with them. Overrides without it are not compared."""
 
-# Every name of a method without Resonance -> the method and the settings that the name implies.
-BASE_TYPES: dict[str, tuple[type[Method], Mapping[str, Any]]] = {
-    name: (method, implied)
-    for method in METHODS.values()
-    for name, implied in {method.name: {}, **method.variants}.items()
+
+def _methods() -> Iterator[type[Method]]:
+    """Every class with a name in `methods.py`, `maps.py` and modules `methods_*.py` beside them."""
+    for info in pkgutil.iter_modules(resonance_vllm.core.__path__):
+        if info.name == "maps" or info.name.partition("_")[0] == "methods":
+            module = importlib.import_module(f"{resonance_vllm.core.__name__}.{info.name}")
+            for value in vars(module).values():
+                if isinstance(value, type) and issubclass(value, Method) and hasattr(value, "name"):
+                    yield value
+
+
+METHODS: dict[str, type[Method]] = {
+    each.name: each for each in sorted(_methods(), key=lambda each: each.name)
 }
-# Names under which both libraries know a method without us.
+"""Every method by its `rope_type`."""
 STOCK_TYPES = frozenset(name for name, method in METHODS.items() if method.stock)
-# Names that we add to both libraries; none of them may ever run as something else without us.
+"""Names under which both libraries know a method without us."""
 OWN_TYPES = (
-    *(name for name in BASE_TYPES if name not in STOCK_TYPES),
+    *(name for name in METHODS if name not in STOCK_TYPES),
     RESONANCE,
-    *(PREFIX + name for name in BASE_TYPES if name != "default"),
+    *(PREFIX + name for name in METHODS if name != "default"),
 )
+"""Names that we add to both libraries; none of them may ever run as something else without us."""
 ROPE_TYPES = (*sorted(STOCK_TYPES), *OWN_TYPES)
-# Short name on our command lines and in sweep configs -> method.
 ALIASES = {alias: method.name for method in METHODS.values() for alias in method.aliases}
+"""Short name on our command lines and in sweep configs -> method."""
 
 
 @dataclass(frozen=True)
 class RopeType:
-    """A `rope_type` taken apart: the method, whether Resonance modifies it, implied settings."""
+    """A `rope_type` taken apart: the method, and whether Resonance modifies it."""
 
     name: str
     method: type[Method]
     resonance: bool
-    implied: Mapping[str, Any]
 
     @classmethod
     def read(cls, name: object, *, aliases: bool = False) -> Self:
@@ -63,9 +66,8 @@ class RopeType:
         if aliases and base in ALIASES:
             base = ALIASES[base]
             name = PREFIX + base if resonance else base
-        if base in BASE_TYPES:
-            method, implied = BASE_TYPES[base]
-            return cls(name, method, resonance, implied)
+        if base in METHODS:
+            return cls(name, METHODS[base], resonance)
         end = hint(name, ROPE_TYPES)
         if base in ALIASES:
             end = f"; did you mean {ALIASES[base]!r}?"
@@ -75,38 +77,21 @@ class RopeType:
 
     def key_names(self) -> list[str]:
         """Keys that may stand beside the type."""
-        keys = self.method.key_names()
-        own = Resonance.model_fields if self.resonance else ()
-        return [*(key for key in own if key not in keys), *keys]
-
-    def asks_length(self, given: Mapping[str, Any]) -> bool:
-        """Whether the trained length counts in settings of this type, as far as they are given."""
-        if LENGTH in self.method.key_names():
-            return True
-        return self.resonance and self.modifier(given).needs_length()
-
-    def modifier(self, given: Mapping[str, Any]) -> Resonance:
-        """The settings of Resonance among those of a type that it modifies."""
-        own = Resonance.model_fields.keys() - self.method.model_fields.keys()
-        return read(Resonance, {k: v for k, v in given.items() if k in own}, error=RopeConfigError)
+        return self.method.key_names()
 
 
 @dataclass(frozen=True)
 class RopeRequest:
-    """What a user requests, without keys of None, checked as far as possible without a model.
-
-    `replace` allows to give up a scaling that the checkpoint ships; no library is given it.
-    """
+    """What a user requests, without keys of None, checked as far as possible without a model."""
 
     type: RopeType
     given: Mapping[str, Any]
-    replace: bool = False
 
     @classmethod
     def from_dict(cls, rope: Mapping[str, Any], *, aliases: bool = True) -> Self:
         """Read a dictionary that may lack what a model's config knows.
 
-        With `aliases` a user wrote it: short names and `replace` are allowed.
+        With `aliases` a user wrote it: short names are allowed.
 
         Raises:
             RopeConfigError: the type or a key is unknown.
@@ -120,9 +105,6 @@ class RopeRequest:
             raise RopeConfigError(f"rope_type: missing{old}{hint('', ROPE_TYPES)}")
         kind = RopeType.read(rope["rope_type"], aliases=aliases)
         given = {k: v for k, v in rope.items() if v is not None and k != "rope_type"}
-        replace = given.pop(REPLACE, False) if aliases else False
-        if not isinstance(replace, bool):
-            raise RopeConfigError(not_allowed(REPLACE, replace, "true or false"))
         known = kind.key_names()
         for key, value in given.items():
             if key not in known:
@@ -130,7 +112,7 @@ class RopeRequest:
                     f"{key}: {shown(value)} is not a setting of rope_type {kind.name!r}"
                     f"{hint(key, known)}"
                 )
-        return cls(kind, given, replace)
+        return cls(kind, given)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -158,8 +140,7 @@ class RopeRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """As it was written, short names resolved."""
-        replace = {REPLACE: True} if self.replace else {}
-        return {"rope_type": self.type.name, **self.given, **replace}
+        return {"rope_type": self.type.name, **self.given}
 
 
 def parsed_value(text: str) -> Any:
@@ -172,10 +153,10 @@ def parsed_value(text: str) -> Any:
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Validated RoPE settings: a method, and how Resonance changes its wavelengths if it does."""
+    """Validated RoPE settings: a method, and whether Resonance rounds its wavelengths."""
 
     method: Method
-    resonance: Resonance | None = None
+    resonance: bool = False
 
     @classmethod
     def from_dict(cls, rope_parameters: Mapping[str, Any]) -> Self:
@@ -194,71 +175,38 @@ class RopeSpec:
         Raises:
             RopeConfigError: a key is missing, or a value is not allowed.
         """
-        for key, value in kind.implied.items():
-            if given.get(key, value) != value:
-                raise RopeConfigError(
-                    f"{key}: {shown(given[key])} contradicts rope_type {kind.name!r}; "
-                    f"allowed: {value}"
-                )
-        resonance = kind.modifier(given) if kind.resonance else None
-        own = resonance.model_fields_set if resonance else set()
-        rest = {key: value for key, value in given.items() if key not in own}
-        method = read(kind.method, {**kind.implied, **rest}, error=RopeConfigError)
-        spec = cls(method, resonance)
-        if resonance and resonance.needs_length() and spec.trained_length is None:
-            raise RopeConfigError(
-                f"{LENGTH}: missing; wavelengths {resonance.wavelengths!r} needs the trained length"
-            )
-        return spec
+        return cls(read(kind.method, dict(given), error=RopeConfigError), kind.resonance)
 
     @property
     def rope_type(self) -> str:
         """The name under which both libraries are given these settings."""
-        name = self.method.variant()
-        if self.resonance is None:
-            return name
-        return RESONANCE if name == "default" else PREFIX + name
+        if not self.resonance:
+            return self.method.name
+        return RESONANCE if self.method.name == "default" else PREFIX + self.method.name
 
     @property
     def is_stock(self) -> bool:
-        """Whether both libraries run these settings without us."""
+        """Whether both libraries have the type without us."""
         return self.rope_type in STOCK_TYPES
 
     @property
     def base_is_stock(self) -> bool:
         """Whether both libraries run what Resonance modifies."""
-        return self.method.variant() in STOCK_TYPES
+        return self.method.stock and self.method.unknown_to_libraries is None
 
-    @property
-    def trained_length(self) -> int | None:
-        """`L` in tokens, where the settings hold it."""
-        own = self.resonance.original_max_position_embeddings if self.resonance else None
-        return self.method.trained_length or own
+    def refuse_unknown(self) -> None:
+        """Refuse settings that a library's own type of this name would leave out.
+
+        Raises:
+            RopeConfigError: `yarn` with the paper's ramp.
+        """
+        key = self.method.unknown_to_libraries
+        if self.is_stock and key is not None:
+            raise RopeConfigError(
+                f"{key}: {shown(getattr(self.method, key))} would be ignored: the libraries run "
+                f"rope_type {self.rope_type!r} themselves; allowed: {PREFIX}{self.rope_type}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` reads, for a library, without keys whose value is the default."""
-        own = self.resonance.model_dump(exclude_defaults=True) if self.resonance else {}
-        return {"rope_type": self.rope_type, **self.method.written(), **own}
-
-
-def refuse_ignored_keys(rope: Mapping[str, Any], library: str) -> None:
-    """Raise RopeConfigError if a library's own type carries a key that only types of ours have."""
-    if rope.get("rope_type") in OWN_TYPES:
-        return
-    for key, field, name in _own_keys():
-        if rope.get(key) not in (None, field.default):
-            raise RopeConfigError(
-                f"{key}: {shown(rope[key])} would be ignored: {library} runs rope_type "
-                f"{rope.get('rope_type')!r} itself; allowed: rope_type {name}"
-            )
-
-
-def _own_keys() -> Iterator[tuple[str, FieldInfo, str]]:
-    """Each key that no stock type has, its field and the type that has it."""
-    stock = {key for method in METHODS.values() if method.stock for key in method.key_names()}
-    for name, (method, implied) in BASE_TYPES.items():
-        if name not in STOCK_TYPES:
-            for key in implied if method.stock else set(method.key_names()) - stock:
-                yield key, method.model_fields[key], name
-    for key in Resonance.model_fields.keys() - stock:
-        yield key, Resonance.model_fields[key], PREFIX + "*"
+        return {"rope_type": self.rope_type, **self.method.written()}

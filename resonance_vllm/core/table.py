@@ -4,10 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from resonance_vllm.core.method import Method
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import RESONANCE
-from resonance_vllm.core.wavelengths import Resonance
-from resonance_vllm.settings import Settings
+from resonance_vllm.core.spec import METHODS
 
 _RANGES = {
     "exclusiveMinimum": "above {:g}",
@@ -25,26 +22,21 @@ def _method_lines() -> Iterator[str]:
     yield "| `rope_type` | frequency of feature j | keys | vLLM and transformers have it |"
     yield "|---|---|---|---|"
     for method in METHODS.values():
-        names = ", ".join(f"`{name}`" for name in (method.name, *method.variants))
         own = [key for key in method.key_names() if key not in Method.model_fields]
-        stock = "yes" if method.stock else "no"
-        if method.stock and method.variants:
-            stock = f"`{method.name}`"
         keys = ", ".join(f"`{key}`" for key in own)
-        yield f"| {names} | {method.formula} | {keys} | {stock} |"
+        stock = "yes" if method.stock else "no"
+        yield f"| `{method.name}` | {method.formula} | {keys} | {stock} |"
     names = "`resonance`, `resonance_<any of these>`"
-    further = ", ".join(f"`{key}`" for key in Resonance.model_fields)
-    yield f"| {names} | wavelengths as `wavelengths` says | those of the base, {further} | no |"
+    yield f"| {names} | wavelengths rounded to the nearest integer | those of the base | no |"
 
 
 def _key_lines() -> Iterator[str]:
     yield "| key | of | allowed | default | |"
     yield "|---|---|---|---|---|"
     common = list(Method.model_fields)
-    known: dict[str, type[Settings]] = {**METHODS, f"{RESONANCE}*": Resonance}
-    keys = {key for each in known.values() for key in each.model_fields} - set(common)
+    keys = {key for each in METHODS.values() for key in each.model_fields} - set(common)
     for key in [*common, *sorted(keys)]:
-        having = {name: each for name, each in known.items() if key in each.model_fields}
+        having = {name: each for name, each in METHODS.items() if key in each.model_fields}
         holders = list(having.values())
         names = "all" if key in common else ", ".join(having)
         field = holders[0].model_fields[key]

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from resonance_vllm.config import ModelPositions, hf_overrides, length_limit
+from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.core.method import plain_frequencies
-from resonance_vllm.core.methods.position_map import MappedMethod
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.files import parse_json, write_text
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides
+from resonance_vllm.positions import model_keys
 from resonance_vllm.verifier import RotaryReport
 
 # Files that hold weights: linked where the file system can, never rewritten.
@@ -69,7 +68,7 @@ def portable_rope(rope: RopeSpec, model: ModelPositions, held: RotaryReport) -> 
     original = rope.method.trained_length or limit
     factors = divisors(rope, held.inv_freq)
     result = {
-        **model.model_keys,
+        **model_keys(model.rope),
         "rope_type": "longrope",
         "rope_theta": rope.method.rope_theta,
         "factor": limit / original,

@@ -16,14 +16,14 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
+from resonance_vllm.config import loading
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.build import model_class, on_meta, report_of_checkpoint
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import layer_types, rotary_report
-from resonance_vllm.model_config.checkpoint import loading
-from resonance_vllm.model_config.family import text_config
+from resonance_vllm.positions import text_config
 from resonance_vllm.verifier import NoRope, RotaryReport, differences
 
 # Relative, of float32 frequencies that transformers takes from factors.

@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resonance_vllm.config import ModelPositions, length_limit, loading, read_config
 from resonance_vllm.core.spec import RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError, needs_extra
 from resonance_vllm.export.checkpoint import check_fixed, check_there, divisors
 from resonance_vllm.files import parse_json, sync_folder
-from resonance_vllm.model_config.checkpoint import loading, read_config
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter

@@ -8,9 +8,9 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
+from resonance_vllm.config import read_config
 from resonance_vllm.hf.model import rotary_report
 from resonance_vllm.hf.registration import register
-from resonance_vllm.model_config.checkpoint import read_config
 from resonance_vllm.verifier import NoRope, RotaryReport
 
 

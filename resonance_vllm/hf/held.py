@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.family import Settings, pairs_whole_heads
+from resonance_vllm.positions import Settings, pairs_whole_heads
 from resonance_vllm.verifier import Request, Turns
 
 FAMILY_CLASS = "_resonance_rope"

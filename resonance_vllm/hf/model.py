@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from resonance_vllm.core.methods.position_map import MappedMethod
+from resonance_vllm.config import ROPE_PRECISIONS
+from resonance_vllm.core.maps import MappedMethod
 from resonance_vllm.errors import RopeConfigError, one_of
 from resonance_vllm.hf import float32, position_map
 from resonance_vllm.hf import request as config_requests
@@ -24,7 +25,6 @@ from resonance_vllm.hf.held import (
 )
 from resonance_vllm.hf.rotary import give, held_turns, verify_given
 from resonance_vllm.hf.rotation import FOLLOWED, ModuleRotation
-from resonance_vllm.model_config.overrides import ROPE_PRECISIONS
 from resonance_vllm.verifier import NoRope, Request, RotaryReport, differences, refusal
 
 logger = logging.getLogger("resonance_vllm.hf.registration")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from resonance_vllm.core.methods.position_map import Part, Positions
+from resonance_vllm.core.maps import Part, Positions
 from resonance_vllm.hf.partial_attention import Partial, join, partial_attention
 
 Made = TypeVar("Made")

@@ -14,7 +14,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, flash_attention_mask
 
 from resonance_vllm.core import phase
-from resonance_vllm.core.methods.position_map import MappedMethod, Part, Positions
+from resonance_vllm.core.maps import MappedMethod, Part, Positions
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.partial_attention import Partial
 from resonance_vllm.hf.parts import CosSin, Pass, Segment, attend
@@ -67,14 +67,7 @@ class MappedRotation:
     ) -> Partial:
         """`parts.attend` at the positions of the current forward pass."""
         parts = self.method.parts()
-        heat = self._pass.once(("heat", query.device), lambda: self._heat(query.device))
-        if heat is not None:
-            query = (query * heat).to(query.dtype)
         return attend(self._pass, query, segments, parts, self, scale=scale, lowest=lowest)
-
-    def _heat(self, device: torch.device) -> Tensor | None:
-        heat = self.method.temperature(self._pass.at)
-        return None if heat is None else heat.float().to(device)[:, None, :, None]
 
     def first(self, length: int, rows: int) -> tuple[int, ...]:
         """Position of each row's first key, where `length` keys end with those of the queries."""

@@ -19,8 +19,7 @@ from resonance_vllm.core.spec import OWN_TYPES
 from resonance_vllm.hf import request
 from resonance_vllm.hf.model import set_rope_precision, wrap_constructor
 from resonance_vllm.hf.rotary import refill
-from resonance_vllm.model_config.family import by_layer
-from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.positions import by_layer
 
 __all__ = ["register", "set_rope_precision"]
 
@@ -142,8 +141,6 @@ def wrap_reading(config_class: Any) -> None:
         if deep:
             _update(config, deep)
         if before is not None:
-            shipped, seen = ModelPositions.of_config(before), ModelPositions.of_config(config)
-            shipped.log_replacement(seen, logger)
             request.note_overrides(config, before, kwargs)
         return result
 

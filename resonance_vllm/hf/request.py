@@ -21,16 +21,14 @@ from resonance_vllm.core.spec import (
     RopeRequest,
     RopeSpec,
     RopeType,
-    refuse_ignored_keys,
 )
-from resonance_vllm.core.wavelengths import Resonance
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.family import (
+from resonance_vllm.positions import (
     Settings,
     by_layer,
-    is_family_key,
     model_keys,
     of_present_layers,
+    windowed,
 )
 from resonance_vllm.verifier import OverriddenRope, Request
 
@@ -90,13 +88,13 @@ def spec_of(config: Any, settings: Mapping[str, Any]) -> RopeSpec:
         RopeConfigError: a key is unknown to the method and to the model's code, or missing.
     """
     known = RopeType.read(type_of(settings)).key_names()
-    rope = {k: v for k, v in settings.items() if k in known or not is_family_key(config, k)}
+    rope = {k: v for k, v in settings.items() if k in known}
     request = RopeRequest.from_dict({**rope, "rope_type": type_of(settings)}, aliases=False)
     given = dict(request.given)
     if request.type.name in STOCK_TYPES and LENGTH in request.type.method.hf_warns_of:
         # transformers does not read the key there; this one belongs to the model's query scale.
         given = {key: value for key, value in given.items() if key not in model_keys(settings)}
-    if request.type.asks_length(given):
+    if LENGTH in request.type.key_names():
         positions = getattr(config, "max_position_embeddings", None)
         original = getattr(config, LENGTH, None) or positions
         if LENGTH not in given and original is not None:
@@ -130,8 +128,6 @@ def prepare(config: Any) -> None:
         RopeConfigError: a request is wrong, or a stock type has a key that only types of ours have.
     """
     requests = requests_of(config)
-    for settings in by_layer(config).values():
-        refuse_ignored_keys(settings, "transformers")
     rope, heads = getattr(config, "rope_parameters", None), vars(config).get("num_attention_heads")
     scaled = isinstance(rope, Mapping) and rope.get("rope_type", "default") != "default"
     left_open = isinstance(heads, int) and vars(config).get("head_dim", heads) is None
@@ -197,10 +193,9 @@ def stock_of(settings: Settings) -> Settings:
     """Settings of a type of ours as transformers' own type has them, keys of the model kept."""
     kind = RopeType.read(type_of(settings))
     method = kind.method
-    if not method.stock or kind.implied:
+    if not method.stock or settings.get("ramp", "dimension") != "dimension":
         return plain_of(settings)
-    ours = {key for implied in method.variants.values() for key in implied}
-    ours |= (Resonance.model_fields.keys() - method.model_fields.keys()) | set(method.hf_warns_of)
+    ours = {"ramp", *method.hf_warns_of}
     kept = {key: value for key, value in settings.items() if key not in ours | {"type"}}
     return {**kept, "rope_type": method.name}
 
@@ -224,7 +219,9 @@ def note_overrides(config: Any, shipped: Any, overrides: Mapping[str, Any]) -> N
 def _mark(config: Any, shipped: Any) -> None:
     """Note the settings of a config that are not as shipped, and what they replace."""
     before, specs = by_layer(shipped), {}
-    for layer, settings in by_layer(config, windows=False).items():
+    for layer, settings in by_layer(config).items():
+        if windowed(layer):
+            continue
         known = before.get(layer, before.get(None))
         try:
             spec = spec_of(config, settings)

@@ -23,7 +23,7 @@ from resonance_vllm.hf.held import (
     twin,
     type_of_module,
 )
-from resonance_vllm.model_config.family import Settings
+from resonance_vllm.positions import Settings
 from resonance_vllm.verifier import Request, RequestedRotation, Turns, differences, refusal
 
 FOLLOWED = "families whose model code follows rope_parameters"
@@ -78,8 +78,8 @@ class ModuleRotation(RequestedRotation):
         self.switch = None if fixed_by_model else method.switch_length
         self.beyond = None if self.switch is None else self.at_length(module, self.switch + 1)
         self.follows = method.follows_length and not fixed_by_model
-        self.trained = self.length = self.spec.trained_length or 0
-        self.own_angles = self.spec.resonance is not None or self.beyond is not None
+        self.trained = self.length = self.spec.method.trained_length or 0
+        self.own_angles = self.spec.resonance or self.beyond is not None
         self.mapped: Any = None
 
     def at_length(self, module: Any, length: int) -> Rotation:
@@ -90,8 +90,8 @@ class ModuleRotation(RequestedRotation):
 
         config = copy.copy(module.config)
         # transformers takes this for the trained length of dynamic; ours is written.
-        if self.spec.method.follows_length and self.spec.trained_length is not None:
-            config.max_position_embeddings = self.spec.trained_length
+        if self.spec.method.follows_length and self.spec.method.trained_length is not None:
+            config.max_position_embeddings = self.spec.method.trained_length
         function = ROPE_INIT_FUNCTIONS[self.stock_type]
         found, _ = function(config, "cpu", seq_len=length, **keywords(self.layer_type))
         return self._rotation(found, length)

@@ -12,7 +12,7 @@ from transformers import AutoConfig
 
 from resonance_vllm.hf.build import made, on_meta
 from resonance_vllm.hf.request import configs
-from resonance_vllm.model_config.family import value_of
+from resonance_vllm.positions import value_of
 from resonance_vllm.verifier import NoRope
 
 TOKENS = 8

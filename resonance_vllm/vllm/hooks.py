@@ -10,12 +10,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import COMPARED, RopeSpec, refuse_ignored_keys
+from resonance_vllm.config import COMPARED, ModelPositions, length_limit
+from resonance_vllm.core.spec import METHODS, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.family import by_layer, of_present_layers
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.positions import by_layer, of_present_layers
 from resonance_vllm.verifier import NoRope
 from resonance_vllm.vllm import request
 from resonance_vllm.vllm.request import logger
@@ -161,11 +159,9 @@ def wrap_overrides(original: Wrapped) -> Wrapped:
     def _apply_dict_overrides(self: Any, config: Any, overrides: Any) -> None:
         own = request.has_ours(overrides)
         shipped = request.Shipped.of(config)
-        before = ModelPositions.of_config(config) if own else None
         original(self, config, overrides)
-        if before is not None:
+        if own:
             request.place_override(config, shipped)
-            before.log_replacement(ModelPositions.of_config(config), logger)
         elif getattr(config, COMPARED, False):  # vLLM writes what is no dictionary before
             request.note_override(config.get_text_config(), shipped)
 
@@ -289,7 +285,6 @@ def _check_stock(config: Any) -> None:
         rope_type = rope.get("rope_type")
         if rope_type in _VLLM_MEANING:
             _warn_once(f"rope_type {rope_type} is vLLM's own: {_VLLM_MEANING[rope_type]}")
-        refuse_ignored_keys(rope, "vLLM")
         if rope_type not in (None, "default") and rope.get("rope_theta") is None:
             _warn_once(
                 f"rope_parameters of type {rope_type} without rope_theta: vLLM's model code falls "

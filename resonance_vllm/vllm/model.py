@@ -10,7 +10,7 @@ from torch import nn
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf import model as hf_model
 from resonance_vllm.hf.rotary import verify_given
-from resonance_vllm.model_config.family import by_layer_type, windowed
+from resonance_vllm.positions import by_layer_type, windowed
 from resonance_vllm.verifier import NoRope, Request, RotaryReport, Turns, differences, refusal
 from resonance_vllm.vllm.request import AXES
 from resonance_vllm.vllm.rotary import TableRotation, held_turns, table_of, tolerance

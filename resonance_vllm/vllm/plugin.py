@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from resonance_vllm.model_config.family import by_layer
+from resonance_vllm.positions import by_layer
 from resonance_vllm.vllm import hooks
 from resonance_vllm.vllm.hooks import Wrapped
 from resonance_vllm.vllm.request import has_ours, logger

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from resonance_vllm.core.spec import LENGTH, OWN_TYPES, RESONANCE, RopeSpec, RopeType
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.family import (
+from resonance_vllm.positions import (
     QUERY_SCALE_BETA,
     Settings,
     by_layer,
@@ -24,6 +24,7 @@ from resonance_vllm.model_config.family import (
     model_keys,
     of_present_layers,
     unscaled_type,
+    windowed,
 )
 from resonance_vllm.verifier import OverriddenRope, Request
 
@@ -152,10 +153,9 @@ def tagged_stock(
     by_library &= AXES not in rope or method.name in _ON_AXES
     kept["rope_theta"] = TaggedBase.of(spec, by_library=by_library)
     if not by_library or method.name == plain:
-        length = {LENGTH: spec.trained_length or positions}
+        length = {LENGTH: spec.method.trained_length or positions}
         return {**_NEUTRAL, **length, **kept, "rope_type": plain}
-    implied = {key for variant in method.variants.values() for key in variant}
-    own = {key: getattr(method, key) for key in method.key_names() if key not in implied}
+    own = {key: getattr(method, key) for key in method.key_names() if key != "ramp"}
     own = {key: list(v) if isinstance(v, tuple) else v for key, v in own.items() if v is not None}
     written = method.for_vllm({**own, "rope_type": method.name})
     common = ("rope_theta", "partial_rotary_factor")
@@ -295,6 +295,6 @@ def _with_model_keys(rope: Mapping[str, Any], shipped: Mapping[str, Any]) -> dic
 def note_override(text: Any, shipped: Shipped) -> None:
     """Mark a stock type in the config of a language model, for a comparison with what is built."""
     before = shipped.text
-    specs = {kind: spec_for_vllm(one) for kind, one in by_layer(text, windows=False).items()}
+    specs = {kind: spec_for_vllm(one) for kind, one in by_layer(text).items() if not windowed(kind)}
     replaced: Any = dict(before) if by_layer_type(before) else {None: dict(before)}
     text.rope_parameters = OverriddenRope.made(text.rope_parameters, specs, replaced)

@@ -3,8 +3,8 @@
 import pytest
 from huggingface_hub import constants
 
+from resonance_vllm.config import asking_hub, refuse_missing_folder
 from resonance_vllm.errors import SettingError
-from resonance_vllm.model_config.checkpoint import asking_hub, refuse_missing_folder
 
 
 @pytest.mark.parametrize("name", ["./m", "/no/m", "~/no-such-folder", "a/b/c"])

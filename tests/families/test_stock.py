@@ -14,14 +14,13 @@ from families_models import answers, config_of, global_rotations, shipped_of
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from resonance_vllm.config import ModelPositions, hf_overrides
 from resonance_vllm.core.spec import STOCK_TYPES
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.build import on_meta, report_of_checkpoint
 from resonance_vllm.hf.request import configs
 from resonance_vllm.hf.tiny import model_of
-from resonance_vllm.model_config.family import by_layer, windowed
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides
+from resonance_vllm.positions import by_layer, windowed
 from resonance_vllm.verifier import OverriddenRope
 
 pytestmark = pytest.mark.hf
@@ -41,7 +40,7 @@ NOT_OF_THE_FAMILY = "features of a whole head|pairs dimensions over all of it"
 def overrides_of(folder, name):
     """What is asked of transformers."""
     model = ModelPositions.of_checkpoint(str(folder))
-    settings = settings_of(folder, name) | {"replace": True}
+    settings = settings_of(folder, name)
     if name in ("default", "proportional"):
         settings.pop(L)
     if name == "longrope":

@@ -32,14 +32,15 @@ from families_record import RIGHT, settle
 from naive_maps import MAPS
 from transformers import AutoConfig
 
-from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES
 from resonance_vllm.core.spec import LENGTH as L
+from resonance_vllm.core.spec import METHODS as EVERY_METHOD
+from resonance_vllm.core.spec import STOCK_TYPES
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf import registration as hf
 from resonance_vllm.hf.float32 import rotations
 from resonance_vllm.hf.model import rotary_report
 from resonance_vllm.hf.tiny import model_of
-from resonance_vllm.model_config.family import by_layer
+from resonance_vllm.positions import by_layer
 
 pytestmark = pytest.mark.hf
 
@@ -57,7 +58,7 @@ SEVERAL_AXES = [
 SHORT = 16
 METHODS = [  # the library's own without Resonance are tested in `test_stock.py`
     name_of(base, resonance=resonance)
-    for base in BASE_TYPES
+    for base in EVERY_METHOD
     for resonance in (False, True)
     if base not in MAPS and (resonance or base not in STOCK_TYPES)
 ]

@@ -13,20 +13,18 @@ import pytest
 from families_record import RIGHT, folders, read, settle
 from naive_maps import MAPS
 
-from resonance_vllm.core.spec import BASE_TYPES, LENGTH, STOCK_TYPES, RopeRequest
+from resonance_vllm.config import ModelPositions, hf_overrides, vllm_hf_overrides
+from resonance_vllm.core.spec import LENGTH, STOCK_TYPES, RopeRequest
+from resonance_vllm.core.spec import METHODS as EVERY_METHOD
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.family import windowed
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
+from resonance_vllm.positions import windowed
 
 SERVED, FACTOR, HOUR = 1024, 4.0, 3600
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(HOUR)]  # the first test builds for all
 ON_SHIPPED = "resonance"
 # Those that follow a sequence are fixed at the served length in vLLM.
 METHODS = [
-    name
-    for name, (method, _) in BASE_TYPES.items()
-    if not method.follows_length and name not in MAPS
+    name for name, method in EVERY_METHOD.items() if not method.follows_length and name not in MAPS
 ]
 
 
@@ -66,12 +64,12 @@ def request(folder, name):
     if name == ON_SHIPPED:
         return model.complete(RopeRequest.parse(ON_SHIPPED)), model
     base = "default" if name == "resonance_default" else name.removeprefix("resonance_")
-    method, _ = BASE_TYPES[base]
+    method = EVERY_METHOD[base]
     keys = {k: v for k, v in method.example(2 * features(folder)).items() if k != "rope_theta"}
     keys |= {"factor": FACTOR} if "factor" in method.key_names() else {}
     keys |= {LENGTH: SERVED} if LENGTH in method.key_names() else {}
     own = name_of(base, resonance=name.startswith("resonance_"))
-    return model.complete({"rope_type": own, **keys, "replace": True}), model
+    return model.complete({"rope_type": own, **keys}), model
 
 
 def methods_of(folder, every):

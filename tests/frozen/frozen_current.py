@@ -35,11 +35,11 @@ REQUESTS = (
     "resonance_yarn:factor=4", "resonance_linear:factor=4",
 )  # fmt: skip
 REFUSED = {"refused": True}
-# What a request is given where it is refused without: on a model that ships a scaling it has to
-# say that it replaces it, and some of these do not state the length that they were trained on.
+# What a request is given where it is refused without: some models that ship a scaling do not state
+# the length that they were trained on.
 LENGTH = "original_max_position_embeddings"
-FURTHER: tuple[Row, ...] = ({}, {"replace": "true"}, {"replace": "true", LENGTH: 4096})
-NEEDS_MORE = re.compile(f"would replace|{LENGTH}: not in the config")
+FURTHER: tuple[Row, ...] = ({}, {LENGTH: 4096})
+NEEDS_MORE = re.compile(f"{LENGTH}: not in the config")
 
 
 def current_rope_in_transformers() -> Rows:
@@ -68,10 +68,19 @@ def checked(family: Path, request: str) -> tuple[list[Row], int | None, bool]:
         ran = run("check", family, "--rope", text, "--library", "transformers", "--json")
         if ran.code == 0:
             side = json.loads(ran.out)["transformers"]
-            return side["modules"], side["limit"], bool(more)
+            return side["modules"], side["limit"], replaced(family, text)
         if not NEEDS_MORE.search(ran.err):
             break
     return [], None, False
+
+
+def replaced(family: Path, request: str) -> bool:
+    """Whether a request replaces a scaling that the model ships."""
+    from resonance_vllm.config import ModelPositions
+    from resonance_vllm.core.spec import RopeRequest
+
+    model = ModelPositions.of_checkpoint(str(family))
+    return model.replaced(model.complete(RopeRequest.parse(request))) is not None
 
 
 def current_rope_in_vllm() -> Rows:
@@ -105,23 +114,23 @@ def for_pictures() -> Iterator[None]:
 def wanted_in_vllm(family: Path, request: str) -> tuple[Row, int | None, bool] | None:
     """What vLLM is asked to build, the longest sequence, and whether a scaling is replaced."""
     from resonance_vllm.check import limits
+    from resonance_vllm.config import ModelPositions, vllm_hf_overrides
     from resonance_vllm.core.spec import RopeRequest
     from resonance_vllm.errors import RopeConfigError
-    from resonance_vllm.model_config.model_positions import ModelPositions
-    from resonance_vllm.model_config.overrides import vllm_hf_overrides
 
     model = ModelPositions.of_checkpoint(str(family))
     wanted = RopeRequest.parse(request)
     for more in FURTHER:
         try:
-            spec = model.complete({**wanted.to_dict(), **more, "replace": bool(more)})
+            spec = model.complete({**wanted.to_dict(), **more})
             overrides = vllm_hf_overrides(spec, model, None)
         except RopeConfigError as error:
             if not NEEDS_MORE.search(str(error)):
                 break
         else:
             job = {"model": str(family), "hf_overrides": overrides, "max_model_len": None}
-            return job, limits(model.with_length(spec.trained_length), spec)[1], bool(more)
+            known = model.with_length(spec.method.trained_length)
+            return job, limits(known, spec)[1], model.replaced(spec) is not None
     return None
 
 

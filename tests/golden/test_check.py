@@ -23,7 +23,7 @@ SHIPS_LLAMA3 = BASE | {"rope_theta": 500000.0, "rope_scaling": {"rope_type": "ll
 TWO, FOUR = "factor=2", "factor=4.0"
 STOCK = (
     *("default", f"linear:{TWO}", f"ntk_aware:{FOUR}", "ntk_aware:factor=4,base_scaling=paper"),
-    *(f"dynamic:{TWO}", "dynamic:factor=1", f"yarn:{FOUR}", f"yarn_wavelength:{FOUR}"),
+    *(f"dynamic:{TWO}", "dynamic:factor=1", f"yarn:{FOUR}"),
     *("yarn:factor=4,beta_fast=16,beta_slow=2", "yarn:factor=4,truncate=false"),
     *("yarn:factor=4,attention_factor=1.0", "yarn:factor=8,mscale=0.707,mscale_all_dim=1.0"),
     *("yarn:factor=2,original_max_position_embeddings=1024,rope_theta=20000",),
@@ -61,8 +61,6 @@ def test_every_type(golden, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(SHIPS_LLAMA3))
     found = {"as it is": told(tmp_path)}
     found |= {rope: told(tmp_path, "--rope", rope) for rope in ASKED}
-    instead = ("resonance:replace=true", "yarn:factor=4,replace=true", "default:replace=true")
-    found |= {rope: told(tmp_path, "--rope", rope) for rope in instead}
     for rope in ("dynamic:factor=1", "ntk_aware:factor=4", "resonance_dynamic:factor=2"):
         found[f"{rope} at 3000"] = told(tmp_path, "--rope", rope, "--context-length", 3000)
     golden("check.txt", "".join(f"{name}: {json.dumps(facts)}\n" for name, facts in found.items()))

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 import resonance_vllm.check
 from leval_harness.cli.main import main
 from resonance_vllm.check import about_vllm, report
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import RopeRequest, RopeSpec
-from resonance_vllm.core.wavelengths import choose_wavelengths
+from resonance_vllm.config import ModelPositions
+from resonance_vllm.core.spec import METHODS, RopeSpec
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config.model_positions import ModelPositions
 from resonance_vllm.verifier import NoRope, RotaryReport
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
@@ -99,35 +97,8 @@ def test_resonance_keeps_modules_and_factors_of_every_family(name, check):
         assert after["attention_factor"] == pytest.approx(before["attention_factor"])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if RECORD.get(name) == "right"])
-def test_rules_of_wavelengths_reach_every_family(name, check):
-    """Each family under one of the two rules that depend on the trained length."""
-    rule = OF_PROJECT[NAMES.index(name) % 2]
-    model = ModelPositions.of_checkpoint(str(FAMILIES / name))
-    short = ",original_max_position_embeddings=512" if model.plain else ""
-    asked = f"resonance:wavelengths={rule}{short}"
-    before, after = (
-        json.loads(check(FAMILIES / name, "--json", *rope)[1])["transformers"]["modules"]
-        for rope in ((), ("--rope", asked))
-    )
-    length = model.complete(RopeRequest.parse(asked)).trained_length
-    for shipped, changed in zip(before, after, strict=True):
-        if model.by_layer_type and changed["layer_type"] != "full_attention":
-            assert changed == shipped
-            continue
-        lengths = [2 * math.pi / f if f else math.inf for f in shipped["inv_freq"]]
-        turns = choose_wavelengths(rule, lengths, length)
-        wanted = [
-            2 * math.pi * q / p if p else f
-            for (p, q), f in zip(turns, shipped["inv_freq"], strict=True)
-        ]
-        assert changed["inv_freq"] == pytest.approx(wanted, rel=1e-6)
-        assert changed["exact_phase"]
-
-
 def test_frequencies_are_those_of_the_modules(tmp_path, check):
     """Against YaRN as transformers itself builds it, wavelengths rounded."""
-    import math
 
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -178,12 +149,6 @@ def test_a_folder_that_is_not_there_is_no_name_of_the_hub(path, check):
     code, out, err = check(path)
     assert (code, out) == (2, "")
     assert "there is no folder" in err
-
-
-def test_a_scaling_that_would_be_replaced_is_refused_before_anything_is_built(check):
-    code, out, err = check(FAMILIES / "llama31_8b", "--rope", "default", "--json")
-    assert (code, out) == (2, "")
-    assert "--rope default:replace=true" in err
 
 
 @pytest.mark.parametrize("content", ["", "[]", "null", "{", "3", '"llama"', "[" * 10**5, "{}"])
@@ -241,7 +206,7 @@ ROPE = st.dictionaries(
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     changes=st.dictionaries(st.sampled_from(KEYS), JSON | ROPE, min_size=1, max_size=3),
-    rope=st.sampled_from([(), ("--rope", "resonance"), ("--rope", "yarn:factor=2,replace=true")]),
+    rope=st.sampled_from([(), ("--rope", "resonance"), ("--rope", "yarn:factor=2")]),
 )
 def test_no_traceback_whatever_config_json_holds(tmp_path_factory, check, changes, rope):
     folder = tmp_path_factory.mktemp("config")

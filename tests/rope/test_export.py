@@ -9,11 +9,11 @@ import pytest
 import torch
 from naive_maps import MOVING
 
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.spec import ROPE_TYPES, RopeRequest, RopeType
 from resonance_vllm.errors import UserError
 from resonance_vllm.export.checkpoint import export_checkpoint
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 RESCALED = [1.0, 1.1, 1.3, 1.6, 2.0, 2.5, 3.1, 3.8]
 

@@ -101,8 +101,8 @@ def test_features_that_stand_still_are_refused(source, tmp_path, rope_type):
 @pytest.mark.hf
 @pytest.mark.parametrize("rope_type", FIXED)
 def test_frequencies_and_attention_factor_are_those_of_the_method(source, tmp_path, rope_type):
+    from resonance_vllm.config import ModelPositions
     from resonance_vllm.core import frequencies
-    from resonance_vllm.model_config.model_positions import ModelPositions
 
     asked = request(rope_type)
     limit, keys, tensors = written(source, tmp_path, asked)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from naive_maps import BASE, MAPS, MOVING, settings, text, tiny
 from transformers import AutoConfig
 
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.methods.position_map import MappedMethod
-from resonance_vllm.core.spec import RopeRequest, RopeSpec
+from resonance_vllm.core.maps import MappedMethod
+from resonance_vllm.core.spec import METHODS, RopeRequest, RopeSpec
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.export.checkpoint import export_checkpoint
 from resonance_vllm.export.gguf import export_gguf
@@ -105,22 +104,11 @@ def test_resonance_below_the_map():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", sorted(MAPS.keys() - {"log_n"}))
-def test_log_n_temperature_on_top_of_a_map(name):
-    model, tokens = tiny("llama", settings(name, log_n=True)), text()
-    expected = naive_maps.expected(model, tokens, name, heat=True)
-    close(in_chunks(model, tokens), expected)
-    assert float((expected - naive_maps.expected(model, tokens, name)).abs().max()) > 0.1
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("name", MAPS)
 def test_up_to_the_trained_length_it_is_plain_rope(name):
-    """With the default window and chunk, and with factor 1; ReRoPE is one up to its window."""
+    """With the default window and chunk, and with factor 1."""
     rope = {k: v for k, v in settings(name, factor=1.0).items() if k not in MAPS[name][0]}
     mapped, tokens = tiny("llama", rope), text(naive_maps.TRAINED)
-    if name == "rerope":
-        tokens = tokens[: naive_maps.TRAINED // 4]
     plain = tiny("llama", {"rope_type": "default", "rope_theta": BASE})
     assert mapped.config._attn_implementation != plain.config._attn_implementation
     found, expected = (each(torch.tensor([tokens])).logits for each in (mapped, plain))
@@ -172,9 +160,7 @@ def test_parts_hold_every_key_once_at_trained_distances(name, data, trained, fac
         "yarn_factor": yarn,
     }
     reach = int(trained * yarn)
-    if name == "log_n":
-        factor = 1.0  # it leaves distances as they are
-    elif name == "dual_chunk":
+    if name == "dual_chunk":
         farthest = data.draw(st.integers(2, reach - 1))
         chunk = data.draw(st.integers(farthest // 2 + 1, farthest))
         given_keys |= {"farthest": farthest, "chunk_size": chunk}
@@ -223,7 +209,6 @@ def test_the_smallest_group_that_covers_the_factor(trained, factor, data):
     ("name", "wrong", "message"),
     [
         ("self_extend", {"window_size": 24}, "window_size: 24 .*below 24"),
-        ("rerope", {"window_size": 24}, "window_size: 24 .*below 24"),
         ("dual_chunk", {"farthest": 24}, "farthest: 24 .*below 24"),
         ("dual_chunk", {"farthest": 20, "chunk_size": 10}, "chunk_size: 10 .*more than half"),
         ("dual_chunk", {"farthest": 9}, "chunk_size: 10 .*at most farthest=9"),
@@ -256,13 +241,13 @@ def of_family(family, rope):
 @torch.no_grad()
 @pytest.mark.parametrize("family", SUPPORTED)
 def test_every_supported_family_is_turned_by_its_own_rotation(family):
-    """With a window over the whole text ReRoPE is plain RoPE, and all of it is our turning."""
+    """With a window over the whole text it is plain RoPE, and all of it is our turning."""
     tokens = text()
-    rope = settings("rerope", window_size=71, original_max_position_embeddings=72, factor=1.0)
+    rope = settings("self_extend", window_size=71, original_max_position_embeddings=72, factor=1.0)
     expected = in_chunks(of_family(family, PLAIN_ROPE), tokens)
     found = in_chunks(of_family(family, rope), tokens)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    far = in_chunks(of_family(family, {**rope, "window_size": 7}), tokens)
+    far = in_chunks(of_family(family, {**rope, "window_size": 7, "group_size": 9}), tokens)
     assert float((far - expected).abs().max()) > 0.1
 
 
@@ -274,14 +259,14 @@ def test_families_that_were_not_compared_are_refused(family):
 
 @torch.no_grad()
 def test_another_attention_function_is_refused():
-    model, tokens = tiny("llama", settings("rerope")), torch.tensor([text()])
+    model, tokens = tiny("llama", settings("self_extend")), torch.tensor([text()])
     model.set_attn_implementation("sdpa")
-    with pytest.raises(RopeConfigError, match=r"attn_implementation: 'sdpa' .* 'rerope' needs"):
+    with pytest.raises(RopeConfigError, match=r"attn_implementation: 'sdpa' .*'self_extend' needs"):
         model(tokens)
 
 
 def test_training_and_foreign_caches_are_refused():
-    model, tokens = tiny("llama", settings("rerope")), torch.tensor([text(20)])
+    model, tokens = tiny("llama", settings("self_extend")), torch.tensor([text(20)])
     with pytest.raises(RopeConfigError, match="no gradients"):
         model(tokens)
     with torch.no_grad(), pytest.raises(RopeConfigError, match="allowed: a growing cache"):

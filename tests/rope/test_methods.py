@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.method import ScaledMethod
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import STOCK_TYPES, RopeSpec
+from resonance_vllm.core.spec import METHODS, STOCK_TYPES, RopeSpec
 
 BASES = st.floats(100.0, 1e7)
 DIMS = st.integers(2, 64).map(lambda half: 2 * half)
@@ -144,12 +143,9 @@ def test_proportional_lets_the_slow_features_stand_still(share):
 
 
 SCALED = [method for method in METHODS.values() if issubclass(method, ScaledMethod)]
-# A method at factor 1, in each of the variants that go by a name of their own.
-IDENTITIES = [
-    (method.name, extra)
-    for method in SCALED
-    for extra in ({}, *map(dict, method.variants.values()))
-] + [("ntk_aware", {"base_scaling": "paper"})]
+# A method at factor 1, and with a formula of another paper.
+IDENTITIES = [(method.name, {}) for method in SCALED]
+IDENTITIES += [("yarn", {"ramp": "wavelength"}), ("ntk_aware", {"base_scaling": "paper"})]
 
 
 @pytest.mark.parametrize(("method", "extra"), IDENTITIES)
@@ -209,27 +205,3 @@ def test_longrope_refuses_a_list_of_the_wrong_length():
     ours = spec("longrope", short_factor=(1.0,) * 3, long_factor=(1.0,) * 3)
     with pytest.raises(ValueError, match="3 numbers given; allowed: 64"):
         frequencies.inv_freq(ours, 128)
-
-
-@pytest.mark.parametrize(
-    ("dim", "count", "extra"), [(128, 20, {}), (64, 10, {}), (64, 3, {"tapered": 3})]
-)
-def test_cope_tapers_the_slowest_features(dim, count, extra):
-    found = frequencies.inv_freq(
-        RopeSpec.from_dict({"rope_type": "cope", "rope_theta": 1e4, **extra}), dim
-    )
-    plain = closed(1e4, dim)
-    kept = len(plain) - count
-    tapered = [
-        theta * (1 + math.cos(math.pi * k / (count - 1))) / 2
-        for k, theta in enumerate(plain[kept:])
-    ]
-    assert found.tolist() == pytest.approx(plain[:kept] + tapered, rel=1e-12, abs=1e-20)
-    assert found[-1] == 0
-
-
-@pytest.mark.parametrize("count", [1, 33])
-def test_cope_refuses_a_number_of_features_that_it_cannot_taper(count):
-    rope = RopeSpec.from_dict({"rope_type": "cope", "rope_theta": 1e4, "tapered": count})
-    with pytest.raises(ValueError, match=f"tapered: {count} .*allowed: 2 to 32"):
-        frequencies.inv_freq(rope, 64)

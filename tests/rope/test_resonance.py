@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from resonance_vllm.core import frequencies
 from resonance_vllm.core.features import feature_gap, gap_of_angles, similarity
-from resonance_vllm.core.methods.yarn import Yarn
+from resonance_vllm.core.methods import Yarn
 from resonance_vllm.core.phase import cos_sin, cos_sin_table
 from resonance_vllm.core.spec import RopeSpec
-from resonance_vllm.core.wavelengths import Resonance
 from resonance_vllm.errors import RopeConfigError
 
 BASES = st.floats(50.0, 1e7)
@@ -22,7 +21,7 @@ FACTORS = st.floats(1.0, 64.0)
 
 def resonance_yarn(base=10000.0, factor=8.0, original=4096, *, resonance=True):
     yarn = Yarn(rope_theta=base, factor=factor, original_max_position_embeddings=original)
-    return RopeSpec(yarn, Resonance() if resonance else None)
+    return RopeSpec(yarn, resonance)
 
 
 def table(spec, dim, rows, dtype=torch.float32):

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from resonance_vllm import config as settings
 from resonance_vllm.check import about_vllm, limits
+from resonance_vllm.config import ModelPositions, length_limit
 from resonance_vllm.core.spec import RopeRequest
 from resonance_vllm.errors import RopeConfigError
-from resonance_vllm.model_config import overrides as settings
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 FAMILIES = Path(__file__).parents[1] / "families" / "configs"
 CONFIG = {
@@ -68,7 +67,7 @@ def test_a_model_without_rope_is_named():
 FACTORED = ["linear", "ntk", "yarn", "resonance_linear", "resonance_ntk", "resonance_yarn"]
 
 
-@pytest.mark.parametrize("rope_type", [*FACTORED, "yarn_wavelength"])
+@pytest.mark.parametrize("rope_type", FACTORED)
 def test_same_limit_with_and_without_resonance_and_for_either_way_of_writing(rope_type):
     rope = {"rope_type": rope_type, "factor": 2, "original_max_position_embeddings": 8192}
     for positions in (8192, 16384):

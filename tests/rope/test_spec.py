@@ -36,11 +36,12 @@ def test_a_length_written_as_a_float_becomes_an_integer():
         RopeSpec.from_dict(rope("yarn", original_max_position_embeddings=8192.5))
 
 
-def test_yarn_over_wavelengths_is_written_under_a_name_of_its_own():
-    spec = RopeSpec.from_dict(rope("yarn", ramp="wavelength"))
-    assert spec.to_dict()["rope_type"] == "yarn_wavelength"
-    assert not spec.is_stock
-    assert RopeSpec.from_dict(rope("yarn", ramp="dimension")).is_stock
+def test_yarn_over_wavelengths_is_not_left_to_a_library_that_ramps_otherwise():
+    by_wavelength = RopeSpec.from_dict(rope("yarn", ramp="wavelength"))
+    with pytest.raises(RopeConfigError, match=r"ramp: 'wavelength' would be .*resonance_yarn"):
+        by_wavelength.refuse_unknown()
+    for kind, ramp in (("yarn", "dimension"), ("resonance_yarn", "wavelength")):
+        RopeSpec.from_dict(rope(kind, ramp=ramp)).refuse_unknown()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,6 @@ def test_yarn_over_wavelengths_is_written_under_a_name_of_its_own():
         (rope("yarn", factor="2"), ["factor", "'2'"]),
         (rope("yarn", factor=float("nan")), ["factor", "nan"]),
         (rope("yarn", ramp="sideways"), ["ramp", "'sideways'", "dimension, wavelength"]),
-        (rope("yarn_wavelength", ramp="dimension"), ["ramp: 'dimension' contradicts"]),
         (rope("yarn", beta_fast=1, beta_slow=2), ["beta_fast: 1", "at least beta_slow=2"]),
         (rope("yarn", beta_slow=40), ["beta_fast: 32", "at least beta_slow=40"]),
         (rope("ntk_aware", base_scaling="x"), ["base_scaling", "'x'", "exact, paper"]),

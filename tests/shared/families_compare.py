@@ -15,14 +15,13 @@ from families_models import (
 )
 from families_record import RIGHT, folders, read
 
+from resonance_vllm.config import ModelPositions, hf_overrides
 from resonance_vllm.core.method import plain_frequencies
-from resonance_vllm.core.spec import BASE_TYPES, STOCK_TYPES, RopeRequest
 from resonance_vllm.core.spec import LENGTH as L
+from resonance_vllm.core.spec import METHODS, STOCK_TYPES, RopeRequest
 from resonance_vllm.errors import RopeConfigError
 from resonance_vllm.hf.build import report_of_checkpoint
 from resonance_vllm.hf.tiny import model_of
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides
 
 LENGTH, FACTOR = 1024, 4.0
 IDS = torch.randint(5, 100, (1, 40), generator=torch.Generator().manual_seed(1))
@@ -75,7 +74,7 @@ def settings_of(folder, name):
     """Keys of a method for a family, or what the family ships."""
     if name == SHIPPED:
         return shipped_of(config_of(folder))
-    method, _ = BASE_TYPES[name]
+    method = METHODS[name]
     (module, prefix, _), *_ = global_rotations(shipped_model(folder)) or [(None, "", None)]
     count = 1 if module is None else len(getattr(module, f"{prefix}inv_freq"))
     keys = {key: value for key, value in method.example(2 * count).items() if key != "rope_theta"}
@@ -113,9 +112,9 @@ def expected(folder, settings, *, rounded):
     model = stock_model(folder, same)
     method = None
     if model is None:
-        kind, implied = BASE_TYPES[settings["rope_type"]]
+        kind = METHODS[settings["rope_type"]]
         keys = {key: value for key, value in settings.items() if key in kind.key_names()}
-        method = kind(**{"rope_theta": shipped["rope_theta"], **implied, **keys})
+        method = kind(**{"rope_theta": shipped["rope_theta"], **keys})
         model = stock_model(folder, {"rope_type": plain, L: LENGTH})
     for module, prefix, _ in global_rotations(model):
         held = getattr(module, f"{prefix}inv_freq")

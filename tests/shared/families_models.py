@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from resonance_vllm.core.methods import METHODS
-from resonance_vllm.core.spec import LENGTH
+from resonance_vllm.core.spec import LENGTH, METHODS
 from resonance_vllm.hf.model import layer_types, rotary_modules
 from resonance_vllm.hf.request import configs
 from resonance_vllm.hf.tiny import tiny_config
-from resonance_vllm.model_config.family import by_layer, global_layers, windowed, without_window
+from resonance_vllm.positions import by_layer, global_layers, windowed, without_window
 
 
 def config_of(folder: Path) -> Any:

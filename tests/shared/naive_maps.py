@@ -1,7 +1,5 @@
 """Position maps as the distance of a query and a key, written from the papers, and tiny models."""
 
-import math
-
 import naive_llama
 import torch
 
@@ -20,8 +18,6 @@ MAPS = {
             else (min(i % 10 + 10, 17) if i // 10 - j // 10 == 1 else 17) - j % 10
         ),
     ),
-    "rerope": ({"window_size": 7}, lambda i, j: min(i - j, 7)),
-    "log_n": ({}, lambda i, j: i - j),
 }  # fmt: skip
 
 
@@ -34,10 +30,8 @@ def settings(name, **more):
     return {"rope_type": name, **common, **MAPS[name][0], **more}
 
 
-def expected(model, tokens, name, frequencies=None, *, heat=False, **more):
-    """The naive logits of a model with a map, with log-n temperature or without."""
-    if heat or name == "log_n":
-        more["temperature"] = lambda i: max(1.0, math.log(i + 1) / math.log(TRAINED))
+def expected(model, tokens, name, frequencies=None, **more):
+    """The naive logits of a model with a map."""
     if frequencies is None:
         frequencies = naive_llama.inverse_frequencies(BASE, 8)
     return naive_llama.logits(model, tokens, MAPS[name][1], frequencies, **more)

@@ -122,15 +122,6 @@ def test_names_and_limits_of_time_do_not(checkpoint: Path) -> None:
     assert only_id(config(checkpoint)) == only_id(changed)
 
 
-def test_replace_allows_a_method_and_is_no_part_of_it(checkpoint: Path) -> None:
-    asked = config(checkpoint)
-    asked["methods"]["yarn"] = {**asked["methods"]["yarn"], "replace": True}
-    assert only_id(config(checkpoint)) == only_id(asked)
-    (cell,) = cells.plan(parse_config(asked))
-    written = cell.record.written()
-    assert '"replace"' not in json.dumps([written["method"], written["model_args"]])
-
-
 def test_cells_know_their_place_in_the_config_and_keep_their_ids(checkpoint: Path) -> None:
     both = config(checkpoint)
     methods = {"plain": {"rope_type": "default"}, **both["methods"]}

@@ -5,8 +5,7 @@ import pytest
 from leval_harness.sweep import task_registry as own_tasks
 from leval_harness.sweep.config import ROPE_BACKENDS
 from leval_harness.sweep.config_files import SHIPPED, load_config, shipped_sweeps
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm.config import ModelPositions, length_limit
 
 SWEEPS = shipped_sweeps()
 

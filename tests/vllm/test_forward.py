@@ -5,9 +5,8 @@ import json
 import pytest
 from transformers import CONFIG_MAPPING
 
+from resonance_vllm.config import ModelPositions, vllm_hf_overrides
 from resonance_vllm.core.spec import RopeRequest
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import vllm_hf_overrides
 from resonance_vllm.vllm.build import look_at
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -18,7 +17,7 @@ SMALL = {
     "q_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32,
     "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
-REQUESTS = ("resonance", "linear:factor=4,replace=true", "ntk_aware:factor=4,replace=true")
+REQUESTS = ("resonance", "linear:factor=4", "ntk_aware:factor=4,replace=true")
 
 
 def test_requests_run_and_what_crashes_is_refused_with_its_reason(tmp_path):

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from resonance_vllm.core.spec import COMPARED, RopeRequest
-from resonance_vllm.model_config.model_positions import ModelPositions
-from resonance_vllm.model_config.overrides import hf_overrides, vllm_hf_overrides
+from resonance_vllm.config import COMPARED, ModelPositions, hf_overrides, vllm_hf_overrides
+from resonance_vllm.core.spec import RopeRequest
 
 pytestmark = pytest.mark.vllm
 
 CONFIGS = Path(__file__).parents[1] / "families" / "configs"
-FOUR = "factor=4,original_max_position_embeddings=1024,replace=true"
+FOUR = "factor=4,original_max_position_embeddings=1024"
 YARN = f"resonance_yarn:{FOUR}"
 FIXED = "which the model's code in vLLM fixes; allowed: resonance alone where"
 

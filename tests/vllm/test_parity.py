@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from naive_maps import MOVING
 
+from resonance_vllm import config as settings
+from resonance_vllm.config import ModelPositions
 from resonance_vllm.core.spec import ROPE_TYPES, RopeType
-from resonance_vllm.model_config import overrides as settings
-from resonance_vllm.model_config.model_positions import ModelPositions
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
@@ -310,7 +310,7 @@ def test_finetuned_checkpoint_loads_as_it_is(finetuned: Path) -> None:
         assert model.config.rope_parameters["rope_type"] == "resonance_yarn"
         assert model.config.max_position_embeddings == SERVED
         shipped = model.config.rope_parameters
-        yarn = load_hf(finetuned, {**shipped, "rope_type": "yarn", "replace": True}, SERVED)
+        yarn = load_hf(finetuned, {**shipped, "rope_type": "yarn"}, SERVED)
         for length in LENGTHS:
             prompt = random_prompt(length, vocabulary=17)
             served = score_vllm(engine, prompt)

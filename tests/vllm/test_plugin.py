@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from resonance_vllm.model_config import overrides as settings
-from resonance_vllm.model_config.limits import length_limit
-from resonance_vllm.model_config.model_positions import ModelPositions
+from resonance_vllm import config as settings
+from resonance_vllm.config import ModelPositions, length_limit
 
 pytestmark = pytest.mark.vllm
 

@@ -1,5 +1,6 @@
-"""What a model's config states about its positions, and a request completed by it. No torch."""
+"""What a model's config says about its positions, and a request completed by it. No torch."""
 
+import functools
 import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -9,42 +10,144 @@ from pydantic import BaseModel, ConfigDict, Field
 from resonance_vllm.core.method import Method
 from resonance_vllm.core.spec import (
     LENGTH,
-    OWN_TYPES,
+    METHODS,
     PREFIX,
-    REPLACE,
     RESONANCE,
     RopeRequest,
     RopeSpec,
     RopeType,
 )
-from resonance_vllm.core.wavelengths import Resonance
 from resonance_vllm.errors import RopeConfigError, shown
-from resonance_vllm.model_config import shipped_scaling
-from resonance_vllm.model_config.checkpoint import read_config
-from resonance_vllm.model_config.family import (
-    by_layer_type,
-    global_layers,
-    known_settings,
-    model_keys,
-    pairs_whole_heads,
-    refuse_part_of_a_head,
-    text_config,
-    value_of,
-    without_window,
-)
+from resonance_vllm.hub import read_config
 from resonance_vllm.settings import LENIENT
 
 logger = logging.getLogger(__name__)
 
+Settings = dict[str, Any]
+"""One RoPE dictionary: `rope_type` and its keys."""
+
+QUERY_SCALE_BETA = "llama_4_scaling_beta"
+"""Mistral's code scales queries by this and by the trained length, whatever the method is."""
+LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+"""What the length of a sequence is called in config.json files, by families without RoPE too."""
+
 # Under these, config.json files of vision-language models keep that of the language model, code of
 # their own included (InternVL, DeepSeek-VL2).
 _LANGUAGE_MODEL = ("text_config", "llm_config", "language_config")
-# What the length of a sequence is called in config.json files, by families without RoPE too.
-LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+_METHOD_KEYS = {"rope_type", "type"}.union(*(method.key_names() for method in METHODS.values()))
 
 Integer = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, LENIENT]
 Number = Annotated[int | float | None, LENIENT]
 Table = Annotated[dict[str, Any] | None, LENIENT]
+
+
+def windowed(layer_type: str | None) -> bool:
+    """Whether layers of a type attend to a part of the text only; methods leave them as shipped."""
+    return any(word in str(layer_type) for word in ("sliding", "chunked"))
+
+
+def by_layer_type(rope: Mapping[str, Any]) -> bool:
+    """Whether a dictionary holds one dictionary for each layer type."""
+    return "rope_type" not in rope and any(isinstance(value, Mapping) for value in rope.values())
+
+
+def without_window(rope: Mapping[str, Any]) -> list[str]:
+    """The layer types without a window that have settings, those with a scaling first."""
+    wide = [k for k, settings in rope.items() if isinstance(settings, Mapping) and not windowed(k)]
+    return sorted(wide, key=lambda k: rope[k].get("rope_type", "default") in ("default", RESONANCE))
+
+
+def global_layers(rope: Mapping[str, Any]) -> str:
+    """The layer type whose settings methods change, of settings by layer type.
+
+    Raises:
+        RopeConfigError: no type, or several, have no window.
+    """
+    wide = without_window(rope)
+    if len(wide) != 1:
+        raise RopeConfigError(
+            f"rope_type: the model has a RoPE for each of {', '.join(map(str, rope))}, and not one "
+            "alone for layers without a window, which methods change; allowed: no method, which "
+            f"runs it as shipped{', or resonance on each of them' if wide else ''}"
+        )
+    return wide[0]
+
+
+def by_layer(config: Any) -> dict[str | None, Any]:
+    """RoPE settings of a transformers config by layer type; None is the key for all layers."""
+    rope = getattr(config, "rope_parameters", None)
+    if not isinstance(rope, Mapping):
+        return {}
+    nested = {key: value for key, value in rope.items() if isinstance(value, Mapping)}
+    return nested or {None: rope}
+
+
+def of_present_layers(config: Any) -> dict[str | None, Settings]:
+    """`by_layer` without the settings of layer types of which the model has no layer."""
+    rope, present = by_layer(config), set(getattr(config, "layer_types", None) or ())
+    if not present & set(rope):
+        return rope
+    return {key: settings for key, settings in rope.items() if key in present}
+
+
+def model_keys(rope: Mapping[str, Any]) -> Settings:
+    """What belongs to the model in a RoPE dictionary: it stays under any method."""
+    read = {LENGTH} if QUERY_SCALE_BETA in rope else set()
+    return {key: value for key, value in rope.items() if key not in _METHOD_KEYS - read}
+
+
+def unscaled_type(config: Any, layer_type: str | None) -> str:
+    """A family's type without scaling: `default`, or `proportional` where its config has that.
+
+    With `proportional` (Gemma 4) dimensions are paired over the whole head, and the features that
+    do not turn have frequency 0.
+    """
+    rope = _rope_of_class(type(config))  # type: ignore[arg-type]
+    settings = rope.get(layer_type) or rope.get(None) or {}
+    return "proportional" if settings.get("rope_type") == "proportional" else "default"
+
+
+def pairs_whole_heads(config: Any) -> bool:
+    """Whether a layer type of the family has `unscaled_type` `proportional`."""
+    rope = _rope_of_class(type(config))  # type: ignore[arg-type]
+    return any(settings.get("rope_type") == "proportional" for settings in rope.values())
+
+
+@functools.cache
+def _rope_of_class(config_class: Any) -> dict[str | None, Settings]:
+    """RoPE settings that a config class has without any argument."""
+    try:
+        return by_layer(config_class())
+    except Exception:  # noqa: BLE001 - many classes need arguments
+        return {}
+
+
+def text_config(config: Any) -> tuple[Any, tuple[str, ...]]:
+    """The language model's part of a transformers config, and the keys under which it stands."""
+    try:
+        text = config.get_text_config(decoder=True)
+    except ValueError:  # several, and transformers does not choose one
+        return config, ()
+    return text, _place_of(text, config) or ()
+
+
+def _place_of(part: Any, config: Any) -> tuple[str, ...] | None:
+    if part is config:
+        return ()
+    for name in getattr(config, "sub_configs", {}):
+        below = getattr(config, name, None)
+        place = None if below is None else _place_of(part, below)
+        if place is not None:
+            return (name, *place)
+    return None
+
+
+def value_of(config: Any, key: str) -> Any:
+    """An attribute of a config; None where it has none."""
+    try:
+        return getattr(config, key, None)
+    except Exception:  # noqa: BLE001 - a config whose layers differ refuses to give one value
+        return None
 
 
 class ModelPositions(BaseModel):
@@ -54,8 +157,6 @@ class ModelPositions(BaseModel):
 
     Attributes:
         nested: keys under which the language model's config stands in the model's.
-        whole_head: whether the family pairs dimensions over whole heads of which a part may stand
-            still, as transformers' `proportional` type has it (Gemma 4).
         length_as_written: of `max_position_embeddings`, whatever its value is.
     """
 
@@ -69,13 +170,10 @@ class ModelPositions(BaseModel):
     rope_theta: Number = None
     partial_rotary_factor: Number = None
     nested: tuple[str, ...] = ()
-    whole_head: bool = False
     length_as_written: Any = None
 
     @classmethod
-    def of(
-        cls, config: Mapping[str, Any], nested: tuple[str, ...] = (), *, whole_head: bool = False
-    ) -> Self:
+    def of(cls, config: Mapping[str, Any], nested: tuple[str, ...] = ()) -> Self:
         """Read the content of a config.json."""
         for name in _LANGUAGE_MODEL if not nested else ():
             if isinstance(inner := config.get(name), Mapping):
@@ -83,16 +181,15 @@ class ModelPositions(BaseModel):
         lengths = [config[key] for key in LENGTH_KEYS if config.get(key) is not None]
         length = next(filter(None, lengths), next(iter(lengths), None))
         written = {key: config[key] for key in cls.model_fields if key in config}
-        ours = {"nested": nested, "whole_head": whole_head, "length_as_written": length}
-        return cls.model_validate({**written, LENGTH_KEYS[0]: length, **ours})
+        ours = {LENGTH_KEYS[0]: length, "nested": nested, "length_as_written": length}
+        return cls.model_validate({**written, **ours})
 
     @classmethod
     def of_config(cls, config: Any) -> Self:
         """Read a config of transformers, whose class knows how its family writes things."""
         text, nested = text_config(config)
         read = {key: value_of(text, key) for key in {*cls.model_fields, *LENGTH_KEYS}}
-        read["rope_parameters"] = known_settings(text, read["rope_parameters"])
-        return cls.of(read, nested, whole_head=pairs_whole_heads(text))
+        return cls.of(read, nested)
 
     @classmethod
     def of_checkpoint(cls, path: str, revision: str | None = None) -> Self:
@@ -106,17 +203,21 @@ class ModelPositions(BaseModel):
         return cls.of(config) if isinstance(config, Mapping) else cls.of_config(config)
 
     @property
-    def by_layer_type(self) -> bool:
-        """Whether it has several RoPEs, one a layer type."""
-        return by_layer_type(self.rope_parameters or self.rope_scaling or {})
+    def _written(self) -> Mapping[str, Any]:
+        return self.rope_parameters or self.rope_scaling or {}
 
     @property
-    def rope(self) -> dict[str, Any]:
+    def by_layer_type(self) -> bool:
+        """Whether it has several RoPEs, one a layer type."""
+        return by_layer_type(self._written)
+
+    @property
+    def rope(self) -> Settings:
         """The model's own settings as one flat dictionary; of several layer types a global one.
 
         Older config.json files keep `rope_theta` at the top and the rest in `rope_scaling`.
         """
-        rope: Mapping[str, Any] = self.rope_parameters or self.rope_scaling or {}
+        rope = self._written
         if self.by_layer_type:
             wide = without_window(rope)
             rope = rope[wide[0]] if wide else {}
@@ -126,11 +227,6 @@ class ModelPositions(BaseModel):
             if key not in result and getattr(self, key) is not None:
                 result[key] = getattr(self, key)
         return result
-
-    @property
-    def model_keys(self) -> dict[str, Any]:
-        """Keys of the dictionary that belong to the model: they stay under any method."""
-        return model_keys(self.rope)
 
     @property
     def plain(self) -> bool:
@@ -154,17 +250,6 @@ class ModelPositions(BaseModel):
             )
         return self.max_position_embeddings
 
-    def with_length(self, requested: int | None) -> Self:
-        """The same, its length the requested one in tokens where its config states none."""
-        if self.max_position_embeddings is not None or requested is None:
-            return self
-        return self.model_copy(update={"max_position_embeddings": requested})
-
-    def of_layers(self, layer_type: str) -> Self:
-        """The same as if all layers were of one type, of a model with settings by layer type."""
-        rope = (self.rope_parameters or self.rope_scaling or {})[layer_type]
-        return self.model_copy(update={"rope_parameters": rope, "rope_scaling": None})
-
     @property
     def stated_length(self) -> int | None:
         """Trained length `L` in tokens, where the config has a key for it."""
@@ -177,6 +262,17 @@ class ModelPositions(BaseModel):
         """Trained length `L` in tokens."""
         return self.stated_length or self.max_positions
 
+    def with_length(self, requested: int | None) -> Self:
+        """The same, its length the requested one in tokens where its config states none."""
+        if self.max_position_embeddings is not None or requested is None:
+            return self
+        return self.model_copy(update={"max_position_embeddings": requested})
+
+    def of_layers(self, layer_type: str) -> Self:
+        """The same as if all layers were of one type, of a model with settings by layer type."""
+        rope = self._written[layer_type]
+        return self.model_copy(update={"rope_parameters": rope, "rope_scaling": None})
+
     def overridden(self, overrides: Mapping[str, Any]) -> Self:
         """The config that a library sees after `overrides` of its keys."""
         for name in self.nested:
@@ -185,8 +281,7 @@ class ModelPositions(BaseModel):
         known = {key: value for key, value in overrides.items() if key in type(self).model_fields}
         if known.get("rope_scaling") and not known.get("rope_parameters"):  # its older name
             known["rope_parameters"] = known["rope_scaling"]
-        ours = {"nested": self.nested, "whole_head": self.whole_head}
-        return self.model_validate({**self.model_dump(), **known, **ours})
+        return self.model_validate({**self.model_dump(), **known, "nested": self.nested})
 
     def in_place(self, written: dict[str, Any]) -> dict[str, Any]:
         """Overrides of the language model's config as overrides of the model's, see `nested`."""
@@ -209,110 +304,47 @@ class ModelPositions(BaseModel):
         except RopeConfigError:  # a type of the model's own
             return False
 
+    def replaced(self, rope: RopeSpec) -> Settings | None:
+        """The shipped scaling that complete settings replace; None where they keep it."""
+        if self.plain:
+            return None
+        try:
+            shipped = self.shipped()
+        except RopeConfigError:  # a type of the model's own
+            return self.rope
+        kept = shipped.method.name == "default" or rope.method.same_as(shipped.method)
+        return None if kept and rope.resonance >= shipped.resonance else self.rope
+
     def complete(self, rope: RopeRequest | Mapping[str, Any]) -> RopeSpec:
         """A request with what the model's config knows filled in.
 
         Filled in: `rope_theta`, the trained length, `partial_rotary_factor`, and, where the model
         already uses the same method, that method's keys. `resonance` alone is Resonance on what
-        the checkpoint ships.
+        the checkpoint ships. A shipped scaling that is replaced is logged, once for each pair.
 
         Raises:
             RopeConfigError: a key is unknown or missing, a value is not allowed, the model has no
-                RoPE, or the request would replace what it ships without `replace`, or does not fit
-                the model.
+                RoPE, or the request does not fit the model.
         """
         request = rope if isinstance(rope, RopeRequest) else RopeRequest.from_dict(rope)
-        spec = self._completed(request)
-        refuse_part_of_a_head(self, spec)
-        return spec
-
-    def _completed(self, request: RopeRequest) -> RopeSpec:
         kind = request.type
-        if self.by_layer_type and (kind.name != RESONANCE or request.replace):
-            global_layers(self.rope_parameters or self.rope_scaling or {})
-        if self.plain:
-            return self._spec(kind, request.given)
-        shipped = self._readable(request)
-        if shipped is not None:
-            if kind.name == RESONANCE and not request.replace:
-                name = shipped.method.variant()
-                kind = RopeType.read(RESONANCE if name == "default" else PREFIX + name)
-            if not self.scaled or type(shipped.method) is kind.method:
-                spec = self._spec(kind, request.given)
-                if not shipped_scaling.replaces(spec, shipped):
-                    return spec
-        if not request.replace:
-            raise shipped_scaling.refusal(self, request)
-        spec = self._spec(kind, request.given, replaced=True)
-        shipped_scaling.intended.add((spec.rope_type, str(self.rope["rope_type"])))
+        if self.by_layer_type and kind.name != RESONANCE:
+            global_layers(self._written)
+        if kind.name == RESONANCE and self.scaled:
+            try:
+                name = self.shipped().method.name
+            except RopeConfigError as error:
+                raise RopeConfigError(
+                    f"rope_type: 'resonance' is asked of a {self.model_type!r} model that ships "
+                    f"{short(self.rope)}, which cannot be read ({error}); allowed: no method, "
+                    "which runs it as shipped, or a method in its place"
+                ) from error
+            kind = RopeType.read(RESONANCE if name == "default" else PREFIX + name)
+        spec = self._spec(kind, request.given)
+        if self.replaced(spec):
+            spec = self._spec(kind, request.given, replaced=True)
+            _log_replaced(spec.rope_type, short(self.rope))
         return spec
-
-    def check_override(self, overrides: Mapping[str, Any]) -> None:
-        """Read overrides in a library's own form, which replace a whole dictionary.
-
-        Overrides that cannot be read are logged.
-
-        Raises:
-            RopeConfigError: they hide something that is shipped, or do not fit the model.
-        """
-        seen = self.overridden(overrides)
-        if seen.rope == self.rope:
-            return
-        try:
-            requested, replaced = seen.shipped(), self.replaced_by(seen)
-        except RopeConfigError as error:
-            logger.warning(
-                "rope_parameters: %s is given in place of the shipped %s, and what runs then is "
-                "unknown: %s",
-                shipped_scaling.short(seen.rope),
-                shipped_scaling.short(self.rope),
-                error,
-            )
-            return
-        refuse_part_of_a_head(self, requested)
-        if replaced:
-            raise shipped_scaling.hiding(self, seen, requested)
-
-    def replaced_by(self, seen: "ModelPositions") -> bool:
-        """Whether the settings of the same model with overrides replace what this one ships.
-
-        Raises:
-            RopeConfigError: one of the two cannot be read.
-        """
-        return not self.plain and shipped_scaling.replaces(seen.shipped(), self.shipped())
-
-    def log_replacement(self, seen: "ModelPositions", logger: logging.Logger) -> None:
-        """Log, once for each pair of types, that a type of ours replaces what is shipped.
-
-        For the libraries' own interfaces (`from_pretrained`, `vllm serve --hf-overrides`), which
-        cannot express that this is intended.
-
-        Args:
-            seen: the same model with overrides.
-            logger: of the library's adapter.
-        """
-        requested = str(seen.rope["rope_type"])
-        if requested not in OWN_TYPES or not self.scaled:
-            return
-        try:
-            replaced = self.replaced_by(seen)
-        except RopeConfigError:  # a type of the model's own
-            replaced = True
-        if replaced:
-            shipped_scaling.log_once(logger, requested, str(self.rope["rope_type"]))
-
-    def _readable(self, request: RopeRequest) -> RopeSpec | None:
-        """What is shipped; None where that is unknown and is to be replaced anyway."""
-        try:
-            return self.shipped()
-        except RopeConfigError as error:
-            if request.replace:
-                return None
-            raise RopeConfigError(
-                f"rope_type: {request.type.name!r} is requested for a {self.model_type!r} model "
-                f"that ships {shipped_scaling.short(self.rope)}, which cannot be read ({error}); "
-                f"allowed: no method, which runs it as shipped, or {REPLACE}: true to give that up"
-            ) from error
 
     def _spec(
         self, kind: RopeType, written: Mapping[str, Any], *, replaced: bool = False
@@ -324,7 +356,7 @@ class ModelPositions(BaseModel):
                 "model: it has no RoPE, or one that its code fixes; give rope_theta if its code "
                 "reads one"
             )
-        if kind.asks_length(given):
+        if LENGTH in kind.key_names():
             if LENGTH not in given:
                 given[LENGTH] = self._trained_length(kind.method, given, replaced)
             kind.method.fill(given, self.max_position_embeddings or given[LENGTH])
@@ -334,12 +366,10 @@ class ModelPositions(BaseModel):
         """The written keys, and the shipped ones that stay valid beside them."""
         rope, keys = self.rope, [*Method.model_fields]
         try:
-            shipped_kind = RopeType.read(rope["rope_type"])
+            same = RopeType.read(rope["rope_type"]).method is kind.method
         except RopeConfigError:
-            pass
-        else:
-            keys += kind.method.key_names() if shipped_kind.method is kind.method else []
-            keys += Resonance.model_fields if shipped_kind.resonance and kind.resonance else []
+            same = False
+        keys += kind.method.key_names() if same else []
         shipped = {key: rope[key] for key in keys if key in rope}
         for key, sources in kind.method.derived.items():
             # An explicit attention factor belongs to the factor beside it.
@@ -357,8 +387,8 @@ class ModelPositions(BaseModel):
         if replaced:
             raise RopeConfigError(
                 f"{LENGTH}: not in the config of this {self.model_type!r} model, which ships "
-                f"{shipped_scaling.short(self.rope)} and has {self.max_positions} positions; give "
-                "the length that it was trained on before that scaling"
+                f"{short(self.rope)} and has {self.max_positions} positions; give the length that "
+                "it was trained on before that scaling"
             )
         factor = given.get("factor")
         if method.positions_multiplied and isinstance(factor, int | float) and factor >= 1:
@@ -374,4 +404,17 @@ class ModelPositions(BaseModel):
             follows = RopeType.read(self.rope["rope_type"]).method.follows_length
         except RopeConfigError:
             return False
-        return follows and not self.model_keys
+        return follows and not model_keys(self.rope)
+
+
+def short(rope: Mapping[str, Any]) -> str:
+    """A dictionary for a message: `'yarn' (factor 4.0, ...)`, lists left out."""
+    scalars = {k: v for k, v in rope.items() if not isinstance(v, list | Mapping)}
+    keys = [key for key in scalars if key not in ("rope_type", "type")][:8]
+    text = ", ".join(f"{key} {shown(rope[key])}" for key in keys)
+    return f"{shown(rope.get('rope_type'))} ({text})" if text else shown(rope.get("rope_type"))
+
+
+@functools.cache
+def _log_replaced(requested: str, shipped: str) -> None:
+    logger.warning("rope_type %r replaces what this checkpoint ships, %s", requested, shipped)

@@ -2,8 +2,7 @@
 
 import functools
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,8 @@ from resonance_vllm.files import parse_json, user_path
 
 logger = logging.getLogger(__name__)
 
-MOST_LAYERS, MOST_EXPERTS = 4096, 2**17
-"""What is built; no model has as many. (Doge counts rows of a table as 16,384 experts.)"""
 _ONE_OF_EACH = ("config.json", "adapter_config.json", "tokenizer_config.json")
 """Files of which a checkpoint, an adapter or a tokenizer has one."""
-_PARTS = re.compile(r"(num|n)_\w*(layer|expert|block)s?|\w+_layers|depth")
 
 
 def read_config(path: str, revision: str | None = None) -> Any:
@@ -28,8 +24,7 @@ def read_config(path: str, revision: str | None = None) -> Any:
 
     Raises:
         SettingError: there is no such folder.
-        RopeConfigError: it holds no config.json, transformers cannot read
-            that, or it has more layers or experts than could be built.
+        RopeConfigError: it holds no config.json, or transformers cannot read that.
         OSError: neither a folder nor a model of the hub has the name, or the hub did not answer.
     """
     folder = user_path(path, "model")
@@ -48,7 +43,6 @@ def read_config(path: str, revision: str | None = None) -> Any:
                 f"model: there is no folder {shown(path)}, and the hub gives no such model: "
                 f"{reason_of(error)}"
             ) from error
-    _refuse_endless(content)
     kind = content.get("model_type")
     if kind is not None and (not isinstance(kind, str) or kind not in CONFIG_MAPPING):
         _warn_unknown(path, shown(kind))
@@ -92,22 +86,9 @@ def _json_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise RopeConfigError(f"model: {file.parent} holds no config.json")
     content = parse_json(file.read_bytes(), str(file), RopeConfigError)
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         raise RopeConfigError(f"{file}: {shown(content)} is not allowed; allowed: an object")
-    return dict(content)
-
-
-def _refuse_endless(content: Mapping[str, Any]) -> None:
-    """Config classes and model code make a list entry, or a module, of each layer and expert."""
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            _refuse_endless(value)
-        elif isinstance(value, int) and _PARTS.fullmatch(key):
-            most = MOST_EXPERTS if "expert" in key else MOST_LAYERS
-            if value > most:
-                raise RopeConfigError(
-                    f"{key}: {shown(value)} in config.json is not allowed; allowed: up to {most}"
-                )
+    return content
 
 
 @functools.cache

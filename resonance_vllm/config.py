@@ -1,0 +1,305 @@
+"""How RoPE settings are written into a model's config, and the longest sequence that they allow.
+
+The only place that makes the forms in which libraries and lm-eval read settings. No torch.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from resonance_vllm.core.method import LONGEST_FACTOR
+from resonance_vllm.core.spec import (
+    LENGTH,
+    METHODS,
+    OWN_TYPES,
+    PREFIX,
+    RESONANCE,
+    STOCK_TYPES,
+    RopeSpec,
+)
+from resonance_vllm.errors import RopeConfigError, not_allowed, one_of
+from resonance_vllm.hub import (
+    asking_hub,
+    hub_commit,
+    loading,
+    read_config,
+    reason_of,
+    refuse_missing_folder,
+)
+from resonance_vllm.positions import (
+    ModelPositions,
+    Settings,
+    model_keys,
+    text_config,
+    without_window,
+)
+
+__all__ = [
+    "ROPE_PRECISIONS", "ModelPositions", "asking_hub", "hf_overrides", "hub_commit",
+    "length_limit", "loading", "model_args", "read_config", "reason_of", "refuse_missing_folder",
+    "vllm_hf_overrides", "vllm_limit", "with_rope",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+ROPE_PRECISIONS = ("float32", "model")
+COMPARED = "rope_compared"
+"""Key of vLLM's `hf_overrides` beside requested settings of a stock type: what vLLM builds is
+compared with them. Overrides without it are not compared."""
+VLLM_UNMULTIPLIED = ("su", "deepseek_yarn", "deepseek_llama_scaling")
+"""Types of vLLM alone whose factor it leaves out of the length as well (vllm/config/model.py)."""
+
+
+def length_limit(
+    model: ModelPositions, rope: RopeSpec | None = None, requested: int | None = None
+) -> int:
+    """Longest sequence in tokens that a model may be given, on transformers and vLLM alike.
+
+    Each method has its own (`Method.length_limit`). Two kinds follow the requested length:
+    `dynamic`, whose base grows with it, and methods that extend nothing, which then extrapolate.
+
+    Args:
+        model: the model's config, overrides applied where there are any.
+        rope: complete settings; None for the checkpoint as it is, whose stock types are written
+            scaled.
+        requested: length in tokens that the user requests explicitly.
+
+    Raises:
+        RopeConfigError: neither the config nor the user gives a length, or the config has a type
+            of ours that cannot be read.
+    """
+    model = model.with_length(requested or (rope.method.trained_length if rope else None))
+    if rope is None:
+        if model.plain:
+            return max(model.max_positions, requested or 0)
+        if model.rope["rope_type"] not in OWN_TYPES:
+            return model.max_positions
+        rope = model.shipped()
+    # What extends nothing has the trained length, also where it replaces a shipped scaling.
+    positions = model.original_length if rope.method.extrapolates else model.max_positions
+    limit = rope.method.length_limit(positions)
+    if rope.method.follows_length or rope.method.extrapolates:
+        return max(limit, requested or 0)
+    return limit
+
+
+def vllm_multiplies(model: ModelPositions, rope_type: str) -> bool:
+    """Whether vLLM multiplies `max_position_embeddings` by the factor of a type."""
+    if "gemma3" in str(model.model_type) or rope_type in VLLM_UNMULTIPLIED:
+        return False
+    return rope_type not in STOCK_TYPES or METHODS[rope_type].vllm_multiplies
+
+
+def vllm_limit(model: ModelPositions) -> int:
+    """`max_model_len` that vLLM derives from a config with overrides, our plugin at work.
+
+    Raises:
+        RopeConfigError: the config has no length, or a factor that is none.
+    """
+    if model.rope["rope_type"] in OWN_TYPES:
+        return length_limit(model)
+    factor = model.rope.get("factor")
+    if factor and vllm_multiplies(model, str(model.rope["rope_type"])):
+        if isinstance(factor, int | float) and 0 < factor <= LONGEST_FACTOR:
+            return int(model.max_positions * factor)
+        raise RopeConfigError(not_allowed("factor", factor, "a number of at least 1"))
+    return model.max_positions
+
+
+def with_rope(config: Any, rope: Mapping[str, Any], limit: int | None = None) -> Any:
+    """Write complete settings into a transformers config, where its language model reads them.
+
+    Args:
+        config: it is changed.
+        rope: `RopeSpec.to_dict()`.
+        limit: longest sequence in tokens; None is the limit of the settings.
+
+    Returns:
+        The config.
+
+    Raises:
+        RopeConfigError: the settings are wrong, or a library would leave some of them out.
+    """
+    text, _ = text_config(config)
+    written = _for_transformers(RopeSpec.from_dict(rope), ModelPositions.of_config(config), limit)
+    for key, value in written.items():
+        setattr(text, key, value)
+    return config
+
+
+def hf_overrides(
+    rope: RopeSpec, model: ModelPositions, context_length: int | None = None
+) -> dict[str, Any]:
+    """Keys of config.json with which transformers runs complete settings, as `with_rope` has them.
+
+    Without a `context_length` in tokens the limit of the settings counts.
+    """
+    return model.in_place(_for_transformers(rope, model, context_length))
+
+
+def _for_transformers(rope: RopeSpec, model: ModelPositions, length: int | None) -> dict[str, Any]:
+    """Keys of the language model's config.
+
+    `max_position_embeddings` stays the trained length for types that follow the length, because
+    transformers takes it for that.
+    """
+    limit = length_limit(model, rope, length)
+    original = rope.method.trained_length or model.with_length(limit).max_positions
+    positions = original if rope.method.follows_length else limit
+    written = _written(
+        rope, model, lambda each: each.method.for_transformers(each.to_dict()), positions, original
+    )
+    if model.original_max_position_embeddings is None:
+        written.pop(LENGTH, None)
+    return written
+
+
+def vllm_hf_overrides(
+    rope: RopeSpec, model: ModelPositions, max_model_len: int | None = None
+) -> dict[str, Any]:
+    """The `hf_overrides` of vLLM.
+
+    vLLM fixes the frequencies when it starts, so `dynamic` is written as `ntk_aware` with the base
+    of the served length. `max_position_embeddings` is written so that vLLM derives the limit of
+    `length_limit`. Without a `max_model_len` in tokens the limit of the settings counts.
+    """
+    fixed = fixed_for_vllm(rope, model, max_model_len)
+    limit = length_limit(model, fixed, max_model_len)
+    original = fixed.method.trained_length or limit
+    multiplied = fixed.method.extension is not None and vllm_multiplies(model, fixed.rope_type)
+    positions = original if multiplied else limit
+    written = _written(
+        fixed, model, lambda each: each.method.for_vllm(each.to_dict()), positions, original
+    )
+    if model.nested:
+        # There vLLM updates a dictionary key by key: what is shipped and not written stays.
+        written["rope_parameters"] = _cancelling(written["rope_parameters"], model)
+    compared = {COMPARED: True} if fixed.is_stock and not model.ships(fixed) else {}
+    return {**model.in_place(written), **compared}
+
+
+def fixed_for_vllm(rope: RopeSpec, model: ModelPositions, max_model_len: int | None) -> RopeSpec:
+    """The settings that vLLM runs: those whose frequencies follow the length are frozen at it.
+
+    Not where the model ships the same beside keys of its own, of which its code may make a fixed
+    type (HunYuan): the plugin sees what it builds.
+    """
+    shipped = str(model.rope["rope_type"]).removeprefix(PREFIX)
+    own = bool(model_keys(model.rope)) and shipped == rope.method.name
+    if own or not rope.method.follows_length:
+        return rope
+    length = max_model_len or length_limit(model, rope)
+    return dataclasses.replace(rope, method=rope.method.at_length(length))
+
+
+def _written(
+    rope: RopeSpec,
+    model: ModelPositions,
+    form: Callable[[RopeSpec], dict[str, Any]],
+    positions: int,
+    original: int,
+) -> dict[str, Any]:
+    """Settings and the lengths that belong to them, under the keys that the model's config has."""
+    rope.refuse_unknown()
+    result: dict[str, Any] = {"rope_parameters": _parameters(rope, model, form)}
+    if model.max_position_embeddings is not None:
+        result["max_position_embeddings"] = positions
+    # Where a config has this key at the top, both libraries let it win over the dictionary.
+    if model.original_max_position_embeddings is not None or rope.method.name == "longrope":
+        result[LENGTH] = original
+    return result
+
+
+def _parameters(
+    rope: RopeSpec, model: ModelPositions, form: Callable[[RopeSpec], dict[str, Any]]
+) -> Settings:
+    """`rope_parameters` as the language model's config has them, with the keys of the model.
+
+    Several layer types without a window get Resonance, each on its own base method.
+    """
+    if not model.by_layer_type:
+        return {**model_keys(model.rope), **form(rope)}
+    result = dict(model.rope_parameters or {})
+    if len(kinds := without_window(result)) == 1:
+        return {**result, kinds[0]: {**model_keys(model.rope), **form(rope)}}
+    for kind in kinds:
+        layers = model.of_layers(kind)
+        spec = layers.complete({"rope_type": RESONANCE})
+        result[kind] = {**model_keys(layers.rope), **form(spec)}
+    return result
+
+
+def _cancelling(rope: Settings, model: ModelPositions) -> Settings:
+    if model.by_layer_type:
+        shipped: Settings = model.rope_parameters or {}
+        kinds = without_window(shipped)
+        return {**rope, **{kind: {**dict.fromkeys(shipped[kind]), **rope[kind]} for kind in kinds}}
+    return {**dict.fromkeys(model.rope), **rope}
+
+
+def effective_rope_precision(library: str, rope_precision: str) -> str:
+    """What `rope_precision` really is: vLLM always rotates in the model's dtype."""
+    one_of("rope_precision", rope_precision, ROPE_PRECISIONS, RopeConfigError)
+    return "model" if library == "vllm" else rope_precision
+
+
+def model_args(
+    rope: RopeSpec | None,
+    model: ModelPositions,
+    *,
+    library: str,
+    model_path: str,
+    context_length: int | None = None,
+    rope_precision: str = "float32",
+) -> dict[str, Any]:
+    """`model_args` for lm-eval; a type that vLLM fixes at one length is logged.
+
+    Args:
+        rope: complete settings; None runs the checkpoint as it is.
+        model: the model's config.
+        library: the one that runs the model, `transformers` or `vllm`.
+        model_path: checkpoint folder or hub name.
+        context_length: longest sequence in tokens; None is the limit of the settings.
+        rope_precision: of the rotation on transformers, see `ROPE_PRECISIONS`.
+
+    Raises:
+        RopeConfigError: `context_length` is above the limit.
+    """
+    precision = effective_rope_precision(library, rope_precision)
+    limit = length_limit(model, rope, context_length)
+    if context_length is not None and context_length > limit:
+        raise RopeConfigError(
+            f"context_length: {context_length} is above the limit of {limit} tokens of "
+            f"{model.rope if rope is None else rope.to_dict()}; allowed: up to {limit}, or a "
+            "larger factor"
+        )
+    length, model = context_length or limit, model.with_length(limit)
+    extrapolates = model.plain if rope is None else rope.method.extrapolates
+    if extrapolates and length > (promised := length_limit(model, rope)):
+        logger.warning(
+            "%s runs on %d tokens, beyond the %d of its config: bare extrapolation",
+            "default" if rope is None else rope.rope_type,
+            length,
+            promised,
+        )
+    args: dict[str, Any] = {"pretrained": model_path}
+    if library == "transformers":
+        if rope is not None:
+            args |= hf_overrides(rope, model, context_length)
+        return {**args, "max_length": length, "rope_precision": precision}
+    if rope is not None:
+        fixed = fixed_for_vllm(rope, model, length)
+        if fixed is not rope:
+            logger.warning(
+                "vLLM fixes RoPE frequencies at start-up: %s runs as %s with factor %g, the base "
+                "of %d tokens",
+                rope.rope_type,
+                fixed.rope_type,
+                fixed.method.extension,
+                length,
+            )
+        args["hf_overrides"] = vllm_hf_overrides(rope, model, length)
+    elif length > model.max_positions:
+        args["hf_overrides"] = model.in_place({"max_position_embeddings": length})
+    return {**args, "max_model_len": length}

@@ -1,0 +1,361 @@
+"""The RoPE methods that change frequencies alone, one class each.
+
+A class with a `name`, here or in a module `methods_*.py` beside this one, is a method of both
+libraries, of every command, of sweep configs, of the documentation's table and of the parametrised
+tests: all lists are made from `resonance_vllm.core.spec.METHODS`.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from resonance_vllm.core.method import (
+    Divisors,
+    Extension,
+    Method,
+    Positive,
+    ScaledMethod,
+    Tensor,
+    Tokens,
+    TrainedLength,
+    at_least,
+    plain_frequencies,
+)
+from resonance_vllm.errors import RopeConfigError
+
+
+class Default(Method):
+    """Plain RoPE (Su et al. 2021)."""
+
+    name = "default"
+    stock = True
+    formula = "`b^(-2j/d)`"
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        return plain_frequencies(self.rope_theta, dim)
+
+
+class Linear(ScaledMethod):
+    """Position interpolation (Chen et al. 2023): every frequency divided by the factor."""
+
+    name = "linear"
+    stock = True
+    hf_warns_of = ("original_max_position_embeddings",)
+    formula = "divided by `factor`"
+    positions_multiplied = True
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        return plain_frequencies(self.rope_theta, dim) / self.factor
+
+    def stock_rows(self, positions: int) -> int:
+        return int(positions * self.factor)
+
+
+class NtkAware(ScaledMethod):
+    """NTK-aware scaling (bloc97): a larger base. New in both libraries.
+
+    The slowest feature is interpolated by exactly the factor, the fastest is left alone.
+    """
+
+    name = "ntk_aware"
+    aliases = ("ntk",)
+    formula = "base `b*s^(d/(d-2))`; `base_scaling: paper`: base `s*b`"
+    vllm_lookalikes = {
+        "ntk": "base*factor divided by factor^(2/d), not NTK-aware scaling: write ntk_aware for "
+        "that"
+    }
+
+    base_scaling: Literal["exact", "paper"] = Field(
+        default="exact", description="Base b*s^(d/(d-2)), or s*b as in the paper's Appendix C.2."
+    )
+
+    longest_sequence: Tokens | None = Field(
+        default=None, description="Longest sequence in tokens. [L*s]"
+    )
+
+    def length_limit(self, positions: int) -> int:
+        return self.longest_sequence or super().length_limit(positions)
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        if self.base_scaling == "paper":
+            return plain_frequencies(self.rope_theta * self.factor, dim)
+        return plain_frequencies(ntk_base(self.rope_theta, self.factor, dim), dim)
+
+
+def ntk_base(base: float, factor: float, dim: int) -> float:
+    """bloc97's base `b*s^(d/(d-2))`; a `dim` below 4 is a RopeConfigError."""
+    if dim < 4:
+        raise RopeConfigError(f"dim: {dim} is not allowed with NTK scaling; allowed: at least 4")
+    return float(base * factor ** (dim / (dim - 2)))
+
+
+class Dynamic(ScaledMethod):
+    """Dynamic NTK as in transformers: NTK-aware scaling by the current length, from `L` tokens on.
+
+    The paper's dynamic NTK is `factor: 1.0`.
+    """
+
+    name = "dynamic"
+    stock = True
+    hf_warns_of = ("original_max_position_embeddings",)
+    formula = "`ntk_aware` with `s*length/L - (s-1)`; the paper's dynamic NTK is `factor: 1.0`"
+    follows_length = True
+    vllm_lookalikes = {
+        "dynamic": "fixed at start-up and, without max_trained_positions, not scaled at all; "
+        "ntk_aware with the factor of the served length is what transformers' dynamic does there"
+    }
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        factor = self._factor_at(seq_len)
+        return plain_frequencies(ntk_base(self.rope_theta, factor, dim), dim)
+
+    def _factor_at(self, length: int | None) -> float:
+        """`s*length/L - (s-1)`, 1 up to `L` tokens."""
+        original = self.original_max_position_embeddings
+        if original is None:
+            raise RopeConfigError(
+                "original_max_position_embeddings: missing; dynamic needs the trained length"
+            )
+        longest = max(original if length is None else length, original)
+        return self.factor * longest / original - (self.factor - 1)
+
+    def at_length(self, length: int) -> NtkAware:
+        """`ntk_aware` with the very base that `dynamic` has at this length."""
+        factor = self._factor_at(length)
+        return NtkAware(**{**dict(self), "factor": factor, "longest_sequence": length})
+
+
+class Yarn(ScaledMethod):
+    """YaRN (Peng et al. 2023): fast features kept, slow ones divided by the factor, a ramp between.
+
+    `ramp: dimension` mixes frequencies, linearly in `j` between two dimensions (YaRN's code,
+    transformers, vLLM). `ramp: wavelength` mixes wavelengths by the paper's gamma; no library has
+    that, so only Resonance on it runs there.
+    """
+
+    name = "yarn"
+    stock = True
+    formula = "fast features kept, slow ones divided by `s`"
+    vllm_multiplies = False
+    derived = {"attention_factor": ("factor", "mscale", "mscale_all_dim")}
+
+    original_max_position_embeddings: TrainedLength
+    ramp: Literal["dimension", "wavelength"] = Field(
+        default="dimension",
+        description="By dimension index, as in code, or the paper's gamma.",
+    )
+    beta_slow: Positive = Field(1.0, description="Turns within L below which s applies in full.")
+    beta_fast: Annotated[float, at_least("beta_slow")] = Field(
+        default=32.0,
+        validate_default=True,
+        description="Turns within L above which a feature is left alone; at least beta_slow.",
+    )
+    truncate: bool = Field(True, description="Round the ramp's two dimensions outward.")
+    attention_factor: Positive | None = Field(
+        default=None, description="What cos and sin are multiplied by. [0.1*ln(s)+1]"
+    )
+    mscale: Positive | None = Field(None, description="Numerator of the attention factor.")
+    mscale_all_dim: Positive | None = Field(None, description="Its denominator.")
+
+    @property
+    def unknown_to_libraries(self) -> str | None:
+        return None if self.ramp == "dimension" else "ramp"
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        import torch
+
+        plain = plain_frequencies(self.rope_theta, dim)
+        if self.ramp == "wavelength":
+            wavelengths = 2 * math.pi / plain
+            turns = self.original_max_position_embeddings / wavelengths
+            gamma = ((turns - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
+            return 2 * math.pi / ((1 - gamma) * self.factor * wavelengths + gamma * wavelengths)
+        low, high = self._correction_range(dim)
+        if low == high:
+            high += 0.001  # as the reference code does, instead of a division by zero
+        indices = torch.arange(dim // 2, dtype=torch.float64, device="cpu")
+        kept = 1 - ((indices - low) / (high - low)).clamp(0, 1)
+        return plain / self.factor * (1 - kept) + plain * kept
+
+    def _correction_range(self, dim: int) -> tuple[float, float]:
+        """Dimension indices between which YaRN's code ramps."""
+        low, high = (self._dimension_with(turns, dim) for turns in (self.beta_fast, self.beta_slow))
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        return max(low, 0), min(high, dim - 1)
+
+    def _dimension_with(self, turns: float, dim: int) -> float:
+        original = self.original_max_position_embeddings
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(self.rope_theta))
+
+    def scale(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._scaled(self.mscale) / self._scaled(self.mscale_all_dim)
+        return self._scaled(1.0)
+
+    def _scaled(self, mscale: float) -> float:
+        return 0.1 * mscale * math.log(self.factor) + 1.0
+
+    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        if parameters["rope_type"] == self.name:  # gpt-oss's code reads them unasked
+            own = {key: getattr(self, key) for key in ("beta_fast", "beta_slow", "truncate")}
+            parameters = {**own, **parameters}
+        return parameters
+
+    def stock_rows(self, positions: int) -> int:
+        return self.length_limit(positions)
+
+
+class Llama3(ScaledMethod):
+    """The scaling of Llama 3.1.
+
+    Wavelengths above `L/low_freq_factor` are multiplied by `s`, those below `L/high_freq_factor`
+    kept. Between the two the frequencies are mixed, linearly in the turns within `L`.
+    """
+
+    name = "llama3"
+    stock = True
+    formula = "long wavelengths times `s`, short ones kept, a ramp in the turns within `L` between"
+    vllm_multiplies = False
+
+    original_max_position_embeddings: TrainedLength
+    low_freq_factor: Positive = Field(
+        examples=[1.0], description="L over this is where full interpolation starts."
+    )
+    high_freq_factor: Annotated[float, at_least("low_freq_factor")] = Field(
+        examples=[4.0], description="L over this is where interpolation ends; at least the low one."
+    )
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        low, high = self.low_freq_factor, self.high_freq_factor
+        plain = plain_frequencies(self.rope_theta, dim)
+        turns = self.original_max_position_embeddings * plain / (2 * math.pi)
+        kept = ((turns - low) / (high - low)).clamp(0, 1)  # a step where the two are one
+        return plain / self.factor * (1 - kept) + plain * kept
+
+    @property
+    def extension(self) -> float | None:
+        return None  # the factor shapes the frequencies and is no ratio of lengths
+
+    def length_limit(self, positions: int) -> int:
+        # Llama 3.1 has 8,192 * 8 and was trained to 131,072, as its config states.
+        if positions > self.original_max_position_embeddings:
+            return positions
+        return int(self.original_max_position_embeddings * self.factor)
+
+
+class LongRope(Method):
+    """LongRoPE (Ding et al. 2024): one divisor a feature, another set beyond `L` tokens.
+
+    Without a length the short factors are used, as transformers does when it builds a model.
+    """
+
+    name = "longrope"
+    stock = True
+    formula = "divided by `short_factor[j]`, beyond `L` tokens by `long_factor[j]`"
+    vllm_multiplies = False
+    derived = dict.fromkeys(
+        ("attention_factor", "short_mscale", "long_mscale"),
+        ("factor", "original_max_position_embeddings"),
+    )
+
+    factor: Extension | None = Field(
+        default=None, description="Context extension s. [that of the model's config]"
+    )
+    original_max_position_embeddings: TrainedLength
+    attention_factor: Positive | None = Field(
+        default=None, description="What cos and sin are multiplied by. [sqrt(1 + ln(s)/ln(L))]"
+    )
+    short_factor: Divisors = Field(description="Divisor of each frequency up to L, one a feature.")
+    long_factor: Divisors = Field(description="Divisor of each frequency beyond L.")
+    short_mscale: Positive | None = Field(None, description="The attention factor in vLLM up to L.")
+    long_mscale: Positive | None = Field(None, description="The attention factor in vLLM beyond L.")
+
+    @classmethod
+    def example(cls, dim: int) -> dict[str, Any]:
+        ones = [1.0] * (dim // 2)
+        return {**super().example(dim), "short_factor": ones, "long_factor": ones}
+
+    @classmethod
+    def fill(cls, given: dict[str, Any], positions: int) -> None:
+        original = given["original_max_position_embeddings"]
+        if isinstance(original, int | float) and original > 0:
+            given.setdefault("factor", max(positions / original, 1.0))
+
+    @property
+    def switch_length(self) -> int | None:
+        same = self.short_factor == self.long_factor
+        return None if same else self.original_max_position_embeddings
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        import torch
+
+        beyond = seq_len is not None and seq_len > self.original_max_position_embeddings
+        name = "long_factor" if beyond else "short_factor"
+        divisors = self.long_factor if beyond else self.short_factor
+        if len(divisors) != dim // 2:
+            raise RopeConfigError(
+                f"{name}: {len(divisors)} numbers given; allowed: {dim // 2}, one for each feature "
+                f"of {dim} rotated dimensions"
+            )
+        plain = plain_frequencies(self.rope_theta, dim)
+        return plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")
+
+    def at_length(self, length: int) -> "LongRope":
+        """The divisors of one length, for all lengths."""
+        beyond = length > self.original_max_position_embeddings
+        divisors = self.long_factor if beyond else self.short_factor
+        same: dict[str, Any] = {"short_factor": divisors, "long_factor": divisors}
+        if not beyond and self.short_mscale is not None:
+            same |= {"attention_factor": self.short_mscale, "long_mscale": self.short_mscale}
+        return self.model_copy(update=same)
+
+    def scale(self) -> float:
+        explicit = self.attention_factor or self.long_mscale
+        if explicit is not None:
+            return explicit
+        if self.factor is None:
+            raise RopeConfigError(
+                "factor: missing; longrope needs factor, attention_factor or long_mscale to know "
+                "what cos and sin are multiplied by"
+            )
+        if self.factor <= 1:
+            return 1.0
+        return math.sqrt(
+            1 + math.log(self.factor) / math.log(self.original_max_position_embeddings)
+        )
+
+    def for_transformers(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        parameters.pop("short_mscale", None)
+        mscale = parameters.pop("long_mscale", None)
+        if mscale is not None:
+            parameters.setdefault("attention_factor", mscale)
+        return parameters
+
+    def for_vllm(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        scale = self.scale()  # vLLM would derive both otherwise
+        parameters["short_mscale"] = self.short_mscale or scale
+        parameters["long_mscale"] = self.long_mscale or scale
+        return parameters
+
+
+class Proportional(Method):
+    """Proportional RoPE (Gemma 4): over the whole head, of which only the fastest features turn.
+
+    `dim` is the size of the head here: features that stand still have the frequency 0.
+    """
+
+    name = "proportional"
+    stock = True
+    formula = "`b^(-2j/d)` over the whole head, 0 beyond the share `partial_rotary_factor`"
+
+    def rotary_dim(self, head_dim: int) -> int:
+        return head_dim
+
+    def frequencies(self, dim: int, seq_len: int | None = None) -> Tensor:
+        result = plain_frequencies(self.rope_theta, dim)
+        result[int(self.partial_rotary_factor * dim // 2) :] = 0
+        return result

@@ -1,1 +1,0 @@
-"""What a checkpoint's config states about positions: shipped scaling, length limit, layer types."""
