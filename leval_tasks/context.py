@@ -7,7 +7,7 @@ it states none, from the run's settings (a task's metadata) and the checkpoint's
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,10 @@ class LengthLimit:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Tokens of prompt and answer together, and the setting or file that decided it.
-
-    `limit` is what the backend reads without cutting it, None where it is not known.
-    """
+    """Tokens of prompt and answer together, and the setting or file that decided it."""
 
     length: int
     origin: str
-    limit: int | None = field(default=None, compare=False)
 
 
 def resolve_context(settings: Mapping[str, Any]) -> Context:
@@ -115,8 +111,7 @@ def resolve_context(settings: Mapping[str, Any]) -> Context:
     limit.check(length, origin)
     if limit.tokens is None:
         return Context(length, origin)
-    usable = limit.tokens - limit.kept_back
-    return Context(min(length, usable), origin, usable)
+    return Context(min(length, limit.tokens - limit.kept_back), origin)
 
 
 def find_limit(settings: Mapping[str, Any]) -> LengthLimit:

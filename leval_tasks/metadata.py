@@ -4,17 +4,19 @@ lm-eval merges `--model_args` into the metadata, and other tasks have keys of th
 unknown keys pass, unless they are one of our settings misspelt.
 """
 
+import difflib
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from leval_tasks.closed.prompts import FRAME_NAMES
-from resonance_vllm.errors import SettingError, UserError, hint, is_misspelt, not_allowed, shown
+from resonance_vllm.errors import SettingError, UserError, not_allowed, shown
 from resonance_vllm.settings import Settings, field_names, read
 
-Mode = Literal["sliding", "truncate", "last", "disjoint"]
+Frame = Literal["llama2", "plain", "chat_template"]
+FRAMES: tuple[str, ...] = get_args(Frame)
+Mode = Literal["sliding", "truncate"]
 Subtask = Literal["recursive", "cot", "semi_recursive"]
 SUBTASKS: tuple[str, ...] = get_args(Subtask)
 
@@ -106,31 +108,22 @@ class ClosedSettings(TaskSettings):
         own_data: files of L-Eval's names hold documents of the user's own.
         truncation: where over-long documents are cut, or `skip`, which leaves them out; None is
             the task's own way.
-        truncation_unit: `tokens`, or `words` for L-Eval's own cut.
         num_docs: the first documents only, with all their questions.
         min_questions: with `num_docs`, take further documents until there are so many questions.
         end_of_thinking: what a reasoning model writes before its answer; empty keeps everything.
         answer_prefix: who begins with `Answer:` in a chat prompt.
-        frame: whose prompt is written, see `leval_tasks.closed.prompts`; None is the model's chat
-            template where one is applied, else Llama-2's.
+        frame: what stands around the prompts: Llama-2's markers, nothing, or the model's chat
+            template; None is the template where one is applied, else Llama-2's.
     """
 
     data_dir: Folder = Field(default=None, json_schema_extra=WHERE)
     own_data: bool = Field(default=False, strict=False, json_schema_extra=WHERE)
     truncation: Literal["middle", "right", "left", "skip"] | None = None
-    truncation_unit: Literal["tokens", "words"] = "tokens"
     num_docs: OptionalCount = None
     min_questions: OptionalCount = None
     end_of_thinking: str = "</think>"
     answer_prefix: Literal["assistant", "user"] = "assistant"
-    frame: str | None = None
-
-    @field_validator("frame")
-    @classmethod
-    def _known_frame(cls, value: str | None) -> str | None:
-        if value is not None and value not in FRAME_NAMES:
-            raise ValueError(f"{shown(value)} is not allowed{hint(value, FRAME_NAMES)}")
-        return value
+    frame: Frame | None = None
 
     @field_validator("truncation", mode="before")
     @classmethod
@@ -171,7 +164,7 @@ class PerplexitySettings(TextSettings):
 
     Attributes:
         mode: which windows; see `leval_tasks.perplexity.windows`.
-        stride: tokens between sliding windows, and tokens scored by `last`.
+        stride: tokens between sliding windows.
     """
 
     group = "perplexity"
@@ -259,6 +252,9 @@ FAMILIES = (
     PosGenSettings,
 )
 _KEYS = {name for family in FAMILIES for name in (*field_names(family), family.group) if name}
+_LONG_KEYS = sorted(name for name in _KEYS if len(name) > 4)  # short words are near to others
+NEAR = 0.85
+"""Similarity (`difflib`) from which on a key is taken for a misspelt one."""
 
 
 def read_metadata(family: type[Family], metadata: Mapping[str, Any]) -> Family:
@@ -282,12 +278,12 @@ def family_settings(family: type[TaskSettings], metadata: Mapping[str, Any]) -> 
 
 
 def refuse_near_misses(metadata: Mapping[str, Any]) -> None:
-    """Refuse keys that are one of our settings misspelt; every other key passes.
+    """Refuse keys that are almost one of our settings; every other key passes.
 
     Raises:
         SettingError: names the key and the setting that is meant.
     """
     for key in [key for key in metadata if isinstance(key, str) and key not in _KEYS]:
-        for name in sorted(_KEYS):
-            if is_misspelt(key, name):
-                raise SettingError(f"{key}: unknown setting; did you mean {name!r}?")
+        written = key.casefold().replace("-", "_")
+        for name in difflib.get_close_matches(written, _LONG_KEYS, n=1, cutoff=NEAR):
+            raise SettingError(f"{key}: unknown setting; did you mean {name!r}?")

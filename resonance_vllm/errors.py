@@ -78,24 +78,6 @@ def near(name: object, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(repr(names[m]) for m in matches)}?" if matches else ""
 
 
-def is_misspelt(key: str, name: str) -> bool:
-    """Whether a key is `name` in capitals or with hyphens, or is one slip of the fingers from it.
-
-    A slip is a letter too many, too few or in place of another, or two that changed places. Names
-    of fewer than five letters have neighbours with another meaning, long ones may differ by more.
-    """
-    key = key.strip().casefold().replace("-", "_").replace(" ", "_")
-    if key == name or len(name) < 5:
-        return key == name
-    if difflib.SequenceMatcher(None, key, name).ratio() >= 0.88:
-        return True
-    while key[:1] == name[:1]:
-        key, name = key[1:], name[1:]
-    while key[-1:] == name[-1:]:
-        key, name = key[:-1], name[:-1]
-    return max(len(key), len(name)) == 1 or (len(key) == 2 and key == name[::-1])
-
-
 def needs_extra(extra: str) -> str:
     """How an extra of this project is installed."""
     return f"install the extra {extra} (in a checkout: pip install '.[{extra}]')"

@@ -8,12 +8,12 @@ import click
 
 from leval_harness.cli.output import EXISTING_FILE, FOLDER, json_option
 from leval_tasks import data as files
-from leval_tasks.closed.catalog import TASKS, task_named
+from leval_tasks.closed.catalog import ENTRIES, task_named
 from leval_tasks.closed.definition import PREFIX, SCORES, ClosedTask
 from leval_tasks.errors import DataError, HubUnreachableError
+from leval_tasks.metadata import ClosedSettings
 from leval_tasks.perplexity.documents import CORPORA, corpus_file, read_corpus
 from leval_tasks.repetition import repeated_share
-from resonance_vllm.errors import printable
 
 MOST_REPEATED = 0.05
 """Share of repeated words above which texts measure copying."""
@@ -21,69 +21,57 @@ MOST_REPEATED = 0.05
 MOST_WORDS = 32_768
 """Words of a text that are looked at."""
 
-_CHANGED = (
-    f"the copy in {files.HUB_REPOSITORY} is not the published file any more; nothing of it was kept"
-)
 
-
-@click.group(
-    epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify --data-dir DATA"
-)
+@click.group(epilog="Example: leval-harness data fetch --out DATA; leval-harness data verify DATA")
 def data() -> None:
     """List, fetch or verify the documents that the tasks read."""
 
 
-data_dir_option = click.option(
-    "--data-dir",
-    help="Folder with L-Eval's files, or the word sample; default LEVAL_DATA_DIR, else the hub.",
-)
+folder_argument = click.argument("folder", metavar="[DATA]", required=False)
+data_dir_option = click.option("--data-dir", help="The same as DATA.")
 
 
-@data.command("list", epilog="Example: leval-harness data list --data-dir DATA")
+@data.command("list", epilog="Example: leval-harness data list DATA")
+@folder_argument
 @data_dir_option
 @json_option
-def list_files(data_dir: str | None, as_json: bool) -> None:
-    """List the files, their tasks, and whether the source has them."""
-    source = files.resolve_source({"data_dir": data_dir})
-    present = files.available(source)
+def list_files(folder: str | None, data_dir: str | None, as_json: bool) -> None:
+    """List the files, their tasks, and whether the source has them.
+
+    DATA is a folder with L-Eval's files or the word sample; by default LEVAL_DATA_DIR, else the
+    hub.
+    """
+    source = files.resolve_source({"data_dir": folder or data_dir})
     rows = [
-        {
-            "file": task.file.name,
-            "task": task.name,
-            "present": task in present,
-            "published_documents": task.file.documents,
-            "published_questions": task.file.questions,
-        }
-        for task in TASKS.values()
+        {"file": task.file.name, "task": task.name, "present": source.has(task)} for task in ENTRIES
     ]
     if as_json:
         click.echo(json.dumps({"source": source.kind, "path": source.path, "files": rows}))
         return
-    click.echo(f"Source: {source.kind} ({printable(str(source.path))})")
+    click.echo(f"Source: {source.kind} ({source.path})")
     there = "to be fetched" if source.kind == "hub" else "there"
     for row in rows:
         click.echo(
-            f"  {row['file']:32s} {row['task']:24s} {there if row['present'] else 'missing':14s} "
-            f"published: {row['published_documents']} documents, "
-            f"{row['published_questions']} questions"
+            f"  {row['file']:32s} {row['task']:30s} {there if row['present'] else 'missing'}"
         )
 
 
-@data.command(epilog="Example: leval-harness data verify --data-dir DATA")
+@data.command(epilog="Example: leval-harness data verify DATA")
+@folder_argument
 @data_dir_option
 @json_option
-def verify(data_dir: str | None, as_json: bool) -> None:
+def verify(folder: str | None, data_dir: str | None, as_json: bool) -> None:
     """Compare files with the published ones; measure repetition.
 
-    Exit code 1 where a file is truncated, altered or unreadable.
+    DATA is as for `data list`. Exit code 1 where a file is unreadable or not the published one.
     """
-    source = files.resolve_source({"data_dir": data_dir})
+    source = files.resolve_source({"data_dir": folder or data_dir})
     tasks = files.available(source)
     corpora = [each for each in CORPORA if source.folder and corpus_file(each, Path(source.path))]
     if not tasks and not corpora:
-        raise files.missing_file(source, next(iter(TASKS.values())))
+        raise files.missing_file(source, ENTRIES[0])
     rows = [_check(source, task) for task in tasks]
-    rows += [_check_texts(each, str(source.path)) for each in corpora]
+    rows += [_check_texts(each, source.path) for each in corpora]
     for row in rows:
         if row.get("repeated_share", 0.0) > MOST_REPEATED:
             click.echo(
@@ -104,18 +92,14 @@ def fetch(out: Path, as_json: bool) -> None:
     stay when another one fails. Exit code 1 where one failed or the hub cannot be reached.
     """
     out.mkdir(parents=True, exist_ok=True)
+    hub = files.Source("hub", files.HUB_REPOSITORY)
     rows = []
-    for task in TASKS.values():
-        content, row = b"", _check(files.Source("hub", files.HUB_REPOSITORY), task)
-        if row["ok"]:
-            content = files.hub_file(task).read_bytes()
-            known = task.file.sha256 or task.file.git_blob
-            if known and not task.file.is_same(content):
-                row = {"file": task.file.name, "ok": False, "problem": _CHANGED}
+    for task in ENTRIES:
+        row = _check(hub, task)
         if row["ok"]:
             target = out / task.file.name
             partial = target.with_suffix(".part")
-            partial.write_bytes(content)
+            partial.write_bytes(files.hub_file(task).read_bytes())
             row["path"] = str(partial.replace(target))
         rows.append(row)
     _report(rows, as_json)
@@ -129,14 +113,15 @@ def _check(source: files.Source, task: ClosedTask) -> dict[str, Any]:
         raise
     except DataError as error:
         return {"file": task.file.name, "ok": False, "problem": str(error)}
-    return {
+    row = {
         "file": file.name,
-        "ok": True,
+        "ok": file.verified or not task.file.sha256 or source.kind == "sample",
         "verified": file.verified,
         "documents": len(file.records),
-        "questions": file.questions,
+        "questions": sum(len(record.instructions) for record in file.records),
         "sha256": file.sha256,
     }
+    return row if row["ok"] else row | {"problem": "not the published file"}
 
 
 def _check_texts(corpus: str, folder: str) -> dict[str, Any]:
@@ -166,31 +151,43 @@ def _state(row: dict[str, Any]) -> str:
         return f"FAILED: {row['problem']}"
     if "repeated_share" in row:
         return f"{row['documents']} texts, {row['repeated_share']:.1%} repeated"
-    state = "as published" if row["verified"] else "not the published bytes"
+    state = "as published" if row["verified"] else "not known"
     counts = f"{row['documents']} documents, {row['questions']} questions"
     return f"{state}: {counts}, SHA-256 {row['sha256'][:16]}"
 
 
-*keys, last_key = (task.key for task in TASKS.values())
+KEYS = ", ".join(task.key for task in ENTRIES)
 
 
 @click.command(epilog="Example: leval-harness score --task coursera coursera.pred.jsonl")
-@click.option("--task", required=True, help=f"{', '.join(keys)} or {last_key}; also as {PREFIX}….")
+@click.option("--task", required=True, help=f"One of {KEYS}; also as {PREFIX}….")
+@click.option(
+    "--end-of-thinking",
+    default=ClosedSettings().end_of_thinking,
+    help="What ends a model's thinking, which is not scored; empty keeps everything.",
+)
+@click.option("--thinking-opened", is_flag=True, help="The prompts already opened the thinking.")
 @json_option
 @click.argument("predictions", type=EXISTING_FILE)
-def score(task: str, as_json: bool, predictions: Path) -> None:
+def score(
+    task: str, end_of_thinking: str, thinking_opened: bool, as_json: bool, predictions: Path
+) -> None:
     """Score PREDICTIONS with L-Eval's official rules, in percent.
 
     Each line is a JSON object with the reference under "gt" and the response under a key that
     contains "_pred". Lines that are not JSON are dropped and counted, and so are records whose
-    "evaluation" is none that the official scorer takes (f1, rouge, exam).
+    "evaluation" is none that the official scorer takes (f1, rouge, exam). References of another
+    task are refused.
     """
-    from leval_tasks.closed.predictions import read
+    from leval_tasks.closed.predictions import read, refuse_other_task
+    from leval_tasks.closed.thinking import ends_what_it_did_not_begin
 
-    chosen = task_named(task, "--task")
-    found = read(predictions)
-    judged = [chosen.rule.judge(response, gold) for response, gold in found.pairs]
-    rows = [chosen.score_judged(each, at) for at, each in zip(found.places, judged, strict=True)]
+    chosen, found = task_named(task, "--task"), read(predictions)
+    refuse_other_task(chosen, [gold for _, gold in found.pairs], "--task")
+    rows = [
+        chosen.score_responses([response], gold, at, end_of_thinking, opened=thinking_opened)
+        for at, (response, gold) in zip(found.places, found.pairs, strict=True)
+    ]
     figures = chosen.aggregate(rows)
     shown = (*SCORES, "unparsed", *chosen.rule.parts)
     row = {
@@ -200,10 +197,17 @@ def score(task: str, as_json: bool, predictions: Path) -> None:
         "dropped_lines": found.dropped,
         **({"skipped_records": found.skipped} if found.skipped else {}),
     }
+    continued = [ends_what_it_did_not_begin(each, end_of_thinking) for each, _ in found.pairs]
+    if any(continued) and not all(continued) and not thinking_opened:
+        click.echo(
+            f"{sum(continued)} of {len(continued)} responses end a thinking that they did not "
+            "begin; --thinking-opened takes the others for cut off.",
+            err=True,
+        )
     if as_json:
         click.echo(json.dumps(row))
         return
-    click.echo(f"{printable(str(predictions))} ({found.key}), {len(rows)} responses")
+    click.echo(f"{predictions} ({found.key}), {len(rows)} responses")
     if found.dropped:
         click.echo(f"{found.dropped} lines are not JSON and are left out.", err=True)
     if found.skipped:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leval_harness.cli.output import json_option, prepared_model
-from leval_tasks.closed.prompts import FRAME_NAMES
+from leval_tasks.metadata import FRAMES
 from resonance_vllm.config import refuse_missing_folder
 from resonance_vllm.errors import UserError
 
 if TYPE_CHECKING:
     from leval_tasks.closed.prompts import QuestionPrompts
 
-SETTINGS = ("data_dir", "own_data", "truncation", "truncation_unit", "frame")
+SETTINGS = ("data_dir", "own_data", "truncation", "frame")
 SHOWN = 160  # characters of the document that are shown at each end of a kept piece
 
 
@@ -32,8 +32,7 @@ SHOWN = 160  # characters of the document that are shown at each end of a kept p
 @click.option("--context-length", type=int, help="Default: the checkpoint's limit.")
 @click.option("--max-gen-toks", default=512, help="Tokens left for the answer.")
 @click.option("--truncation", help="middle, right, left or skip; default as the task's protocol.")
-@click.option("--truncation-unit", help="tokens, or words for L-Eval's own cut.")
-@click.option("--frame", help=f"Prompt template: {', '.join(FRAME_NAMES)}.")
+@click.option("--frame", help=f"{', '.join(FRAMES)}.")
 @click.option("--apply-chat-template", "chat", is_flag=True, help="Through the model's template.")
 @click.option("--full", is_flag=True, help="Print the document too, not only its ends.")
 @json_option
@@ -53,16 +52,9 @@ def prompt(
     if context_length:
         # nothing runs here, so there is no backend whose limit could be passed
         metadata |= {"context_length": context_length, "max_length": context_length}
-    closed = LEvalClosedTask(
-        {
-            "task": named,
-            "metadata": metadata,
-            "generation_kwargs": {"max_gen_toks": options["max_gen_toks"]},
-        }
-    )
-    template = None
-    if options["chat"]:
-        template = partial(_rendered, find_tokenizer(metadata))
+    answer = {"max_gen_toks": options["max_gen_toks"]}
+    closed = LEvalClosedTask({"task": named, "metadata": metadata, "generation_kwargs": answer})
+    template = partial(_rendered, find_tokenizer(metadata)) if options["chat"] else None
     closed.prepare(template)
     about = closed.config.metadata["prompt"]
     docs = closed.test_docs()[: options["count"]]
@@ -83,12 +75,8 @@ def prompt(
             f"{cut['kept_head']} at the beginning and {cut['kept_tail']} at the end"
         )
         click.echo(_first_prompt(prompts, cut, full))
-        texts = prompts.arguments(template)[1:]
-        for second, text in zip(prompts.prompts[1:], texts, strict=True):
-            if second.has_document:
-                click.echo(f"--- second prompt, which ends in\n{second.after}")
-            else:
-                click.echo(f"--- second prompt, without the document\n{text}")
+        for text in prompts.arguments(template)[1:]:
+            click.echo(f"--- second prompt, without the document\n{text}")
 
 
 def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
@@ -107,15 +95,14 @@ def _rendered(tokenizer: Any, messages: list[dict[str, str]]) -> str:
 
 def _first_prompt(prompts: "QuestionPrompts", cut: dict[str, Any], full: bool) -> str:
     """The prompt with its document, the cut marked where it is."""
-    dropped = cut["document_tokens"] - cut["kept_head"] - cut["kept_tail"]
-    mark = f"\n[... cut here: {dropped} tokens left out ...]\n" if cut["truncated"] else ""
     pieces = [piece if full else _ends(piece) for piece in prompts.pieces]
-    if cut["kept_tail"] and not cut["kept_head"]:
-        pieces.insert(0, "")
-    elif cut["truncated"] and len(pieces) == 1:
-        pieces.append("")
+    if cut["truncated"]:
+        dropped = cut["document_tokens"] - cut["kept_head"] - cut["kept_tail"]
+        mark = f"\n[... cut here: {dropped} tokens left out ...]\n"
+        head = pieces[0] if cut["kept_head"] else ""
+        pieces = [head, mark, pieces[-1] if cut["kept_tail"] else ""]
     first = prompts.prompts[0]
-    return first.before + mark.join(pieces) + first.after
+    return first.before + "".join(pieces) + first.after
 
 
 def _ends(text: str) -> str:

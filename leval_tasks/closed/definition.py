@@ -1,6 +1,7 @@
-"""What a closed-ended task is; each one is made in its own file of `leval_tasks.closed.catalog`."""
+"""What a closed-ended task is; `leval_tasks.closed.catalog` has an entry for each."""
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,6 +21,9 @@ SCORES = ("exact_match", "exact_match_strict")
 MARKS = ("right", "wrong", "unparsed", "thinking_removed", "thinking_unfinished")
 """What holds of the answer to a question or does not; one of the first three does."""
 
+FIRST = 20
+"""References by which the file of a task is known."""
+
 Row = Mapping[str, float | None]
 """Scores and marks of one question; None for a part that it does not have."""
 
@@ -35,32 +39,28 @@ def marks_in(filtered_resps: Any) -> dict[str, float]:
     return {name: float(name in first[1:]) for name in MARKS}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PublishedFile:
     """A task's file in OpenLMLab/LEval cd34b050, LEval-data/Closed-ended-tasks.
 
     Attributes:
         name: file name.
-        documents: number of records.
-        questions: number of questions in all records.
-        sha256: of the file, None where no copy was available.
-        git_blob: SHA-1 that git gives the file, for the one without a SHA-256. With neither, a file
-            with as many documents and questions counts as the published one.
+        sha256: of the file; empty where no copy was available.
+        first_references: `references_digest` of its references, for a task whose references could
+            be those of another one.
     """
 
     name: str
-    documents: int
-    questions: int
-    sha256: str | None = None
-    git_blob: str | None = None
+    sha256: str = ""
+    first_references: str = ""
 
-    def is_same(self, content: bytes) -> bool:
-        """Whether a file is byte for byte the published one."""
-        if self.sha256:
-            return hashlib.sha256(content).hexdigest() == self.sha256
-        header = b"blob %d\0" % len(content)
-        blob = hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
-        return blob == self.git_blob
+
+def references_digest(references: Sequence[str]) -> str:
+    """The beginning of the SHA-256 of the first `FIRST` references; empty below so many."""
+    if len(references) < FIRST:
+        return ""
+    first = "\n".join(each.strip() for each in references[:FIRST])
+    return hashlib.sha256(first.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +71,8 @@ class ClosedTask:
         key: short name; with `PREFIX` lm-eval's name of the task.
         title: name in tables, as in the paper.
         file: L-Eval's file.
+        references: regular expression that a raw reference begins with, by which predictions for
+            another task are noticed.
         system_prompt: the official one.
         form: how a prompt is laid out: a `question` inside a frame with `Answer:` at its end; a
             `record` followed by the question; `steps`, where the question begins the reasoning
@@ -81,7 +83,6 @@ class ClosedTask:
         truncation: side that is cut where a document is too long, as in the official scripts.
         own_clusters: questions are independent although they share a text (GSM's worked examples)
             or have a document each.
-        place: position of its column among the others.
         in_group: whether it counts in `leval_closed`, the paper's Avg.
     """
 
@@ -90,11 +91,11 @@ class ClosedTask:
     file: PublishedFile
     system_prompt: str
     rule: Rule
+    references: str = ""
     form: Literal["question", "record", "steps"] = "question"
     second_question: Callable[[str], str] | None = None
     truncation: str = "right"
     own_clusters: bool = False
-    place: int = 100
     in_group: bool = False
 
     @property
@@ -120,12 +121,12 @@ class ClosedTask:
         *,
         opened: bool = False,
     ) -> dict[str, float | None]:
-        """Scores and marks of one question.
+        """Scores and marks of one question: lm-eval's task and `score` both call this.
 
         Args:
-            responses: one for each prompt.
+            responses: one for each prompt, or the one text that a prediction file holds.
             gold: the raw reference.
-            number: of the question in its document, from 0.
+            number: of the question in its document, or of the record in its file, from 0.
             end_of_thinking: mark that ends a model's thinking; empty keeps everything.
             opened: whether the prompts already opened the thinking.
 
@@ -133,9 +134,13 @@ class ClosedTask:
             A value for each of `metrics`, None for a part that the question does not have, and 0
             or 1 for each of `MARKS`.
         """
-        answers = [remove_thinking(each, end_of_thinking, opened=opened) for each in responses]
-        unfinished = [thinking_unfinished(r, end_of_thinking, opened=opened) for r in responses]
-        judged = self.rule.judge(self.rule.join([text for text, _ in answers]), gold)
+        text, between = self.rule.join(responses), self.rule.between
+        pieces = [text]
+        if between:
+            pieces = re.split(re.escape(between), text, maxsplit=1, flags=re.IGNORECASE)
+        answers = [remove_thinking(each, end_of_thinking, opened=opened) for each in pieces]
+        unfinished = [thinking_unfinished(p, end_of_thinking, opened=opened) for p in pieces]
+        judged = self.rule.judge(between.join(text for text, _ in answers), gold)
         return {
             **self.score_judged(judged, number),
             "thinking_removed": float(any(removed for _, removed in answers)),

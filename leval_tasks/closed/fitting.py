@@ -11,11 +11,9 @@ from typing import Any
 
 from leval_tasks.closed.prompts import Prompt
 from leval_tasks.errors import ContextLengthError
-from resonance_vllm.errors import SettingError
 
 WINDOW = 512  # characters of the shared text that are tokenised again with each question
 RUN = 8  # tokens that must agree before two tokenisations count as aligned
-OFFICIAL_STEP = 250  # words
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,6 @@ def fit(
     room: int,
     *,
     side: str,
-    unit: str = "tokens",
     add_bos: bool | None = None,
 ) -> tuple[Cut | None, list[int]]:
     """Cut a document so that every prompt about it fits.
@@ -133,10 +130,8 @@ def fit(
     Args:
         document: the tokenised document.
         prompts: the prompts of its questions, which begin alike.
-        room: tokens that a prompt may have: context length minus generated tokens. With `words`
-            the document alone may have them; frame and question come on top.
+        room: tokens that a prompt may have: context length minus generated tokens.
         side: where the document is cut: `middle`, `right`, `left`; or `skip`.
-        unit: `tokens`, or `words` for L-Eval's own cut.
         add_bos: see `special_tokens`.
 
     Returns:
@@ -144,7 +139,6 @@ def fit(
 
     Raises:
         ContextLengthError: instructions and question alone do not fit.
-        SettingError: `words` with a cut in the middle.
     """
     before, endings = prompts[0].before, [prompt.after for prompt in prompts]
     special = special_tokens(document.tokenizer, before, add_bos)
@@ -153,9 +147,6 @@ def fit(
         counts = count_tokens(document.tokenizer, before + document.kept(cut), endings)
         return [count + special for count in counts]
 
-    if unit == "words":
-        cut = official_cut(document, room, side)
-        return cut, lengths(cut)
     cut = document.keep(len(document), "right")
     totals = lengths(cut)
     if side == "skip" and max(totals) > room:
@@ -173,40 +164,3 @@ def fit(
         cut = document.keep(keep, side)
         totals = lengths(cut)
     return cut, totals
-
-
-def official_cut(document: TokenizedDocument, budget: int, side: str) -> Cut:
-    """L-Eval's own cut: drop words until the document's tokens fit, 250 more at each step.
-
-    `budget` counts special tokens too; the side `right` keeps the beginning, `left` the end. The
-    slices are the scripts' own, also where they have dropped more words than the budget holds.
-
-    Raises:
-        SettingError: another side.
-        ContextLengthError: the special tokens alone do not fit.
-    """
-    if side not in ("right", "left"):
-        raise SettingError(
-            f"truncation: {side!r} does not go with truncation_unit 'words', L-Eval's own cut; "
-            "allowed: right, left"
-        )
-    tokenizer = document.tokenizer
-    specials = int(tokenizer.num_special_tokens_to_add())
-    text, dropped = document.text, 0
-    tokens = len(document) + specials
-    while tokens > budget:
-        if not text:
-            raise ContextLengthError(
-                f"No word of the document fits a document budget of {budget} tokens."
-            )
-        words = text.split(" ")
-        kept = words[: budget - dropped] if side == "right" else words[dropped - budget :]
-        text = " ".join(kept)
-        dropped += OFFICIAL_STEP
-        tokens = len(token_offsets(tokenizer, text)) + specials
-    if text == document.text:
-        return document.keep(len(document), side)
-    length, total = len(text), len(document.text)
-    if side == "right":
-        return Cut(((0, length),), tokens - specials, 0, truncated=True)
-    return Cut(((total - length, total),), 0, tokens - specials, truncated=True)

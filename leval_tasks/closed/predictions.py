@@ -4,18 +4,26 @@ One JSON object a line, in document-then-question order, with the reference unde
 response under a key that contains `_pred`.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from leval_tasks.closed.catalog import ENTRIES
+from leval_tasks.closed.definition import ClosedTask, references_digest
 from leval_tasks.data import read_bytes, read_row
 from leval_tasks.errors import PredictionError
+from resonance_vllm.errors import SettingError, shown
 from resonance_vllm.files import json_lines, parse_json
 
 SCORED = ("f1", "rouge", "exam")
 """Values of `evaluation` that the official scorer takes; a record without one is scored here."""
+
+MOST_ODD = 0.1
+"""Share of references from which on a file is that of another task."""
 
 
 @dataclass(frozen=True)
@@ -94,3 +102,32 @@ def _response_key(content: Any, where: str) -> str:
             f"{', '.join(sorted(keys))}."
         )
     return key or "_pred"
+
+
+def refuse_other_task(task: ClosedTask, references: Sequence[str], field: str) -> None:
+    """Refuse references of another task, by their form or because they are published ones.
+
+    Args:
+        task: the task that the user named.
+        references: all of a file, in its order.
+        field: how the user named it.
+
+    Raises:
+        SettingError: names the task that they belong to, where it is known.
+    """
+    digest, wrong = references_digest(references), f"{field}: the file is not of {task.key}: "
+    for other in ENTRIES:
+        if digest and other.file.first_references == digest and other is not task:
+            raise SettingError(f"{wrong}its references are those of {other.key}")
+    odd = _odd(task, references)
+    if len(odd) >= MOST_ODD * len(references):
+        fits = " or ".join(each.key for each in ENTRIES if not _odd(each, references))
+        raise SettingError(
+            f"{wrong}{len(odd)} of its {len(references)} references have another form, such as "
+            f"{shown(odd[0])}" + (f"; they fit {fits}" if fits else "")
+        )
+
+
+def _odd(task: ClosedTask, references: Sequence[str]) -> list[str]:
+    """The references that do not have the form of a task's."""
+    return [each for each in references if not re.match(task.references, each)]

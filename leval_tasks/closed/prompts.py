@@ -1,153 +1,54 @@
 """The prompts of L-Eval's closed-ended tasks: what stands around document and question.
 
-The texts are those of OpenLMLab/LEval cd34b050, `Baselines/*-test.py` with `--metric exam_eval`,
-misspellings included, because scores are comparable only with them. The default frame is that of
-the Llama-2 script; where a chat template is applied, its content goes through the template.
+The texts are those of OpenLMLab/LEval cd34b050, `Baselines/llama2-chat-test.py` with `--metric
+exam_eval`, misspellings included, because scores are comparable only with them. Where a chat
+template is applied, the same content goes through the template.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jinja2.exceptions import TemplateError
 
 from leval_tasks.closed.definition import ClosedTask
 from resonance_vllm.errors import SettingError
 
-STEPS = "{document}\n\n{question}"
-QUESTION = "Document is as follows. {document} \nQuestion: {question} "
-DIRECTLY = ".  Please directly give the answer without any additional output or explanation "
-QUESTION_DIRECTLY = QUESTION.removesuffix(" ") + DIRECTLY
-SECOND = "{question}\nAnswer:"
-SECOND_DIRECTLY = "{question}Please directly answer without any additional output or explanation. "
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """How one script writes its prompts, with `{system}`, `{document}` and `{question}` in them.
-
-    Attributes:
-        source: the script; empty for a frame of ours.
-        steps, record, question: the prompt of each `ClosedTask.form`.
-        second: the prompt of SFiction's question about the real world, which stands alone.
-        template: whether a chat template goes around it: `never`, because the text holds its own
-            markers; `may`; `must`.
-        system_message: the system prompt is a message of its own.
-        second_follows: the second prompt is a further message after the first.
-        opens_answer: `Answer:` is added to the rendered template, or to the user's message.
-        cut: the side that the script cuts in every task; None where it is the task's.
-    """
-
-    source: str = ""
-    steps: str
-    record: str
-    question: str
-    second: str = SECOND
-    template: Literal["never", "may", "must"] = "never"
-    system_message: bool = False
-    second_follows: bool = False
-    opens_answer: bool = False
-    cut: str | None = None
-
-
-_LLAMA = "[INST]<<SYS>>\n{system}\n<</SYS>>\n\n"
-_USER = (
-    "A chat between a curious user and an artificial intelligence assistant."
-    "The assistant gives helpful, detailed, and polite answers to the user's questions."
-    " USER: {system}"
-)
-_HUMAN = (
-    "A chat between a curious human and an artificial intelligence assistant. "
-    "The assistant gives helpful, detailed, and polite answers to the human's questions.\n\n"
-)
-_TURBO = (
-    "Document is as follows. {document} Question: {question} \n"
-    "Please directly give answer without any additional output or explanation\n Answer: "
-)
-_CLAUDE = (
-    "\n\nHuman: {system}" + QUESTION + " \nPlease directly give answer without any additonal "
-    "output or explanation \nAnswer: \n\nAssistant:"
-)
-_VICUNA = Frame(
-    source="vicuna-test.py",
-    steps="{system}" + STEPS,
-    record=_USER + STEPS + " \nASSISTANT: ",
-    question=_USER + QUESTION + " \nAnswer:",
-)
-
 CHAT_TEMPLATE = "chat_template"
-"""The frame that is the model's own template, around the content of `llama2`."""
-
-FRAMES: dict[str, Frame] = {
-    "llama2": Frame(
-        source="llama2-chat-test.py",
-        steps=_LLAMA + STEPS,
-        record=_LLAMA + STEPS + "[/INST]",
-        question=_LLAMA + QUESTION_DIRECTLY + "[/INST]\nAnswer:",
-        second=SECOND_DIRECTLY + "\nAnswer:",
-    ),
-    "turbo": Frame(
-        source="turbo16k-test.py",
-        steps=STEPS,
-        record=_TURBO,
-        question=_TURBO,
-        second="{question}\nPlease directly give answer without any additional output or "
-        "explanation \nAnswer:",
-        template="must",
-        system_message=True,
-        second_follows=True,
-    ),
-    "vicuna": _VICUNA,
-    "longchat": replace(_VICUNA, source="longchat-test.py"),
-    "chatglm2": Frame(
-        source="chatglm2-test.py",
-        steps=_HUMAN + "{system}" + STEPS,
-        record=_HUMAN + "{system}" + QUESTION + " \nAnswer:",
-        question=_HUMAN + "{system}" + QUESTION + " \nAnswer:",
-        template="may",
-    ),
-    "xgen": Frame(
-        source="xgen-test.py",
-        steps="{system}" + STEPS,
-        record=_HUMAN + " ### Human: {system}" + STEPS + " \n### Assistant:",
-        question=_HUMAN + " ### Human: {system}" + QUESTION + "\nAnswer:",
-    ),
-    "mpt": Frame(
-        source="mpt-test.py",
-        steps="{system}" + STEPS + "\nThe answer is: ",
-        record="{system}" + STEPS + "\nThe answer is: ",
-        question="{system}" + QUESTION + "\nThe answer is: ",
-        cut="right",
-    ),
-    "claude": Frame(
-        source="claude-test.py",
-        steps="\n\nHuman: {system}" + STEPS + " \n\nAssistant:",
-        record=_CLAUDE,
-        question=_CLAUDE,
-        second="\n\nHuman: " + SECOND + " \n\nAssistant:",
-    ),
-    "plain": Frame(
-        steps="{system}\n\n" + STEPS,
-        record="{system}\n\n" + STEPS,
-        question="{system}\n\n" + QUESTION_DIRECTLY + "\nAnswer:",
-        second=SECOND_DIRECTLY + "\nAnswer:",
-    ),
-    CHAT_TEMPLATE: Frame(
-        steps=STEPS,
-        record=STEPS,
-        question=QUESTION_DIRECTLY,
-        second=SECOND_DIRECTLY,
-        template="must",
-        system_message=True,
-        opens_answer=True,
-    ),
-}
-"""The frames by the names of the setting `frame`; `plain` is for models that know no chat."""
-
-FRAME_NAMES = tuple(FRAMES)
 TITLES = {"llama2": "llama-2", CHAT_TEMPLATE: "chat template"}
-"""What results call the two default frames; the others go by their names."""
+"""What results call the frames; one that is missing goes by its name."""
 
 MARK = "@@LEVAL-DOCUMENT@@"  # stands for the document while a template is rendered
 ANSWER = "Answer:"
+DIRECTLY = "Please directly give the answer without any additional output or explanation "
+
+
+class Around(NamedTuple):
+    """Text before a document and after it, with `{question}` in it."""
+
+    before: str
+    after: str
+
+
+CONTENT = {
+    "steps": Around("", "\n\n{question}"),
+    "record": Around("", "\n\n{question}"),
+    "question": Around("Document is as follows. ", " \nQuestion: {question}.  " + DIRECTLY),
+}
+"""What a user asks in each form of `ClosedTask`."""
+
+SECOND = "{question}Please directly answer without any additional output or explanation. "
+"""SFiction's question about the real world, which stands alone."""
+
+FRAMES = {
+    "llama2": (
+        "[INST]<<SYS>>\n{system}\n<</SYS>>\n\n",
+        {"steps": "", "record": "[/INST]", "question": f"[/INST]\n{ANSWER}"},
+    ),
+    "plain": ("{system}\n\n", {"steps": "", "record": "", "question": f"\n{ANSWER}"}),
+}
+"""The frames of text: what precedes the content, and what follows it in each form."""
+
 Message = dict[str, str]
 # what lm-eval passes to a task: messages in, the rendered prompt (or messages again) out
 ChatTemplate = Callable[[Sequence[Message]], Any]
@@ -166,7 +67,7 @@ class Prompt:
         system_role: `system`, or `user` where the template has no system role; None without a
             chat template.
         answer_prefix: where `Answer:` stands: `assistant`, `user`, or `none`.
-        has_document: False for a second prompt that stands alone.
+        has_document: False for a second prompt, which stands alone.
     """
 
     before: str
@@ -202,15 +103,15 @@ class QuestionPrompts:
 
 
 class PromptWriter:
-    """Writes the prompts of questions in one frame, through the chat template where there is one.
+    """Writes the prompts of questions in one frame.
 
-    The template is probed once: whether it belongs to a chat server (`server`), whether it has a
+    A chat template is probed once: whether it belongs to a chat server (`server`), whether it has a
     system role (`system_role`), and where `Answer:` goes (`answer_prefix`).
 
     Args:
         frame: name of the frame.
         tokenizer: renders messages in place of a chat server's template, for counting.
-        template: lm-eval's chat template; None where none is applied.
+        template: lm-eval's chat template, for the frame `chat_template`.
         answer_prefix: `assistant` or `user`. On a chat server, and where the template already opens
             the model's thinking, `Answer:` goes to the end of the user's message in any case.
         system_instruction: goes before the system prompt.
@@ -224,8 +125,7 @@ class PromptWriter:
         answer_prefix: str = "assistant",
         system_instruction: str = "",
     ) -> None:
-        self.frame = FRAMES[frame]
-        self.tokenizer, self.template = tokenizer, template
+        self.frame, self.tokenizer, self.template = frame, tokenizer, template
         self.system = f"{system_instruction}\n\n" if system_instruction else ""
         if template is not None:
             probe = [{"role": "user", "content": "USER-PROBE"}]
@@ -239,48 +139,39 @@ class PromptWriter:
         """The prompt about the document, and the second one for a task that has it.
 
         Raises:
-            SettingError: the chat template refuses the frame's messages.
+            SettingError: the chat template refuses the messages.
         """
-        frame, system = self.frame, self.system + task.system_prompt
-        text: str = getattr(frame, task.form)
-        before, _, after = text.partition("{document}")
-        before, after = before.replace("{system}", system), after.replace("{question}", question)
+        system, content = self.system + task.system_prompt, CONTENT[task.form]
+        before, after = content.before, content.after.replace("{question}", question)
         second = ""
         if task.second_question:
-            second = frame.second.replace("{question}", task.second_question(question))
+            second = SECOND.replace("{question}", task.second_question(question))
         if self.template is None:
-            made = [Prompt(before, after, answer_prefix="user" if ANSWER in text else "none")]
+            head, tails = FRAMES[self.frame]
+            before, after = head.replace("{system}", system) + before, after + tails[task.form]
+            prefix = "user" if after.endswith(ANSWER) else "none"
+            made = [Prompt(before, after, answer_prefix=prefix)]
             if second:
-                made.append(Prompt(second, "", answer_prefix="user", has_document=False))
+                text = f"{second}\n{ANSWER}"
+                made.append(Prompt(text, "", answer_prefix="user", has_document=False))
             return made
-        prefix = self.answer_prefix if frame.opens_answer and task.form == "question" else "none"
-        system, user = system if frame.system_message else "", before + MARK + after
-        made = [self._rendered(system, [user], prefix)]
-        if second and frame.second_follows:
-            made.append(self._rendered(system, [user, second], prefix))
-        elif second:
-            made.append(self._rendered("", [second], prefix))
-        return made
+        prefix = self.answer_prefix if task.form == "question" else "none"
+        made = [self._rendered(system, before + MARK + after, prefix)]
+        return [*made, self._rendered("", second, prefix)] if second else made
 
-    def _rendered(self, system: str, user: Sequence[str], prefix: str) -> Prompt:
-        """The prompt of a system prompt and one or more messages of the user."""
-        from jinja2.exceptions import TemplateError
-
-        first, *further = user
+    def _rendered(self, system: str, user: str, prefix: str) -> Prompt:
+        """The prompt of a system prompt, perhaps an empty one, and a message of the user."""
         if prefix == "user":
-            first = f"{first}\n{ANSWER}"
+            user = f"{user}\n{ANSWER}"
         if system and not self.system_role:
-            first = f"{system}\n\n{first}"
-        messages = [{"role": "user", "content": each} for each in (first, *further)]
+            user = f"{system}\n\n{user}"
+        messages = [{"role": "user", "content": user}]
         if system and self.system_role:
             messages.insert(0, {"role": "system", "content": system})
         try:
             text = self._text(messages)
         except TemplateError as error:
-            roles = ", ".join(message["role"] for message in messages)
-            raise SettingError(
-                f"frame: the model's chat template refuses messages of {roles} ({error})"
-            ) from error
+            raise SettingError(f"frame: the model's chat template refuses ({error})") from error
         before, mark, after = (text + ANSWER * (prefix == "assistant")).partition(MARK)
         sent = tuple((m["role"], m["content"]) for m in messages) if self.server else ()
         role = "system" if self.system_role else "user"
@@ -297,8 +188,6 @@ class PromptWriter:
 
     def _has_system_role(self, user: Sequence[Message]) -> bool:
         """Whether a system message survives the template (lm-eval drops it where that fails)."""
-        from jinja2.exceptions import TemplateError
-
         try:
             text = self._text([{"role": "system", "content": "SYSTEM-PROBE"}, *user])
         except (TemplateError, ValueError):
@@ -313,12 +202,8 @@ def frame_name(requested: str | None, template: ChatTemplate | None) -> str:
         SettingError: the frame needs a chat template and there is none, or excludes one.
     """
     name = requested or ("llama2" if template is None else CHAT_TEMPLATE)
-    if template is None and FRAMES[name].template == "must":
-        raise SettingError(
-            f"frame: {name!r} is sent as messages; give --apply_chat_template, or a frame of text"
-        )
-    if template is not None and FRAMES[name].template == "never":
-        raise SettingError(
-            f"frame: {name!r} is text with its own markers; leave --apply_chat_template out"
-        )
+    if name == CHAT_TEMPLATE and template is None:
+        raise SettingError(f"frame: {name!r} needs --apply_chat_template")
+    if name != CHAT_TEMPLATE and template is not None:
+        raise SettingError(f"frame: {name!r} is text; leave --apply_chat_template out")
     return name

@@ -1,4 +1,4 @@
-"""How responses are read, compared and scored: what all closed-ended tasks share.
+"""How responses are read, compared and scored: a rule for each kind of answer.
 
 The comparison and the rules reproduce the scorer of `OpenLMLab/LEval` at cd34b050 (2024-07-09) to
 the digit, quirks included: published numbers depend on them. Beyond the official score, a judgement
@@ -15,6 +15,17 @@ from typing import ClassVar
 
 LETTERS = "ABCD"
 PARTIAL_CREDIT = 0.25
+FACT_MARK = "[fact:"
+FINAL_OUTPUT = "the final output"
+_LEFT_OUT = (
+    "will be",
+    "of the code",
+    "is",
+    "would be",
+    "the value of",
+    "the result of",
+    "printed",
+)
 _DROP_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -58,6 +69,7 @@ class Rule(ABC):
     """How one task's responses are read and compared with the reference.
 
     Attributes:
+        between: what stands between the answers to two prompts in a prediction file; else empty.
         parts: names of further metrics, fractions of which more is better. The task's score weighs
             every part the same.
         guess: how one would guess, for the note on chance: a phrase before `for QuALITY (25%)`, or
@@ -66,6 +78,7 @@ class Rule(ABC):
             it depends on the references.
     """
 
+    between: ClassVar[str] = ""
     parts: ClassVar[tuple[str, ...]] = ()
     guess: ClassVar[str] = ""
     guess_score: ClassVar[float | None] = None
@@ -83,7 +96,7 @@ class Rule(ABC):
         return self.guess_score
 
     def join(self, responses: Sequence[str]) -> str:
-        """The text to judge, from the responses to all prompts of a question."""
+        """The text that prediction files hold, from the responses to all prompts of a question."""
         return responses[0]
 
     def judge(self, response: str, gold: str) -> Judgement:
@@ -98,30 +111,6 @@ class Rule(ABC):
         None for a part that the question does not have.
         """
         return judged.parts
-
-
-ONE_LETTER_PROMPT = (
-    "Now you are given a very long document. Please follow the instruction based on this "
-    "document. For multi-choice questions, there is only a sinlge correct option. Please only "
-    "provide the letter corresponding to the answer (like A or B) when answering. For other "
-    "questions, please directly give the concise and accurate answer. "
-)
-"""L-Eval's system prompt of questions with one right letter."""
-
-
-class OneLetter(Rule):
-    """One letter of A to D is right; the reference is `B` or `(B) option text`."""
-
-    guess = "one of four letters"
-    guess_score = 1 / len(LETTERS)
-
-    def read(self, response: str, gold: str) -> Extraction:
-        """The chosen letter."""
-        return read_letters(response, several=False)
-
-    def reference(self, gold: str) -> str:
-        """The reference's letter."""
-        return letters_of(gold)
 
 
 def letters_of(gold: str) -> str:
@@ -203,3 +192,164 @@ def mean_of_parts(values: Sequence[float], parts: Sequence[Sequence[str]]) -> fl
     if len({len(each) for each in by_part.values()}) < 2:
         return mean(values)
     return mean([mean(each) for each in by_part.values()])
+
+
+class OneLetter(Rule):
+    """One letter of A to D is right; the reference is `B` or `(B) option text`."""
+
+    guess = "one of four letters"
+    guess_score = 1 / len(LETTERS)
+
+    def read(self, response: str, gold: str) -> Extraction:
+        """The chosen letter."""
+        return read_letters(response, several=False)
+
+    def reference(self, gold: str) -> str:
+        """The reference's letter."""
+        return letters_of(gold)
+
+
+class SeveralLetters(Rule):
+    """One or more letters of A to D are right; a part of them earns a quarter."""
+
+    guess = (
+        "{title} questions may have several right letters; chance is the expected official score "
+        "of one of the 15 sets of letters A to D, drawn at random, over the gold answers read: "
+        "(1 + 0.25 (2^k - 2)) / 15 where k letters are right, since a part of the right set earns "
+        "0.25."
+    )
+
+    def read(self, response: str, gold: str) -> Extraction:
+        """The chosen letters."""
+        return read_letters(response, several=True)
+
+    def reference(self, gold: str) -> str:
+        """The reference's letters."""
+        return letters_of(gold)
+
+    def chance(self, golds: Sequence[str]) -> float | None:
+        """Mean over the references, see `guess`."""
+        sizes = [len(set(letters_of(gold))) for gold in golds]
+        if not sizes:
+            return None
+        return mean([(1 + PARTIAL_CREDIT * (2**size - 2)) / 15 for size in sizes])
+
+
+class LastNumber(Rule):
+    """The number that a worked solution ends in; the reference is read by the same rule."""
+
+    guess = "nothing"
+    guess_score = 0.0
+
+    def read(self, response: str, gold: str) -> Extraction:
+        """Digits of the number."""
+        stated = re.search(r"The answer is (\S+)", response)
+        if stated:
+            token = stated.group(1)
+        else:
+            pieces = response.split("\n\n", 1)[0].split(" ")
+            token = next((p for p in reversed(pieces) if any(map(str.isdigit, p))), "")
+        # digits of every script, as the official scorer's `str.isdigit` takes them
+        digits = "".join(filter(str.isdigit, token.split(".", 1)[0]))
+        return Extraction(digits, parsed=bool(digits))
+
+    def reference(self, gold: str) -> str:
+        """Digits of the reference."""
+        return self.read(gold, gold).answer
+
+
+class PrintedOutput(Rule):
+    """The printed output of code anywhere in a window of the response."""
+
+    guess = "nothing"
+    guess_score = 0.0
+
+    def read(self, response: str, gold: str) -> Extraction:
+        """The window in which the official scorer looks: three pieces longer than the reference."""
+        size = len(gold.split()) + 3
+        text = self.reference(response)
+        for piece in _LEFT_OUT:
+            text = text.replace(piece, "")
+        # re.split keeps an empty piece for a leading or trailing blank, as the official split does
+        if FINAL_OUTPUT in text:
+            pieces = re.split(r"\s+", text.split(FINAL_OUTPUT)[-1])[:size]
+        else:
+            pieces = re.split(r"\s+", text)[-size:]
+        window = " ".join(pieces)
+        return Extraction(window, parsed=bool(window.strip()))
+
+    def reference(self, gold: str) -> str:
+        """The printed output in the form in which responses are searched for it."""
+        text = re.sub(r"\s+", " ", gold)
+        for piece in (",", "'", "\\", ".0"):
+            text = text.replace(piece, "")
+        return text.replace("] [", "][").replace("[ [", "[[").replace("] ]", "]]")
+
+
+class TrueTwice(Rule):
+    """True or false, in the story and in our world; the score is the mean of both."""
+
+    between = FACT_MARK
+    parts = ("loyalty", "factuality")
+    guess = "true or false"
+    guess_score = 0.5
+
+    def read(self, response: str, gold: str) -> Extraction:
+        """`true` or `false` from one of the two answers, else the error mark."""
+        for word in response.lower().split():
+            for value in ("true", "false"):
+                if value in word:
+                    return Extraction(value, parsed=True)
+        return Extraction("<error>", parsed=False)
+
+    def join(self, responses: Sequence[str]) -> str:
+        """The stored form of the two answers; one that is stored already is kept."""
+        return f"{responses[0]} {FACT_MARK} {responses[1]}]" if len(responses) > 1 else responses[0]
+
+    def judge(self, response: str, gold: str) -> Judgement:
+        """Score both answers of the stored form.
+
+        Without `[fact:` the official scorer crashes; here both parts score 0.
+        """
+        golds, texts = _stored(gold), _stored(response)
+        answers = [self.read(text, gold) for text in texts]
+        scores = [0.0, 0.0]
+        if FACT_MARK in response.lower():
+            pairs = zip(answers, golds, strict=True)
+            scores = [compare(each.answer, gold.strip()) for each, gold in pairs]
+        mean = sum(scores) / 2
+        return Judgement(
+            mean,
+            mean,
+            all(each.parsed for each in answers),
+            ", ".join(each.answer for each in answers),
+            dict(zip(self.parts, scores, strict=True)),
+        )
+
+
+def _stored(text: str) -> tuple[str, str]:
+    """Loyalty text and fact text of the stored form, lower-cased.
+
+    The fact text loses its last character, meant to be the bracket; without `[fact:` it is empty.
+    """
+    loyalty, *fact = text.lower().split(FACT_MARK)
+    return loyalty, fact[0][:-1] if fact else ""
+
+
+class TopicName(Rule):
+    """The topic's name anywhere in the response; a guess has no chance level.
+
+    The three questions about a conversation ask for its first, second and third topic in turn;
+    the three positions weigh the same.
+    """
+
+    parts = ("first", "second", "third")
+
+    def read(self, response: str, gold: str) -> Extraction:
+        """The whole response."""
+        return Extraction(response, bool(response.strip()))
+
+    def part_scores(self, judged: Judgement, number: int) -> Mapping[str, float | None]:
+        """The score at the position that the question asks for."""
+        place = number % len(self.parts)
+        return {n: judged.score if at == place else None for at, n in enumerate(self.parts)}

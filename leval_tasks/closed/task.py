@@ -5,6 +5,7 @@ are built, once for all its questions, and never stored in the sample's `doc`.
 """
 
 import copy
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,6 @@ from leval_tasks.closed.catalog import task_named
 from leval_tasks.closed.definition import MARKS, SCORES, VERSION, Row
 from leval_tasks.closed.fitting import TokenizedDocument, fit
 from leval_tasks.closed.prompts import (
-    FRAMES,
     TITLES,
     ChatTemplate,
     PromptWriter,
@@ -28,7 +28,7 @@ from leval_tasks.closed.prompts import (
 )
 from leval_tasks.closed.rules import mean, mean_of_parts
 from leval_tasks.closed.thinking import opens_thinking, remove_thinking
-from leval_tasks.context import Context, resolve_context
+from leval_tasks.context import resolve_context
 from leval_tasks.errors import ContextLengthError
 from leval_tasks.generation import generation_tokens, with_generation_tokens
 from leval_tasks.lm_task import Described, PlainTask, QuestionFilter
@@ -66,8 +66,7 @@ class LEvalClosedTask(PlainTask):
         metadata = dict(config.get("metadata") or {})
         settings = read_metadata(ClosedSettings, metadata)
         if not settings.truncation:
-            own = FRAMES[settings.frame].cut if settings.frame else None
-            settings = settings.changed(truncation=own or self.closed.truncation)
+            settings = settings.changed(truncation=self.closed.truncation)
         self.settings, self.run = settings, metadata
         self.file = data.load(data.resolve_source(metadata), self.closed)
         self._documents: dict[str, str] = {}
@@ -150,12 +149,12 @@ class LEvalClosedTask(PlainTask):
         tokenizer, context = find_tokenizer(self.run), resolve_context(self.run)
         generated = generation_tokens(self.config.generation_kwargs)
         frame = frame_name(self.settings.frame, template)
+        if template is None and self.settings.frame is None:
+            _warn_of_template(tokenizer)
         prefix = self.settings.answer_prefix
         writer = PromptWriter(frame, tokenizer, template, prefix, system_instruction)
-        longest = self._fit_documents(writer, tokenizer, context.length - generated)
+        self._fit_documents(writer, tokenizer, context.length - generated)
         skipped = self._leave_out_skipped(context.length)
-        if context.limit is not None and longest + generated > context.limit:
-            generated = _shorter_answer(longest, context, context.limit)
         with_length = with_generation_tokens(self.config.generation_kwargs, generated)
         self.config.generation_kwargs = with_length
         first = next(iter(self._prompts.values()))
@@ -176,29 +175,26 @@ class LEvalClosedTask(PlainTask):
         self.config.metadata["skipped_documents"] = skipped
         self.config.metadata["prompt"] = about | ({"opens_thinking": True} if self._opened else {})
 
-    def _fit_documents(self, writer: PromptWriter, tokenizer: Any, room: int) -> int:
-        """Write each question's prompts and token counts; returns the length of the longest."""
+    def _fit_documents(self, writer: PromptWriter, tokenizer: Any, room: int) -> None:
+        """Write each question's prompts and token counts."""
         by_text: dict[str, list[dict[str, Any]]] = {}
         for doc in self._docs:
             by_text.setdefault(self._documents[doc["document_id"]], []).append(doc)
-        self._prompts, longest = {}, 0
+        self._prompts = {}
         for text, docs in by_text.items():
             prompts = [writer.prompts(self.closed, doc["question"]) for doc in docs]
-            further = [each for _, *rest in prompts for each in rest if each.has_document]
             document = TokenizedDocument(text, tokenizer)
             cut, lengths = fit(
                 document,
-                [*(first for first, *_ in prompts), *further],
+                [first for first, *_ in prompts],
                 room,
                 side=str(self.settings.truncation),
-                unit=self.settings.truncation_unit,
                 add_bos=adds_bos(self.run),
             )
             if cut is None:
                 continue
-            longest = max(longest, *lengths)
             pieces = tuple(text[start:end] for start, end in cut.spans)
-            for doc, each, tokens in zip(docs, prompts, lengths, strict=False):
+            for doc, each, tokens in zip(docs, prompts, lengths, strict=True):
                 self._prompts[_key(doc)] = QuestionPrompts(tuple(each), pieces)
                 doc["prompt"] = {
                     "prompt_tokens": tokens,
@@ -207,7 +203,6 @@ class LEvalClosedTask(PlainTask):
                     "kept_tail": cut.tail,
                     "truncated": cut.truncated,
                 }
-        return longest
 
     def _leave_out_skipped(self, context_length: int) -> int:
         """Drop the questions without prompts; returns the number of their documents."""
@@ -301,22 +296,19 @@ def _mean_of_scores(values: Sequence[float]) -> float:
     return mean_of_parts(values, [getattr(value, "parts", ()) for value in values])
 
 
-def _shorter_answer(longest: int, context: Context, limit: int) -> int:
-    """Tokens left for an answer where L-Eval's own cut, which counts the document alone, is over.
-
-    The scripts' positions ran past the model's limit there; a backend would cut the prompt.
-    """
-    if longest >= limit:
-        raise ContextLengthError(
-            f"max_length: {limit} is not enough for a prompt of {longest} tokens: L-Eval's own cut "
-            f"gives document and answer alone the {context.length} tokens of context_length; give "
-            f"max_length={longest + 1} or more (max_model_len for vllm) in --model_args, or a "
-            "smaller context_length"
+def _warn_of_template(tokenizer: Any) -> None:
+    if getattr(tokenizer, "chat_template", None):
+        _warn_once(
+            f"{getattr(tokenizer, 'name_or_path', 'the model')} has a chat template and is asked "
+            "without it; give --apply_chat_template (in a sweep: apply_chat_template: true), or "
+            "frame: llama2 or plain in the metadata to keep it so"
         )
-    logger.warning(
-        "truncation_unit words: frame and question leave %d tokens to an answer", limit - longest
-    )
-    return limit - longest
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """One line a process, not one a task."""
+    logger.warning(message)
 
 
 def _template(kwargs: Mapping[str, Any]) -> ChatTemplate | None:

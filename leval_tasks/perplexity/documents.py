@@ -11,7 +11,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from leval_tasks.data import numbered_rows, read_bytes, resolve_source
+from leval_tasks.data import (
+    numbered_rows,
+    read_bytes,
+    resolve_source,
+    why_hub_is_unreachable,
+)
 from leval_tasks.errors import DataError
 from leval_tasks.metadata import PerplexitySettings, TextSettings
 from leval_tasks.repetition import without_repeats
@@ -141,15 +146,18 @@ def _hub(corpus: str) -> tuple[list[Text], dict[str, Any]]:
             '--metadata \'{"data_dir": "FOLDER"}\''
         )
     from datasets import load_dataset
+    from huggingface_hub import constants
 
     path, split, column = HUB[corpus]
     try:
+        if not constants.HF_HUB_OFFLINE and (reason := why_hub_is_unreachable()):
+            raise OSError(f"{reason}; HF_HUB_OFFLINE=1 reads what was fetched before")
         rows = load_dataset(path, split=split)[column]
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - of whatever library it asks
         raise DataError(
             f"{corpus} could not be read from the hub ({path}: {error}); give a folder with "
             f'{corpus}.jsonl instead: --metadata \'{{"data_dir": "FOLDER"}}\''
-        ) from error
+        ) from None
     texts = [Text(f"{corpus}-{number}", text) for number, text in enumerate(rows)]
     digest = hashlib.sha256("\0".join(t.text for t in texts).encode("utf-8")).hexdigest()
     return texts, {
@@ -237,8 +245,8 @@ def equal_cuts(n: int, size: int) -> list[tuple[int, int]]:
 def draw_pydocs(encode: Encode, settings: TextSettings) -> tuple[Drawn, dict[str, Any]]:
     """Documents of equal token length from the language reference, drawn with the seed.
 
-    A document fills one window of the longest context; in the modes whose windows move it is twice
-    as long. `max_tokens` sets another size.
+    A document fills one window of the longest context; for sliding windows it is twice as long.
+    `max_tokens` sets another size.
 
     Returns:
         The documents, and where they come from.
@@ -250,7 +258,7 @@ def draw_pydocs(encode: Encode, settings: TextSettings) -> tuple[Drawn, dict[str
     text, digest = language_reference()
     tokens, ends = encode(text)
     longest = settings.context_length[-1] if settings.context_length else 0
-    moves = isinstance(settings, PerplexitySettings) and settings.mode in ("sliding", "disjoint")
+    moves = isinstance(settings, PerplexitySettings) and settings.mode == "sliding"
     size = settings.max_tokens or (longest - bool(settings.bos)) * (2 if moves else 1)
     if settings.min_tokens and settings.min_tokens > size:
         raise SettingError(

@@ -48,64 +48,36 @@ def document_tokens(context_length: int, bos: bool) -> int:
 def make_windows(n: int, context_length: int, stride: int, mode: Mode, bos: bool) -> list[Window]:
     """The windows of one document at one context length, in reading order.
 
+    Sliding windows begin at 0, S, 2S, …; the first one scores all its tokens, a later one those
+    that the one before did not reach. Same as `eval/perplexity.py` of YaRN and of Resonance RoPE
+    for `stride <= w`.
+
     Args:
         n: tokens of the document.
         context_length: positions of a window, BOS included.
-        stride: tokens a sliding window moves by, and tokens scored by `last`; others ignore it.
-        mode: which windows.
-        bos: whether every window (in `disjoint`: the first one) begins with BOS.
+        stride: tokens that a sliding window moves by.
+        mode: `sliding`, or `truncate`: one full window at the beginning.
+        bos: whether every window begins with BOS.
 
     Raises:
         SettingError: the settings do not fit each other (see `check_settings`), or the document is
-            too short for `truncate` and `last`, which need a full window.
+            too short for `truncate`.
     """
     check_settings(context_length, stride, mode, bos)
-    w = document_tokens(context_length, bos)
-    if mode in ("truncate", "last") and n < w:
-        raise SettingError(
-            f"a document of {n} tokens does not fill a window of {context_length} positions "
-            f"({w} document tokens); mode {mode!r} scores full windows only"
-        )
-    first_scored = 0 if bos else 1
+    w, scored_up_to = document_tokens(context_length, bos), 0 if bos else 1
     if mode == "truncate":
-        return [Window(context_length, 0, first_scored, w, bos)]
-    if mode == "last":
-        return [Window(context_length, 0, max(first_scored, w - stride), w, bos)]
-    if n <= first_scored:
-        return []
-    if mode == "sliding":
-        return _sliding(n, context_length, stride, bos)
-    return _disjoint(n, context_length, bos)
-
-
-def _sliding(n: int, context_length: int, stride: int, bos: bool) -> list[Window]:
-    """Windows begin at 0, S, 2S, ...; each scores what the one before did not reach.
-
-    The first window scores all its tokens, later ones their last `stride` (the final one perhaps
-    fewer). Same as `eval/perplexity.py` of YaRN and of Resonance RoPE for `stride <= w`.
-    """
+        if n < w:
+            raise SettingError(
+                f"a document of {n} tokens does not fill a window of {context_length} positions "
+                f"({w} document tokens); mode 'truncate' scores full windows only"
+            )
+        return [Window(context_length, 0, scored_up_to, w, bos)]
     windows: list[Window] = []
-    start, scored_up_to = 0, 0 if bos else 1
+    start = 0
     while scored_up_to < n:
-        end = min(start + document_tokens(context_length, bos), n)
+        end = min(start + w, n)
         windows.append(Window(context_length, start, scored_up_to, end, bos))
         start, scored_up_to = start + stride, end
-    return windows
-
-
-def _disjoint(n: int, context_length: int, bos: bool) -> list[Window]:
-    """Windows that share one token: the last scored by one is the context of the next.
-
-    The final window is moved back until it is full, if the text is long enough. With BOS these are
-    the windows of lm-eval's `loglikelihood_rolling` for a model of `context_length - 1` input
-    positions, which counts the last token as output only.
-    """
-    first_end = min(document_tokens(context_length, bos), n)
-    windows = [Window(context_length, 0, 0 if bos else 1, first_end, bos)]
-    while windows[-1].end < n:
-        scored_up_to = windows[-1].end
-        end = min(scored_up_to + context_length - 1, n)
-        windows.append(Window(context_length, end - context_length, scored_up_to, end, False))
     return windows
 
 
@@ -113,17 +85,17 @@ def check_settings(context_length: int, stride: int, mode: Mode, bos: bool) -> N
     """Refuse settings that do not fit each other.
 
     Raises:
-        SettingError: a window without room for a scored token, a stride below one, or a stride
-            larger than the window (tokens between two windows would never be scored).
+        SettingError: a window without room for a scored token, or a stride larger than the window
+            (tokens between two windows would never be scored).
     """
     if context_length < 2:
         allowed = "at least 2, of which one is scored"
         raise SettingError(not_allowed("context_length", context_length, allowed))
-    # Without BOS a later window's first token has nothing before it.
-    scored = context_length - 1 if bos or mode != "last" else context_length
-    if mode in ("sliding", "last") and not 1 <= stride <= scored:
+    # without BOS a later window's first token has nothing before it
+    most = context_length - 1
+    if mode == "sliding" and not 1 <= stride <= most:
         allowed = (
-            f"1 to {scored}, the tokens that a window of context_length={context_length} can score "
+            f"1 to {most}, the tokens that a window of context_length={context_length} can score "
             f"{'after BOS' if bos else 'without BOS'}"
         )
         raise SettingError(not_allowed("stride", stride, allowed))

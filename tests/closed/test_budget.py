@@ -15,7 +15,6 @@ from leval_tasks.closed.catalog import TASKS
 from leval_tasks.closed.definition import ClosedTask
 from leval_tasks.closed.prompts import Prompt, PromptWriter
 from leval_tasks.errors import ContextLengthError
-from resonance_vllm.errors import SettingError
 
 
 def plain(question: str, task: ClosedTask = TASKS["leval_closed_toefl"]) -> list[Prompt]:
@@ -166,48 +165,6 @@ def test_a_prompt_with_its_own_bos_gets_no_second_one():
     assert fitting.special_tokens(own, "text", None) == 1
     assert fitting.special_tokens(own, "<s>text", None) == 0
     assert fitting.special_tokens(own, "text", False) == 0
-
-
-def official_loop(text: str, budget_tokens: int, length, from_left: bool) -> str:
-    """The protocol's cut, step by step."""
-    dropped = 0
-    while length(text) > budget_tokens:
-        words = text.split(" ")
-        count = budget_tokens - dropped
-        text = " ".join(words[-count:] if from_left else words[:count])
-        dropped += 250
-    return text
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("room", [900, 1500, 2600, 100_000])
-def test_official_word_wise_cut(side, room):
-    own = tokenizer("byte-level")
-    text = records("tpo.jsonl")[1].document
-    document = fitting.TokenizedDocument(text, own)
-    expected = official_loop(text, room, lambda t: len(own(t)["input_ids"]), side == "left")
-    assert document.kept(fitting.official_cut(document, room, side)) == expected
-
-
-def test_official_cut_has_no_middle_and_counts_the_document_alone():
-    own = tokenizer("byte-level")
-    document = fitting.TokenizedDocument(records("tpo.jsonl")[1].document, own)
-    asked = [*plain("Who?" * 200)]
-    with pytest.raises(SettingError, match="allowed: right, left"):
-        fitting.fit(document, asked, 900, side="middle", unit="words")
-    cut, (length,) = fitting.fit(document, asked, 1000, side="right", unit="words")
-    assert cut is not None
-    assert cut.truncated
-    assert length == len(own(asked[0].text(document.kept(cut)))["input_ids"]) > 1000
-
-
-def test_official_cut_may_drop_more_words_than_its_budget_holds():
-    own = tokenizer("byte-level")
-    text = "many " * 40 + "x" * 3000 + " few" * 700
-    document = fitting.TokenizedDocument(text, own)
-    for side in ("right", "left"):
-        expected = official_loop(text, 700, lambda t: len(own(t)["input_ids"]), side == "left")
-        assert document.kept(fitting.official_cut(document, 700, side)) == expected
 
 
 def test_context_too_small_names_the_numbers():

@@ -1,67 +1,40 @@
-"""Published predictions get the published scores; broken files get a clear error."""
+"""Prediction files: published scores, one scorer with the lm-eval task, files that are refused."""
 
+import itertools
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from threading import Timer
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from leval_harness.cli import documents as cli
 from leval_tasks.closed import predictions
-from leval_tasks.closed.catalog import task_named
+from leval_tasks.closed.catalog import ENTRIES, task_named
+from leval_tasks.closed.definition import ClosedTask, marks_in
+from leval_tasks.closed.task import LEvalClosedTask
 from leval_tasks.errors import PredictionError
+from leval_tasks.lm_task import QuestionFilter
+from resonance_vllm.errors import SettingError
 
+SHAPES = Path(__file__).parents[1] / "golden" / "predictions"
 # the official scorer at HEAD: records, score, scored 1, scored 0.25
 OFFICIAL = {
-    "coursera": ("coursera", 172, 63.5174, 99, 41),
-    "gsm": ("gsm100", 100, 84.0, 84, 0),
-    "quality": ("quality", 202, 61.3861, 124, 0),
-    "toefl": ("tpo", 269, 78.4387, 211, 0),
-    "codeu": ("codeU", 90, 12.2222, 11, 0),
-    "topic_retrieval": ("topic_retrieval_longchat", 150, 79.3333, 119, 0),
+    "coursera": (172, 63.5174, 99, 41),
+    "gsm": (100, 84.0, 84, 0),
+    "quality": (202, 61.3861, 124, 0),
+    "toefl": (269, 78.4387, 211, 0),
+    "codeu": (90, 12.2222, 11, 0),
+    "topic_retrieval": (150, 79.3333, 119, 0),
 }
 
 
-def published(real_data: Path, rule: str) -> Path:
-    folder = real_data / "leval" / "predictions" / "turbo-16k-0613"
-    return folder / f"{OFFICIAL[rule][0]}.pred.jsonl"
-
-
-@pytest.mark.parametrize("rule", OFFICIAL)
-def test_published_scores(real_data, rule):
-    _, n, score, ones, quarters = OFFICIAL[rule]
-    path = published(real_data, rule)
-    read = predictions.read(path)
-    judged = [task_named(rule).rule.judge(response, gold) for response, gold in read.pairs]
-    assert sum(j.score == 1 for j in judged) == ones
-    assert sum(j.score == 0.25 for j in judged) == quarters
-    result = CliRunner().invoke(cli.score, ["--task", f"leval_{rule}", str(path), "--json"])
-    row = json.loads(result.stdout)
-    assert (row["task"], row["n"], row["exact_match"]) == (rule, n, score)
-    if rule == "topic_retrieval":
-        assert (row["first"], row["second"], row["third"]) == (96.0, 98.0, 44.0)
-
-
-def full_marks(name, golds):
-    task = task_named(name)
-    rows = [task.score_judged(task.rule.judge(gold, gold), at) for at, gold in enumerate(golds)]
-    return task.aggregate(rows)
-
-
-def test_gold_answers_score_full_marks(real_data):
-    for rule in OFFICIAL:
-        golds = [gold for _, gold in predictions.read(published(real_data, rule)).pairs]
-        summary = full_marks(rule, golds)
-        expected = 88 / 90 if rule == "codeu" else 1.0
-        assert summary["exact_match"] == pytest.approx(expected), rule
-    lines = (real_data / "leval/closed/sci_fi.jsonl").read_text("utf-8").split("\n")
-    golds = [gold for line in lines if line for gold in json.loads(line)["outputs"]]
-    summary = full_marks("sfiction", golds)
-    assert (len(golds), summary["loyalty"], summary["factuality"]) == (64, 1.0, 1.0)
+def published(real_data: Path, key: str) -> Path:
+    name = Path(task_named(key).file.name).stem
+    return real_data / "leval" / "predictions" / "turbo-16k-0613" / f"{name}.pred.jsonl"
 
 
 def write(path: Path, *lines: object) -> Path:
@@ -70,68 +43,209 @@ def write(path: Path, *lines: object) -> Path:
     return path
 
 
-def test_lines_that_are_not_json_are_dropped_and_counted(tmp_path):
-    path = write(
-        tmp_path / "p.jsonl", {"gt": "A", "m_pred": "A"}, "{broken", {"gt": "B", "m_pred": "C"}
-    )
-    result = CliRunner().invoke(cli.score, ["--task", "toefl", str(path), "--json"])
-    row = json.loads(result.stdout)
-    assert (row["n"], row["dropped_lines"], row["exact_match"]) == (2, 1, 50.0)
-
-
-def scored(task: str, path: Path) -> dict[str, object]:
-    result = CliRunner().invoke(cli.score, ["--task", task, str(path), "--json"])
-    assert result.exit_code == 0, result.output
+def scored(task: str, path: Path, *options: str) -> dict[str, Any]:
+    result = CliRunner().invoke(cli.score, ["--task", task, str(path), "--json", *options])
+    assert result.exit_code == 0, (result.output, result.exception)
     return json.loads(result.stdout)
 
 
-def test_records_that_the_official_scorer_skips_are_skipped_and_counted(tmp_path):
+@pytest.mark.parametrize("key", OFFICIAL)
+def test_published_scores(real_data, key):
+    n, score, ones, quarters = OFFICIAL[key]
+    path = published(real_data, key)
+    task, read = task_named(key), predictions.read(path)
+    judged = [task.rule.judge(response, gold).score for response, gold in read.pairs]
+    assert (judged.count(1.0), judged.count(0.25)) == (ones, quarters)
+    row = scored(f"leval_{key}", path)
+    assert (row["task"], row["n"], row["exact_match"]) == (key, n, score)
+    if key == "topic_retrieval":
+        assert (row["first"], row["second"], row["third"]) == (96.0, 98.0, 44.0)
+
+
+def test_gold_answers_score_full_marks(real_data, tmp_path):
+    for key in OFFICIAL:
+        golds = [gold for _, gold in predictions.read(published(real_data, key)).pairs]
+        path = write(tmp_path / "g.jsonl", *({"gt": gold, "g_pred": gold} for gold in golds))
+        assert scored(key, path)["exact_match"] == (97.7778 if key == "codeu" else 100.0), key
+    lines = (real_data / "leval/closed/sci_fi.jsonl").read_text("utf-8").split("\n")
+    golds = [gold for line in lines if line for gold in json.loads(line)["outputs"]]
+    row = scored("sfiction", write(path, *({"gt": gold, "g_pred": gold} for gold in golds)))
+    assert (row["n"], row["loyalty"], row["factuality"]) == (64, 100.0, 100.0)
+
+
+THINKING = (
+    "",
+    "<think>A? True. The answer is 4.</think>\n",
+    "<think>cut: B, false [",
+    "A? False. 7</think> ",
+    "a</think>\n<think>or C: ",
+)
+
+
+def shapes(task: ClosedTask) -> tuple[list[str], list[str]]:
+    """Each shape of an answer that published predictions have, in our words, and references."""
+    lines = (SHAPES / f"{task.key}.jsonl").read_text("utf-8").split("\n")
+    rows = [json.loads(line) for line in lines if line.startswith("{")]
+    answers = {row["model_pred"]: None for row in rows}
+    return list(answers), list({row["gt"]: None for row in rows})
+
+
+def responses_of(task: ClosedTask) -> Iterator[tuple[list[str], str]]:
+    """Responses to the prompts of a question, with thinking and cut thinking before them."""
+    answers, golds = shapes(task)
+    if task.second_question:
+        pieces = ["True", "false.", "Yes", "untrue [fact", ""]
+        each = [thinking + piece for thinking in THINKING for piece in pieces]
+        pairs = [list(pair) for pair in itertools.product(each, each)]
+        yield from ((pair, golds[at % len(golds)]) for at, pair in enumerate(pairs))
+    else:
+        for thinking, answer, gold in itertools.product(THINKING, answers, golds):
+            yield [thinking + answer], gold
+
+
+def by_lm_eval(task: LEvalClosedTask, responses: list[str], gold: str) -> dict[str, float]:
+    """What lm-eval is given of a question, and its marks."""
+    doc = {"document_id": "0", "question_id": 0, "gold": gold, "cluster": "0"}
+    described = QuestionFilter(task._describe).apply(
+        [[r] for r in responses], [doc] * len(responses)
+    )
+    found = task.process_results(doc, described) | marks_in(json.loads(json.dumps(described)))
+    return {name: found[name] for name in found if not name.endswith("_stderr")}
+
+
+def compared(key: str, cases: Any, path: Path, opened: bool = False) -> int:
+    """Score each response both ways; returns how many there were."""
+    made = LEvalClosedTask({"task": task_named(key).name, "metadata": {"data_dir": "sample"}})
+    made._opened, count = opened, 0
+    for responses, gold in cases:
+        text = made.closed.rule.join(responses)
+        write(path, {"gt": gold, "model_pred": text})
+        row = scored(key, path, *["--thinking-opened"] * opened)
+        for name, value in by_lm_eval(made, responses, gold).items():
+            if name in row:
+                assert row[name] == pytest.approx(100 * value, abs=1e-4), (name, responses, gold)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_score_and_the_task_agree_on_every_response(tmp_path, opened):
+    path = tmp_path / "one.jsonl"
+    counts = [compared(t.key, responses_of(t), path, opened) for t in ENTRIES]
+    assert sum(counts) > 2000
+
+
+@pytest.mark.parametrize("key", OFFICIAL)
+def test_score_and_the_task_agree_on_published_responses(real_data, tmp_path, key):
+    pairs = predictions.read(published(real_data, key)).pairs
+    cases = [([response], gold) for response, gold in pairs]
+    assert compared(key, cases, tmp_path / "one.jsonl") == OFFICIAL[key][0]
+
+
+def test_thinking_is_not_scored(tmp_path):
+    path = write(
+        tmp_path / "p.jsonl",
+        {"gt": "C", "m_pred": "<think>A</think>C"},
+        {"gt": "C", "m_pred": "<think>C"},
+        {"gt": "C", "m_pred": "A?</think>C"},
+        {"gt": "C", "m_pred": "C, or A"},
+    )
+    assert scored("toefl", path)["exact_match"] == 75.0
+    assert scored("toefl", path, "--thinking-opened")["exact_match"] == 50.0
+    assert scored("toefl", path, "--end-of-thinking", "")["exact_match"] == 50.0
+    told = CliRunner().invoke(cli.score, ["--task", "toefl", str(path)])
+    assert "1 of 4 responses end a thinking that they did not begin" in told.stderr
+
+
+def refused(task: ClosedTask, path: Path) -> str:
+    result = CliRunner().invoke(cli.score, ["--task", task.key, str(path)])
+    assert isinstance(result.exception, SettingError), (task.key, path, result.output)
+    return str(result.exception)
+
+
+@pytest.mark.parametrize("key", OFFICIAL)
+def test_published_predictions_of_another_task_are_refused(real_data, tmp_path, key):
+    """By the references: neither the file's name nor its responses say what it is."""
+    rows = [json.loads(line) for line in published(real_data, key).open(encoding="utf-8")]
+    kept = [{"gt": row["gt"], "x_pred": "A"} for row in rows]
+    for task in ENTRIES:
+        path = write(tmp_path / f"{task.key}.pred.jsonl", *kept)
+        if task.key == key:
+            assert scored(key, path)["n"] == len(rows)
+        else:
+            assert "the file is not of" in refused(task, path)
+            assert "the file is not of" in refused(task, write(path, *kept[:25]))
+
+
+OWN = {
+    "coursera": ["AC", "B", "ABD", "D"],
+    "gsm": ["18", "1,000", "So 3 + 4. The answer is 7."],
+    "quality": ["(B) the blue one", "(A) 4 o'clock"],
+    "toefl": ["B", "C", "A"],
+    "codeu": ["[6 15]", "True", "4467", "a b"],
+    "sfiction": ["True [fact: False]", "False [fact: False]"],
+    "topic_retrieval": ["The role of art in society", "Whales"],
+}
+# what the references alone cannot tell apart: few letters, numbers or words may be of either
+EITHER = {
+    ("toefl", "coursera"),
+    ("toefl", "quality"),
+    ("gsm", "codeu"),
+    ("topic_retrieval", "codeu"),
+}
+
+
+@pytest.mark.parametrize(("of", "task"), [*itertools.product(OWN, OWN)])
+def test_predictions_of_own_documents_are_refused_by_the_form_of_their_references(
+    tmp_path, of, task
+):
+    path = write(tmp_path / "p.jsonl", *({"gt": gold, "x_pred": ""} for gold in OWN[of]))
+    if of == task or (of, task) in EITHER:
+        assert scored(task, path)["n"] == len(OWN[of])
+    else:
+        assert f"the file is not of {task}" in refused(task_named(task), path)
+
+
+def test_a_wrong_task_ends_with_two_and_one_line(tmp_path):
+    path = write(tmp_path / "gsm.jsonl", {"gt": "AC", "x_pred": "A"})
+    command = [sys.executable, "-m", "leval_harness", "score", str(path), "--task"]
+    for task, said in (
+        (
+            "gsm",
+            "--task: the file is not of gsm: 1 of its 1 references have another "
+            "form, such as 'AC'; they fit coursera",
+        ),
+        ("leval_coursea", "did you mean 'leval_closed_coursera'"),
+    ):
+        done = subprocess.run([*command, task], capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_what_the_official_scorer_leaves_out_is_left_out_and_counted(tmp_path):
     kinds = ["exam", "human", "LLM", "f1", "rouge", 3]
     rows = [{"gt": "A", "m_pred": "B" if n else "A", "evaluation": k} for n, k in enumerate(kinds)]
-    row = scored("toefl", write(tmp_path / "p.jsonl", *rows))
-    assert (row["n"], row["skipped_records"], row["exact_match"]) == (3, 3, 33.3333)
+    path = tmp_path / "p.jsonl"
+    path.write_text("\ufeff" + json.dumps(rows[0]) + "\n{broken\n", encoding="utf-8")
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows[1:])
+    row = scored("toefl", path)
+    assert (row["n"], row["dropped_lines"], row["skipped_records"]) == (3, 1, 3)
+    assert row["exact_match"] == 33.3333
     with pytest.raises(PredictionError, match="of none of the 2 records is one of f1, rouge, exam"):
-        predictions.read(write(tmp_path / "p.jsonl", *rows[1:3]))
+        predictions.read(write(path, *rows[1:3]))
 
 
 def test_positions_go_by_the_place_in_the_file_as_officially(tmp_path):
     kinds = ["exam", "human", "exam", "exam"]  # first, second, third, first
-    answers = ["right", "right", "right", "wrong"]
+    answers = ["rightly", "rightly", "rightly", "wrong"]
     rows = [
-        {"gt": "right", "m_pred": a, "evaluation": k} for a, k in zip(answers, kinds, strict=True)
+        {"gt": "rightly", "m_pred": a, "evaluation": k} for a, k in zip(answers, kinds, strict=True)
     ]
     row = scored("topic_retrieval", write(tmp_path / "p.jsonl", *rows))
     assert (row["first"], row["third"], row["exact_match"]) == (50.0, 100.0, 75.0)
     assert "second" not in row
-
-
-def test_a_byte_order_mark_drops_nothing(tmp_path):
-    path = tmp_path / "p.jsonl"
-    path.write_text('{"gt": "A", "m_pred": "A"}\n', encoding="utf-8-sig")
-    row = scored("toefl", path)
-    assert (row["n"], row["dropped_lines"], row["exact_match"]) == (1, 0, 100.0)
-
-
-def test_sfiction_and_unparsed_shares(tmp_path):
-    path = write(
-        tmp_path / "p.jsonl",
-        {"gt": "True [fact: False]", "x_pred": "True [fact: False]"},
-        {"gt": "True [fact: False]", "x_pred": "True [fact: maybe]"},
-        {"gt": "False [fact: False]", "x_pred": "True [fact: True]"},
-    )
-    row = json.loads(
-        CliRunner().invoke(cli.score, ["--task", "sfiction", str(path), "--json"]).stdout
-    )
-    assert row == {
-        "task": "sfiction",
-        "n": 3,
-        "exact_match": 50.0,
-        "exact_match_strict": 50.0,
-        "unparsed": 33.3333,
-        "loyalty": 66.6667,
-        "factuality": 33.3333,
-        "dropped_lines": 0,
-    }
 
 
 @pytest.mark.parametrize(
@@ -149,37 +263,3 @@ def test_sfiction_and_unparsed_shares(tmp_path):
 def test_bad_files_are_named(tmp_path, lines, message):
     with pytest.raises(PredictionError, match=message):
         predictions.read(write(tmp_path / "p.jsonl", *lines))
-
-
-def test_unknown_task_has_near_match(tmp_path):
-    path = write(tmp_path / "p.jsonl", {"gt": "A", "m_pred": "A"})
-    command = [sys.executable, "-m", "leval_harness", "score", "--task", "leval_coursea", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "--task: 'leval_coursea' is not allowed; allowed: leval_closed_coursera" in done.stderr
-    assert "did you mean 'leval_closed_coursera'" in done.stderr
-
-
-def test_missing_file():
-    with pytest.raises(PredictionError, match=r"nowhere\.jsonl cannot be read: No such file"):
-        predictions.read(Path("nowhere.jsonl"))
-
-
-def test_a_device_is_refused_unread():
-    """`/dev/zero` would fill the memory; the one here ends at once."""
-    with pytest.raises(PredictionError, match=r"/dev/null is a device; give a file"):
-        predictions.read(Path("/dev/null"))
-
-
-RECORD = '{"gt": "18", "x_pred": "18"}\n'
-
-
-@pytest.mark.parametrize("late", [0.0, 0.5])
-def test_a_pipe_is_read_also_where_the_writer_comes_later(tmp_path, late):
-    """`zcat predictions.gz > pipe & score pipe`: either may open it first."""
-    path = tmp_path / "predictions.jsonl"
-    os.mkfifo(path)
-    writer = Timer(late, path.write_text, args=(RECORD,))
-    writer.daemon = True  # without a reader it would wait for one
-    writer.start()
-    assert predictions.read(path).pairs == (("18", "18"),)

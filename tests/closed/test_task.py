@@ -390,7 +390,6 @@ def task(name: str = "leval_closed_toefl", **metadata: Any) -> LEvalClosedTask:
             "truncation: 'centre' is not allowed; allowed: middle",
         ),
         ({"truncation": "rigth"}, SettingError, "did you mean 'right'"),
-        ({"truncation_unit": "word"}, SettingError, "did you mean 'words'"),
         ({"num_docs": 0}, SettingError, "num_docs: 0 is not allowed"),
         ({"answer_prefix": "system"}, SettingError, "allowed: assistant, user"),
         ({"num_dosc": 1}, SettingError, "num_dosc: unknown setting; did you mean 'num_docs'"),

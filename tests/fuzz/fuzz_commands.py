@@ -15,8 +15,7 @@ from fuzz_world import FILES, PLACES, TRAIN, TRAININGS, TUNE, World
 from hypothesis import strategies as st
 
 from leval_harness.sweep.config import ModelConfig
-from leval_tasks.closed.prompts import FRAME_NAMES
-from leval_tasks.metadata import FAMILIES, SUBTASKS
+from leval_tasks.metadata import FAMILIES, FRAMES, SUBTASKS
 from leval_tasks.posgen.encodings import ENCODINGS
 from resonance_vllm.settings import field_names
 
@@ -54,8 +53,8 @@ TEXTS: dict[str, tuple[str, ...]] = {
     "rope": ROPES, "against": ROPES, "rope_text": ROPES,
     "task": ("gsm", "coursera", "sfiction", "codeu", *TASKS), "pairs": PAIRS, "only": PAIRS,
     "compared": PAIRS, "encodings": (*ENCODINGS, *PAIRS), "subtask": SUBTASKS, "subtasks": SUBTASKS,
-    "frame": FRAME_NAMES, "truncation": ("middle", "right", "left", "skip"),
-    "truncation_unit": ("tokens", "words"), "baseline": ("rope", "yarn", "none", "RoPE"),
+    "frame": FRAMES, "truncation": ("middle", "right", "left", "skip"),
+    "baseline": ("rope", "yarn", "none", "RoPE"),
     "reference": ("tiny", "SmolLM2-135M", "nope"),
     "columns": ("seconds", "seconds,peak_memory", "nope", ",", "seconds,,seconds"),
     "device": ("cpu", "cuda", "cuda:99", "meta", "auto"), "preset": ("quick", "paper", "cpu"),

@@ -25,8 +25,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "middle": {"context_length": 2600, "truncation": "middle", "num_docs": 2},
     "left": {"context_length": 1800, "truncation": "left", "num_docs": 1, "min_questions": 2},
     "whole": {"context_length": 16384, "answer_prefix": "user", "num_docs": 1},
-    # L-Eval's own cut fits at few lengths
-    "words": {"context_length": 1500, "truncation_unit": "words", "num_docs": 1},
     "skip": {"context_length": 12000, "truncation": "skip"},
 }
 NONSENSE = ("", "I cannot say.", "(B) or (C)", "The answer is 12.", "ACD", "True", "<think>A", "D.")

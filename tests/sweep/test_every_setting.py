@@ -52,7 +52,7 @@ OTHERS = {
     "backend": "hf-long", "device": "cuda:1", "apply_chat_template": True, "path": "{other}",
     "data_dir": "{data}", "methods": ["rope"], "context_lengths": [1024],
     "task_gen_kwargs": {"leval_closed_gsm": {"max_gen_toks": 9}},
-    "frame": "vicuna", "tasks": ["leval_closed_gsm"], "args": {"x": 1}, "own_data": False,
+    "frame": "plain", "tasks": ["leval_closed_gsm"], "args": {"x": 1}, "own_data": False,
     "context_length": [1024, 2048], "revision": "main",
     "resources": {"num_cpus": 3}, "metadata": {"num_docs": 2}, "bos": True,
     "name": "other", "baseline": "rope", "margin": 0.02, "gen_kwargs": {"temperature": 0.7},
