@@ -14,8 +14,9 @@ import itertools
 import tempfile
 from pathlib import Path
 
-from leval_harness.parity.compare import diff, save_reference
 from leval_harness.parity.sides import Options
+
+from leval_harness.parity.compare import diff, save_reference
 from leval_tasks.perplexity.documents import language_reference
 
 DTYPES = ("float32", "bfloat16")

@@ -21,7 +21,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-
 from leval_tasks.statistics.equivalence import bin_edges, equivalence, looks_at
 
 BLOCK = 64

@@ -316,8 +316,9 @@ def _no_row(key: str, value: Any, values: dict[str, Any]) -> str | None:
 
 
 def _finite(value: Any) -> float | None:
-    found = number(value)
-    return found if found is not None and math.isfinite(found) else None
+    if type(value) is not float:
+        value = number(value)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _named(name: str, task: str) -> dict[str, Any]:

@@ -180,7 +180,9 @@ def _partial(partial: object, limit: float, documents: float) -> str:
     if pd.notna(limit) and limit:
         part = f"{100 * limit:g}% of each task's questions" if limit < 1 else f"{limit:g} questions"
         return f"partial: the first {part}" + ("" if limit < 1 else " of each task")
-    return f"partial: {counted(documents, 'document')} of each task" if documents else "partial"
+    if pd.notna(documents):
+        return f"partial: {counted(documents, 'document')} of each task"
+    return "partial"
 
 
 def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
@@ -200,7 +202,7 @@ def labels(scores: pd.DataFrame, across: str) -> pd.DataFrame:
     name = scores["model"] + ", " + scores["method"] if of_models else scores["method"].copy()
     apart = pd.Series("", scores.index)
     for column in ("rope", "checkpoint", *(OF_RUN if of_models else ())):
-        values = scores[column].fillna("").astype(str)
+        values = scores[column].astype(object).fillna("").astype(str)
         groups = values.groupby([scores["block"], name])
         others = groups.transform(lambda part: " \n".join(sorted({*part})))
         differs = groups.transform("nunique") > 1

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from leval_harness.backends.arguments import arguments_of, unknown_arguments_refused
+from leval_harness.backends.arguments import arguments_of, refusing_unknown
 from leval_harness.backends.registry import register
 from leval_harness.parity.reading import (
     TOP,
@@ -32,16 +32,12 @@ def load(setup: Setup) -> Any:
         read_config(setup.target, setup.arguments.get("revision"))
     arguments = setup.backend_arguments()
     if setup.kind == "hf":
-        import torch
-
-        from resonance_vllm.hf import registration as hf
-
-        hf.register()
-        arguments.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-    model = get_model(setup.kind)
+        from leval_harness.backends.hf import HF as model  # noqa: N811 - one of several classes
+    else:
+        model = get_model(setup.kind)
     if setup.library == "transformers" and (to := arguments.pop("quantization_config", None)):
         model = _quantizing(model, to)
-    with unknown_arguments_refused(setup.kind, arguments, _known(setup, model)):
+    with refusing_unknown(setup.kind, arguments, _known(setup, model)):
         return model(**arguments)
 
 
@@ -128,11 +124,9 @@ class HFReader(_Local):
         if chunk is None or int(chunk) >= len(rows[0]):
             return self.head.states(rows)
         cache, parts = DynamicCache(config=self.model.config), []
-        module = self.head.decoder or self.model
         for start in range(0, len(rows[0]), int(chunk)):
-            ids = torch.tensor([row[start : start + int(chunk)] for row in rows])
-            out = module(ids.to(self.model.device), past_key_values=cache, use_cache=True)
-            parts.append(out.logits if self.head.decoder is None else out.last_hidden_state)
+            batch = [row[start : start + int(chunk)] for row in rows]
+            parts.append(self.head.states(batch, past=cache))
         return torch.cat(parts, dim=1)
 
     def _reading(self, states: Any, row: list[int]) -> Reading:

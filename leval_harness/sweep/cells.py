@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from leval_harness import smollm2
 from leval_harness.cell_record import CellRecord, cell_id
 from leval_harness.checkpoint_files import checkpoint_hashes
-from leval_harness.layout import SCHEMA_VERSION, SHORT_WINDOWS
+from leval_harness.layout import SCHEMA_VERSION, YARDSTICK
 from leval_harness.secrets import without_credentials
 from leval_harness.sweep import ConfigError, ModelNotFoundError
 from leval_harness.sweep.config import (
@@ -28,7 +28,7 @@ from leval_harness.sweep.task_registry import (
     lm_eval_names,
     own_tasks,
 )
-from leval_tasks.metadata import EffectiveContextSettings, default_short_window, family_settings
+from leval_tasks.metadata import EffectiveContextSettings, family_settings, scored_from
 from resonance_vllm import config as overrides
 from resonance_vllm.config import ModelPositions, hub_commit, length_limit
 from resonance_vllm.files import user_path
@@ -95,7 +95,7 @@ def plan(config: SweepConfig, prepare: bool = True) -> list[PlannedCell]:
             together, or two cells that would compute the same.
     """
     config = config.model_copy(update={"tasks": tuple(checked_entries(config.tasks))})
-    requests = list(with_short_windows(config.requests()))
+    requests = list(with_yardstick(config.requests()))
     files = {id(model): find_model(model, prepare) for model in config.models.values()}
     cells: dict[str, PlannedCell] = {}
     for request in requests:
@@ -155,10 +155,10 @@ def _adapter_hint(folder: Path, backend: str) -> str:
     return f"; it is an adapter: put it into `args` as `{key}`, and its base model into `path`"
 
 
-def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]:
-    """The requests, with a cell of its own for the short windows of effective-context tasks.
+def with_yardstick(requests: Iterable[CellRequest]) -> Iterator[CellRequest]:
+    """The requests, with a cell of its own for the yardstick of effective-context tasks.
 
-    The checkpoint as it is reads them, once for all methods; the methods read the texts in full.
+    The model as shipped reads windows, once for all methods; the methods read the texts in full.
 
     Raises:
         ConfigError: such tasks without a context length, which all methods must share.
@@ -176,7 +176,7 @@ def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]
             )
         length = {"context_length": [request.context_length], **task.metadata}
         windows = request._replace(
-            method=SHORT_WINDOWS,
+            method=YARDSTICK,
             rope=None,
             context_length=None,
             task=task.model_copy(
@@ -191,22 +191,21 @@ def with_short_windows(requests: Iterable[CellRequest]) -> Iterator[CellRequest]
 
 
 def _refuse_short_texts(request: CellRequest, files: ModelFiles) -> None:
-    """Refuse texts that are no longer than the short windows which they are compared with.
+    """Refuse texts that end before the first position that is scored.
 
     Raises:
         ConfigError: names the length and the window.
     """
     given = family_settings(EffectiveContextSettings, request.task.metadata)
-    trained = files.positions and files.positions.max_position_embeddings
-    if READS not in given or not (trained or given.get("short_window")):
+    window = given.get("window") or (files.positions and files.positions.max_position_embeddings)
+    if READS not in given or not isinstance(window, int):
         return
-    window = given.get("short_window") or default_short_window(trained or 0)
     lengths = given.get("context_length") or request.context_length
     shortest = min(lengths) if isinstance(lengths, list | tuple) else lengths
-    if isinstance(window, int) and isinstance(shortest, int) and shortest <= window:
+    if isinstance(shortest, int) and shortest <= scored_from(window):
         raise ConfigError(
-            f"context_length: {shortest} is no longer than the short windows of {window} tokens; "
-            f"give longer texts, or metadata.short_window below {shortest}"
+            f"context_length: {shortest} is not above {scored_from(window)}, a quarter of the "
+            f"window of {window} tokens, from which on texts are scored; give longer texts"
         )
 
 

@@ -120,11 +120,10 @@ def perplexity_tokens(sizes: Sizes | None, settings: PerplexitySettings, context
 
 
 def _reads_tokens(settings: EffectiveContextSettings, context: int) -> float:
-    """Tokens of the reads of some texts: windows of both sizes read each token twice."""
+    """Tokens of the reads of some texts: windows read each token twice."""
     turns = itertools.cycle(settings.context_length or (context,))
     tokens = sum(itertools.islice(turns, settings.num_docs))
-    twice = 2 if settings.trained_window == 0 else 4
-    return float(tokens * {"all": 1 + twice, "full": 1, "windows": twice}[settings.reads])
+    return float(tokens * {"all": 3, "full": 1, "windows": 2}[settings.reads])
 
 
 def dry_run(

@@ -48,7 +48,7 @@ tasks:
     limit: 1
   - tasks: effective_context_pg19
     context_lengths: [64]
-    metadata: {short_window: 16, trained_window: 32}
+    metadata: {window: 32}
 limit: 2
 num_fewshot: 0
 seed: 1

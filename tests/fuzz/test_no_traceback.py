@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 import worked_out_once
-from card_checks import cards_are_valid
 from every_command import leaves
 from fuzz_commands import command_lines
 from fuzz_world import TRAININGS, World, put
@@ -50,7 +49,7 @@ REPORTS = {("data", "verify"), ("table",)}
 # `diff` has two verdicts more.
 ENDS = {("diff",): range(5)}
 # Commands that take a second an input get fewer.
-SHARE = {("page",): 0.2, ("card",): 0.2, ("lm-eval",): 0.1, ("finetune",): 0.1}
+SHARE = {("page",): 0.2, ("lm-eval",): 0.1, ("finetune",): 0.1}
 SHARE |= {("diff",): 0.1, ("posgen", "train"): 0.2, ("posgen", "evaluate"): 0.2}
 HOW = {
     "deadline": None,
@@ -164,12 +163,6 @@ def check(each, code, out, err):
         assert not RAW.match(message.strip()), told
 
 
-def cards_pass(world):
-    """What a command left below the world: cards are valid whatever names and numbers they hold."""
-    for folder in world.root.rglob("data/leval-harness"):
-        cards_are_valid(folder.parents[1])
-
-
 FINE = {
     "sweep": "configs/sweeps/every_setting.yaml --dry-run",
     "lm-eval": "run --model hf-long --model_args pretrained=model --tasks ppl_pg19 --limit 1 "
@@ -177,12 +170,10 @@ FINE = {
     "prompt": "gsm --model=model --data-dir=data --own-data",
     "table": "results/sweep results/lm_eval results/perplexity results/foreign results/effective",
     "page": "results/sweep results/effective --out=new",
-    "card": "results/sweep results/effective --out=.",
     "score": "--task=gsm predictions/gsm.jsonl",
     "rope": "--method=yarn --factor=2",
     "check": "model --rope=yarn:factor=2",
     "diff": "hf-long:model hf-long:model --lengths=64 --count=3 --margin=5",
-    "upload": "results/sweep --repo=org/name --dry-run",
     "export": "model --rope=yarn:factor=2 --out=new",
     "data list": "--data-dir=data",
     "data verify": "--data-dir=data",
@@ -197,8 +188,6 @@ FINE = {
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_what_inputs_begin_from_is_fine(path, world, without_vllm):
     code, _, err = tried((*path, *FINE[" ".join(path)].split(" ")), world)
-    if path == ("card",):
-        cards_pass(world)
     world.restore()
     assert code == (" ".join(path) == "data verify"), err
 
@@ -219,8 +208,6 @@ def test_in_process(path, world, monkeypatch, without_vllm):
     def no_traceback(each):
         with changed(each, world):
             said = tried(each.line, world)
-            if path == ("card",):
-                cards_pass(world)
         event(f"exit code {said[0]}")
         check(each, *said)
 

@@ -1,0 +1,356 @@
+"""What is ranked and compared with what, and what is marked."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from lm_eval_output import ACC, ROPE, answers, mean_of, sample, write
+from scipy import stats
+
+from leval_harness.compared import (
+    OTHER_QUESTIONS,
+    REPETITION,
+    TOKENS_DIFFER,
+    UNKNOWN_DIRECTION,
+    compare,
+)
+from leval_harness.results import load_results
+from resonance_vllm.errors import SettingError
+
+UP = {"acc": True}
+RNG = np.random.default_rng(5)
+
+
+def compared(folder, **how):
+    found = compare(load_results(folder), **how)
+    return found.assign(folder=[path.name for path in found["folder"]]).set_index("folder")
+
+
+def two(tmp_path, first, second, baseline=None, **how):
+    """Two runs of one model, as shipped and with YaRN, `a` and `b`; their rows."""
+    write(tmp_path / "a", **{"better": UP, **first})
+    config = {"model_args": ROPE} | second.pop("config", {})
+    write(tmp_path / "b", **{"better": UP, "config": config, **second})
+    return compared(tmp_path, baseline=baseline, **how)
+
+
+SETTINGS = {
+    "a limit": {"config": {"limit": 5.0, "model_args": ROPE}},
+    "dtype": {"config": {"model_args": {**ROPE, "dtype": "float16"}}},
+    "dtype as loaded": {"config": {"model_dtype": "torch.float16", "model_args": ROPE}},
+    "backend": {"config": {"model": "vllm", "model_args": ROPE}},
+    "chat template": {"chat_template": "{{ x }}", "chat_template_sha": "ab"},
+    "few-shot count": {"n-shot": {"arc": 16}},
+    "version": {"versions": {"arc": 2.0}},
+    "generation": {"config": {"gen_kwargs": {"temperature": 1.0}, "model_args": ROPE}},
+    "seed": {"config": {"random_seed": 7, "model_args": ROPE}},
+    "documents left out": {"fields": {"metadata": {"skipped_documents": 2}}},
+    "the bundled sample": {"fields": {"metadata": {"data": {"source": "sample"}}}},
+    "data": {"fields": {"metadata": {"data": {"source": "hub", "files": {"x": "1"}}}}},
+    "what was asked": {"task_hashes": {"arc": "ab"}},
+    "part of the questions": {"n-samples": {"arc": {"original": 20, "effective": 5}}},
+    "another model": {"model_name": "org/other"},
+}
+
+
+@pytest.mark.parametrize("what", SETTINGS)
+def test_runs_of_other_settings_are_other_blocks(tmp_path, what):
+    rows = two(tmp_path, {"values": ACC}, {"values": {"acc,none": 0.6}, **SETTINGS[what]})
+    assert rows["block"].nunique() == 2
+    assert rows["rank"].isna().all()
+    assert rows["difference"].isna().all()
+
+
+@pytest.mark.parametrize("more", [
+    {"config": {"batch_size": "7", "model_args": ROPE}},
+    {"config": {"device": "cuda:1", "model_args": ROPE}},
+    {"config": {"model_args": {**ROPE, "cache_dir": "/elsewhere", "rope_precision": None}}},
+    {"git_hash": "abc", "transformers_version": "5.1"},
+])  # fmt: skip
+def test_what_changes_no_number_is_the_same_block(tmp_path, more):
+    rows = two(tmp_path, {"values": ACC}, {"values": {"acc,none": 0.6}, **more})
+    assert rows["block"].unique() == ["org/model"]
+    assert rows["rank"].to_dict() == {"a": 2, "b": 1}
+
+
+def test_titles_say_how_a_run_was_limited(tmp_path):
+    for at, limit in enumerate((5.0, 0.1)):
+        write(tmp_path / f"{at}", ACC, config={"limit": limit})
+    titles = compared(tmp_path)["block"]
+    assert titles["0"] == "org/model · partial: the first 5 questions of each task"
+    assert titles["1"] == "org/model · partial: the first 10% of each task's questions"
+
+
+def test_a_limit_as_large_as_the_task_limits_nothing(tmp_path):
+    write(tmp_path, ACC, config={"limit": 20})
+    assert compared(tmp_path)["block"].tolist() == ["org/model"]
+
+
+SAME = answers([1, 0, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ranks", "notes"),
+    [
+        ({"samples": SAME}, {"samples": answers([1, 1, 1, 1, 0])}, [2, 1], ["", ""]),
+        ({"samples": SAME}, {"samples": SAME}, [None, None], ["", ""]),
+        ({"samples": SAME}, {"samples": answers([1, 1, 1, 1, 0], first=2)}, [None, None],
+         ["", OTHER_QUESTIONS]),
+        ({"samples": SAME}, {"values": {"acc,none": 0.8}, "n-samples":
+                             {"arc": {"original": 5, "effective": 5}}}, [2, 1], ["", ""]),
+        ({"values": ACC, "better": {}}, {"values": {"acc,none": 0.6}, "better": {"acc": False}},
+         [None, None], [UNKNOWN_DIRECTION] * 2),
+        ({"values": {"ppl,none": 9.0}, "better": {"ppl": False}},
+         {"values": {"ppl,none": 8.0}, "better": {"ppl": False}}, [2, 1], ["", ""]),
+        ({"values": {"odd,none": 9.0}, "better": {}}, {"values": {"odd,none": 8.0}, "better": {}},
+         [None, None], [UNKNOWN_DIRECTION] * 2),
+    ],
+)  # fmt: skip
+def test_the_same_questions_are_ranked_in_a_known_direction(tmp_path, first, second, ranks, notes):
+    rows = two(tmp_path, first, dict(second))
+    assert [None if pd.isna(each) else each for each in rows["rank"]] == ranks
+    assert rows["note"].tolist() == notes
+
+
+def test_of_several_sets_of_questions_the_most_common_is_ranked(tmp_path):
+    for at, first in enumerate((0, 3, 0, 0)):
+        rope = {**ROPE["rope_parameters"], "factor": at + 2}
+        write(tmp_path / f"{at}", samples=answers([1] * at + [0] * (5 - at), first), better=UP,
+              config={"model_args": {"pretrained": "m", "rope_parameters": rope}})  # fmt: skip
+    rows = compared(tmp_path)
+    assert [None if pd.isna(each) else each for each in rows["rank"]] == [3, None, 2, 1]
+    assert rows["note"].tolist() == ["", OTHER_QUESTIONS, "", ""]
+
+
+def test_a_loss_that_a_file_calls_better_the_higher_is_not_ranked(tmp_path):
+    rows = two(tmp_path, {"values": {"perplexity,none": 9.0}, "better": {"perplexity": True}},
+               {"values": {"perplexity,none": 8.0}, "better": {"perplexity": True}})  # fmt: skip
+    assert rows["rank"].isna().all()
+
+
+def test_a_score_whose_answers_were_not_parsed_is_never_best(tmp_path):
+    def marked(unparsed, scores):
+        rows = answers(scores)
+        for at, row in enumerate(rows):
+            row["filtered_resps"] = [["x", "unparsed" if at < unparsed else "right"]]
+        return rows
+
+    rows = two(tmp_path, {"samples": marked(4, [1, 1, 1, 1, 0])},
+               {"samples": marked(2, [1, 0, 0, 0, 0])})  # fmt: skip
+    assert rows["unparsed"].tolist() == [0.8, 0.4]
+    assert rows["note"].tolist() == ["80% of the answers could not be parsed", ""]
+    assert pd.isna(rows["rank"]["a"])
+
+
+def test_two_runs_of_the_same_carry_dates_and_are_no_rivals(tmp_path):
+    for at, (score, date) in enumerate(((0.9, 1e9), (0.4, 2e9))):
+        write(tmp_path, {"acc,none": score}, better=UP, date=date,
+              stamp=f"2026-01-0{at + 1}T00-00-00.000000")  # fmt: skip
+    write(tmp_path, {"acc,none": 0.5}, better=UP, config={"model_args": ROPE}, date=1.5e9,
+          stamp="2026-01-05T00-00-00.000000")  # fmt: skip
+    rows = compare(load_results(tmp_path), baseline="as shipped").set_index("label")
+    assert {*rows.index} == {
+        "as shipped (2001-09-09 01:46)", "as shipped (2033-05-18 03:33)", "yarn x2",
+    }  # fmt: skip
+    assert rows["rank"].fillna(0).to_dict() == {
+        "as shipped (2001-09-09 01:46)": 0,
+        "as shipped (2033-05-18 03:33)": 2,
+        "yarn x2": 1,
+    }
+    assert rows.loc["as shipped (2001-09-09 01:46)", "note"] == REPETITION
+    assert set(rows["baseline"]) == {"as shipped"}
+
+
+@pytest.mark.parametrize("apart", ["length", "task"])
+def test_two_methods_of_one_name_are_told_apart(tmp_path, apart):
+    for at, beta in enumerate((32, 16)):
+        rope = {"rope_type": "yarn", "factor": 2.0, "beta_fast": beta}
+        task = f"arc{at}" if apart == "task" else "arc"
+        write(tmp_path / f"{at}", ACC, task, max_length=4096 * (1 + at * (apart == "length")),
+              config={"model_args": {"pretrained": "m", "rope_parameters": rope}})  # fmt: skip
+    assert compared(tmp_path)["label"].tolist() == [
+        "yarn x2 (beta_fast 32)", "yarn x2 (beta_fast 16)",
+    ]  # fmt: skip
+
+
+def clustered(rng, documents, each, shift=0.0):
+    """Samples of 0 and 1, questions of a document alike."""
+    rows = []
+    for document in range(documents):
+        level = np.clip(0.5 + shift + rng.normal(0, 0.2), 0, 1)
+        for _ in range(each):
+            row = sample(len(rows), float(rng.random() < level))
+            row["doc"] = {"document_id": document, "question_id": len(rows), "cluster": document}
+            rows.append(row)
+    return rows
+
+
+def test_differences_are_those_of_the_questions_in_common(tmp_path):
+    """By hand: join by question, sum by document, sign flips, CR2."""
+    rng = np.random.default_rng(3)
+    first, second = clustered(rng, 8, 6), clustered(rng, 8, 6, 0.3)
+    rng.shuffle(second)
+    second = second[4:]  # in another order, and some are missing
+    row = two(tmp_path, {"samples": first}, {"samples": second}, baseline="as shipped").loc["b"]
+    base = {each["doc_id"]: each["acc"] for each in first}
+    table = pd.DataFrame(
+        [(s["doc"]["cluster"], s["acc"] - base[s["doc_id"]]) for s in second], columns=["d", "x"]
+    )
+    sums = table.groupby("d")["x"].agg(["sum", "size"])
+    flips = np.array(np.meshgrid(*[(-1, 1)] * len(sums))).reshape(len(sums), -1)
+    expected = (abs(sums["sum"] @ flips) >= abs(sums["sum"].sum()) - 1e-9).mean()
+    assert row["difference"] == pytest.approx(table["x"].mean())
+    assert row["p"] == pytest.approx(expected)
+    assert row["p_holm"] == row["p"]
+    assert row["smallest_p"] == 2.0**-7
+    assert (row["wins"], row["ties"], row["losses"]) == tuple(
+        (table["x"] > 0).sum() if sign > 0 else (table["x"] * sign > 0).sum() if sign else
+        (table["x"] == 0).sum() for sign in (1, 0, -1)
+    )  # fmt: skip
+    assert row["diff_low"] < row["difference"] < row["diff_high"]
+    assert "other questions" in row["note"], "it is compared on what both have, and not ranked"
+
+
+def test_single_questions_are_compared_by_mcnemar(tmp_path):
+    first, second = answers([0] * 7 + [1] + [0] * 4), answers([1] * 7 + [0] + [0] * 4)
+    row = two(tmp_path, {"samples": first}, {"samples": second}, baseline="as shipped").loc["b"]
+    assert (row["wins"], row["ties"], row["losses"]) == (7, 4, 1)
+    assert row["p"] == pytest.approx(stats.binomtest(1, 8).pvalue)
+    assert row["smallest_p"] == 2.0**-11
+
+
+def test_holm_is_over_the_rows_of_a_task_and_intervals_at_its_level(tmp_path):
+    rng = np.random.default_rng(1)
+    write(tmp_path / "base", samples=clustered(rng, 12, 5), better=UP)
+    for at in range(3):
+        rope = {"rope_type": "yarn", "factor": float(at + 2)}
+        write(tmp_path / f"{at}", samples=clustered(rng, 12, 5, 0.15 * at), better=UP,
+              config={"model_args": {"pretrained": "m", "rope_parameters": rope}})  # fmt: skip
+    rows = compared(tmp_path, baseline="as shipped").drop(index="base")
+    p = rows["p"].sort_values()
+    holm = (p * [3, 2, 1]).cummax().clip(upper=1)
+    assert rows["p_holm"].to_dict() == pytest.approx(holm.to_dict())
+    shown = (rows["p_holm"] < 0.05) & ((rows["diff_low"] > 0) | (rows["diff_high"] < 0))
+    assert (rows["mark"] == "*").tolist() == shown.tolist()
+    assert shown.any()
+    assert not shown.all()
+
+
+def marks(rng, documents, spread, shift):
+    """Marks and intervals of two losses of so many documents each."""
+    base = rng.normal(2.0, 0.3, documents)
+    change = shift + spread * rng.standard_t(2, documents)
+    return base, base + change
+
+
+def losses(values, tokens=100, name="bits_per_byte"):
+    return [
+        sample(at, [value * tokens, tokens], name,
+               doc={"document_id": at, "cluster": at}) for at, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_a_mark_never_stands_beside_an_interval_that_holds_zero(tmp_path):
+    """The two tests differ where differences are skewed: a mark needs both."""
+    rng = np.random.default_rng(0)
+    for at in range(60):
+        for values, more in zip(marks(rng, 7, 0.05, 0.05), ({}, ROPE), strict=True):
+            write(tmp_path / f"{at}{len(more)}", {"bits_per_byte,none": values.mean() / np.log(2)},
+                  f"task{at}", losses(values),
+                  config={"model_args": {"pretrained": "m", **more}})  # fmt: skip
+    rows = compare(load_results(tmp_path), baseline="as shipped").query("label == 'yarn x2'")
+    beside = (rows["diff_low"] > 0) | (rows["diff_high"] < 0)
+    assert not (rows["mark"].eq("*") & ~beside).any()
+    assert (rows["p_holm"].lt(0.05) & ~beside).any(), "the sign flips alone would mark some"
+    assert (rows["mark"] == "*").any()
+    lost = rows["difference"] > 0
+    assert (rows.loc[lost, "losses"] >= 1).all(), "a larger loss is worse"
+
+
+def test_too_few_documents_cannot_tell(tmp_path):
+    first, second = answers([0] * 5), answers([1] * 5)
+    row = two(tmp_path, {"samples": first}, {"samples": second}, baseline="as shipped").loc["b"]
+    assert row["mark"] == "?", "2 / 2**5 is above 0.05"
+
+
+def test_a_baseline_that_nothing_has_is_refused(tmp_path):
+    write(tmp_path, ACC)
+    with pytest.raises(SettingError, match="baseline: 'nope' is not allowed; allowed: as shipped"):
+        compared(tmp_path, baseline="nope")
+    with pytest.raises(SettingError, match="across"):
+        compared(tmp_path, across="sizes")
+
+
+def models(tmp_path, one, other, task="arc", **more):
+    write(tmp_path / "a", task=task, better=UP, model_name="org/a", **one, **more)
+    write(tmp_path / "b", task=task, better=UP, model_name="org/b", **other, **more)
+    return compared(tmp_path, across="models", baseline="org/a, as shipped")
+
+
+def own_prompts(rows, model):
+    return [row | {"prompt_hash": f"{model} {row['prompt_hash']}"} for row in rows]
+
+
+def test_models_are_ranked_and_paired_on_the_same_questions(tmp_path):
+    """Their prompts differ, by template and tokenizer; the questions do not."""
+    rng = np.random.default_rng(0)
+    first, second = clustered(rng, 10, 4), clustered(rng, 10, 4, 0.35)
+    one = {"samples": own_prompts(first, "a"), "chat_template": "a"}
+    other = {"samples": own_prompts(second, "b"), "config": {"model_dtype": "bfloat16"}}
+    rows = models(tmp_path, one, other)
+    assert rows["block"].nunique() == 1
+    assert rows["label"].tolist() == ["org/a, as shipped", "org/b, as shipped"]
+    assert rows["rank"].tolist() == [2, 1]
+    change = mean_of(second)["acc,none"] - mean_of(first)["acc,none"]
+    assert rows.loc["b", "difference"] == pytest.approx(change)
+    assert rows.loc["b", "p"] < 0.05
+
+
+def test_models_on_other_questions_are_not(tmp_path):
+    rows = models(tmp_path, {"samples": answers([1, 0, 0])}, {"samples": answers([1, 1, 0], 9)})
+    assert rows["rank"].isna().all()
+    assert rows["difference"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "ranked"),
+    [
+        ("bits_per_byte", (700, 700), True),
+        ("bits_per_byte", (700, 690), False),
+        ("token_perplexity", (100, 100), False),
+    ],
+)
+def test_losses_of_models_are_ranked_by_bits_over_the_same_bytes(tmp_path, name, tokens, ranked):
+    sides = []
+    for shift, size in zip((0.0, 0.1), tokens, strict=True):
+        values = np.linspace(1.8, 2.2, 6) + shift
+        number = values.mean() / np.log(2) if name == "bits_per_byte" else np.exp(values.mean())
+        sides.append({"samples": losses(values, size, name), "values": {f"{name},none": number}})
+    rows = models(tmp_path, *sides, task="ppl_govreport")
+    assert rows["rank"].notna().tolist() == [ranked, ranked]
+    assert rows["difference"].notna().tolist() == [False, ranked]
+    if name == "token_perplexity":
+        assert set(rows["note"]) == {TOKENS_DIFFER}
+
+
+def test_documents_that_were_cut_elsewhere_are_said(tmp_path):
+    sides = []
+    for kept in (90, 80):
+        rows = answers([1, 0, 1, 1])
+        for at, row in enumerate(rows):
+            row["doc"] = {
+                "document_id": at,
+                "cluster": at,
+                "prompt": {
+                    "kept_head": kept,
+                    "kept_tail": 0,
+                    "document_tokens": 100,
+                    "truncated": at > 1,
+                },
+            }
+        sides.append({"samples": rows})  # fmt: skip
+    sides[1]["samples"][0]["acc"] = 0
+    rows = models(tmp_path, *sides)
+    assert rows["rank"].notna().all()
+    assert rows["note"].str.contains("documents were cut at different places").all()
+    same = models(tmp_path / "same", sides[0], sides[0])
+    assert not same["note"].str.contains("cut at different").any()
