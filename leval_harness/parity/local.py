@@ -31,10 +31,11 @@ def load(setup: Setup) -> Any:
     if not Path(setup.target).expanduser().exists():  # says that the hub is asked, and what it says
         read_config(setup.target, setup.arguments.get("revision"))
     arguments = setup.backend_arguments()
+    model: Any = get_model(setup.kind)
     if setup.kind == "hf":
-        from leval_harness.backends.hf import HF as model  # noqa: N811 - one of several classes
-    else:
-        model = get_model(setup.kind)
+        from leval_harness.backends.hf import HF
+
+        model = HF
     if setup.library == "transformers" and (to := arguments.pop("quantization_config", None)):
         model = _quantizing(model, to)
     with refusing_unknown(setup.kind, arguments, _known(setup, model)):

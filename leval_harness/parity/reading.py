@@ -34,7 +34,8 @@ class Reading:
 
     def first(self, tokens: int) -> "Reading":
         """The reading of the first tokens of the text: what stands later changes nothing."""
-        return Reading(*(each[: tokens - 1] for each in (self.logprob, self.top_ids, self.top)))
+        end = tokens - 1
+        return Reading(self.logprob[:end], self.top_ids[:end], self.top[:end])
 
 
 class Reader(ABC):

@@ -196,7 +196,10 @@ def _length_result(
     identical = equal_up_to(a, b)
     k = min(x.top.shape[1] for pair in pairs for x in pair)
     bounds = [
-        kl_lower_bound(x.top_ids[:, :k], x.top[:, :k], y.top_ids[:, :k], y.top[:, :k]).mean()
+        kl_lower_bound(
+            *(x.top_ids[:, :k], x.top[:, :k].astype(np.float64)),
+            *(y.top_ids[:, :k], y.top[:, :k].astype(np.float64)),
+        ).mean()
         for x, y in pairs
     ]
     return LengthResult(
