@@ -181,12 +181,10 @@ def run(
         UserError: no cell could be computed; cells that failed beside others are rows without
             numbers.
     """
-    from leval_harness.sweep import runner
     from leval_harness.sweep.cells import plan
     from leval_harness.sweep.config import parse_config
     from leval_harness.sweep.config_files import load_config, override
-    from leval_harness.sweep.executors import LocalExecutor
-    from leval_harness.sweep.progress import display
+    from leval_harness.sweep.run import run_sweep
 
     if isinstance(config, Mapping):
         content: Any = {"name": "run", **config}
@@ -195,15 +193,11 @@ def run(
         loaded = parse_config(content)
     else:
         loaded = load_config(os.fspath(config), overrides)
-    cells, folder = plan(loaded), Path(out) / loaded.name
-    with runner.sweep_lock(folder):
-        stock = runner.take_stock(folder, cells)
-        with display(stock.pending, len(stock.finished), folder) as progress:
-            executor = LocalExecutor(loaded.jobs)
-            outcomes = runner.run_pending(stock, folder, "leval_harness.run", executor, progress)
-    failed = [outcome for outcome in outcomes if not outcome.ok]
-    if failed and not stock.finished and len(failed) == len(outcomes):
-        raise UserError(f"no cell could be computed; the first: {failed[0].reason}")
+    folder = Path(out) / loaded.name
+    outcome = run_sweep(loaded, plan(loaded), folder, "leval_harness.run")
+    if not any(state.done for state in outcome.states.values()):
+        reason = next(iter(state.failure for state in outcome.states.values()), "")
+        raise UserError(f"no cell could be computed; the first: {reason}")
     return load(folder)
 
 

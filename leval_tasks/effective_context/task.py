@@ -90,7 +90,7 @@ class EffectiveContextTask(PerplexityTask):
         """As lm-eval, for a model that reports the log-probability of each token."""
         model = running_model()
         if model is not None:  # lm-eval calls the method of the model that a request's type names
-            setattr(model, REQUEST, partial(scored_requests, model))
+            vars(model).setdefault(REQUEST, partial(scored_requests, model))
         super().build_all_requests(**kwargs)
 
     def windows(self, doc: Mapping[str, Any]) -> list[Window]:

@@ -181,9 +181,19 @@ def losses_by(backend: str, arguments: str = "") -> Rows:
 def saved_losses(file: Path) -> Iterator[tuple[str, list[float]]]:
     """Names of the texts that `diff --save` wrote, and the losses of their tokens."""
     content = json.loads(file.read_text(encoding="utf-8"))
-    for text, reading in zip(content["texts"], content["readings"], strict=True):
-        data = zlib.decompress(base64.b64decode(reading["logprob"]["zlib_base64"]))
-        yield text["name"], (-np.frombuffer(data, "<f4")).astype(float).round(6).tolist()
+    for reading in content["readings"]:
+        ids = unpacked(reading["ids"], "<i4")
+        (name,) = (
+            text["name"]
+            for text in content["texts"]
+            if np.array_equal(unpacked(text["encoding"], "<i4")[: len(ids)], ids)
+        )
+        yield name, (-unpacked(reading["logprob"], "<f4")).astype(float).round(6).tolist()
+
+
+def unpacked(array: Row, kind: str) -> Any:
+    """An array as these files hold it."""
+    return np.frombuffer(zlib.decompress(base64.b64decode(array["zlib_base64"])), kind)
 
 
 ASKED = ("leval_closed_coursera", "leval_closed_quality", "leval_closed_toefl")

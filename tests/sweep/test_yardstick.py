@@ -6,12 +6,12 @@ import pytest
 
 from leval_harness.layout import YARDSTICK
 from leval_harness.sweep import ConfigError
-from leval_harness.sweep.cells import plan, with_yardstick
+from leval_harness.sweep.cells import ModelFiles, plan, with_yardsticks
 from leval_harness.sweep.config import CellRequest, parse_config
-from leval_harness.sweep.estimate import _reads_tokens
-from leval_tasks.metadata import EffectiveContextSettings, read_metadata
+from resonance_vllm.config import ModelPositions
 
 TASK = "effective_context_pydocs"
+TRAINED = {"model_type": "llama", "max_position_embeddings": 2048, "rope_theta": 1e4}
 
 
 def planned(**settings: Any) -> list[CellRequest]:
@@ -22,12 +22,15 @@ def planned(**settings: Any) -> list[CellRequest]:
         "context_lengths": [4096],
         "tasks": [TASK],
     }
-    return list(with_yardstick(parse_config(content | settings).requests()))
+    config = parse_config(content | settings)
+    files = ModelFiles("", ModelPositions.of(TRAINED), {})
+    of_models = {id(model): files for model in config.models.values()}
+    return list(with_yardsticks(config.requests(), of_models))
 
 
 def test_windows_are_read_once_for_each_model_by_the_checkpoint_as_it_is():
     found = planned()
-    assert [(each.model.name, each.method) for each in found] == [
+    assert [(each.model.label, each.method) for each in found] == [
         (model, method) for model in ("one", "two") for method in (YARDSTICK, "plain", "yarn")
     ]
     for each in found:
@@ -43,9 +46,9 @@ def test_texts_of_several_lengths_have_windows_each_unless_their_lengths_are_giv
     lengths = [2048, 4096]
     names = [each.method for each in planned(context_lengths=lengths)]
     assert names.count(YARDSTICK) == 4  # two models, two lengths
-    given = planned(context_lengths=lengths, metadata={"context_length": [1024, 2048]})
+    given = planned(context_lengths=lengths, metadata={"context_length": [1024, 4096]})
     assert [each.method for each in given].count(YARDSTICK) == 2
-    assert given[0].task.metadata["context_length"] == [1024, 2048]
+    assert given[0].task.metadata["context_length"] == [1024, 4096]
 
 
 def test_other_tasks_of_an_entry_are_not_asked_by_the_windows():
@@ -67,13 +70,11 @@ def test_methods_need_a_length_that_they_share():
         planned(context_lengths=None)
 
 
-@pytest.mark.parametrize(
-    ("reads", "tokens"), [("full", 30_000), ("windows", 60_000), ("all", 90_000)]
-)
-def test_the_estimate_counts_each_read(reads, tokens):
-    given = {"reads": reads, "context_length": [5000, 10_000]}
-    settings = read_metadata(EffectiveContextSettings, given | {"num_docs": 4})
-    assert _reads_tokens(settings, 8192) == tokens
+def test_within_the_trained_length_the_yardstick_is_the_full_read():
+    found = planned(context_lengths=[2048])
+    assert {each.task.metadata["reads"] for each in found} == {"full"}
+    longer = planned(context_lengths=[2048], metadata={"window": 1024})
+    assert longer[0].task.metadata["reads"] == "windows"
 
 
 def test_texts_of_which_no_token_is_scored_are_refused_before_a_cell_runs():
@@ -87,5 +88,5 @@ def test_texts_of_which_no_token_is_scored_are_refused_before_a_cell_runs():
     message = "context_length: 2048 is not above 2048, a quarter of the window of 8192 tokens"
     with pytest.raises(ConfigError, match=message):
         plan(quarter, prepare=False)
-    shorter = parse_config({**content, "context_lengths": [2048], "metadata": {"window": 64}})
+    shorter = parse_config({**content, "context_lengths": [2048], "metadata": {"window": 1024}})
     assert len(plan(shorter, prepare=False)) == 2
