@@ -1,4 +1,4 @@
-"""An answer depends on its request alone: not on others, their order, batches, errors or methods."""
+"""An answer depends on its request alone: not on others, their order, batches or errors."""
 
 import random
 
