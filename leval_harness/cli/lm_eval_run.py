@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from leval_harness.backends import libraries, library_of
+from leval_harness.secrets import refuse_credentials
 from leval_harness.smollm2 import prepared
 from leval_tasks.generation import check_generation
 from leval_tasks.metadata import refuse_near_misses
@@ -49,6 +50,8 @@ def complete(settings: argparse.Namespace, options: RopeOptions) -> None:
 
     backend = str(stated(settings, "model") or "hf")
     given, metadata = dictionary(settings, "model_args"), dictionary(settings, "metadata")
+    for name, each in (("model_args", given), ("metadata", metadata)):
+        refuse_credentials(each, name)
     library = libraries().get(backend)
     if isinstance(path := given.get("pretrained"), str):
         given["pretrained"] = prepared(path)

@@ -131,6 +131,9 @@ WRONG: dict[str, tuple[str, str]] = {
     "a setting of our task": (
         "{tasks: leval_closed_gsm, metadata: {truncation: centre}}", r"metadata\.truncation: 'cen"
     ),
+    "a credential": (
+        "model_args: {token: hf_s3cr3t}", r"model_args\.token: (?!.*s3cr3t).*HF_TOKEN"
+    ),
     "a list of arguments": ("model_args: [a, b]", r"model_args: \['a', 'b'\] is not allowed"),
     "a misspelt key": ("modle: hf", r"'modle' is not allowed; .*did you mean 'model'"),
 }  # fmt: skip
