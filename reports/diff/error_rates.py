@@ -11,6 +11,7 @@ each text is taken out; `texts like these`: that of all texts together, so that 
 import argparse
 import csv
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +24,7 @@ TEXTS = (2, 4, 8, 16)
 
 def means(path):
     """Mean difference of each block, `[texts, blocks]`."""
-    with open(path, newline="") as file:
+    with Path(path).open(newline="") as file:
         rows = list(csv.DictReader(file))
     texts = {}
     for row in rows:
