@@ -107,7 +107,7 @@ def main():
                 f"\n{name}, {method}: {len(price)} texts, price {price.mean():+.4f}, of the texts "
                 f"{price.min():+.4f} to {price.max():+.4f}"
             )
-    print("\n".join(shown))  # noqa: T201
+    print("\n".join(shown))
 
 
 if __name__ == "__main__":
