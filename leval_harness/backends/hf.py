@@ -2,9 +2,13 @@
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+<<<<<<< HEAD
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
+=======
+from contextlib import contextmanager, nullcontext
+>>>>>>> main
 from typing import Any
 
 import torch
@@ -14,7 +18,12 @@ from leval_harness.backends.arguments import arguments_of, no_such_argument, ref
 from leval_harness.backends.registry import CannotExchange
 from resonance_vllm import hf
 from resonance_vllm.core.spec import METHODS, PREFIX
+<<<<<<< HEAD
 from resonance_vllm.errors import RopeConfigError
+=======
+from resonance_vllm.hf import registration as hf
+from resonance_vllm.hub import loading
+>>>>>>> main
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +43,7 @@ class HF(HFLM):
 
     Raises:
         SettingError: an argument is unknown or its value not allowed.
+        UserError: the checkpoint cannot be loaded.
     """
 
     name = "hf"
@@ -57,7 +67,8 @@ class HF(HFLM):
         if not isinstance(pretrained, str):  # a loaded model takes no arguments
             for name in arguments.keys() - set(of_hf):
                 raise no_such_argument(self.name, name, known)
-        with refusing_unknown(self.name, arguments, known):
+        reading = loading(pretrained) if isinstance(pretrained, str) else nullcontext()
+        with reading, refusing_unknown(self.name, arguments, known):
             super().__init__(pretrained, device=device, **arguments)
         if not isinstance(pretrained, str):
             hf.apply_rope(self.model, rope_parameters, self._precision)
