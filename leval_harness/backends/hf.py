@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from leval_harness.backends.registry import CannotExchange
 from resonance_vllm import hf
 from resonance_vllm.core.spec import METHODS, PREFIX
 from resonance_vllm.errors import RopeConfigError
+from resonance_vllm.hub import loading
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class HF(HFLM):
 
     Raises:
         SettingError: an argument is unknown or its value not allowed.
+        UserError: the checkpoint cannot be loaded.
     """
 
     name = "hf"
@@ -57,7 +59,8 @@ class HF(HFLM):
         if not isinstance(pretrained, str):  # a loaded model takes no arguments
             for name in arguments.keys() - set(of_hf):
                 raise no_such_argument(self.name, name, known)
-        with refusing_unknown(self.name, arguments, known):
+        reading = loading(pretrained) if isinstance(pretrained, str) else nullcontext()
+        with reading, refusing_unknown(self.name, arguments, known):
             super().__init__(pretrained, device=device, **arguments)
         if not isinstance(pretrained, str):
             hf.apply_rope(self.model, rope_parameters, self._precision)

@@ -20,7 +20,6 @@ from leval_harness.cli.output import (
     prepared_model,
     records_text,
     setting_options,
-    show_tables,
     table_options,
     write_or_print,
 )
@@ -230,8 +229,8 @@ def table(
     """
     from leval_harness.analysis.posgen import compare_by_seed
     from leval_harness.old_results.posgen import read_experiment
-    from leval_harness.tables import posgen as tables
-    from leval_harness.tables.formats import load_format
+    from leval_harness.old_tables import posgen as tables
+    from leval_harness.old_tables.formats import load_format
     from leval_tasks.posgen.encodings import parse_pair
 
     if any(pictures.values()) and len(folders) > 1:
@@ -255,12 +254,9 @@ def table(
         made += [each for one in experiments if (each := tables.halves_table(one))]
         made += [tables.crossed_table(experiment) for experiment in experiments if crossed]
         made += compared_by_seed
-        if output is None and out is None:
-            show_tables(made)
-        else:
-            write_or_print(form.text(made), out)
-    from leval_harness.figures import posgen as figures
-    from leval_harness.figures.style import write_figure
+        write_or_print(form.text(made), out)
+    from leval_harness.drawing import write_figure
+    from leval_harness.old_figures import posgen as figures
 
     drawings = {
         "figure": figures.loss_figure,

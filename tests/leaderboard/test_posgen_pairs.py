@@ -12,17 +12,17 @@ from scipy import stats
 
 from leval_harness.analysis.posgen import HALVES, ceiling, compare_by_seed
 from leval_harness.cli.main import app
-from leval_harness.figures.posgen import pairs_figure, position_figure
+from leval_harness.old_figures.posgen import pairs_figure, position_figure
 from leval_harness.old_results import ResultsError
 from leval_harness.old_results.posgen import read_experiment
-from leval_harness.tables.posgen import (
+from leval_harness.old_tables.posgen import (
     crossed_table,
     halves_table,
     posgen_details,
     posgen_table,
     seed_table,
 )
-from leval_harness.tables.published import published_of
+from leval_harness.old_tables.published import published_of
 from leval_tasks.posgen import encodings
 from leval_tasks.posgen.encodings import ENCODINGS, Name, Pair, parse_pair, published_pairs
 from resonance_vllm.errors import SettingError
