@@ -158,7 +158,14 @@ def report_of_checkpoint(
     shipped = copy.deepcopy(config)
     if rope is not None:
         with_rope(config, rope.to_dict(), limit)
-    reports = _applied(on_meta(config), rope, shipped, "model")
+    try:
+        built = on_meta(config)
+    except _CODE_ERRORS as error:
+        raise NoRope(
+            f"rope_type: the code of {type(config).__name__} does not build with it: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    reports = _applied(built, rope, shipped, "model")
     if not reports:
         raise NoRope(f"{type(config).__name__} builds no rotary module: a model without RoPE")
     return reports
@@ -544,6 +551,9 @@ def _features_as_shipped(module: Any, kind: str | None, shipped: Any) -> int | N
     for key in _WRITTEN:
         if key in vars(text):
             setattr(before, key, vars(text)[key])
+    rope = by_layer(before).get(kind) or {}
+    if str(rope.get("rope_type")).endswith("proportional") and not pairs_whole_heads(before):
+        before = _with_settings(before, kind, rope | {"rope_type": "default"})
     try:
         return len(held_turns(_built(type(module), before), kind).inv_freq)
     except (AttributeError, RopeConfigError):  # a type of the model's own

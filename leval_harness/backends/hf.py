@@ -2,13 +2,9 @@
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-<<<<<<< HEAD
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
-=======
-from contextlib import contextmanager, nullcontext
->>>>>>> main
 from typing import Any
 
 import torch
@@ -18,12 +14,8 @@ from leval_harness.backends.arguments import arguments_of, no_such_argument, ref
 from leval_harness.backends.registry import CannotExchange
 from resonance_vllm import hf
 from resonance_vllm.core.spec import METHODS, PREFIX
-<<<<<<< HEAD
 from resonance_vllm.errors import RopeConfigError
-=======
-from resonance_vllm.hf import registration as hf
 from resonance_vllm.hub import loading
->>>>>>> main
 
 logger = logging.getLogger(__name__)
 

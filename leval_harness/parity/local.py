@@ -35,15 +35,7 @@ def load(setup: Setup) -> Any:
     if setup.kind == "hf":
         from leval_harness.backends.hf import HF
 
-<<<<<<< HEAD
-        from resonance_vllm import hf
-
-        hf.register()
-        arguments.setdefault("device", "cuda" if torch.cuda.is_available() else "cpu")
-    model = get_model(setup.kind)
-=======
         model = HF
->>>>>>> main
     if setup.library == "transformers" and (to := arguments.pop("quantization_config", None)):
         model = _quantizing(model, to)
     with refusing_unknown(setup.kind, arguments, _known(setup, model)):

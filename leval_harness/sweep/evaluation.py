@@ -38,22 +38,19 @@ class LoadedModel:
     """
 
     def __init__(self, cell: CellRecord) -> None:
-        from lm_eval.api.registry import get_model
+        from leval_harness.backends.registry import backend_class
 
-        leval_harness.backends.register()
         self.device = cell.device
         if leval_harness.backends.libraries().get(cell.model.backend) == "transformers":
             import torch
 
-            from resonance_vllm.hf import registration as hf
-
-            hf.register()
             if not self.device:  # lm-eval's own default is a GPU
                 others = "mps" if torch.backends.mps.is_available() else "cpu"
                 self.device = "cuda" if torch.cuda.is_available() else others
         options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": self.device}
         started = time.monotonic()
-        self.lm = get_model(cell.model.backend).create_from_arg_obj(dict(cell.model_args), options)
+        made = backend_class(cell.model.backend)
+        self.lm = made.create_from_arg_obj(dict(cell.model_args), options)
         self.ends = record_answer_ends(self.lm)
         log.info("model ready after %.1f s", time.monotonic() - started)
 
@@ -154,88 +151,6 @@ def remote_code_as_configured(model_args: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-<<<<<<< HEAD
-def evaluate(cell: CellRecord, partial: Path) -> dict[str, Any]:
-    """Run lm-eval, write its files to `partial`, and return the backend's telemetry, if any.
-
-    On transformers the telemetry includes the precision in which the model has rotated. The
-    files hold no credentials, see `leval_harness.secrets`.
-
-    Raises:
-        CellError: lm-eval returned or saved nothing, or a request ran out of memory even alone.
-    """
-    import lm_eval
-    from lm_eval.loggers import EvaluationTracker
-
-    lm, device = _load_model(cell)
-    tracker = EvaluationTracker(output_path=str(partial))
-    manager, tasks = load_tasks(cell)
-    ends = record_answer_ends(lm)
-    results = lm_eval.simple_evaluate(
-        model=lm,
-        model_args=without_credentials(cell.model_args),
-        tasks=tasks,
-        task_manager=manager,  # without one lm-eval builds its whole index
-        num_fewshot=cell.num_fewshot,
-        batch_size=cell.batch_size,
-        device=device,
-        limit=cell.limit,
-        log_samples=True,
-        evaluation_tracker=tracker,
-        apply_chat_template=cell.apply_chat_template,
-        random_seed=cell.seed,
-        numpy_random_seed=cell.seed,
-        torch_random_seed=cell.seed,
-        fewshot_random_seed=cell.seed,
-        confirm_run_unsafe_code=cell.confirm_run_unsafe_code,
-        metadata={**cell.model_args, **cell.metadata},
-    )
-    if results is None:
-        raise CellError("lm-eval returned no results")
-    for key in ("config", "configs", "pretty_env_info"):
-        results[key] = without_credentials(results.get(key, {}))
-    samples = results.pop("samples")
-    mark_truncated(lm, {name: rows for name, rows in samples.items() if name not in own_tasks()})
-    mark_answer_ends(ends, samples)
-    _save(tracker, results, redact_samples(samples))
-    _flatten(partial)
-    _write_token_losses(tasks, partial)
-    telemetry = dict(lm.telemetry()) if hasattr(lm, "telemetry") else {}
-    if failed := telemetry.get("requests_failed"):
-        # an unanswered request scores as a wrong answer: not a result of the method
-        raise CellError(
-            f"{len(failed)} requests ran out of memory even alone: {', '.join(failed[:5])}; use a "
-            "shorter context_length, a smaller dtype or a larger device"
-        )
-    precision = getattr(getattr(lm, "model", None), "rope_precision_used", None)
-    return telemetry if precision is None else {**telemetry, "rope_precision": precision}
-
-
-def _load_model(cell: CellRecord) -> tuple[Any, str | None]:
-    """lm-eval's model of a cell, and the device that it was given."""
-    from lm_eval.api.registry import get_model
-
-    backend, device = cell.model.backend, cell.device
-    leval_harness.backends.register()
-    if leval_harness.backends.libraries().get(backend) == "transformers":
-        import torch
-
-        # vLLM loads our plugin by itself, in each of its processes
-        from resonance_vllm import hf
-
-        hf.register()
-        if not device:  # lm-eval's own default is a GPU
-            others = "mps" if torch.backends.mps.is_available() else "cpu"
-            device = "cuda" if torch.cuda.is_available() else others
-    options = {"batch_size": cell.batch_size, "max_batch_size": None, "device": device}
-    started = time.monotonic()
-    lm = get_model(backend).create_from_arg_obj(dict(cell.model_args), options)
-    log.info("model ready after %.1f s", time.monotonic() - started)
-    return lm, device
-
-
-=======
->>>>>>> main
 def load_tasks(cell: CellRecord) -> tuple[Any, list[Any]]:
     """Task manager, and task and group objects with generation settings applied."""
     import numpy as np

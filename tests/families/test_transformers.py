@@ -143,6 +143,7 @@ def compiles_whole(model):
 def rotates_in_float32(model):
     """Queries and keys are turned by float32 cos and sin and given back in the model's dtype."""
     model = model.to(torch.bfloat16)
+    hf.apply_rope(model)  # transformers casts frequencies too
     before = output(model, IDS)
     hf.apply_rope(model, None, "float32")
     assert model.rope_precision_used == "float32"  # every family here; others may say `model`

@@ -19,9 +19,10 @@ RESONANCE = RopeRequest.parse("resonance")
 
 def stock_rotary(folder):
     """Rotary modules of the text that a family's own code builds on the CPU, by name."""
-    from resonance_vllm.hf.build import on_meta
     from resonance_vllm.hf.model import rotary_modules
     from transformers import AutoConfig
+
+    from resonance_vllm.hf import on_meta
 
     model = on_meta(AutoConfig.from_pretrained(folder))
     with torch.device("cpu"):

@@ -73,7 +73,7 @@ def configs(config: Any) -> Iterator[Any]:
 def model_of(config: Any) -> Any:
     """A float32 model with random weights, the same ones for the same sizes."""
     text = config.get_text_config(decoder=True)
-    for each in dict.fromkeys((config, text), None):
+    for each in (config, text):
         torch.manual_seed(0)
         try:
             made = hf._model_class(each)._from_config(copy.deepcopy(each), dtype=torch.float32)

@@ -50,7 +50,8 @@ def tiny(family, rope, **more):
         "max_position_embeddings": 3 * TRAINED, "initializer_range": 0.3,
         "pad_token_id": 3, "bos_token_id": 1, "eos_token_id": None,
     }  # fmt: skip
-    config = AutoConfig.for_model(family, **{**sizes, "rope_parameters": rope, **more})
+    config = AutoConfig.for_model(family, **{**sizes, **more})
+    config.rope_parameters = rope  # Phi 3's class lets no other type pass
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     hf.apply_rope(model)
